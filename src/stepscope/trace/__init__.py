@@ -1,0 +1,1 @@
+"""What a trace is: the tables, the run directory, the blocks, the clock and the losses."""

@@ -1,0 +1,154 @@
+"""The run directory: the contract between the training process and everything after it.
+
+::
+
+    <output>/<worker>_<time>/               0700; one capture
+      rank0/ manifest.json                  who, where, when, options, clock anchors, collectors, format version
+             capture/                       what collectors wrote, untouched
+             tables/ *.parquet              derived, rebuildable
+             results/                       the deliverables
+      rank1/ …
+      cluster/                              results over all ranks
+
+The standard library only: the training process imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from stepscope.errors import DamagedTraceError, FormatVersionError, NotARunError, OutputError
+
+#: Version of the layout and of the tables; raised when either changes so that an older stepscope could misread it.
+FORMAT_VERSION = 1
+
+Manifest: TypeAlias = dict[str, Any]
+
+MANIFEST = "manifest.json"
+
+
+class RankDirectory:
+    """One rank's directory of a run.
+
+    Args:
+        path: The directory ``…/rank<N>``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def rank(self) -> int:
+        """Number in the directory's name."""
+        return int(self.path.name.removeprefix("rank"))
+
+    @property
+    def capture(self) -> Path:
+        """Where collectors write."""
+        return self.path / "capture"
+
+    @property
+    def tables(self) -> Path:
+        """Where the Parquet tables lie."""
+        return self.path / "tables"
+
+    @property
+    def results(self) -> Path:
+        """Where the deliverables lie."""
+        return self.path / "results"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest file."""
+        return self.path / MANIFEST
+
+    def create(self) -> None:
+        """Make the directory and its ``capture`` folder, both 0700.
+
+        Raises:
+            FileExistsError: The rank's directory is already there; two recordings never share one.
+        """
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700)
+        self.capture.mkdir(mode=0o700)
+
+    def read_manifest(self) -> Manifest:
+        """Return the manifest.
+
+        Raises:
+            NotARunError: There is no manifest.
+            DamagedTraceError: It is not valid JSON.
+            FormatVersionError: A newer stepscope wrote it.
+        """
+        try:
+            text = self.manifest_path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            message = f"{self.path} holds no {MANIFEST}."
+            raise NotARunError(message, "Name a directory that `stepscope run` or `stepscope import` made.") from None
+        return _parse_manifest(text, self.manifest_path)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest under a temporary name and rename it, so that a reader never sees half of one."""
+        text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, indent=2, ensure_ascii=True, default=str)
+        write_atomically(self.manifest_path, text.encode("utf-8"))
+
+
+def _parse_manifest(text: str, path: Path) -> Manifest:
+    try:
+        manifest = json.loads(text)
+        version = manifest["format_version"]
+    except (ValueError, TypeError, KeyError):
+        message = f"{path} is damaged: it is not the JSON object stepscope writes."
+        raise DamagedTraceError(message, "Restore it, or import the files under capture/ again.") from None
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        message = f"{path} has format version {version}; this stepscope reads up to {FORMAT_VERSION}."
+        raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
+    return dict(manifest)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` (0600) through a temporary file in the same directory."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def ranks(run: Path) -> list[RankDirectory]:
+    """Return the rank directories of a run, in order of rank; ``run`` may also be one rank's directory.
+
+    Raises:
+        NotARunError: There is none.
+    """
+    if (run / MANIFEST).exists():
+        return [RankDirectory(run)]
+    found = [RankDirectory(path) for path in run.glob("rank*") if (path / MANIFEST).is_file() and path.name[4:].isdigit()]
+    if not found:
+        reason = "does not exist" if not run.exists() else "holds no stepscope run"
+        message = f"{run} {reason}."
+        raise NotARunError(message, "Name a directory that `stepscope run` or `stepscope import` made.")
+    return sorted(found, key=lambda rank: rank.rank)
+
+
+def check_writable(output: Path) -> None:
+    """Make ``output`` (0700) and prove that a file can be written there, before training starts.
+
+    Raises:
+        OutputError: It cannot be made or written; the message says why.
+    """
+    try:
+        output.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output) as probe:
+            probe.write(b"stepscope")
+            probe.flush()
+    except OSError as error:
+        message = f"Cannot write to the output directory {output}: {error.strerror or error}."
+        raise OutputError(message, "Choose another with --output (or output=).") from None

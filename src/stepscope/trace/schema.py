@@ -1,0 +1,345 @@
+"""Every table and column of a trace: the contract between readers and everything after them.
+
+Times are integers in nanoseconds since the Unix epoch, durations integers in nanoseconds. ``docs/tables.md`` is generated
+from this module (``python -m stepscope.trace.schema``); the frames in :mod:`stepscope.trace.tables` are validated against it.
+The module needs the standard library only, so that the training process can import it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+#: What a span is. ``category`` columns hold any text; ``kind`` and ``phase`` only these.
+KINDS: dict[str, str] = {
+    "step": "a training step as the source file marked it (the table `steps` holds the resolved steps)",
+    "phase": "a part of a step that somebody named (forward, backward, …)",
+    "operator": "a framework operator on a host thread",
+    "kernel": "a computing kernel on a device stream",
+    "memcpy": "a copy to, from or within a device, on a device stream",
+    "memset": "a fill of device memory, on a device stream",
+    "runtime": "a call of the device's runtime API on a host thread (cudaLaunchKernel …)",
+    "driver": "a call of the device's driver API on a host thread (cuLaunchKernel …)",
+    "collective": "communication between ranks: on a stream the kernel, on a host thread the call",
+    "python": "a Python function or module call",
+    "annotation": "a range the user named, on a host thread or projected onto a stream",
+    "data": "the training thread waits for its next batch",
+    "sync": "a wait: for a stream, an event or a device",
+    "garbage": "a pause of Python's garbage collector",
+    "overhead": "the profiler's own work, or the device buffers' flush",
+}
+
+#: Part of the training step that a span belongs to.
+PHASES: tuple[str, ...] = ("forward", "backward", "optimizer", "data", "communication", "other")
+
+#: Sort of track.
+TRACK_KINDS: tuple[str, ...] = ("thread", "stream", "annotation", "counter", "other")
+
+#: What an arrow means.
+FLOW_KINDS: tuple[str, ...] = ("launch", "forward_backward", "send_receive", "other")
+
+#: How bad a loss is: nothing missing, something missing, something wrong.
+SEVERITIES: tuple[str, ...] = ("info", "data_loss", "error")
+
+#: Where a step came from.
+STEP_SOURCES: tuple[str, ...] = ("declared", "inferred")
+
+ENUMS: dict[str, tuple[str, ...]] = {
+    "kind": tuple(KINDS),
+    "phase": PHASES,
+    "track_kind": TRACK_KINDS,
+    "flow_kind": FLOW_KINDS,
+    "severity": SEVERITIES,
+    "step_source": STEP_SOURCES,
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Name in frames and Parquet files.
+        dtype: ``int64``, ``int32``, ``float64``, ``bool``, ``text``, ``category`` (dictionary-encoded text),
+            ``enum:<name>`` (one of :data:`ENUMS`), ``list[int64]`` or ``list[frame]`` (file, line, function).
+        unit: Unit of the value; empty for names, identifiers and counts.
+        nullable: Whether a row may lack the value.
+        meaning: One sentence, with the meaning of null where the column is nullable.
+    """
+
+    name: str
+    dtype: str
+    unit: str
+    nullable: bool
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: what a row is, and its columns in order."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    def column(self, name: str) -> Column:
+        """Return the column called ``name``; ``KeyError`` where there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+def _must(name: str, dtype: str, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, unit, nullable=False, meaning=meaning)
+
+
+def _may(name: str, dtype: str, unit: str, meaning: str) -> Column:
+    return Column(name, dtype, unit, nullable=True, meaning=meaning)
+
+
+_SPANS = Table(
+    "spans",
+    "an interval on a track",
+    (
+        _must("id", "int64", "", "Identifier, unique within the rank; rows are ordered by it."),
+        _must("track", "int32", "", "`tracks.id` of the track it lies on."),
+        _must("ts", "int64", "ns", "Start, since the Unix epoch."),
+        _must("dur", "int64", "ns", "Duration, never negative."),
+        _must("name", "category", "", "Name as the source gave it."),
+        _must("kind", "enum:kind", "", "What it is, see the list below."),
+        _may("parent", "int64", "", "`spans.id` of the innermost span of the same track that contains it; null at the top."),
+        _must("depth", "int32", "", "Number of spans of the same track that contain it."),
+        _may("step", "int32", "", "`steps.number` of the step its start falls into; null outside every step."),
+        _may("correlation", "int64", "", "Number shared by a runtime call and the device work it launched."),
+        _may("sequence", "int64", "", "Autograd sequence number, shared by a forward operator and its backward."),
+        _may("phase", "enum:phase", "", "Part of the step; null where it cannot be told."),
+    ),
+)
+
+_TRACKS = Table(
+    "tracks",
+    "a host thread, a device stream, or a lane of marks or counters",
+    (
+        _must("id", "int32", "", "Identifier, unique within the rank."),
+        _must("kind", "enum:track_kind", "", "Host thread, device stream, lane of annotations on a stream, counter lane, or other."),
+        _must("rank", "int32", "", "Rank of the process in its job; 0 for a single process."),
+        _must("host", "category", "", "Host name; empty where the source does not say."),
+        _must("device", "category", "", "`cpu`, or device and index: `cuda:0`, `mtia:1`."),
+        _may("process", "int64", "", "Process id; null for device tracks whose process is unknown."),
+        _may("thread", "int64", "", "Native thread id of a host thread; null otherwise."),
+        _may("stream", "int64", "", "Stream number of a device track; null otherwise."),
+        _must("name", "text", "", "Name to show."),
+        _must("order", "int32", "", "Place among the tracks when shown: host threads first, then streams."),
+    ),
+)
+
+_KERNELS = Table(
+    "kernels",
+    "device details of a kernel, copy or fill",
+    (
+        _must("span", "int64", "", "`spans.id` of the device work."),
+        _must("device", "int32", "", "Device index."),
+        _may("context", "int64", "", "Device context."),
+        _may("stream", "int64", "", "Stream number."),
+        _may("grid", "list[int64]", "blocks", "Grid size x, y, z."),
+        _may("block", "list[int64]", "threads", "Block size x, y, z."),
+        _may("registers", "int64", "", "Registers per thread."),
+        _may("shared_memory", "int64", "bytes", "Shared memory per block, static and dynamic together."),
+        _may("occupancy", "float64", "%", "Estimated achieved occupancy, as the source gives it."),
+        _may("blocks_per_sm", "float64", "", "Blocks per multiprocessor, as the source gives it."),
+        _may("warps_per_sm", "float64", "", "Warps per multiprocessor, as the source gives it."),
+        _may("bytes", "int64", "bytes", "Bytes copied or filled; null for computing kernels."),
+        _may("bandwidth", "float64", "GB/s", "Bandwidth of the copy, as the source gives it (10^9 bytes)."),
+        _may("graph", "int64", "", "Identifier of the CUDA graph that launched it; null for stream launches."),
+        _may("graph_node", "int64", "", "Node of that graph."),
+        _may("priority", "int64", "", "Priority of the stream."),
+        _may("launch", "int64", "", "`spans.id` of the runtime or driver call that launched it."),
+        _may("operator", "int64", "", "`spans.id` of the innermost operator around that call."),
+    ),
+)
+
+_OPERATORS = Table(
+    "operators",
+    "framework details of an operator span",
+    (
+        _must("span", "int64", "", "`spans.id` of the operator."),
+        _may("shapes", "category", "", "Shapes of the inputs, JSON: `[[8,3,32,32],[]]`."),
+        _may("dtypes", "category", "", "Types of the inputs, JSON list of strings."),
+        _may("strides", "category", "", "Strides of the inputs, JSON."),
+        _may("concrete", "category", "", "Values of scalar inputs, JSON list of strings."),
+        _may("module", "category", "", "Module instance that ran it, outermost first, separated by `/`."),
+        _may("scope", "int64", "", "Record-function scope (0 function, 1 backward function, 6 user, as PyTorch numbers them)."),
+        _may("flops", "int64", "FLOP", "Floating-point operations of one call, as the source counts them."),
+        _may("stack", "int64", "", "`stacks.id` of the Python stack that called it."),
+        _may("external", "int64", "", "Identifier the source gave the operator (Kineto: External id)."),
+        _may("forward_thread", "int64", "", "Thread of the forward operator, on backward operators."),
+    ),
+)
+
+_KERNEL_COUNTERS = Table(
+    "kernel_counters",
+    "one hardware counter of one kernel",
+    (
+        _must("span", "int64", "", "`spans.id` of the kernel, or of the operator where the source measures ranges of it."),
+        _must("name", "category", "", "Counter as its source names it."),
+        _must("value", "float64", "see unit", "Value."),
+        _must("unit", "category", "", "Unit; empty for plain counts."),
+    ),
+)
+
+_COLLECTIVES = Table(
+    "collectives",
+    "communication details of a collective span",
+    (
+        _must("span", "int64", "", "`spans.id` of the collective."),
+        _must("operation", "category", "", "allreduce, allgather, reduce_scatter, broadcast, send, recv, barrier, … in the source's spelling, lower case."),
+        _may("group", "category", "", "Name of the process group."),
+        _may("group_ranks", "category", "", "Ranks of the group, JSON list."),
+        _may("group_size", "int64", "", "Number of ranks in the group."),
+        _may("dtype", "category", "", "Type of the elements."),
+        _may("bytes_in", "int64", "bytes", "Bytes this rank puts in."),
+        _may("bytes_out", "int64", "bytes", "Bytes this rank receives."),
+        _may("source", "int64", "", "Sending rank of a point-to-point operation."),
+        _may("destination", "int64", "", "Receiving rank of a point-to-point operation."),
+        _may("algorithm", "category", "", "Algorithm, where the source says."),
+        _may("transport", "category", "", "Transport or backend: nccl, gloo, rccl, HCCS, RDMA, …"),
+        _may("transit", "int64", "ns", "Time spent moving data."),
+        _may("wait", "int64", "ns", "Time spent waiting for other ranks."),
+        _may("synchronisation", "int64", "ns", "The part of the wait before the first data moved."),
+        _may("sequence", "int64", "", "Number of the collective within its group, equal on all ranks."),
+    ),
+)
+
+_COUNTERS = Table(
+    "counters",
+    "one sample of one counter",
+    (
+        _must("ts", "int64", "ns", "Time of the sample, since the Unix epoch."),
+        _must("track", "int32", "", "`tracks.id` of the counter's lane."),
+        _must("name", "category", "", "Name of the counter."),
+        _must("value", "float64", "see unit", "Value."),
+        _must("unit", "category", "", "Unit: %, bytes, bytes/s, …; empty for plain counts."),
+    ),
+)
+
+_ALLOCATIONS = Table(
+    "allocations",
+    "memory taken or freed",
+    (
+        _must("ts", "int64", "ns", "Time, since the Unix epoch."),
+        _must("device", "category", "", "`cpu`, or device and index: `cuda:0`."),
+        _may("address", "int64", "", "Address of the block; the bits of an unsigned number."),
+        _must("bytes", "int64", "bytes", "Bytes taken; negative when freed."),
+        _may("allocated", "int64", "bytes", "Allocated on the device after this event."),
+        _may("reserved", "int64", "bytes", "Reserved by the framework's allocator after this event."),
+        _may("span", "int64", "", "`spans.id` of the innermost operator during which it happened."),
+        _may("thread", "int64", "", "Native thread id on which it happened."),
+    ),
+)
+
+_STACKS = Table(
+    "stacks",
+    "an interned call stack",
+    (
+        _must("id", "int64", "", "Identifier, unique within the rank."),
+        _must("frames", "list[frame]", "", "Frames, innermost first: file, line, function."),
+    ),
+)
+
+_STEPS = Table(
+    "steps",
+    "a training step",
+    (
+        _must("number", "int32", "", "Number of the step in the training, counted from 0 unless the source numbers it."),
+        _must("ts", "int64", "ns", "Start, since the Unix epoch."),
+        _must("dur", "int64", "ns", "Duration."),
+        _may("epoch", "int32", "", "Epoch; null where the source does not say."),
+        _must("source", "enum:step_source", "", "Declared by the program, or inferred."),
+    ),
+)
+
+_FLOWS = Table(
+    "flows",
+    "an arrow between spans",
+    (
+        _must("from", "int64", "", "`spans.id` where it begins."),
+        _must("to", "int64", "", "`spans.id` where it ends."),
+        _must("kind", "enum:flow_kind", "", "Launch, forward to backward, send to receive, or other."),
+    ),
+)
+
+_ARGUMENTS = Table(
+    "arguments",
+    "one argument that the user gave a range",
+    (
+        _must("span", "int64", "", "`spans.id` of the range."),
+        _must("key", "category", "", "Name of the argument."),
+        _must("value", "text", "", "Value as JSON."),
+    ),
+)
+
+_METADATA = Table(
+    "metadata",
+    "one fact about the run",
+    (
+        _must("key", "text", "", "Name of the fact; user metadata as given, facts of the source under their own names."),
+        _must("value", "text", "", "Value as JSON."),
+    ),
+)
+
+_LOSSES = Table(
+    "losses",
+    "something dropped, cut, clipped or repaired",
+    (
+        _must("what", "category", "", "Name of the loss, one of the catalogue in `stepscope.trace.losses` or of a collector."),
+        _must("count", "int64", "", "How often."),
+        _must("severity", "enum:severity", "", "`info`: nothing is missing; `data_loss`: something is; `error`: numbers may be wrong."),
+        _must("source", "text", "", "File or collector."),
+        _must("advice", "text", "", "What the user can do about it."),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        _SPANS,
+        _TRACKS,
+        _KERNELS,
+        _OPERATORS,
+        _KERNEL_COUNTERS,
+        _COLLECTIVES,
+        _COUNTERS,
+        _ALLOCATIONS,
+        _STACKS,
+        _STEPS,
+        _FLOWS,
+        _ARGUMENTS,
+        _METADATA,
+        _LOSSES,
+    )
+}
+
+
+def _table_markdown(table: Table) -> str:
+    lines = [f"## {table.name}", "", f"One row is {table.row}.", ""]
+    lines += ["| column | type | unit | may be null | meaning |", "|---|---|---|---|---|"]
+    for column in table.columns:
+        null = "yes" if column.nullable else "no"
+        lines.append(f"| `{column.name}` | {column.dtype} | {column.unit} | {null} | {column.meaning} |")
+    return "\n".join(lines)
+
+
+def markdown() -> str:
+    """Return the reference page ``docs/tables.md``."""
+    head = (
+        "# Tables\n\nGenerated from `stepscope.trace.schema` by `make docs`; do not edit.\n\n"
+        "Times are integers in nanoseconds since the Unix epoch. `category` is dictionary-encoded text. The tables of a rank\n"
+        "lie as Parquet (zstd) under `tables/` of its directory and can be deleted: they are made again from `capture/`."
+    )
+    kinds = "\n".join(["## Kinds of spans", "", *(f"* `{name}`: {meaning}" for name, meaning in KINDS.items())])
+    return "\n\n".join([head, *(_table_markdown(table) for table in TABLES.values()), kinds]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
