@@ -1,0 +1,59 @@
+"""stepscope shows where every training step goes.
+
+Public names are imported when they are first used: ``import stepscope`` loads no framework and no analysis.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepscope.collect.annotations import counter, mark, span
+    from stepscope.collect.profile import add_metadata, add_metadata_json, profile
+    from stepscope.collect.schedule import schedule
+    from stepscope.errors import StepscopeError
+    from stepscope.run import Run, open
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "profile": "stepscope.collect.profile",
+    "add_metadata": "stepscope.collect.profile",
+    "add_metadata_json": "stepscope.collect.profile",
+    "schedule": "stepscope.collect.schedule",
+    "span": "stepscope.collect.annotations",
+    "mark": "stepscope.collect.annotations",
+    "counter": "stepscope.collect.annotations",
+    "open": "stepscope.run",
+    "Run": "stepscope.run",
+    "StepscopeError": "stepscope.errors",
+}
+
+__all__ = [
+    "Run",
+    "StepscopeError",
+    "__version__",
+    "add_metadata",
+    "add_metadata_json",
+    "counter",
+    "mark",
+    "open",
+    "profile",
+    "schedule",
+    "span",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the public name
+    home = _HOME.get(name)
+    if home is None:
+        message = f"module 'stepscope' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,7 @@
 """The losses: everything that was dropped, cut, clipped or repaired, counted by name.
 
-A loss in this catalogue has its severity and advice here, once; readers and collectors only count. The idea of a table of
-losses with severity and advice is Perfetto's ``stats`` table.
+A loss in this catalogue has its severity and advice here, once; readers and collectors only count. The idea of a
+table of losses with severity and advice is Perfetto's ``stats`` table.
 """
 
 from __future__ import annotations
@@ -24,19 +24,43 @@ class Loss:
 #: name → (severity, advice). Names say what happened to the data.
 CATALOGUE: dict[str, tuple[str, str]] = {
     # reading traces
-    "event_negative_duration": ("data_loss", "The source wrote a negative duration; the event is left out of every sum. Re-record if it matters."),
-    "event_without_duration": ("data_loss", "The source wrote no duration; the event is left out. Often the recording was cut off."),
-    "event_unmatched_begin": ("data_loss", "A begin event without its end: the recording stopped inside it. The span is left out."),
-    "event_unmatched_end": ("data_loss", "An end event without its begin: the recording started inside it. The span is left out."),
-    "event_bad_time": ("data_loss", "The time is no number or lies outside 64 bits of nanoseconds; the event is left out."),
+    "event_negative_duration": (
+        "data_loss",
+        "The source wrote a negative duration; the event is left out of every sum. Re-record if it matters.",
+    ),
+    "event_without_duration": (
+        "data_loss",
+        "The source wrote no duration; the event is left out. Often the recording was cut off.",
+    ),
+    "event_unmatched_begin": (
+        "data_loss",
+        "A begin event without its end: the recording stopped inside it. The span is left out.",
+    ),
+    "event_unmatched_end": (
+        "data_loss",
+        "An end event without its begin: the recording started inside it. The span is left out.",
+    ),
+    "event_bad_time": (
+        "data_loss",
+        "The time is no number or lies outside 64 bits of nanoseconds; the event is left out.",
+    ),
     "event_not_an_object": ("data_loss", "An element of the event list is no JSON object; it is left out."),
-    "event_unknown_kind": ("info", "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results."),
+    "event_unknown_kind": (
+        "info",
+        "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results.",
+    ),
     "integer_too_large": ("info", "An integer beyond 64 bits was kept as null."),
     "text_not_utf8": ("info", "Bytes that are no UTF-8 were replaced; names may look odd."),
-    "file_cut": ("data_loss", "The file ends in the middle; everything before that is used. Record again, or stop the recorder before the process ends."),
+    "file_cut": (
+        "data_loss",
+        "The file ends in the middle; everything before is used. Stop the recorder before the process ends.",
+    ),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
-    "span_crosses_parent": ("info", "Spans of one thread that overlap without nesting; each keeps its own time, and is nobody's child."),
+    "span_crosses_parent": (
+        "info",
+        "Spans of one thread that overlap without nesting; each keeps its own time, and is nobody's child.",
+    ),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     # recording
     "block_damaged": ("data_loss", "A block of the capture failed its checksum and is left out."),
@@ -46,8 +70,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
-    "steps_not_recorded": ("data_loss", "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active."),
-    "ended_abruptly": ("data_loss", "The process ended without closing the recording; everything up to the last block is used."),
+    "steps_not_recorded": (
+        "data_loss",
+        "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active.",
+    ),
+    "ended_abruptly": (
+        "data_loss",
+        "The process ended without closing the recording; everything up to the last block is used.",
+    ),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
 }
 
@@ -73,5 +103,8 @@ class LossLedger:
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""
         order = {"error": 0, "data_loss": 1, "info": 2}
-        rows = [Loss(what, count, CATALOGUE[what][0], self.source, CATALOGUE[what][1]) for what, count in self._counts.items()]
+        rows = [
+            Loss(what, count, CATALOGUE[what][0], self.source, CATALOGUE[what][1])
+            for what, count in self._counts.items()
+        ]
         return sorted(rows, key=lambda loss: (order[loss.severity], loss.what))

@@ -1,8 +1,8 @@
 """Every table and column of a trace: the contract between readers and everything after them.
 
-Times are integers in nanoseconds since the Unix epoch, durations integers in nanoseconds. ``docs/tables.md`` is generated
-from this module (``python -m stepscope.trace.schema``); the frames in :mod:`stepscope.trace.tables` are validated against it.
-The module needs the standard library only, so that the training process can import it.
+Times are integers in nanoseconds since the Unix epoch, durations integers in nanoseconds. ``docs/tables.md`` is
+generated from this module (``python -m stepscope.trace.schema``); the frames in :mod:`stepscope.trace.tables` are
+validated against it. The module needs the standard library only, so that the training process can import it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,12 @@ _SPANS = Table(
         _must("dur", "int64", "ns", "Duration, never negative."),
         _must("name", "category", "", "Name as the source gave it."),
         _must("kind", "enum:kind", "", "What it is, see the list below."),
-        _may("parent", "int64", "", "`spans.id` of the innermost span of the same track that contains it; null at the top."),
+        _may(
+            "parent",
+            "int64",
+            "",
+            "`spans.id` of the innermost span of the same track that contains it; null at the top.",
+        ),
         _must("depth", "int32", "", "Number of spans of the same track that contain it."),
         _may("step", "int32", "", "`steps.number` of the step its start falls into; null outside every step."),
         _may("correlation", "int64", "", "Number shared by a runtime call and the device work it launched."),
@@ -122,7 +127,12 @@ _TRACKS = Table(
     "a host thread, a device stream, or a lane of marks or counters",
     (
         _must("id", "int32", "", "Identifier, unique within the rank."),
-        _must("kind", "enum:track_kind", "", "Host thread, device stream, lane of annotations on a stream, counter lane, or other."),
+        _must(
+            "kind",
+            "enum:track_kind",
+            "",
+            "Host thread, device stream, lane of annotations on a stream, counter lane, or other.",
+        ),
         _must("rank", "int32", "", "Rank of the process in its job; 0 for a single process."),
         _must("host", "category", "", "Host name; empty where the source does not say."),
         _must("device", "category", "", "`cpu`, or device and index: `cuda:0`, `mtia:1`."),
@@ -169,7 +179,12 @@ _OPERATORS = Table(
         _may("strides", "category", "", "Strides of the inputs, JSON."),
         _may("concrete", "category", "", "Values of scalar inputs, JSON list of strings."),
         _may("module", "category", "", "Module instance that ran it, outermost first, separated by `/`."),
-        _may("scope", "int64", "", "Record-function scope (0 function, 1 backward function, 6 user, as PyTorch numbers them)."),
+        _may(
+            "scope",
+            "int64",
+            "",
+            "Record-function scope (0 function, 1 backward function, 6 user, as PyTorch numbers them).",
+        ),
         _may("flops", "int64", "FLOP", "Floating-point operations of one call, as the source counts them."),
         _may("stack", "int64", "", "`stacks.id` of the Python stack that called it."),
         _may("external", "int64", "", "Identifier the source gave the operator (Kineto: External id)."),
@@ -181,7 +196,9 @@ _KERNEL_COUNTERS = Table(
     "kernel_counters",
     "one hardware counter of one kernel",
     (
-        _must("span", "int64", "", "`spans.id` of the kernel, or of the operator where the source measures ranges of it."),
+        _must(
+            "span", "int64", "", "`spans.id` of the kernel, or of the operator where the source measures ranges of it."
+        ),
         _must("name", "category", "", "Counter as its source names it."),
         _must("value", "float64", "see unit", "Value."),
         _must("unit", "category", "", "Unit; empty for plain counts."),
@@ -193,7 +210,12 @@ _COLLECTIVES = Table(
     "communication details of a collective span",
     (
         _must("span", "int64", "", "`spans.id` of the collective."),
-        _must("operation", "category", "", "allreduce, allgather, reduce_scatter, broadcast, send, recv, barrier, … in the source's spelling, lower case."),
+        _must(
+            "operation",
+            "category",
+            "",
+            "allreduce, allgather, reduce_scatter, broadcast, send, recv, barrier, …; lower case.",
+        ),
         _may("group", "category", "", "Name of the process group."),
         _may("group_ranks", "category", "", "Ranks of the group, JSON list."),
         _may("group_size", "int64", "", "Number of ranks in the group."),
@@ -251,7 +273,9 @@ _STEPS = Table(
     "steps",
     "a training step",
     (
-        _must("number", "int32", "", "Number of the step in the training, counted from 0 unless the source numbers it."),
+        _must(
+            "number", "int32", "", "Number of the step in the training, counted from 0 unless the source numbers it."
+        ),
         _must("ts", "int64", "ns", "Start, since the Unix epoch."),
         _must("dur", "int64", "ns", "Duration."),
         _may("epoch", "int32", "", "Epoch; null where the source does not say."),
@@ -283,7 +307,9 @@ _METADATA = Table(
     "metadata",
     "one fact about the run",
     (
-        _must("key", "text", "", "Name of the fact; user metadata as given, facts of the source under their own names."),
+        _must(
+            "key", "text", "", "Name of the fact; user metadata as given, facts of the source under their own names."
+        ),
         _must("value", "text", "", "Value as JSON."),
     ),
 )
@@ -292,9 +318,19 @@ _LOSSES = Table(
     "losses",
     "something dropped, cut, clipped or repaired",
     (
-        _must("what", "category", "", "Name of the loss, one of the catalogue in `stepscope.trace.losses` or of a collector."),
+        _must(
+            "what",
+            "category",
+            "",
+            "Name of the loss, one of the catalogue in `stepscope.trace.losses` or of a collector.",
+        ),
         _must("count", "int64", "", "How often."),
-        _must("severity", "enum:severity", "", "`info`: nothing is missing; `data_loss`: something is; `error`: numbers may be wrong."),
+        _must(
+            "severity",
+            "enum:severity",
+            "",
+            "`info`: nothing is missing; `data_loss`: something is; `error`: numbers may be wrong.",
+        ),
         _must("source", "text", "", "File or collector."),
         _must("advice", "text", "", "What the user can do about it."),
     ),
@@ -334,8 +370,9 @@ def markdown() -> str:
     """Return the reference page ``docs/tables.md``."""
     head = (
         "# Tables\n\nGenerated from `stepscope.trace.schema` by `make docs`; do not edit.\n\n"
-        "Times are integers in nanoseconds since the Unix epoch. `category` is dictionary-encoded text. The tables of a rank\n"
-        "lie as Parquet (zstd) under `tables/` of its directory and can be deleted: they are made again from `capture/`."
+        "Times are integers in nanoseconds since the Unix epoch. `category` is dictionary-encoded text. The tables of a\n"
+        "rank lie as Parquet (zstd) under `tables/` of its directory and can be deleted: they are made again from\n"
+        "`capture/`."
     )
     kinds = "\n".join(["## Kinds of spans", "", *(f"* `{name}`: {meaning}" for name, meaning in KINDS.items())])
     return "\n\n".join([head, *(_table_markdown(table) for table in TABLES.values()), kinds]) + "\n"

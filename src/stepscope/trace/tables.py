@@ -1,7 +1,7 @@
 """The tables of a rank as Polars frames: made, conformed to the schema, written and scanned.
 
-A set of tables is a plain mapping from table name to frame in which every table of the schema is present, empty where the
-source has nothing for it.
+A set of tables is a plain mapping from table name to frame in which every table of the schema is present, empty where
+the source has nothing for it.
 """
 
 from __future__ import annotations

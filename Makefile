@@ -1,0 +1,55 @@
+# The two commands of README.md are `make demo` and `make test`; everything they need is made here.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+ENV := .envs/torch
+BIN := $(ENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint docs gpu-check bench clean
+
+# Train a small conv net under `stepscope run` and print where its steps go.
+demo: $(ENV)/.ready
+	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
+
+test: $(ENV)/.test lint
+	$(BIN)/python -m pytest -q
+
+lint: $(ENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Pages and pictures that are generated from the code.
+docs: $(ENV)/.test
+	$(BIN)/python -m stepscope.trace.schema > docs/tables.md
+	$(BIN)/python docs/make_pictures.py
+
+# On a machine with an NVIDIA GPU: torch as that machine has it; elsewhere every test skips and says why.
+gpu-check: .envs/gpu/.ready
+	.envs/gpu/bin/python -m pytest -q tests/gpu
+
+# By hand; the figures and the commands are in docs/performance.md.
+bench: $(ENV)/.test
+	@echo "Run one at a time on a quiet machine:"; for file in benchmarks/[a-z]*.py; do echo "  $(BIN)/python $$file --help"; done
+
+# Stamps carry the time of the last successful install; pyproject.toml or the C sources changing installs again.
+$(ENV)/.ready: pyproject.toml $(wildcard src/stepscope/native/*.[ch])
+	$(PYTHON) -m venv $(ENV)
+	$(PIP) --upgrade pip
+	$(PIP) torch==$(TORCH)
+	$(PIP) --editable .
+	touch $@
+
+# HolisticTraceAnalysis is an oracle for tests and a peer for benchmarks; without its notebook dependencies.
+$(ENV)/.test: $(ENV)/.ready
+	$(PIP) --group test
+	$(PIP) --no-deps HolisticTraceAnalysis
+	touch $@
+
+.envs/gpu/.ready: pyproject.toml $(wildcard src/stepscope/native/*.[ch])
+	$(PYTHON) -m venv --system-site-packages .envs/gpu
+	.envs/gpu/bin/python -m pip install --quiet --editable . pytest
+	touch $@
+
+clean:
+	rm -rf .envs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis stepscope-runs

@@ -1,0 +1,75 @@
+"""What is in a run, and what was lost."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli import options
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console
+
+    from stepscope.run import RankRun
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb ``check``."""
+    parser = subparsers.add_parser("check", help="say what is in a run and what was lost", description=__doc__)
+    parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print captures, rows, steps, collectors and losses of every rank."""
+    from stepscope.run import Run
+
+    console = options.output_console()
+    with options.reading_progress(quiet=False) as progress:
+        run = Run(arguments.run, progress=progress)
+        for rank in run.ranks:
+            _show(rank, console)
+    return 0
+
+
+def _show(rank: RankRun, console: Console) -> None:
+    from stepscope.report.text import visible
+
+    manifest = rank.manifest
+    counts = {name: int(frame.select("len").collect().item()) for name, frame in _lengths(rank).items()}
+    facts = {
+        "rank": f"{rank.rank} of {manifest.get('world_size') or 1}",
+        "status": manifest.get("status", "unknown"),
+        "captures": ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in rank.captures),
+        "tables": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+        "steps": _steps(rank),
+        **{f"collector {name}": _collector(state) for name, state in manifest.get("collectors", {}).items()},
+    }
+    for name, value in facts.items():
+        console.print(f"{name:<22} {visible(str(value))}", markup=False, soft_wrap=True)
+    losses = rank.tables["losses"].collect().rows(named=True)
+    console.print(f"{'losses':<22} {'none' if not losses else ''}", markup=False)
+    for loss in losses:
+        text = f"  {loss['count']} × {loss['what']} ({loss['severity']}, {loss['source']}): {loss['advice']}"
+        console.print(visible(text), markup=False, soft_wrap=True)
+
+
+def _lengths(rank: RankRun) -> dict[str, pl.LazyFrame]:
+    import polars as pl
+
+    return {name: frame.select(pl.len().alias("len")) for name, frame in rank.tables.items()}
+
+
+def _steps(rank: RankRun) -> str:
+    steps = rank.tables["steps"].select("number", "source").collect()
+    if steps.is_empty():
+        return "none found"
+    return f"{len(steps)} ({steps['number'].min()} to {steps['number'].max()}, {steps['source'][0]})"
+
+
+def _collector(state: object) -> str:
+    if not isinstance(state, dict):
+        return str(state)
+    return str(state.get("missing") or state.get("failed") or "recorded")

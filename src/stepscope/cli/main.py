@@ -1,0 +1,87 @@
+"""The profiler that shows where every training step goes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from stepscope.errors import StepscopeError
+
+#: Verbs in the order of the help; each is a module of this package with ``add_parser`` and ``execute``.
+VERBS = ("run", "report", "import_", "check", "export", "doctor")
+
+EXAMPLES = """\
+examples:
+  stepscope run train.py --epochs 3      profile five steps of a training; the script is not changed
+  stepscope report stepscope-runs/…      the results again, from the raw files
+  stepscope import trace.json.gz         a trace that torch.profiler recorded becomes a run
+  stepscope export RUN --to pftrace      a timeline for ui.perfetto.dev
+"""
+
+INTERRUPTED = 130
+INTERNAL_ERROR = 5
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser with all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="stepscope", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    subparsers = parser.add_subparsers(dest="verb", metavar="verb")
+    for verb in VERBS:
+        importlib.import_module(f"stepscope.cli.{verb}").add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code: 0 done, 2 usage, 4 unreadable input, 5 internal, 130 interrupted.
+
+    ``stepscope run`` returns the exit code of the script.
+    """
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from stepscope import __version__
+
+        sys.stdout.write(f"stepscope {__version__}\n")
+        return 0
+    if arguments.verb is None:
+        parser.print_help()
+        return 2
+    return _execute(arguments)
+
+
+def _execute(arguments: argparse.Namespace) -> int:
+    try:
+        code: int = arguments.execute(arguments)
+        sys.stdout.flush()
+    except StepscopeError as error:
+        return _say(str(error), error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _say("Interrupted; nothing half-written was left behind.", INTERRUPTED)
+    except Exception as error:
+        # Law 4: an error of ours is one line, never a traceback.
+        if os.environ.get("STEPSCOPE_DEBUG"):
+            raise
+        text = (
+            f"Internal error: {type(error).__name__}: {error}. Set STEPSCOPE_DEBUG=1 for the traceback and report it."
+        )
+        return _say(" ".join(text.split()), INTERNAL_ERROR)
+    return code
+
+
+def _say(line: str, code: int) -> int:
+    sys.stderr.write(f"stepscope: {line}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""A recorded run as one object: finds its captures, reads them into tables, computes results when asked.
+
+What ``stepscope.open`` returns::
+
+    run = stepscope.open("stepscope-runs/train_20261121-093012")
+    run.result("op_statistic")              # a Polars data frame
+    run.tables["spans"].filter(...).collect()
+    run.ranks[1].result("step_trace_time")  # of a run with several ranks
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from stepscope.analyse import registry
+from stepscope.analyse.summary import Summary, summarise
+from stepscope.errors import NotARunError, UsageError
+from stepscope.read import read_files
+from stepscope.trace import run_directory, tables
+from stepscope.trace.losses import CATALOGUE
+from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
+from stepscope.trace.tables import Frames, Tables
+
+#: A result is a table, or a nested document for the two communication files.
+Result: TypeAlias = pl.DataFrame | dict[str, Any]
+Progress: TypeAlias = Callable[[int, int], None]
+
+_FINGERPRINT = "fingerprint.json"
+
+
+class RankRun:
+    """One rank of a run.
+
+    Args:
+        directory: The rank's directory.
+        steps: First and last step to keep, both included; None keeps everything.
+        progress: Called with bytes read and bytes in total while captures are read.
+    """
+
+    def __init__(
+        self, directory: RankDirectory, *, steps: tuple[int, int] | None = None, progress: Progress | None = None
+    ) -> None:
+        self.directory = directory
+        self.steps = steps
+        self._progress = progress
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Who, where, when, with which options, and what each collector said."""
+        return self.directory.read_manifest()
+
+    @property
+    def rank(self) -> int:
+        """Rank of the process in its job."""
+        return int(self.manifest.get("rank", 0))
+
+    @property
+    def captures(self) -> list[Path]:
+        """The raw files, in order of name.
+
+        Raises:
+            NotARunError: There are none.
+        """
+        if not self.directory.capture.is_dir():
+            files = []
+        else:
+            files = sorted(path for path in self.directory.capture.iterdir() if path.is_file() and path.name[0] != ".")
+        if not files:
+            message = f"{self.directory.capture} holds no capture."
+            raise NotARunError(message, "The process ended before anything was recorded; run it again.")
+        return files
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Every table of the schema as a Polars lazy frame; read from the captures where missing or stale."""
+        fingerprint = self._fingerprint()
+        if self._stored_fingerprint() != fingerprint:
+            self._read(fingerprint)
+        found = tables.scan(self.directory.tables)
+        return found if self.steps is None else _within_steps(found, self.steps)
+
+    def result(self, name: str) -> Result:
+        """Compute one result.
+
+        Raises:
+            UsageError: There is no result of that name.
+        """
+        if name not in registry.RESULTS:
+            message = f"There is no result {name!r}."
+            raise UsageError(message, f"Known results: {', '.join(registry.RESULTS)}.")
+        return registry.compute(name, self.tables)
+
+    @property
+    def results(self) -> Mapping[str, Result]:
+        """All results, computed now."""
+        return {name: registry.compute(name, self.tables) for name in registry.RESULTS}
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What the printed summary shows."""
+        return summarise(self.tables)
+
+    def _read(self, fingerprint: str) -> None:
+        rank, host = self.manifest.get("rank"), self.manifest.get("host")
+        frames = read_files(self.captures, rank=rank, host=host, progress=self._progress)
+        frames["losses"] = _with_recording_losses(frames["losses"], self.manifest)
+        tables.write(_ordered(frames), self.directory.tables)
+        write_atomically(self.directory.tables / _FINGERPRINT, fingerprint.encode())
+
+    def _fingerprint(self) -> str:
+        """Identify the captures and the code that reads them, so that stale tables are never trusted."""
+        from stepscope import __version__
+
+        files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.captures]
+        state = json.dumps([__version__, FORMAT_VERSION, self.manifest.get("status"), files])
+        return hashlib.sha256(state.encode()).hexdigest()
+
+    def _stored_fingerprint(self) -> str | None:
+        path = self.directory.tables / _FINGERPRINT
+        return path.read_text() if path.exists() else None
+
+
+class Run:
+    """A recorded or imported run: one or more ranks.
+
+    Args:
+        path: The run's directory, or one rank's directory in it.
+        steps: First and last step to keep, both included.
+        progress: Called with bytes read and bytes in total while captures are read.
+
+    Raises:
+        NotARunError: There is no run at ``path``.
+    """
+
+    def __init__(
+        self, path: str | Path, *, steps: tuple[int, int] | None = None, progress: Progress | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.ranks = [RankRun(rank, steps=steps, progress=progress) for rank in run_directory.ranks(self.path)]
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, ranks={[rank.directory.rank for rank in self.ranks]})"
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of a run with one rank."""
+        return self._only().tables
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of a run with one rank."""
+        return self._only().manifest
+
+    @property
+    def summary(self) -> Summary:
+        """The summary of a run with one rank."""
+        return self._only().summary
+
+    def result(self, name: str) -> Result:
+        """Compute one result of a run with one rank; see :meth:`RankRun.result`."""
+        return self._only().result(name)
+
+    def _only(self) -> RankRun:
+        if len(self.ranks) > 1:
+            message = f"{self.path} has {len(self.ranks)} ranks."
+            raise UsageError(message, "Name one: run.ranks[0].tables, run.ranks[0].result(...).")
+        return self.ranks[0]
+
+
+def open(path: str | Path, *, steps: tuple[int, int] | None = None) -> Run:
+    """Open a run for tables and results; see :class:`Run`."""
+    return Run(path, steps=steps)
+
+
+def _ordered(frames: Frames) -> Frames:
+    """Order spans by id: Parquet statistics then let scans skip row groups."""
+    return {**frames, "spans": frames["spans"].sort("id")}
+
+
+def _with_recording_losses(losses: pl.DataFrame, manifest: Manifest) -> pl.DataFrame:
+    """Add what only the manifest knows: that the recording was never closed, or that a collector failed."""
+    rows = []
+    if manifest.get("status") == "recording":
+        rows.append(("ended_abruptly", "process"))
+    for name, state in manifest.get("collectors", {}).items():
+        if isinstance(state, dict) and state.get("failed"):
+            rows.append(("collector_failed", name))
+    known = set(zip(losses["what"].to_list(), losses["source"].to_list(), strict=True))
+    fresh = [row for row in rows if row not in known]
+    if not fresh:
+        return losses
+    extra = pl.DataFrame(
+        [(what, 1, CATALOGUE[what][0], source, CATALOGUE[what][1]) for what, source in fresh],
+        schema=["what", "count", "severity", "source", "advice"],
+        orient="row",
+    )
+    return tables.conform("losses", pl.concat([losses, tables.conform("losses", extra)]))
+
+
+def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFrame]:
+    """Keep the steps ``first`` to ``last``, what happened in their windows, and the details of those spans."""
+    first, last = steps
+    kept = found["steps"].filter(pl.col("number").is_between(first, last)).collect()
+    if kept.is_empty():
+        numbers = found["steps"].select("number").collect()["number"]
+        have = f"The run has steps {numbers.min()} to {numbers.max()}." if len(numbers) else "The run has no steps."
+        message = f"No step between {first} and {last}."
+        raise UsageError(message, have)
+    begin, end = int(kept["ts"].min()), int((kept["ts"] + kept["dur"]).max())  # type: ignore[arg-type]
+    spans = found["spans"].filter((pl.col("ts") < end) & (pl.col("ts") + pl.col("dur") > begin))
+    result = {**found, "steps": kept.lazy(), "spans": spans}
+    ids = spans.select(pl.col("id").alias("span"))
+    for name in ("kernels", "operators", "kernel_counters", "collectives", "arguments"):
+        result[name] = found[name].join(ids, on="span", how="semi")
+    for name in ("counters", "allocations"):
+        result[name] = found[name].filter(pl.col("ts").is_between(begin, end))
+    return result
