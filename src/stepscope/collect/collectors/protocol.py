@@ -1,0 +1,63 @@
+"""What every collector is given, and the six members it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from stepscope.collect.options import Options
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal import Journal
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and what a collector records, during one window.
+
+    Attributes:
+        rank: Rank of this process in its job.
+        capture: Directory that takes the collector's own files; it exists.
+        options: What to record.
+        journal: Append-only file for spans, counters and losses; timestamps from ``time.perf_counter_ns()``.
+    """
+
+    rank: int
+    capture: Path
+    options: Options
+    journal: Journal
+
+
+class Collector(Protocol):
+    """One source of measurements. A fresh object serves one window.
+
+    Any member may raise: the session notes the message in the manifest, counts ``collector_failed`` and goes on with
+    the other collectors. ``prepare``, ``start`` and ``stop`` are called in this order on one thread, each at most once;
+    ``stop`` is called even where ``start`` failed, and returns within ten seconds or does not touch another thread.
+    """
+
+    @property
+    def name(self) -> str:
+        """Key in the manifest's ``collectors``."""
+        ...
+
+    def available(self) -> str | None:
+        """Return why the collector cannot work here, or None where it can. Cheap, and without side effects."""
+        ...
+
+    def prepare(self, context: Context) -> None:
+        """Do what is slow before the window opens."""
+        ...
+
+    def start(self) -> None:
+        """Begin to record."""
+        ...
+
+    def stop(self) -> list[Path]:
+        """Stop recording, leave nothing installed, and return the files written besides the journal."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Return what was recorded and how, as plain values for the manifest."""
+        ...

@@ -1,0 +1,72 @@
+"""What a profile records, as one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import UsageError
+
+DEFAULT_OUTPUT = Path("stepscope-runs")
+
+
+class Activity(Enum):
+    """Whose work is recorded. Names are those of ``torch.profiler.ProfilerActivity``."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    XPU = "xpu"
+    MTIA = "mtia"
+    HPU = "hpu"
+    PRIVATE_USE = "privateuse1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the collectors of one profile record.
+
+    Attributes:
+        activities: Whose work; empty means the CPU and every accelerator the framework finds.
+        record_shapes: Shapes and types of operator inputs.
+        profile_memory: Memory taken and freed.
+        with_stack: Python stack of every operator.
+        with_flops: Floating-point operations of matrix products and convolutions.
+        with_modules: The module that called each operator.
+        counters_hz: Samples of the host counters per second; 0 turns them off.
+    """
+
+    activities: tuple[Activity, ...] = ()
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    counters_hz: float = 10.0
+
+    def describe(self) -> dict[str, Any]:
+        """Return the options as plain values for the manifest."""
+        return {**asdict(self), "activities": [activity.value for activity in self.activities]}
+
+
+def parse_activities(activities: Iterable[object] | None) -> tuple[Activity, ...]:
+    """Turn what a user passes as ``activities`` into :class:`Activity` members, in order, each once.
+
+    Args:
+        activities: Members of :class:`Activity`, their names in any case, or members of
+            ``torch.profiler.ProfilerActivity``; None and an empty sequence mean all that there are.
+
+    Raises:
+        UsageError: One of them is not known.
+    """
+    known = {activity.value: activity for activity in Activity}
+    parsed = []
+    for item in activities or ():
+        name = str(getattr(item, "name", item)).lower().replace("private_use", "privateuse1")
+        if name not in known:
+            message = f"Unknown activity {item!r}."
+            raise UsageError(message, f"Known: {', '.join(known)}.")
+        parsed.append(known[name])
+    return tuple(dict.fromkeys(parsed))
