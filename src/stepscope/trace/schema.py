@@ -370,8 +370,8 @@ def markdown() -> str:
     """Return the reference page ``docs/tables.md``."""
     head = (
         "# Tables\n\nGenerated from `stepscope.trace.schema` by `make docs`; do not edit.\n\n"
-        "Times are integers in nanoseconds since the Unix epoch. `category` is dictionary-encoded text. The tables of a\n"
-        "rank lie as Parquet (zstd) under `tables/` of its directory and can be deleted: they are made again from\n"
+        "Times are integers in nanoseconds since the Unix epoch. `category` is dictionary-encoded text. The tables of\n"
+        "a rank lie as Parquet (zstd) under `tables/` of its directory and can be deleted: they are made again from\n"
         "`capture/`."
     )
     kinds = "\n".join(["## Kinds of spans", "", *(f"* `{name}`: {meaning}" for name, meaning in KINDS.items())])
