@@ -35,12 +35,17 @@ def execute(arguments: argparse.Namespace) -> int:
     ranks = assign_ranks({path: sniff.identify(path).rank for path in arguments.trace})
     check_writable(arguments.output)
     directory = _new_run(arguments.output, arguments.trace[0])
-    for rank, path in sorted(ranks.items()):
-        _adopt(path, directory, rank, world_size=len(ranks))
-    with options.reading_progress(quiet=arguments.quiet) as progress:
-        run = Run(directory, progress=progress)
-        for rank_run in run.ranks:
-            write(rank_run, "csv,json", pretty=False)
+    try:
+        for rank, path in sorted(ranks.items()):
+            _adopt(path, directory, rank, world_size=len(ranks))
+        with options.reading_progress(quiet=arguments.quiet) as progress:
+            run = Run(directory, progress=progress)
+            for rank_run in run.ranks:
+                write(rank_run, "csv,json", pretty=False)
+    except BaseException:
+        # A trace that turns out unreadable leaves no half-made run behind.
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     show(run, quiet=arguments.quiet)
     return 0
 
