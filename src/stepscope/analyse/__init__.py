@@ -1,0 +1,1 @@
+"""Tables to results: pure functions over Polars frames, one file per question."""
