@@ -1,0 +1,55 @@
+"""The nested results as JSON files."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.report.files import replacing
+from stepscope.report.protocol import Source
+from stepscope.report.text import storable
+
+
+@dataclass(frozen=True)
+class Json:
+    """One ``<name>.json`` for each nested result.
+
+    Attributes:
+        pretty: Indent by two spaces, one value a line.
+    """
+
+    pretty: bool = False
+    name: str = "json"
+
+    def write(self, source: Source, directory: Path) -> list[Path]:
+        """Write the files; see :class:`stepscope.report.protocol.Format`."""
+        written = []
+        for name, result in source.results.items():
+            if isinstance(result, dict):
+                path = directory / f"{name}.json"
+                with replacing(path) as temporary:
+                    temporary.write_text(dumps(result, pretty=self.pretty) + "\n", encoding="ascii")
+                written.append(path)
+        return written
+
+
+def dumps(value: object, *, pretty: bool = False) -> str:
+    """Return ``value`` as strict JSON in ASCII: no NaN or infinity (they become null), no lone surrogate.
+
+    Dates, paths and other foreign objects are written as their text.
+    """
+    return json.dumps(_strict(value), ensure_ascii=True, allow_nan=False, indent=2 if pretty else None)
+
+
+def _strict(value: object) -> object:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(str(key)): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else storable(str(value))

@@ -1,0 +1,33 @@
+"""The output formats by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepscope.errors import UsageError
+from stepscope.report.database import Database
+from stepscope.report.documents import Json
+from stepscope.report.protocol import Format
+from stepscope.report.tabular import Csv
+
+#: Every format, in the order they are written.
+FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database())}
+
+
+def select(names: str, *, pretty: bool = False) -> list[Format]:
+    """Return the formats named.
+
+    Args:
+        names: Names with commas between them; ``all``, or ``none``.
+        pretty: Indent JSON files.
+
+    Raises:
+        UsageError: A name is unknown.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
+    unknown = sorted(set(wanted) - set(FORMATS) - {"all"})
+    if unknown:
+        message = f"There is no format {', '.join(map(repr, unknown))}."
+        raise UsageError(message, f"Known formats: {', '.join(FORMATS)}, all, none.")
+    chosen = [output for name, output in FORMATS.items() if name in wanted or "all" in wanted]
+    return [replace(output, pretty=pretty) if isinstance(output, Json) else output for output in chosen]

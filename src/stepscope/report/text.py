@@ -1,0 +1,61 @@
+r"""Text from a trace, made safe for the place it is shown in.
+
+Names in a trace come from anywhere: kernels, file paths, user ranges, metadata. They are shown as what they are, text:
+a terminal must not obey them, a spreadsheet must not compute them, and every file stays valid. Escapes are written
+``\xNN`` (``\uNNNN`` above 255), so that the reader sees which character was there.
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+#: Control characters (C0, DEL, C1), which a terminal or a line-based reader would obey.
+_CONTROLS = r"\x00-\x1f\x7f-\x9f"
+#: Invisible characters that reorder or hide the text around them, line separators, and halves of surrogate pairs.
+_INVISIBLE = r"\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+_UNPRINTABLE = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Where a spreadsheet begins to compute (also in their full-width forms).
+_FORMULA = re.compile("^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+#: The same two questions for Polars, whose strings cannot hold surrogates.
+_CSV_HOSTILE = r"^[=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|[\x00-\x1f\x7f-\x9f]"
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` on one line without a character that a terminal obeys or that hides or reorders others.
+
+    Line breaks, tabs, escape sequences, direction marks and lone surrogates become ``\xNN`` or ``\uNNNN``; everything
+    else, also non-Latin text and emoji, stays.
+    """
+    return _UNPRINTABLE.sub(lambda match: _escape(match[0]), text)
+
+
+def storable(text: str) -> str:
+    r"""Return ``text`` with lone surrogates, which no UTF-8 file can hold, written as ``\uNNNN``."""
+    return _SURROGATE.sub(lambda match: _escape(match[0]), text)
+
+
+def csv_cell(text: str) -> str:
+    r"""Return ``text`` as a CSV cell that a spreadsheet shows and does not compute, and that is one line.
+
+    A text that begins with ``= + - @``, a tab or a line break gets an apostrophe in front; control characters become
+    ``\xNN``. The field separator and quotes are the CSV writer's business. Numbers in numeric columns never pass here.
+    """
+    guard = "'" if _FORMULA.match(text) else ""
+    return guard + re.sub(f"[{_CONTROLS}]", lambda match: _escape(match[0]), storable(text))
+
+
+def csv_cells(column: pl.Series) -> pl.Series:
+    """Return a text column with :func:`csv_cell` applied; only the distinct hostile values cost time."""
+    column = column.cast(pl.String)
+    hostile = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
+    if hostile.is_empty():
+        return column
+    return column.replace(hostile, pl.Series([csv_cell(text) for text in hostile]))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
