@@ -78,6 +78,18 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "The process ended without closing the recording; everything up to the last block is used.",
     ),
+    "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),
+    "journal_overflow": (
+        "data_loss",
+        "More was recorded than could be written; the rest is left out. Put spans around larger parts.",
+    ),
+    "journal_unreadable": ("data_loss", "A sound block holds what stepscope does not write; it is left out."),
+    "clock_set": ("info", "The system clock was set while recording; times before and after it do not compare."),
+    "counter_not_a_number": (
+        "info",
+        "counter() was given no number; for a tensor pass .item() and accept that it waits for the device.",
+    ),
+    "span_opened_before": ("info", "A span was open when recording started; it is left out."),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
 }
 
