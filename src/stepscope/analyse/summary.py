@@ -5,9 +5,20 @@ Every time is in integer nanoseconds, every share a fraction of the steps' time 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+import polars as pl
+
+from stepscope.analyse import op_statistic
+from stepscope.analyse.dataset import arguments
+from stepscope.analyse.intervals import unite
+from stepscope.analyse.look_first import look_first
+from stepscope.analyse.memory import RESIDENT
+from stepscope.analyse.step_trace_time import Split, split
+from stepscope.analyse.work import Windows
 from stepscope.trace.losses import Loss
+from stepscope.trace.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -141,3 +152,123 @@ class Summary:
     resident_bytes: int | None
     losses: tuple[Loss, ...]
     look_first: str
+
+
+#: How many operators and kernels the summary names.
+TOP = 10
+
+
+def summarise(tables: Tables) -> Summary:
+    """Return the summary of a rank; of empty tables, one that says so."""
+    parts = split(tables)
+    windows, work = parts.windows, parts.work
+    steps = _steps(windows, inferred=_inferred(tables))
+    device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
+    summary = Summary(
+        on_device=work.on_device,
+        devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
+        steps=steps,
+        split=_parts(parts, steps.total_ns),
+        operators=_top(host),
+        kernels=_top(device),
+        data_wait=_data_wait(tables, parts, steps.total_ns),
+        garbage=_garbage(tables, windows, steps.total_ns),
+        memory=_memory(tables),
+        resident_bytes=_resident(tables),
+        losses=_losses(tables),
+        look_first="",
+    )
+    return replace(summary, look_first=look_first(summary))
+
+
+def _inferred(tables: Tables) -> bool:
+    return "inferred" in tables["steps"].select(pl.col("source").cast(pl.String)).collect()["source"].to_list()
+
+
+def _steps(windows: Windows, *, inferred: bool) -> Steps:
+    durations = windows.end - windows.start
+    if not len(durations):
+        return Steps(0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, inferred=False)
+    total, count = int(durations.sum()), len(durations)
+    return Steps(
+        count=count if windows.declared else 0,
+        total_ns=total,
+        mean_ns=total / count,
+        p50_ns=float(np.percentile(durations, 50)),
+        p95_ns=float(np.percentile(durations, 95)),
+        shortest_ns=int(durations.min()),
+        longest_ns=int(durations.max()),
+        per_second=count * 1e9 / total if windows.declared and total else 0.0,
+        inferred=inferred,
+    )
+
+
+def _parts(parts: Split, total: int) -> tuple[Part, ...]:
+    count = max(1, len(parts.windows.start))
+    sums = {name: int(times.sum()) for name, times in parts.parts.items()}
+    return tuple(Part(name, time, time / count, _share(time, total)) for name, time in sums.items())
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
+    """Return the names with most time over all devices."""
+    whole = int(work["time"].sum())
+    sums = work.group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
+    texts = sums.with_columns(pl.col("name", "kind").cast(pl.String))
+    first = texts.sort("time", "name", "kind", descending=[True, False, False]).head(TOP)
+    return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
+
+
+def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:
+    waits = tables["spans"].filter(pl.col("kind") == "data").select("id", pl.col("name").cast(pl.String)).collect()
+    waited = int(parts.work.data.within(parts.windows.start, parts.windows.end).sum())
+    exposed = int(parts.parts["data wait"].sum())
+    return DataWait(waited, exposed, _share(waited, total), len(waits), workers(tables, waits))
+
+
+def workers(tables: Tables, waits: pl.DataFrame) -> int | None:
+    """Return the worker processes of the data loader; the most where there are several loaders.
+
+    They are the argument ``num_workers`` of the waits; without it, PyTorch's loader without any is known by its name.
+
+    Args:
+        tables: Tables of a rank.
+        waits: Columns id and name of the spans of kind ``data``.
+    """
+    told = [values.get("num_workers") for values in arguments(tables, waits["id"]).values()]
+    known = [value for value in told if isinstance(value, int)]
+    if known:
+        return max(known)
+    alone = waits["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
+    return 0 if len(waits) and alone.all() else None
+
+
+def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
+    pauses = (
+        tables["spans"].filter(pl.col("kind") == "garbage").select("ts", end=pl.col("ts") + pl.col("dur")).collect()
+    )
+    paused = unite(pauses["ts"].to_numpy(), pauses["end"].to_numpy()).within(windows.start, windows.end)
+    return Garbage(int(paused.sum()), _share(int(paused.sum()), total), len(pauses))
+
+
+def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
+    peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
+    known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
+    return tuple(MemoryPeak(*row) for row in known.sort("device").collect().rows())
+
+
+def _resident(tables: Tables) -> int | None:
+    samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
+    largest = samples.select(pl.col("value").max()).collect().item()
+    return None if largest is None else int(largest)
+
+
+def _losses(tables: Tables) -> tuple[Loss, ...]:
+    order = {"error": 0, "data_loss": 1, "info": 2}
+    rows = [
+        Loss(*row) for row in tables["losses"].with_columns(pl.col("what", "severity").cast(pl.String)).collect().rows()
+    ]
+    return tuple(sorted(rows, key=lambda loss: (order[loss.severity], loss.what)))

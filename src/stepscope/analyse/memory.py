@@ -1,0 +1,77 @@
+"""Memory over time, and the life of every block."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.analyse.units import mib, timestamp_us, us
+from stepscope.trace.tables import Tables
+
+#: Counter of the host collector that holds the resident set of the process, in bytes.
+RESIDENT = "process_rss"
+
+_NOT_KNOWN = pl.lit(None, pl.Float64)
+
+
+def memory_record(tables: Tables) -> pl.DataFrame:
+    """Return one row per change of memory, in order of time, sizes in MB of 1024 x 1024 bytes.
+
+    ``Framework`` rows are events of the framework's allocator; ``APP`` rows are samples of the whole process, whose
+    resident set stands under Total Reserved. Total Active is not known from allocator events.
+    """
+    framework = tables["allocations"].select(
+        pl.lit("Framework").alias("Component"), "ts", "allocated", "reserved", pl.col("device").cast(pl.String)
+    )
+    resident = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
+    process = resident.select(
+        pl.lit("APP").alias("Component"),
+        "ts",
+        pl.lit(None, pl.Int64).alias("allocated"),
+        pl.col("value").cast(pl.Int64).alias("reserved"),
+        pl.lit("cpu").alias("device"),
+    )
+    rows = pl.concat([framework, process]).sort("ts", maintain_order=True)
+    return rows.select(
+        "Component",
+        timestamp_us("ts").alias("Timestamp(us)"),
+        mib("allocated").alias("Total Allocated(MB)"),
+        mib("reserved").alias("Total Reserved(MB)"),
+        _NOT_KNOWN.alias("Total Active(MB)"),
+        pl.col("device").alias("Device Type"),
+    ).collect()
+
+
+def operator_memory(tables: Tables) -> pl.DataFrame:
+    """Return one row per block taken, in order of time: by which operator, its size, and when it was given back.
+
+    A block is given back by the next event of the same device and address if that frees memory. Blocks taken before the
+    recording are not listed; those still held at its end have no release. Sizes are in KB of 1024 bytes.
+    """
+    names = tables["spans"].select(pl.col("id").alias("span"), "name")
+    following = [
+        pl.col(name).shift(-1).over("device", "address").alias(f"next_{name}")
+        for name in ("ts", "bytes", "allocated", "reserved")
+    ]
+    events = tables["allocations"].sort("ts", maintain_order=True).with_columns(following)
+    freed = pl.col("next_bytes") < 0
+    blocks = events.filter(pl.col("bytes") > 0).join(names, on="span", how="left", maintain_order="left")
+    blocks = blocks.with_columns(
+        pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "allocated", "reserved")
+    ).with_columns((pl.col("free_ts") - pl.col("ts")).alias("held"))
+    return blocks.select(
+        pl.col("name").alias("Name"),
+        (pl.col("bytes") / 1024).alias("Size(KB)"),
+        timestamp_us("ts").alias("Allocation Time(us)"),
+        timestamp_us("free_ts").alias("Release Time(us)"),
+        _NOT_KNOWN.alias("Active Release Time(us)"),
+        us("held").alias("Duration(us)"),
+        _NOT_KNOWN.alias("Active Duration(us)"),
+        mib("allocated").alias("Allocation Total Allocated(MB)"),
+        mib("reserved").alias("Allocation Total Reserved(MB)"),
+        _NOT_KNOWN.alias("Allocation Total Active(MB)"),
+        mib("free_allocated").alias("Release Total Allocated(MB)"),
+        mib("free_reserved").alias("Release Total Reserved(MB)"),
+        _NOT_KNOWN.alias("Release Total Active(MB)"),
+        pl.lit(None, pl.Int64).alias("Stream Ptr"),
+        pl.col("device").alias("Device Type"),
+    ).collect()

@@ -1,0 +1,63 @@
+"""Time by name: kernels per device, operators on the host. Definitions: ``docs/definitions.md``."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.analyse.operators import host_operators
+from stepscope.analyse.units import us
+from stepscope.analyse.work import DEVICE_WORK
+from stepscope.trace.tables import Tables
+
+_KEYS = ("device", "name", "kind")
+
+
+def op_statistic(tables: Tables) -> pl.DataFrame:
+    """Return one row per device, name and kind: count, total, least, mean and longest time in µs, and the share.
+
+    A kernel counts with its duration, a host operator with its self time. ``Ratio(%)`` is the share of its device.
+    Rows are ordered by device, the devices before ``cpu``, and by total time, longest first.
+    """
+    rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables))])
+    share = (100 * pl.col("total") / pl.col("total").sum().over("device")).fill_nan(0).round(3)
+    return rows.select(
+        pl.col("device").alias("Device_id"),
+        pl.lit(None, pl.String).alias("Model Name"),
+        pl.col("name").alias("OP Type"),
+        pl.col("kind").alias("Core Type"),
+        pl.col("count").alias("Count"),
+        us("total").alias("Total Time(us)"),
+        us("least").alias("Min Time(us)"),
+        us("mean").round(3).alias("Avg Time(us)"),
+        us("most").alias("Max Time(us)"),
+        share.alias("Ratio(%)"),
+    )
+
+
+def device_work(tables: Tables) -> pl.DataFrame:
+    """Return device, name, kind and time (ns) of every kernel, copy, fill and collective on a device's stream."""
+    streams = tables["tracks"].filter(pl.col("kind") == "stream").select(pl.col("id").alias("track"), "device")
+    spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)).join(streams, on="track", how="inner")
+    return spans.select(*_KEYS, pl.col("dur").alias("time")).collect()
+
+
+def host_work(tables: Tables) -> pl.DataFrame:
+    """Return device (``cpu``), name, kind and self time (ns) of every operator on a host thread."""
+    operators = host_operators(tables)
+    return operators.select(
+        pl.lit("cpu").cast(pl.Categorical).alias("device"), "name", "kind", pl.col("self").alias("time")
+    )
+
+
+def statistic(work: pl.DataFrame) -> pl.DataFrame:
+    """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order."""
+    time = pl.col("time")
+    grouped = work.group_by(_KEYS).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        time.sum().alias("total"),
+        time.min().alias("least"),
+        time.mean().alias("mean"),
+        time.max().alias("most"),
+    )
+    texts = [pl.col(name).cast(pl.String) for name in _KEYS]
+    return grouped.with_columns(texts).sort("device", "total", "name", "kind", descending=[False, True, False, False])

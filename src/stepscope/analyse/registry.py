@@ -1,0 +1,59 @@
+"""Every result by name: which function computes it, and as what file it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from stepscope.analyse.api_statistic import api_statistic
+from stepscope.analyse.communication import communication, communication_matrix
+from stepscope.analyse.dataset import dataset
+from stepscope.analyse.device_time import device_time
+from stepscope.analyse.kernel_details import kernel_details
+from stepscope.analyse.memory import memory_record, operator_memory
+from stepscope.analyse.op_statistic import op_statistic
+from stepscope.analyse.operator_details import operator_details
+from stepscope.analyse.step_trace_time import step_trace_time
+from stepscope.trace.tables import Tables
+
+Answer: TypeAlias = "pl.DataFrame | dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result: its name, the pure function that computes it, its file's extension (csv or json), and one line."""
+
+    name: str
+    function: Callable[[Tables], Answer]
+    extension: str
+    doc: str
+
+
+RESULTS: dict[str, Result] = {
+    result.name: result
+    for result in (
+        Result("step_trace_time", step_trace_time, "csv", "where each step goes: computing, communication, free, …"),
+        Result("device_time", device_time, "csv", "how busy each device was, all its streams united"),
+        Result("op_statistic", op_statistic, "csv", "time by kernel name per device, and by operator on the host"),
+        Result("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
+        Result("operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"),
+        Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
+        Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
+        Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
+        Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
+        Result("communication", communication, "json", "every communication operation: times and bandwidths"),
+        Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
+    )
+}
+
+
+def compute(name: str, tables: Tables) -> Answer:
+    """Compute the result ``name`` from the tables of a rank.
+
+    Raises:
+        KeyError: There is no result of that name.
+    """
+    return RESULTS[name].function(tables)

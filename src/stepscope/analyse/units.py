@@ -1,0 +1,25 @@
+"""From nanoseconds and bytes to the units of the result files."""
+
+from __future__ import annotations
+
+import polars as pl
+
+#: Type of a time since the epoch in µs with three decimals: exact, where a float has steps of a quarter of a µs.
+TIMESTAMP = pl.Decimal(38, 3)
+
+MEBIBYTE = 1024 * 1024
+
+
+def us(column: str) -> pl.Expr:
+    """Return integer nanoseconds as µs; the float nearest to the exact value, so that three decimals print exactly."""
+    return pl.col(column) / 1000
+
+
+def timestamp_us(column: str) -> pl.Expr:
+    """Return integer nanoseconds since the epoch as µs, exactly."""
+    return (pl.col(column).cast(TIMESTAMP) / 1000).cast(TIMESTAMP)
+
+
+def mib(column: str) -> pl.Expr:
+    """Return bytes as MB of 1024 x 1024 bytes, as the deliverables of torch_npu do."""
+    return pl.col(column) / MEBIBYTE
