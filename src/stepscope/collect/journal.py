@@ -26,7 +26,6 @@ import errno
 import itertools
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -37,6 +36,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from stepscope.collect.values import finite, plain, text
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.frames import FrameWriter, pack
 from stepscope.trace.losses import CATALOGUE, LossLedger
@@ -89,7 +89,7 @@ class Journal:
         self._writing = False
         self._failed = False
         self._anchor = take_anchor()
-        self._facts: dict[str, Any] = {"process": os.getpid(), "host": socket.gethostname()}
+        self._facts: dict[str, Any] = {"process": os.getpid(), "host": text(socket.gethostname())}
         self._frames = FrameWriter(path)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stepscope-journal", daemon=True)
@@ -114,7 +114,6 @@ class Journal:
         start_ns: int,
         end_ns: int,
         args: Mapping[str, object] | None = None,
-        *,
         thread: int = 0,
     ) -> None:
         """Record an interval.
@@ -124,7 +123,7 @@ class Journal:
             kind: One of :data:`stepscope.trace.schema.KINDS`.
             start_ns: Start, of ``time.perf_counter_ns``.
             end_ns: End, of the same clock.
-            args: Arguments: values that JSON knows; see :func:`plain` for others. Must not be changed afterwards.
+            args: Arguments, as :func:`stepscope.collect.values.freeze` returns them.
             thread: Native id of the thread it lies on; 0 means the calling one.
         """
         if len(self._spans) < self._room:
@@ -258,7 +257,7 @@ class Journal:
             "spans": _encode_spans(spans, names),
             "steps": _encode_steps(_take(self._steps), names),
             "counters": _encode_counters(_take(self._counters), names),
-            "metadata": [(_text(key), _text(value)) for key, value in _take(self._metadata)],
+            "metadata": [(text(key), text(value)) for key, value in _take(self._metadata)],
             "losses": self._take_losses(),
         }
         return {**{key: value for key, value in block.items() if value}, "names": names.texts()}
@@ -277,7 +276,7 @@ class Journal:
             native, name = thread.native_id, thread.name
             if native in seen and self._named.get(native) != name:
                 self._named[native] = name
-                new.append((native, _text(name)))
+                new.append((native, text(name)))
         return new
 
     def _write(self, block: dict[str, Any]) -> None:
@@ -298,7 +297,7 @@ class Journal:
         for queue in self._queues:
             queue.clear()
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self.ledger.add("disk_full" if full else "capture_not_written")
+        self._losses.append(("disk_full" if full else "capture_not_written", 1))
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         _LOG.warning("stepscope: cannot write %s (%s): recording stops here, training goes on.", self.path, reason)
 
@@ -331,26 +330,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def plain(value: object, depth: int = 4) -> object:
-    """Return a copy of ``value`` that JSON can hold.
-
-    Numbers, texts, booleans and None stay; lists, tuples, sets and mappings are copied up to 100 elements and
-    ``depth`` levels. Anything else becomes its type's name, such as ``<Tensor>``: asking it for its value or text
-    could wait for a device.
-    """
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if depth and isinstance(value, list | tuple | set | frozenset):
-        return [plain(element, depth - 1) for element in itertools.islice(value, 100)]
-    if depth and isinstance(value, dict):
-        return {_text(key): plain(element, depth - 1) for key, element in itertools.islice(value.items(), 100)}
-    return f"<{type(value).__name__}>"
-
-
 def _take(queue: deque[Any]) -> list[Any]:
     """Remove and return up to a block's worth of records; others may append at the same time."""
     return [queue.popleft() for _ in range(min(len(queue), _BLOCK_ROWS))]
@@ -364,17 +343,10 @@ class _Names:
 
     def numbers(self, values: Iterable[object]) -> list[int]:
         index = self._index
-        return [index.setdefault(value if type(value) is str else _text(value), len(index)) for value in values]
+        return [index.setdefault(value if type(value) is str else text(value), len(index)) for value in values]
 
     def texts(self) -> list[str]:
-        return [_text(value) for value in self._index]
-
-
-def _text(value: object) -> str:
-    r"""Return text that UTF-8 can hold: lone surrogates become ``\udc80``, anything but text its type's name."""
-    if not isinstance(value, str):
-        value = str(value) if isinstance(value, int | float) else f"<{type(value).__name__}>"
-    return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        return [text(value) for value in self._index]
 
 
 def _encode_spans(rows: list[Span], names: _Names) -> dict[str, Any]:
@@ -384,7 +356,7 @@ def _encode_spans(rows: list[Span], names: _Names) -> dict[str, Any]:
     return {
         "thread": thread,
         "start": start,
-        "dur": [max(last - first, 0) for first, last in zip(start, end, strict=True)],
+        "dur": [last - first for first, last in zip(start, end, strict=True)],
         "name": names.numbers(name),
         "kind": names.numbers(kind),
         "args": [_encode_args(row) if row else None for row in args],
@@ -393,28 +365,18 @@ def _encode_spans(rows: list[Span], names: _Names) -> dict[str, Any]:
 
 def _encode_args(args: Mapping[str, object]) -> str:
     try:
-        return _text(json.dumps(args, allow_nan=False, ensure_ascii=False))
-    except (TypeError, ValueError):  # an object that is no JSON, nan or infinity, a loop
-        values = {_text(key): plain(value) for key, value in args.items()}
-        return json.dumps({key: _finite(value) for key, value in values.items()})
-
-
-def _finite(value: object) -> object:
-    """Return ``value`` with nan and infinities as texts, which JSON has no number for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list):
-        return [_finite(element) for element in value]
-    if isinstance(value, dict):
-        return {key: _finite(element) for key, element in value.items()}
-    return value
+        encoded = json.dumps(args, allow_nan=False, ensure_ascii=False)
+        encoded.encode("utf-8")
+    except (TypeError, ValueError):  # an object that is no JSON, nan or infinity, a loop, half a surrogate pair
+        return json.dumps({text(key): plain(value) for key, value in args.items()})
+    return encoded
 
 
 def _encode_steps(rows: list[Step], names: _Names) -> dict[str, Any]:
     if not rows:
         return {}
     number, start, end, source = zip(*rows, strict=True)
-    dur = [max(last - first, 0) for first, last in zip(start, end, strict=True)]
+    dur = [last - first for first, last in zip(start, end, strict=True)]
     return {"number": number, "start": start, "dur": dur, "source": names.numbers(source)}
 
 
@@ -426,6 +388,6 @@ def _encode_counters(rows: list[Counter], names: _Names) -> dict[str, Any]:
         "time": at,
         "lane": names.numbers(lane),
         "name": names.numbers(name),
-        "value": [_finite(number) for number in value],
+        "value": [finite(number) for number in value],
         "unit": names.numbers(unit),
     }

@@ -55,6 +55,16 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "The file ends in the middle; everything before is used. Stop the recorder before the process ends.",
     ),
+    "file_corrupt": (
+        "data_loss",
+        "The compressed file is damaged; everything before the damage is used. Copy it again, or record again.",
+    ),
+    "event_damaged": (
+        "data_loss",
+        "An event that is not valid JSON; it is left out. The recorder or a later tool wrote it wrongly.",
+    ),
+    "metadata_damaged": ("info", "Facts about the recording that are not valid JSON; rank or host may be missing."),
+    "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
     "span_crosses_parent": (
@@ -89,6 +99,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "info",
         "counter() was given no number; for a tensor pass .item() and accept that it waits for the device.",
     ),
+    "span_other_thread": ("info", "A span was closed by another thread; it lies on the thread that opened it."),
     "span_opened_before": ("info", "A span was open when recording started; it is left out."),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
 }

@@ -1,0 +1,265 @@
+"""Ranges, marks and counters that the program sets itself: ``stepscope.span``, ``mark`` and ``counter``.
+
+They cost next to nothing while no profile records, so they can stay in the program. What they record lies in the
+journal with its arguments and its thread, and nowhere else: a span does not appear a second time in the framework's
+own capture.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import wraps
+from numbers import Real
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from stepscope.collect.values import freeze
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal import Journal
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: A function in C that takes anything and returns something false. As `__enter__` and `__exit__` it costs half of
+#: what an empty Python function costs there.
+_NOTHING: Callable[..., Any] = "".format
+
+
+class Span:
+    """A named range with arguments: use it in ``with``, or as a decorator. See :func:`span`.
+
+    It holds nothing about when it was entered, so that one object can be entered again while it is open, and by many
+    threads at once. Its two methods are exchanged by :func:`bind` and :func:`unbind`.
+    """
+
+    __slots__ = ("args", "name")
+
+    name: str
+    args: Mapping[str, object]
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *exception: object) -> None: ...
+
+    else:
+        __enter__ = __exit__ = _NOTHING
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return ``function`` with this range around each of its calls."""
+
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
+            if _recorder is None:
+                return function(*args, **kwargs)
+            with self:
+                return function(*args, **kwargs)
+
+        return cast("_Function", timed)
+
+
+#: Spans without arguments that were asked for while nothing recorded; asking again finds them faster than making them.
+_KNOWN: dict[str, Span] = {}
+_KNOWN_LIMIT = 4096
+
+
+def span(name: str, **args: object) -> Span:
+    """Return a range to put around a part of the program.
+
+    ::
+
+        with stepscope.span("augment", images=32):
+            batch = augment(batch)
+
+        @stepscope.span("evaluate")
+        def evaluate(model): ...
+
+    Around a generator or coroutine function the decorator times its creation only; put the ``with`` inside.
+
+    Args:
+        name: Name in every table and timeline.
+        args: Numbers, texts, and lists or mappings of these. Anything else is kept as its type's name: a tensor is
+            never asked for its value, which could wait for the device.
+    """
+    if not args and _recorder is None:
+        try:
+            return _KNOWN[name]
+        except KeyError:
+            return _remember(name)
+    made = Span()
+    made.name = name
+    made.args = args
+    return made
+
+
+def _remember(name: str) -> Span:
+    made = Span()
+    made.name = name
+    made.args = {}
+    if len(_KNOWN) < _KNOWN_LIMIT:
+        _KNOWN[name] = made
+    return made
+
+
+def mark(name: str, **args: object) -> None:
+    """Mark a moment: an annotation without duration. Arguments as for :func:`span`."""
+    recorder = _recorder
+    if recorder is not None:
+        now = perf_counter_ns()
+        recorder.journal.span(name, "annotation", now, now, freeze(args))
+
+
+def counter(name: str, value: object, unit: str = "") -> None:
+    """Record a sample of a counter, such as the loss.
+
+    Args:
+        name: Name of the counter.
+        value: A number. Anything else, a tensor for instance, is left out and counted as `counter_not_a_number`:
+            reading it could wait for the device. Pass ``loss.item()`` where that is acceptable.
+        unit: Unit of the value; empty for plain numbers.
+    """
+    recorder = _recorder
+    if recorder is None:
+        return
+    if type(value) is not float:
+        try:
+            value = float(value) if isinstance(value, Real) else None
+        except OverflowError:
+            value = None
+        if value is None:
+            recorder.journal.loss("counter_not_a_number")
+            return
+    recorder.journal.counter(name, value, unit)
+
+
+class _Thread:
+    """A thread's native id, and the spans it has open: each with its start, outermost first."""
+
+    __slots__ = ("native", "open")
+
+    def __init__(self) -> None:
+        self.native = threading.get_native_id()
+        self.open: list[tuple[Span, int]] = []
+
+    def take(self, closed: Span) -> int | None:
+        """Remove the innermost ``closed`` from the open spans and return its start; None where there is none."""
+        for entry in reversed(self.open):
+            if entry[0] is closed:
+                try:
+                    self.open.remove(entry)
+                except ValueError:  # another thread took it in this moment
+                    return None
+                return entry[1]
+        return None
+
+
+class _Here(threading.local):
+    """The calling thread; each one enters itself in ``threads`` when it first comes here."""
+
+    def __init__(self, threads: list[_Thread]) -> None:
+        self.thread = _Thread()
+        threads.append(self.thread)
+
+
+class _Recorder:
+    """Where spans go while a profile records."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.threads: list[_Thread] = []
+        self.here = _Here(self.threads)
+
+    def close_odd(self, closed: Span, end_ns: int) -> None:
+        """Close a span that is not the innermost of its thread."""
+        here = self.here.thread
+        start_ns = here.take(closed)
+        if start_ns is not None:
+            self._record(closed, here, start_ns, end_ns)
+            self.journal.loss("span_wrong_order")
+            return
+        # A shared object says nothing about who opened it; one that was made while recording does.
+        shared = _KNOWN.get(closed.name) is closed
+        for thread in () if shared else tuple(self.threads):
+            start_ns = thread.take(closed)
+            if start_ns is not None:
+                self._record(closed, thread, start_ns, end_ns, closed_by_thread=here.native)
+                self.journal.loss("span_other_thread")
+                return
+        self.journal.loss("span_opened_before")
+
+    def close_all(self) -> None:
+        """End every span that is still open, now, with the argument ``not_closed``."""
+        end_ns = perf_counter_ns()
+        for thread in tuple(self.threads):
+            while thread.open:
+                left, start_ns = thread.open.pop()
+                self._record(left, thread, start_ns, end_ns, not_closed=True)
+                self.journal.loss("span_not_closed")
+
+    def _record(self, closed: Span, thread: _Thread, start_ns: int, end_ns: int, **flags: object) -> None:
+        args = freeze({**closed.args, **flags})
+        self.journal.span(closed.name, "annotation", start_ns, end_ns, args, thread.native)
+
+
+_recorder: _Recorder | None = None
+
+
+def _enter(self: Span) -> None:
+    recorder = _recorder
+    if recorder is not None:
+        recorder.here.thread.open.append((self, perf_counter_ns()))
+
+
+def _exit(self: Span, _kind: object, _error: object, _trace: object) -> None:
+    end_ns = perf_counter_ns()
+    recorder = _recorder
+    if recorder is None:
+        return
+    thread = recorder.here.thread
+    try:
+        entry = thread.open.pop()
+    except IndexError:
+        recorder.close_odd(self, end_ns)
+        return
+    if entry[0] is self:
+        args = freeze(self.args) if self.args else None
+        recorder.journal.span(self.name, "annotation", entry[1], end_ns, args, thread.native)
+    else:
+        thread.open.append(entry)
+        recorder.close_odd(self, end_ns)
+
+
+def _exchange(enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
+    # Through setattr, because to a type checker methods are constant.
+    setattr(Span, "__enter__", enter)  # noqa: B010
+    setattr(Span, "__exit__", leave)  # noqa: B010
+
+
+def bind(journal: Journal) -> None:
+    """Record spans, marks and counters into ``journal`` from now on."""
+    global _recorder
+    unbind()
+    _recorder = _Recorder(journal)
+    _exchange(_enter, _exit)
+
+
+def unbind() -> None:
+    """End the recording: spans that are open end now, and are counted. Does nothing where nothing records."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    _exchange(_NOTHING, _NOTHING)
+    if recorder is not None:
+        recorder.close_all()
+
+
+def _after_fork() -> None:
+    """The profile is the parent's: a forked child records nothing."""
+    global _recorder
+    _recorder = None
+    _exchange(_NOTHING, _NOTHING)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
