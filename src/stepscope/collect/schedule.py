@@ -1,0 +1,96 @@
+"""Which steps are recorded: a pure function from the step's number to what happens in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from stepscope.errors import UsageError
+
+
+class Action(Enum):
+    """What happens during one step; names and meaning are those of ``torch.profiler.ProfilerAction``."""
+
+    NONE = 0
+    WARMUP = 1
+    RECORD = 2
+    RECORD_AND_SAVE = 3
+
+
+#: Step number → action, or what an action is called in ``torch.profiler``.
+ScheduleFunction: TypeAlias = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A repeating cycle of waiting, warming up and recording; call it with a step's number, counted from 0.
+
+    Attributes:
+        wait: Steps of each cycle that nothing is done in.
+        warmup: Steps in which collectors prepare, and nothing is kept.
+        active: Steps that are recorded.
+        repeat: Number of cycles; 0 means until the training ends.
+        skip_first: Steps before the first cycle.
+    """
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int = 0
+    skip_first: int = 0
+
+    def __post_init__(self) -> None:
+        negative = [name for name, value in vars(self).items() if value < 0]
+        if negative or self.active == 0:
+            message = f"Schedule {self}: {'active must be at least 1' if not negative else f'{negative[0]} is negative'}."
+            raise UsageError(message, "Use stepscope.schedule(wait=1, warmup=1, active=3).")
+
+    def __call__(self, step: int) -> Action:
+        """Return the action of step number ``step``."""
+        step -= self.skip_first
+        cycle = self.wait + self.warmup + self.active
+        if step < 0 or (self.repeat and step >= self.repeat * cycle):
+            return Action.NONE
+        place = step % cycle
+        if place < self.wait:
+            return Action.NONE
+        if place < self.wait + self.warmup:
+            return Action.WARMUP
+        return Action.RECORD if place < cycle - 1 else Action.RECORD_AND_SAVE
+
+
+def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Schedule:
+    """Return a schedule; the parameters mean what they mean in ``torch.profiler.schedule``.
+
+    Args:
+        wait: Steps of each cycle that nothing is done in.
+        warmup: Steps in which collectors prepare, and nothing is kept.
+        active: Steps that are recorded.
+        repeat: Number of cycles; 0 means until the training ends.
+        skip_first: Steps before the first cycle.
+
+    Raises:
+        UsageError: A number is negative, or ``active`` is 0.
+    """
+    return Schedule(wait, warmup, active, repeat, skip_first)
+
+
+def always(_step: int) -> Action:
+    """Record everything between ``start`` and ``stop``: the schedule of a profile without one."""
+    return Action.RECORD
+
+
+def action_of(function: ScheduleFunction, step: int) -> Action:
+    """Ask any schedule, also one made by ``torch.profiler.schedule``, for the action of ``step``.
+
+    Raises:
+        UsageError: What it returned is no action.
+    """
+    answer = function(step)
+    name = getattr(answer, "name", None)
+    if name not in Action.__members__:
+        message = f"The schedule returned {answer!r} for step {step}."
+        raise UsageError(message, "Return stepscope.collect.schedule.Action members, or use stepscope.schedule(…).")
+    return Action[name]
