@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from stepscope.errors import FormatVersionError, NotATraceError
+from stepscope.errors import FormatVersionError, InputError, NotATraceError
 from stepscope.trace.losses import LossLedger
 
 MAGIC = b"SSJ1\n"
@@ -164,14 +164,19 @@ def read_frames(path: Path, ledger: LossLedger) -> Iterator[bytes]:
         ledger: Where losses are counted.
 
     Raises:
+        InputError: It cannot be read.
         NotATraceError: The file is none of these.
         FormatVersionError: A newer stepscope wrote it.
-        OSError: It cannot be read.
     """
-    if not path.is_file():
+    try:
+        # A pipe would keep us waiting for somebody who writes to it.
+        data = path.read_bytes() if not path.exists() or path.is_file() else None
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror or error}."
+        raise InputError(message, "Check the path and its permissions.") from None
+    if data is None:
         message = f"{path} is no regular file."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
-    data = path.read_bytes()
     start = _read_header(data, path, ledger)
     if start is not None:
         yield from _Blocks(data, start, ledger).payloads()
