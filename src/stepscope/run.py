@@ -119,7 +119,8 @@ class RankRun:
         from stepscope import __version__
 
         files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.captures]
-        state = json.dumps([__version__, FORMAT_VERSION, self.manifest.get("status"), files])
+        said = _recording_losses(self.manifest)
+        state = json.dumps([__version__, FORMAT_VERSION, said, files])
         return hashlib.sha256(state.encode()).hexdigest()
 
     def _stored_fingerprint(self) -> str | None:
@@ -184,24 +185,26 @@ def _ordered(frames: Frames) -> Frames:
     return {**frames, "spans": frames["spans"].sort("id")}
 
 
-def _with_recording_losses(losses: pl.DataFrame, manifest: Manifest) -> pl.DataFrame:
-    """Add what only the manifest knows: that the recording was never closed, or that a collector failed."""
-    rows = []
+def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """Return what only the manifest knows, as name, count and source: a recording never closed, a collector failed."""
+    rows = [(what, count, "session") for what, count in manifest.get("losses", {}).items() if what in CATALOGUE]
     if manifest.get("status") == "recording":
-        rows.append(("ended_abruptly", "process"))
+        rows.append(("ended_abruptly", 1, "process"))
     for name, state in manifest.get("collectors", {}).items():
-        if isinstance(state, dict) and state.get("failed"):
-            rows.append(("collector_failed", name))
-    known = set(zip(losses["what"].to_list(), losses["source"].to_list(), strict=True))
-    fresh = [row for row in rows if row not in known]
-    if not fresh:
-        return losses
+        if state.get("failed"):
+            rows.append(("collector_failed", 1, name))
+        elif state.get("unavailable"):
+            rows.append(("collector_unavailable", 1, name))
+    return rows
+
+
+def _with_recording_losses(losses: pl.DataFrame, manifest: Manifest) -> pl.DataFrame:
     extra = pl.DataFrame(
-        [(what, 1, CATALOGUE[what][0], source, CATALOGUE[what][1]) for what, source in fresh],
-        schema=["what", "count", "severity", "source", "advice"],
+        [(what, count, *CATALOGUE[what], source) for what, count, source in _recording_losses(manifest)],
+        schema=["what", "count", "severity", "advice", "source"],
         orient="row",
     )
-    return tables.conform("losses", pl.concat([losses, tables.conform("losses", extra)]))
+    return losses if extra.is_empty() else pl.concat([losses, tables.conform("losses", extra)])
 
 
 def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFrame]:

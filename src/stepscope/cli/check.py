@@ -69,7 +69,9 @@ def _steps(rank: RankRun) -> str:
     return f"{len(steps)} ({steps['number'].min()} to {steps['number'].max()}, {steps['source'][0]})"
 
 
-def _collector(state: object) -> str:
-    if not isinstance(state, dict):
-        return str(state)
-    return str(state.get("missing") or state.get("failed") or "recorded")
+def _collector(state: dict[str, object]) -> str:
+    if state.get("unavailable"):
+        return f"not available: {state['unavailable']}"
+    if state.get("failed"):
+        return f"failed: {state['failed']}"
+    return "recorded"
