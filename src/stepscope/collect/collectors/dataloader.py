@@ -1,0 +1,119 @@
+"""Waits for the next batch: every ``next()`` of a PyTorch ``DataLoader`` as a span of kind ``data``.
+
+PyTorch's own capture has these only while it records, and without the loader's facts. The spans bear the name that
+PyTorch gives them, so that both are seen as the same thing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from stepscope.collect.values import plain
+
+if TYPE_CHECKING:
+    from stepscope.collect.collectors.protocol import Context
+    from stepscope.collect.journal import Journal
+
+_MODULE = "torch.utils.data.dataloader"
+
+#: Attributes of PyTorch's iterator (2.1 to 2.13), all private: each may be missing in another version.
+_FACTS = {
+    "workers": "_num_workers",
+    "pin_memory": "_pin_memory",
+    "persistent_workers": "_persistent_workers",
+    "prefetch_factor": "_prefetch_factor",
+    "timeout": "_timeout",
+}
+
+
+class DataLoaderCollector:
+    """Wraps the ``__next__`` that all iterators of PyTorch's ``DataLoader`` share."""
+
+    name = "dataloader"
+
+    def __init__(self) -> None:
+        self._journal: Journal | None = None
+        self._base: Any = None
+        self._original: Callable[[Any], Any] | None = None
+        self._wrapper: Callable[[Any], Any] | None = None
+        # By identity of the loader's sampler, which is kept so that nothing else gets its identity.
+        self._loaders: dict[int, tuple[object, dict[str, object]]] = {}
+        self._waits = 0
+        self._note = ""
+
+    def available(self) -> str | None:
+        """Return why data loaders cannot be seen here, or None."""
+        if "torch" not in sys.modules:
+            return "PyTorch is not imported."
+        if _MODULE not in sys.modules:
+            return f"{_MODULE} is not imported: the program uses no DataLoader so far."
+        if not hasattr(sys.modules[_MODULE], "_BaseDataLoaderIter"):
+            return "This version of PyTorch has no _BaseDataLoaderIter."
+        return None
+
+    def prepare(self, context: Context) -> None:
+        """Remember where spans go."""
+        self._journal = context.journal
+
+    def start(self) -> None:
+        """Put the wrapper in place of ``__next__``."""
+        base: Any = sys.modules[_MODULE]._BaseDataLoaderIter
+        original = base.__next__
+
+        @wraps(original)
+        def timed_next(iterator: Any) -> Any:  # noqa: ANN401 - a batch is whatever the loader yields
+            start_ns = perf_counter_ns()
+            try:
+                return original(iterator)
+            finally:
+                self._record(iterator, start_ns, perf_counter_ns())
+
+        base.__next__ = timed_next
+        self._base, self._original, self._wrapper = base, original, timed_next
+
+    def stop(self) -> list[Path]:
+        """Put the original back; everything is in the journal."""
+        journal, self._journal = self._journal, None
+        if self._base is not None and self._base.__next__ is self._wrapper:
+            self._base.__next__ = self._original
+        elif self._base is not None:
+            self._note = (
+                "Something else wrapped DataLoader as well; its wrapper calls ours, which does nothing any more."
+            )
+        for _, facts in self._loaders.values() if journal is not None else ():
+            journal.metadata(f"dataloader.{facts['loader']}", json.dumps(facts))  # type: ignore[union-attr]
+        return []
+
+    def describe(self) -> dict[str, object]:
+        """Return how many loaders were used, and how often one was waited for."""
+        described: dict[str, object] = {"loaders": len(self._loaders), "waits": self._waits}
+        return {**described, "note": self._note} if self._note else described
+
+    def _record(self, iterator: object, start_ns: int, end_ns: int) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        self._waits += 1
+        name = f"enumerate(DataLoader)#{type(iterator).__name__}.__next__"
+        try:
+            facts = self._facts(iterator)
+        except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
+            self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
+            facts = {}
+        journal.span(name, "data", start_ns, end_ns, facts)
+
+    def _facts(self, iterator: object) -> dict[str, object]:
+        sampler = getattr(iterator, "_index_sampler", iterator)
+        known = self._loaders.get(id(sampler))
+        if known is None:
+            facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in _FACTS.items()}
+            facts["batch_size"] = plain(getattr(sampler, "batch_size", None))
+            facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
+            known = self._loaders[id(sampler)] = sampler, {"loader": len(self._loaders), **facts}
+        return known[1]
