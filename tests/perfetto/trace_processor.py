@@ -70,11 +70,11 @@ def _stream_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("perfetto.protos.TraceProcessorRpcStream"))
 
 
-def _messages(replies: Sequence[str]) -> Iterator[Any]:
-    for reply in replies:
-        stream = _stream_class()()
-        stream.ParseFromString(base64.b64decode(reply))
-        yield from stream.msg
+def _messages(replies: Sequence[str]) -> Any:
+    # The engine cuts long answers anywhere; one after the other they are one stream.
+    stream = _stream_class()()
+    stream.ParseFromString(b"".join(base64.b64decode(reply) for reply in replies))
+    return stream.msg
 
 
 def _rows(replies: Sequence[str]) -> list[Row]:

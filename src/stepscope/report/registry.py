@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.errors import UsageError
+from stepscope.report.chrome import TraceView
 from stepscope.report.database import Database
 from stepscope.report.documents import Json
+from stepscope.report.perfetto import Pftrace
 from stepscope.report.protocol import Format
 from stepscope.report.tabular import Csv
 
 #: Every format, in the order they are written.
-FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database())}
+FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database(), TraceView(), Pftrace())}
 
 
 def select(names: str, *, pretty: bool = False) -> list[Format]:
