@@ -43,7 +43,7 @@ class DataLoaderCollector:
         self._original: Callable[[Any], Any] | None = None
         self._wrapper: Callable[[Any], Any] | None = None
         # By identity of the loader's sampler, which is kept so that nothing else gets its identity.
-        self._loaders: dict[int, tuple[object, dict[str, object]]] = {}
+        self._loaders: dict[int, _Loader] = {}
         self._waits = 0
         self._note = ""
 
@@ -86,8 +86,9 @@ class DataLoaderCollector:
             self._note = (
                 "Something else wrapped DataLoader as well; its wrapper calls ours, which does nothing any more."
             )
-        for _, facts in self._loaders.values() if journal is not None else ():
-            journal.metadata(f"dataloader.{facts['loader']}", json.dumps(facts))  # type: ignore[union-attr]
+        if journal is not None:
+            for loader in self._loaders.values():
+                journal.metadata(f"dataloader.{loader.number}", json.dumps(loader.facts))
         return []
 
     def describe(self) -> dict[str, object]:
@@ -102,18 +103,27 @@ class DataLoaderCollector:
         self._waits += 1
         name = f"enumerate(DataLoader)#{type(iterator).__name__}.__next__"
         try:
-            facts = self._facts(iterator)
+            args = self._loader(iterator).args
         except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
             self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
-            facts = {}
-        journal.span(name, "data", start_ns, end_ns, facts)
+            args = {}
+        journal.span(name, "data", start_ns, end_ns, args)
 
-    def _facts(self, iterator: object) -> dict[str, object]:
+    def _loader(self, iterator: object) -> _Loader:
         sampler = getattr(iterator, "_index_sampler", iterator)
         known = self._loaders.get(id(sampler))
         if known is None:
-            facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in _FACTS.items()}
-            facts["batch_size"] = plain(getattr(sampler, "batch_size", None))
-            facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
-            known = self._loaders[id(sampler)] = sampler, {"loader": len(self._loaders), **facts}
-        return known[1]
+            known = self._loaders[id(sampler)] = _Loader(len(self._loaders), sampler, iterator)
+        return known
+
+
+class _Loader:
+    """What is known about one loader, from the first iterator that was seen of it."""
+
+    def __init__(self, number: int, sampler: object, iterator: object) -> None:
+        self.number = number
+        self.sampler = sampler
+        self.facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in _FACTS.items()}
+        self.facts["batch_size"] = plain(getattr(sampler, "batch_size", None))
+        self.facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
+        self.args = {"loader": number, "workers": self.facts["workers"], "batch_size": self.facts["batch_size"]}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class HostCollector:
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how often was sampled, what a sample cost the process, and which counters are missing and why."""
+        """Return how often was sampled, its mean CPU time, and which counters are missing and why."""
         mean_ns = self._cost_ns // self._samples if self._samples else 0
         period_ms = round(self._period * 1e3, 3)
         described: dict[str, object] = {"samples": self._samples, "sample_cost_ns": mean_ns, "period_ms": period_ms}
@@ -105,13 +105,14 @@ class HostCollector:
             self._sample(now)
 
     def _sample(self, now_ns: int) -> None:
+        cost_ns = thread_time_ns()
         readings = self._read(now_ns)
         journal = self._journal
         if journal is not None:
             for name, value, unit in readings:
                 journal.counter(name, value, unit, name, at_ns=now_ns)
             self._samples += 1
-            self._cost_ns += perf_counter_ns() - now_ns
+            self._cost_ns += thread_time_ns() - cost_ns
 
     def _read(self, now_ns: int) -> list[_Sample]:
         """Read all sources; one that fails is left out from now on, with its reason."""
