@@ -15,17 +15,19 @@ def dataset(tables: Tables) -> pl.DataFrame:
     ``enumerate(DataLoader)#Iterator.__next__`` is the operation ``enumerate(DataLoader)#Iterator`` at the stage
     ``__next__``. Custom Info holds the arguments of the first wait as JSON, the number of workers among them.
     """
-    name = pl.col("name").cast(pl.String)
-    waits = tables["spans"].filter(pl.col("kind") == "data").sort("ts", "id")
-    grouped = waits.group_by(
-        name.str.replace(r"\.[^.]*$", "").alias("operation"), name.str.extract(r"\.([^.]*)$").alias("stage")
-    ).agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        (pl.col("dur").mean() / 1000).round(3).alias("mean"),
-        pl.col("dur").sum().alias("total"),
-        pl.col("id").first().alias("first"),
+    operation = pl.col("name").str.replace(r"\.[^.]*$", "").alias("operation")
+    stage = pl.col("name").str.extract(r"\.([^.]*)$").alias("stage")
+    grouped = (
+        waits(tables)
+        .group_by(operation, stage, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            (pl.col("dur").mean() / 1000).round(3).alias("mean"),
+            pl.col("dur").sum().alias("total"),
+            pl.col("id").first().alias("first"),
+        )
     )
-    rows = grouped.sort("total", "operation", "stage", descending=[True, False, False]).collect()
+    rows = grouped.sort("total", descending=True, maintain_order=True)
     told = arguments(tables, rows["first"])
     return rows.select(
         pl.col("operation").alias("Operation"),
@@ -34,6 +36,19 @@ def dataset(tables: Tables) -> pl.DataFrame:
         pl.col("mean").alias("Avg. time (us)"),
         pl.Series("Custom Info", [json.dumps(told[i]) if i in told else None for i in rows["first"]], pl.String),
     )
+
+
+def waits(tables: Tables) -> pl.DataFrame:
+    """Return id, name, ts and dur of every wait for a batch, in order of time; one inside another is part of it.
+
+    Two sources may have seen the same wait: the framework's profiler and our own collector, one around the other.
+    """
+    threads = tables["tracks"].filter(pl.col("kind") == "thread").select(pl.col("id").alias("track"))
+    spans = tables["spans"].filter(pl.col("kind") == "data").join(threads, on="track", how="semi")
+    ends = pl.col("ts") + pl.col("dur")
+    inside = (ends <= ends.cum_max().shift(1).over("track")).fill_null(value=False)
+    outermost = spans.sort("ts", "dur", "id", descending=[False, True, False]).filter(~inside)
+    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").collect()
 
 
 def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:

@@ -8,7 +8,7 @@ from stepscope.analyse.units import mib, timestamp_us, us
 from stepscope.trace.tables import Tables
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
-RESIDENT = "process_rss"
+RESIDENT = "process memory"
 
 _NOT_KNOWN = pl.lit(None, pl.Float64)
 

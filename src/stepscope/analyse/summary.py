@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse import op_statistic
-from stepscope.analyse.dataset import arguments
+from stepscope.analyse.dataset import arguments, waits
 from stepscope.analyse.intervals import unite
 from stepscope.analyse.look_first import look_first
 from stepscope.analyse.memory import RESIDENT
@@ -223,27 +223,27 @@ def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
 
 
 def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:
-    waits = tables["spans"].filter(pl.col("kind") == "data").select("id", pl.col("name").cast(pl.String)).collect()
+    found = waits(tables)
     waited = int(parts.work.data.within(parts.windows.start, parts.windows.end).sum())
     exposed = int(parts.parts["data wait"].sum())
-    return DataWait(waited, exposed, _share(waited, total), len(waits), workers(tables, waits))
+    return DataWait(waited, exposed, _share(waited, total), len(found), workers(tables, found))
 
 
-def workers(tables: Tables, waits: pl.DataFrame) -> int | None:
+def workers(tables: Tables, found: pl.DataFrame) -> int | None:
     """Return the worker processes of the data loader; the most where there are several loaders.
 
-    They are the argument ``num_workers`` of the waits; without it, PyTorch's loader without any is known by its name.
+    They are the argument ``workers`` of the waits; without it, PyTorch's loader without any is known by its name.
 
     Args:
         tables: Tables of a rank.
-        waits: Columns id and name of the spans of kind ``data``.
+        found: Columns id and name of the waits.
     """
-    told = [values.get("num_workers") for values in arguments(tables, waits["id"]).values()]
+    told = [values.get("workers") for values in arguments(tables, found["id"]).values()]
     known = [value for value in told if isinstance(value, int)]
     if known:
         return max(known)
-    alone = waits["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
-    return 0 if len(waits) and alone.all() else None
+    alone = found["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
+    return 0 if len(found) and alone.all() else None
 
 
 def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
