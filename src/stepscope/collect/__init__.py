@@ -1,1 +1,1 @@
-"""What runs inside the training process. The standard library only at import; frameworks are imported inside functions."""
+"""What runs inside the training process: the standard library only; frameworks are imported inside functions."""

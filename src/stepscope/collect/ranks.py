@@ -48,7 +48,9 @@ def _from_torch(environment: Mapping[str, str]) -> Place | None:
         return None
     rank = int(distributed.get_rank())
     local_rank = _number(environment.get("LOCAL_RANK"))
-    return Place(rank, int(distributed.get_world_size()), rank if local_rank is None else local_rank, "torch.distributed")
+    return Place(
+        rank, int(distributed.get_world_size()), rank if local_rank is None else local_rank, "torch.distributed"
+    )
 
 
 def _from_environment(environment: Mapping[str, str]) -> Place | None:
@@ -90,14 +92,17 @@ def _named_job(environment: Mapping[str, str]) -> tuple[str, ...] | None:
         return ("given", given)
     elastic = environment.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
-        names = ("TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
-        return ("elastic", elastic, *(environment.get(name, "") for name in names))
+        return ("elastic", elastic, *_values(environment, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"))
     if environment.get("SLURM_JOB_ID") and environment.get("SLURM_STEP_ID"):
-        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
-        return ("slurm", *(environment.get(name, "") for name in names))
+        restarts = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+        return ("slurm", *_values(environment, "SLURM_JOB_ID", "SLURM_STEP_ID", *restarts))
     if namespace := environment.get("PMIX_NAMESPACE"):
         return ("pmix", namespace)
     return None
+
+
+def _values(environment: Mapping[str, str], *names: str) -> list[str]:
+    return [environment.get(name, "") for name in names]
 
 
 def _start_time(pid: int) -> str:

@@ -44,7 +44,9 @@ class Schedule:
     def __post_init__(self) -> None:
         negative = [name for name, value in vars(self).items() if value < 0]
         if negative or self.active == 0:
-            message = f"Schedule {self}: {'active must be at least 1' if not negative else f'{negative[0]} is negative'}."
+            message = (
+                f"Schedule {self}: {'active must be at least 1' if not negative else f'{negative[0]} is negative'}."
+            )
             raise UsageError(message, "Use stepscope.schedule(wait=1, warmup=1, active=3).")
 
     def __call__(self, step: int) -> Action:
@@ -89,7 +91,7 @@ def action_of(function: ScheduleFunction, step: int) -> Action:
         UsageError: What it returned is no action.
     """
     answer = function(step)
-    name = getattr(answer, "name", None)
+    name = str(getattr(answer, "name", ""))
     if name not in Action.__members__:
         message = f"The schedule returned {answer!r} for step {step}."
         raise UsageError(message, "Return stepscope.collect.schedule.Action members, or use stepscope.schedule(…).")

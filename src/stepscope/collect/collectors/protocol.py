@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from stepscope.collect.options import Options
 
@@ -60,4 +60,31 @@ class Collector(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return what was recorded and how, as plain values for the manifest."""
+        ...
+
+
+@runtime_checkable
+class StepMarking(Protocol):
+    """A collector that marks steps in its own file."""
+
+    @property
+    def thread(self) -> int:
+        """Identifier (``threading.get_ident``) of the thread that alone can stop it without loss; 0 for any."""
+        ...
+
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step."""
+        ...
+
+    def end_step(self) -> None:
+        """Mark the end of the step."""
+        ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A collector whose files may still be written when ``stop`` has returned."""
+
+    def settle(self) -> None:
+        """Wait until the files are whole; called once after ``stop``, on any thread. May raise."""
         ...

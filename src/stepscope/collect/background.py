@@ -1,0 +1,71 @@
+"""Turning what was recorded into results, in another process: at low priority beside the training, or after it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+#: Name of the background process's output, in the rank's directory.
+LOG = "analysis.log"
+_NICEST = 19
+
+
+def report_command(rank: Path, *arguments: str) -> list[str]:
+    """Return the command line of ``stepscope report`` for a rank's directory.
+
+    Raises:
+        OSError: This Python does not know its own executable (it is embedded in another program).
+    """
+    if not sys.executable:
+        message = "this Python does not know its own executable"
+        raise OSError(message)
+    return [sys.executable, "-m", "stepscope", "report", str(rank), *arguments]
+
+
+def start_analysis(rank: Path) -> subprocess.Popen[bytes]:
+    """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a session of its own.
+
+    It outlives this process, uses one core, and writes what it has to say to ``analysis.log``.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+    with (rank / LOG).open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            report_command(rank, "--quiet"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=rank,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICEST)
+    except (OSError, AttributeError):
+        return process  # it has ended already, or this system has no priorities
+    return process
+
+
+def run_report(rank: Path, *arguments: str) -> int:
+    """Run ``stepscope report`` for a rank, its output on standard error, and return its exit code.
+
+    Standard output belongs to the program that was profiled.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    command = report_command(rank, *arguments)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_error_stream(), check=False).returncode  # noqa: S603
+
+
+def _error_stream() -> int:
+    """Return descriptor 2, or one of the null device where the program closed it."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2

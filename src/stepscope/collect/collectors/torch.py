@@ -1,0 +1,236 @@
+"""What PyTorch does: operators, kernels, copies, memory, stacks and collectives, recorded by Kineto.
+
+No event becomes a Python object here: Kineto writes its own JSON file. What an installed torch lacks is looked up and
+left out, from 2.1 to 2.13.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.options import Activity
+from stepscope.collect.saving import SavedFile, fork_pays, own_memory
+
+#: Names of the members of ``torch.profiler.ProfilerActivity``.
+_ACTIVITY_NAMES = {activity: activity.name for activity in Activity} | {Activity.PRIVATE_USE: "PrivateUse1"}
+
+#: Modules of torch whose runtime must not be forked once it is initialised.
+_DEVICE_MODULES = ("cuda", "xpu", "mtia", "hpu")
+
+#: Kineto's own messages go to standard error; this level of its logger is silent.
+_KINETO_SILENT = "6"
+
+
+class TorchCollector:
+    """Records one window with Kineto into ``capture/kineto_0.json``."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._kineto: Any = None
+        self._file: SavedFile | None = None
+        self._path = Path()
+        self._memory_before = 0
+        self._step: Any = None
+        self._thread = 0
+        self._guard: _ForeignGuard | None = None
+        self._description: dict[str, object] = {}
+
+    def available(self) -> str | None:
+        """Return why Kineto cannot record now: no torch, no Kineto in it, or another profiler of torch records."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return "the program has not imported torch"
+        if not torch.autograd.kineto_available():
+            return f"torch {torch.__version__} was built without Kineto"
+        if _foreign_profiler(torch):
+            return "another torch profiler is recording; torch has room for one"
+        return None
+
+    def prepare(self, context: Context) -> None:
+        """Configure Kineto and let it load what it needs (CUPTI)."""
+        torch = sys.modules["torch"]
+        options = context.options
+        activities, missing = _activities(torch, options.activities)
+        flags = _experimental_flags(with_stack=options.with_stack, profile_memory=options.profile_memory)
+        self._kineto = sys.modules["torch.profiler"].profiler._KinetoProfile(
+            activities=activities,
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+            with_flops=options.with_flops,
+            with_modules=options.with_modules,
+            experimental_config=torch._C._profiler._ExperimentalConfig(**flags),
+        )
+        self._path = context.capture / "kineto_0.json"
+        self._description = {
+            "version": str(torch.__version__),
+            "activities": [activity.name for activity in activities],
+            "flags": flags,
+            **({"missing": missing} if missing else {}),
+        }
+        with _kineto_silenced():
+            self._kineto.prepare_trace()
+
+    def start(self) -> None:
+        """Open the window on this thread."""
+        self._memory_before = own_memory()
+        self._kineto.start_trace()
+        # A recording of all threads is no property of this one; torch says so, whatever was asked for.
+        bound = bool(sys.modules["torch"].autograd._profiler_enabled())
+        self._thread = threading.get_ident() if bound else 0
+        self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
+        self._guard = _ForeignGuard(self._give_way)
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that must stop the recording; 0 where every thread can."""
+        return self._thread
+
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does."""
+        self._step = sys.modules["torch"].autograd.profiler.record_function(f"ProfilerStep#{number}")
+        self._step.__enter__()
+
+    def end_step(self) -> None:
+        """Mark the end of the step."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+    def stop(self) -> list[Path]:
+        """Close the window and have its file written; :meth:`settle` waits until it is.
+
+        Raises:
+            RuntimeError: The recording belongs to another thread, or another profiler ended it: nothing is there.
+        """
+        if self._guard is not None:
+            self._guard.remove()
+        if self._file is None:
+            self._close(may_fork=True)
+        return [self._path]
+
+    def settle(self) -> None:
+        """Wait until the file is whole; raises ``OSError`` where it cannot be."""
+        try:
+            if self._file is not None:
+                self._file.settle()
+                self._description["saved_by"] = "a forked child" if self._file.forked else "the process"
+        finally:
+            self._file = None
+            self._kineto = None  # frees the events: 0.2 s for a million
+
+    def describe(self) -> dict[str, object]:
+        """Return versions, activities, and whose operators were recorded."""
+        return self._description
+
+    def _close(self, *, may_fork: bool) -> None:
+        torch = sys.modules["torch"]
+        if not _recording_here(torch, self._thread):
+            kineto, self._kineto = self._kineto, None
+            del kineto
+            message = "the recording belongs to another thread or was ended by another torch profiler; nothing is there"
+            raise RuntimeError(message)
+        self._kineto.stop_trace()
+        fork = may_fork and not _device_initialised(torch) and fork_pays(self._memory_before, own_memory())
+        self._file = SavedFile(self._path, self._kineto.profiler.kineto_results.save, fork=fork)
+
+    def _give_way(self) -> None:
+        """End early: the program starts its own torch profiler, and torch has room for one."""
+        self._description["ended_early"] = "the program started its own torch profiler"
+        self.end_step()
+        self._close(may_fork=False)
+
+
+class _ForeignGuard:
+    """Calls ``give_way`` once, just before another profiler of torch prepares itself.
+
+    Without it the one that stops first takes the events of both, and the other has none.
+    """
+
+    def __init__(self, give_way: Callable[[], None]) -> None:
+        self._module = sys.modules["torch"].autograd.profiler
+        self._original = getattr(self._module, "_prepare_profiler", None)
+        self._give_way = give_way
+        if self._original is not None:
+            self._module._prepare_profiler = self._prepare
+
+    def _prepare(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of torch's function
+        self.remove()
+        try:
+            self._give_way()
+        except Exception as error:  # noqa: BLE001 - law 1: the program's own profiler goes on; ours is found empty at stop
+            self.error = error
+        return self._original(*args, **kwargs)  # type: ignore[misc]
+
+    def remove(self) -> None:
+        """Put torch's function back, unless somebody else has replaced it since."""
+        if self._original is not None and getattr(self._module, "_prepare_profiler", None) == self._prepare:
+            self._module._prepare_profiler = self._original
+
+
+def _foreign_profiler(torch: ModuleType) -> bool:
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
+
+
+def _recording_here(torch: ModuleType, thread: int) -> bool:
+    """Return whether stopping now, on this thread, yields events; torch crashes where one saves what is not there."""
+    if thread:
+        return thread == threading.get_ident() and bool(torch.autograd._profiler_enabled())
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", True))
+
+
+def _activities(torch: ModuleType, wanted: tuple[Activity, ...]) -> tuple[list[Any], dict[str, str]]:
+    """Return torch's members of the activities that can be recorded here, and why the others cannot."""
+    supported = {member.name: member for member in torch.profiler.supported_activities()}
+    chosen, missing = [], {}
+    for activity in wanted or tuple(Activity):
+        member = supported.get(_ACTIVITY_NAMES[activity])
+        if member is None:
+            missing[activity.value] = f"torch {torch.__version__} was built without it"
+        elif activity.value in _DEVICE_MODULES and not getattr(torch, activity.value).is_available():
+            missing[activity.value] = "there is no such device"
+        else:
+            chosen.append(member)
+    if not chosen:
+        message = f"none of the activities can be recorded here: {missing}"
+        raise RuntimeError(message)
+    return chosen, missing if wanted else {}
+
+
+def _experimental_flags(*, with_stack: bool, profile_memory: bool) -> dict[str, bool]:
+    """Return the experimental flags to set, of those that the installed torch knows.
+
+    ``trace_only`` skips Python event objects at stop (the Python stacks need them). ``profile_all_threads`` sees
+    training on any thread and may be stopped from any; it drops memory events, so it is off where those are wanted.
+    ``verbose`` writes the stacks into the file.
+    """
+    wanted = {"trace_only": not with_stack, "profile_all_threads": not profile_memory, "verbose": with_stack}
+    known = sys.modules["torch"]._C._profiler._ExperimentalConfig.__init__.__doc__ or ""
+    return {name: True for name, on in wanted.items() if on and f"{name}: bool" in known}
+
+
+def _device_initialised(torch: ModuleType) -> bool:
+    modules = (getattr(torch, name, None) for name in _DEVICE_MODULES)
+    return any(getattr(module, "is_initialized", bool)() for module in modules)
+
+
+@contextmanager
+def _kineto_silenced() -> Iterator[None]:
+    """Keep Kineto's log off standard error: it reads its level once, when it is first prepared."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = _KINETO_SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)

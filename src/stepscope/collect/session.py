@@ -1,0 +1,262 @@
+"""From start to stop: counts steps, asks the schedule, drives windows. ``profile`` and ``stepscope run`` share it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from stepscope.collect.lifecycle import END, TRANSITIONS, Operation
+from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always
+from stepscope.collect.signals import TerminationGuard
+from stepscope.collect.window import COMPLETE, Settings, Window, one_line
+from stepscope.errors import LifecycleError, OutputError
+from stepscope.trace.run_directory import check_writable
+
+_LOG = logging.getLogger("stepscope")
+
+#: Seconds that a signal handler waits for a thread that is just opening or closing a window.
+_PATIENCE = 5.0
+
+_NO_NOTES: Mapping[str, object] = {}
+
+#: The session that is running in this process.
+_running: Session | None = None
+_claim_lock = threading.Lock()
+
+#: What `add_metadata` was told, as JSON texts: goes into every window from then on.
+_metadata: dict[str, str] = {}
+
+
+class Session:
+    """Steps from 0 on, and the windows that the schedule opens in them; used once.
+
+    Except for :meth:`begin`, nothing here raises because of recording: what goes wrong is logged once and written into
+    the manifest. In a forked child all methods do nothing.
+
+    Args:
+        settings: What all windows share.
+        schedule: Step number → action.
+        source: Where steps come from: ``declared`` or ``inferred``.
+        on_saved: Called with every window that has closed; it must not raise.
+        give_way: Called when another session wants to run; None refuses it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        schedule: ScheduleFunction,
+        *,
+        source: str,
+        on_saved: Callable[[Window], None],
+        give_way: Callable[[], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.number = 0
+        self.give_way = give_way
+        self._schedule = schedule
+        self._source = source
+        self._on_saved = on_saved
+        self._window: Window | None = None
+        self._action = Action.NONE
+        self._step_start = 0
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._owner = 0
+        self._deferred: Callable[[], None] | None = None
+        self._guard: TerminationGuard | None = None
+        self._problem: str | None = None
+        self._warned: set[str] = set()
+        self.running = False
+
+    @property
+    def recording(self) -> bool:
+        """Whether a window is open."""
+        return self._window is not None and self._window.started
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that alone can close the open window without loss; 0 where every thread can."""
+        return self._window.thread if self._window is not None and self._window.started else 0
+
+    @property
+    def in_child(self) -> bool:
+        """Whether this is a fork of the process that began the session: it records nothing."""
+        return os.getpid() != self._process
+
+    def begin(self) -> None:
+        """Begin at step 0.
+
+        Raises:
+            LifecycleError: Another session is running and does not give way.
+            OutputError: The output directory cannot be made or written.
+        """
+        check_writable(self.settings.output)
+        first = action_of(self._schedule, 0)
+        _claim(self)
+        self.running = True
+        atexit.register(self._at_exit)
+        with self._exclusively():
+            self._move(first)
+            if self._problem is not None and self._window is None:
+                self._close("failed", {})
+                message = f"Cannot record into {self.settings.output}: {self._problem}."
+                raise OutputError(message, "Choose another directory with --output (or output=).")
+            self._begin_step()
+
+    def boundary(self) -> None:
+        """A step has ended, and the next one begins."""
+        if self.in_child or not self.running:
+            return
+        with self._exclusively():
+            self._end_step()
+            self.number += 1
+            try:
+                following = action_of(self._schedule, self.number)
+            except Exception as error:  # noqa: BLE001 - law 1: it ends the recording with its message, not the training
+                self._warn("the schedule", error)
+                self._close(f"failed at step {self.number}", {"exception": one_line(error)})
+                return
+            self._move(following)
+            self._begin_step()
+
+    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
+        """Close the window that is open, if any, and end. A second call does nothing.
+
+        Args:
+            status: How the recording ended, for the manifest.
+            notes: More for the manifest.
+            whole: The step that is going on ends here; otherwise it is no step.
+        """
+        if self.in_child or not self.running:
+            return
+        with self._exclusively():
+            if whole:
+                self._end_step()
+            self._close(status, notes)
+
+    def metadata(self, key: str, text: str) -> None:
+        """Record a fact as JSON text into the window that is open, if any."""
+        if self.recording and self._window is not None and not self.in_child:
+            self._window.metadata(key, text)
+
+    def _at_exit(self) -> None:
+        self.end(COMPLETE, {"ended_by": "the end of the program"})
+
+    def _terminate(self, deliver: Callable[[], None]) -> None:
+        """SIGTERM has come: end, then let the signal do what it does. Runs in the main thread, at any moment."""
+        if self._owner == threading.get_ident():
+            self._deferred = deliver  # that very thread is in the middle of one of our methods: after it
+            return
+        if self._lock.acquire(timeout=_PATIENCE):
+            try:
+                self.end(f"ended at step {self.number} by SIGTERM")
+            finally:
+                self._lock.release()
+        deliver()
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Keep other threads out, and a signal handler of this thread waiting."""
+        with self._lock:
+            outer, self._owner = self._owner, threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = outer
+        if not outer and self._deferred is not None:
+            deliver, self._deferred = self._deferred, None
+            self._terminate(deliver)
+
+    def _begin_step(self) -> None:
+        if self._window is not None and self._window.started:
+            self._window.begin_step(self.number)
+        self._step_start = time.perf_counter_ns()
+
+    def _end_step(self) -> None:
+        end = time.perf_counter_ns()
+        if self._window is not None and self._window.started:
+            self._window.end_step(self.number, self._step_start, end, self._source)
+
+    def _close(self, status: str, notes: Mapping[str, object]) -> None:
+        """Do what the end of a session does, from whatever it is in the middle of."""
+        window, cut = self._window, self._action is Action.RECORD and self._schedule is not always
+        if window is not None and window.started and cut:
+            window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
+        self._move(END, status, notes)
+        self.running = False
+        atexit.unregister(self._at_exit)
+        _release(self)
+
+    def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
+        """Do what the table of transitions says; a window that cannot be opened is said once and left out."""
+        before, self._action = self._action, following or Action.NONE
+        try:
+            for operation in TRANSITIONS[before, following]:
+                self._perform(operation, status, notes)
+        except Exception as error:  # noqa: BLE001 - law 1: logged, and begin() turns it into an OutputError
+            self._window = None
+            self._problem = one_line(error)
+            self._warn("cannot record", error)
+
+    def _perform(self, operation: Operation, status: str, notes: Mapping[str, object]) -> None:
+        if operation is Operation.PREPARE:
+            self._window = Window(self.settings)
+            self._window.prepare()
+        window = self._window
+        if window is None or operation is Operation.PREPARE:
+            return
+        if operation is Operation.START:
+            self._guard = TerminationGuard(self._terminate)
+            self._guard.install()
+            window.start(_metadata)
+            return
+        if self._guard is not None:
+            self._guard.remove()
+        if operation is Operation.DISCARD:
+            window.discard()
+        else:
+            window.finish(status, notes)
+            self._on_saved(window)
+        self._window = None
+
+    def _warn(self, what: str, error: BaseException) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
+
+
+def remember_metadata(key: str, text: str) -> None:
+    """Keep a fact, as JSON text, for every window from now on, and record it into the one that is open."""
+    _metadata[key] = text
+    if _running is not None:
+        _running.metadata(key, text)
+
+
+def _claim(session: Session) -> None:
+    """Make ``session`` the one that runs in this process.
+
+    Raises:
+        LifecycleError: Another one is running and does not give way.
+    """
+    global _running
+    other = _running
+    if other is not None and other.running and not other.in_child and other.give_way is not None:
+        other.give_way()
+    with _claim_lock:
+        other = _running
+        if other is not None and other.running and not other.in_child:
+            message = "Another stepscope profile is running in this process."
+            raise LifecycleError(message, "Stop it first; one process records one window at a time.")
+        _running = session
+
+
+def _release(session: Session) -> None:
+    global _running
+    with _claim_lock:
+        if _running is session:
+            _running = None

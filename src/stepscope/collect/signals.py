@@ -1,0 +1,57 @@
+"""SIGTERM while a window is open: keep what was recorded, then let the signal do what it did before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class TerminationGuard:
+    """Calls ``action`` when SIGTERM arrives, and then the handler that was there before.
+
+    Nothing is installed on other threads than the main one (Python calls handlers there only), nor where the program
+    ignores the signal.
+
+    Args:
+        action: Called with a function that delivers the signal to the previous handler; it must call it, once.
+    """
+
+    def __init__(self, action: Callable[[Callable[[], None]], None]) -> None:
+        self._action: Callable[[Callable[[], None]], None] | None = action
+        self._previous: Any = signal.SIG_DFL
+
+    def install(self) -> bool:
+        """Put the handler in place; False where it cannot or must not be."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        previous = signal.getsignal(signal.SIGTERM)
+        if previous is None or previous is signal.SIG_IGN:
+            return False
+        self._previous = previous
+        signal.signal(signal.SIGTERM, self._handle)
+        return True
+
+    def remove(self) -> None:
+        """Put the previous handler back, unless the program has set another one since."""
+        self._action = None
+        here_is_main = threading.current_thread() is threading.main_thread()
+        if here_is_main and signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        def deliver() -> None:
+            self.remove()
+            if callable(self._previous):
+                self._previous(number, frame)
+            else:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        if self._action is None:  # the window is closed; only a handler set later still leads here
+            deliver()
+        else:
+            self._action(deliver)

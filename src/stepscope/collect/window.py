@@ -1,0 +1,273 @@
+"""One recording: its directory, journal and collectors, from before it opens until its files are whole."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import stepscope
+from stepscope.collect.annotations import bind, unbind
+from stepscope.collect.collectors import make_collectors
+from stepscope.collect.collectors.protocol import Collector, Context, Settling, StepMarking
+from stepscope.collect.journal import Journal
+from stepscope.collect.options import Options
+from stepscope.collect.placement import create_rank_directory
+from stepscope.collect.ranks import find_place
+from stepscope.trace.losses import CATALOGUE
+from stepscope.trace.run_directory import Manifest, RankDirectory
+
+_Value = TypeVar("_Value")
+
+#: Status of a run in its manifest; a run that fails adds the step.
+RECORDING = "recording"
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all windows of one profile share.
+
+    Attributes:
+        options: What collectors record.
+        output: Directory of runs, absolute.
+        worker: First part of a run's name.
+        schedule: The schedule in words, for the manifest.
+        steps: How steps are found, for the manifest; asked for whenever the manifest is written.
+    """
+
+    options: Options
+    output: Path
+    worker: str
+    schedule: str
+    steps: Callable[[], dict[str, Any]]
+
+
+@dataclass
+class _Part:
+    """A collector and what became of it."""
+
+    collector: Collector
+    unavailable: str | None = None
+    failures: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def works(self) -> bool:
+        return self.unavailable is None and not self.failures
+
+    def attempt(self, action: Callable[[], _Value]) -> _Value | None:
+        """Run one member of the collector; a failure is noted, and never reaches the training."""
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
+            self.failures.append(one_line(error))
+            return None
+
+    def describe(self) -> dict[str, Any]:
+        if self.unavailable is not None:
+            return {"unavailable": self.unavailable}
+        described = self.attempt(self.collector.describe) or {}
+        return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
+
+
+class Window:
+    """One window of a profile; used once: ``prepare``, ``start``, steps, ``finish`` — or ``prepare``, ``discard``.
+
+    Args:
+        settings: What all windows of the profile share.
+
+    Raises:
+        OSError: The run's directory or its journal cannot be made.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.place = find_place()
+        self.started = False
+        self.steps = 0
+        self._losses: dict[str, int] = {}
+        self._notes: dict[str, Any] = {}
+        self._cost: dict[str, int] = {}
+        self._wall: dict[str, int] = {}
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._parts = [_Part(collector) for collector in make_collectors()]
+        self.directory = create_rank_directory(settings.output, settings.worker, self.place)
+        self._journal = Journal(self.directory.capture / "journal.ssj")
+        self._status = RECORDING
+
+    def prepare(self) -> None:
+        """Let collectors do what is slow, and write the manifest, so that a killed process leaves a readable run."""
+        begin = time.perf_counter_ns()
+        context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
+        for part in self._parts:
+            part.unavailable = part.attempt(part.collector.available)
+            if part.works:
+                part.attempt(partial(part.collector.prepare, context))
+        self.write_manifest()
+        self._cost["prepare_ns"] = time.perf_counter_ns() - begin
+
+    def start(self, metadata: Mapping[str, str]) -> None:
+        """Open the window.
+
+        Args:
+            metadata: JSON texts by key, for the journal.
+        """
+        begin = time.perf_counter_ns()
+        for key, text in metadata.items():
+            self._journal.metadata(key, text)
+        for part in self._parts:
+            if part.works:
+                part.attempt(part.collector.start)
+        bind(self._journal)
+        self.started = True
+        self._wall["start_ns"] = time.time_ns()
+        self._cost["start_ns"] = time.perf_counter_ns() - begin
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that alone can finish the window without loss; 0 where every thread can."""
+        return next((part.collector.thread for part in self._marking() if part.works), 0)
+
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step."""
+        for part in self._marking():
+            part.attempt(partial(part.collector.begin_step, number))
+
+    def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
+        """Record a step that ended; times of ``time.perf_counter_ns``."""
+        for part in self._marking():
+            part.attempt(part.collector.end_step)
+        self._journal.step(number, start_ns, end_ns, source)
+        self.steps += 1
+
+    def metadata(self, key: str, text: str) -> None:
+        """Record a fact as JSON text."""
+        self._journal.metadata(key, text)
+
+    def finish(self, status: str, notes: Mapping[str, object]) -> None:
+        """Close the window: collectors stop, the journal ends, the manifest says what there is.
+
+        Files that are still being written are waited for on a thread; :meth:`wait` waits for that thread.
+
+        Args:
+            status: How the recording ended.
+            notes: More for the manifest.
+        """
+        begin = time.perf_counter_ns()
+        self._wall["end_ns"] = time.time_ns()
+        unbind()
+        for part in self._parts:
+            if part.unavailable is None:
+                part.files = part.attempt(part.collector.stop) or []
+        self._journal.close()
+        self._status = status
+        self._notes.update(notes)
+        self._cost["stop_ns"] = time.perf_counter_ns() - begin
+        self.write_manifest()
+
+    def discard(self) -> None:
+        """End a window that was prepared and never opened; nothing of it stays."""
+        for part in self._parts:
+            if part.unavailable is None:
+                part.attempt(part.collector.stop)
+        self._journal.close()
+        _remove_empty_run(self.directory, self._journal.path)
+
+    def settle(self) -> None:
+        """Wait until every file is whole, then say in the manifest what could not be written."""
+        for part in self._parts:
+            if part.works and isinstance(part.collector, Settling):
+                part.attempt(part.collector.settle)
+        self.write_manifest()
+        self._settled.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every file is whole; False after ``timeout`` seconds."""
+        return self._settled.wait(timeout)
+
+    def count_loss(self, what: str, message: str) -> None:
+        """Count a loss of the catalogue in the manifest, with a message."""
+        if what not in CATALOGUE:
+            raise KeyError(what)
+        with self._lock:
+            self._losses[what] = self._losses.get(what, 0) + 1
+            self._notes.setdefault("messages", []).append(f"{what}: {message}")
+
+    def note(self, key: str, value: object) -> None:
+        """Add something to the manifest and write it again."""
+        self._notes[key] = value
+        self.write_manifest()
+
+    def problems(self) -> list[str]:
+        """Return a line for every collector that failed."""
+        return [f"{part.collector.name}: {'; '.join(part.failures)}" for part in self._parts if part.failures]
+
+    def write_manifest(self) -> None:
+        """Write the manifest as things stand; a disk that refuses it is counted by the journal, not raised."""
+        try:
+            with self._lock:
+                self.directory.write_manifest(self.manifest())
+        except OSError as error:
+            self._notes["manifest"] = one_line(error)
+
+    def manifest(self) -> Manifest:
+        """Return who, where, when, with which options, and what each collector says."""
+        return {
+            "stepscope": stepscope.__version__,
+            "status": self._status,
+            "rank": self.place.rank,
+            "world_size": self.place.world_size,
+            "local_rank": self.place.local_rank,
+            "rank_found_by": self.place.found_by,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "arguments": list(getattr(sys, "orig_argv", sys.argv)),
+            "python": platform.python_version(),
+            "options": self.settings.options.describe(),
+            "schedule": self.settings.schedule,
+            "steps": {**self.settings.steps(), "recorded": self.steps},
+            "collectors": {part.collector.name: part.describe() for part in self._parts},
+            "losses": dict(self._losses),
+            "journal_losses": _journal_losses(self._journal),
+            "window": dict(self._wall),
+            "captures": self._captures(),
+            "cost": dict(self._cost),
+            **self._notes,
+        }
+
+    def _captures(self) -> list[str]:
+        files = [self._journal.path, *(path for part in self._parts for path in part.files)]
+        return sorted({path.relative_to(self.directory.path).as_posix() for path in files})
+
+    def _marking(self) -> list[Any]:
+        return [part for part in self._parts if part.works and isinstance(part.collector, StepMarking)]
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line of text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _journal_losses(journal: Journal) -> dict[str, int]:
+    return {loss.what: loss.count for loss in journal.ledger.rows()}
+
+
+def _remove_empty_run(directory: RankDirectory, journal: Path) -> None:
+    """Remove what a window that never opened has made; whatever else is there stays."""
+    try:
+        for path in (journal, directory.manifest_path):
+            path.unlink(missing_ok=True)
+        for path in (directory.capture, directory.path, directory.path.parent):
+            path.rmdir()
+    except OSError:
+        return  # another rank is there, or a collector left a file: it stays, and is no run
