@@ -1,0 +1,77 @@
+"""Files → tables: one reader per format, and the assembly of a rank's files on one time line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.read import sniff
+from stepscope.read.assemble import assemble
+from stepscope.read.source import Progress
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import Frames
+
+
+def _read_journal(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import frames
+
+    part = frames.read(path, ledger)
+    if progress is not None:
+        size = path.stat().st_size
+        progress(size, size)
+    return part
+
+
+def _read_kineto(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import kineto
+
+    return kineto.read(path, ledger, progress)
+
+
+_READERS: dict[str, Callable[[Path, LossLedger, Progress | None], dict[str, pl.DataFrame]]] = {
+    "journal": _read_journal,
+    "kineto": _read_kineto,
+}
+
+
+def read_files(
+    paths: Sequence[Path], *, rank: int | None = None, host: str | None = None, progress: Progress | None = None
+) -> Frames:
+    """Read every file of one rank.
+
+    Args:
+        paths: The files, of any known formats.
+        rank: Rank of the process; None takes what the files say, else 0.
+        host: Host name; None takes what the files say.
+        progress: Called with bytes read and bytes in total, over all files.
+
+    Returns:
+        Every table of the schema, on one time line.
+
+    Raises:
+        UsageError: No file is named.
+        InputError: A file cannot be read, is no trace, or is damaged before its first event.
+    """
+    if not paths:
+        message = "No file to read."
+        raise UsageError(message, "Name at least one trace.")
+    total = sum(path.stat().st_size for path in paths if path.is_file())
+    parts, ledgers, done = [], [], 0
+    for path in paths:
+        ledger = LossLedger(path.name)
+        parts.append(_READERS[_format(path)](path, ledger, _shifted(progress, done, total)))
+        ledgers.append(ledger)
+        done += path.stat().st_size
+    return assemble(parts, ledgers, rank=rank, host=host)
+
+
+def _format(path: Path) -> str:
+    return "journal" if sniff.is_journal(path) else "kineto"
+
+
+def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
+    """Return progress over all files for a reader that knows only its own."""
+    return None if progress is None else lambda read, _: progress(done + read, total)

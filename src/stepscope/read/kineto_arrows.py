@@ -1,0 +1,67 @@
+"""Flow events of a Kineto trace → arrows whose ends are places on tracks."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.kineto_columns import Integers
+from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto_kinds import KIND_CODE
+from stepscope.read.kineto_schema import ABSENT, BAD, Class
+from stepscope.read.kineto_spans import Spans
+from stepscope.trace.losses import LossLedger
+
+_KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
+_LIMIT = 1 << 62
+
+
+def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
+    """Return arrows: columns ``kind``, ``from_track``, ``from_ts``, ``to_track``, ``to_ts``.
+
+    Launches are left out where every device event has a correlation number, which says the same and more.
+    """
+    base = spans.events.base
+    usable = np.isin(base["phase"], np.frombuffer(b"sf", np.uint8))
+    usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < _LIMIT) & (base["id"] != ABSENT)
+    wanted = usable if _device_work_lacks_correlation(spans) else usable & ~_of_kind(spans, "launch")
+    places = _places(spans, np.flatnonzero(wanted), facts)
+    starts = places.filter("start").unique(["category", "id"], keep="first", maintain_order=True).drop("start")
+    ends = places.filter(~pl.col("start")).drop("start")
+    arrows = ends.join(starts, on=["category", "id"], how="left", suffix="_from", maintain_order="left")
+    whole = arrows.filter((pl.col("track") >= 0) & (pl.col("track_from") >= 0))
+    lost = arrows.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
+    ledger.add("flow_dangling", lost + _without_end(starts, ends))
+    return whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
+
+
+def _without_end(starts: pl.DataFrame, ends: pl.DataFrame) -> int:
+    return starts.filter(pl.col("kind") != "launch").join(ends, on=["category", "id"], how="anti").height
+
+
+def _device_work_lacks_correlation(spans: Spans) -> bool:
+    columns = spans.events.of(Class.DEVICE)
+    ids = spans.of_event[columns["event"]]
+    work = np.isin(spans.kind[ids], [KIND_CODE[name] for name in ("kernel", "memcpy", "memset", "collective")])
+    return bool(((columns["correlation"] == ABSENT) & work & (ids >= 0)).any())
+
+
+def _of_kind(spans: Spans, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    texts = spans.events.texts
+    codes = [texts.index(name) for name, value in _KIND_OF_CATEGORY.items() if value == kind and name in texts]
+    return np.isin(spans.events.base["category"], codes)
+
+
+def _places(spans: Spans, rows: Integers, facts: Facts) -> pl.DataFrame:
+    base = spans.events.base
+    category = spans.texts(base["category"][rows]).cast(pl.String)
+    return pl.DataFrame(
+        {
+            "category": base["category"][rows],
+            "kind": category.replace_strict(_KIND_OF_CATEGORY, default="other", return_dtype=pl.String),
+            "id": base["id"][rows],
+            "track": spans.tracks.of_flows(rows),
+            "ts": base["ts"][rows] + facts.base_ns,
+            "start": base["phase"][rows] == ord("s"),
+        }
+    )

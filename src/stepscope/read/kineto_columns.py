@@ -1,0 +1,176 @@
+"""Columns of trace events: what both tokenizers produce and the tables are built from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.read.kineto_schema import FIELDS, WHOLE, Class
+from stepscope.trace.losses import LossLedger
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Codes: TypeAlias = npt.NDArray[np.int32]
+Column: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = dict[str, Column]
+
+#: Columns every event has. ``ts`` and ``dur`` are ns relative to the file's base, the texts codes of the pool (−1: none).
+BASE: dict[str, type[np.generic]] = {
+    "phase": np.uint8,
+    "class": np.uint8,
+    "category": np.int32,
+    "name": np.int32,
+    "process": np.int32,
+    "thread": np.int32,
+    "id": np.int64,
+    "ts": np.int64,
+    "dur": np.int64,
+}
+
+_DTYPES: dict[str, type[np.generic]] = {"integer": np.int64, "real": np.float64, "text": np.int32}
+
+
+def class_columns(kind: Class) -> dict[str, type[np.generic]]:
+    """Return the columns of a class of events and their types; ``event`` is the row in the base columns."""
+    columns: dict[str, type[np.generic]] = {"event": np.int64}
+    columns.update({item.column: _DTYPES[item.type] for item in FIELDS.get(kind, ())})
+    if kind in WHOLE:
+        columns["arguments"] = np.int32
+    return columns
+
+
+class Interner(dict[Any, int]):
+    """Numbers texts in the order in which they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself."""
+
+    def __missing__(self, key: Any) -> int:  # noqa: ANN401 - any of the three types above
+        code = len(self)
+        self[key] = code
+        return code
+
+
+@dataclass
+class Batch:
+    """The events of one chunk of a file, in the file's order."""
+
+    base: Columns
+    classes: dict[Class, Columns] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.base["ts"])
+
+
+@dataclass
+class Events:
+    """All events of a file.
+
+    Attributes:
+        base: Columns of :data:`BASE`.
+        classes: For each class its columns; ``event`` says which event.
+        texts: The pool: code → text. JSON values are compact JSON; JSON strings their content.
+    """
+
+    base: Columns
+    classes: dict[Class, Columns]
+    texts: list[str]
+
+    def __len__(self) -> int:
+        return len(self.base["ts"])
+
+    def of(self, kind: Class) -> Columns:
+        """Return the columns of a class, empty where the file has no such event."""
+        if kind in self.classes:
+            return self.classes[kind]
+        return {name: np.empty(0, dtype) for name, dtype in class_columns(kind).items()}
+
+
+def join(batches: Sequence[Batch], keys: Iterable[str | bytes | int], ledger: LossLedger) -> Events:
+    """Put batches one behind the other and make the pool of texts readable.
+
+    Args:
+        batches: In the file's order; their codes are indices of ``keys``.
+        keys: What was interned, see :class:`Interner`.
+        ledger: Counts texts that are no UTF-8.
+    """
+    texts, code_of = _pool(keys, ledger)
+    starts = np.cumsum([0, *(len(batch) for batch in batches)])
+    base = {name: _concatenate([batch.base[name] for batch in batches], dtype) for name, dtype in BASE.items()}
+    for name in ("category", "name", "process", "thread"):
+        base[name] = _recode(base[name], code_of)
+    classes = {}
+    for kind in Class:
+        parts = [
+            (start, batch.classes[kind]) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes
+        ]
+        if parts:
+            classes[kind] = _join_class(kind, parts, code_of)
+    return Events(base, classes, texts)
+
+
+def _join_class(kind: Class, parts: list[tuple[int, Columns]], code_of: Codes | None) -> Columns:
+    texts = {item.column for item in FIELDS.get(kind, ()) if item.type == "text"} | {"arguments"}
+    joined = {}
+    for name, dtype in class_columns(kind).items():
+        pieces = [columns[name] + start if name == "event" else columns[name] for start, columns in parts]
+        column = _concatenate(pieces, dtype)
+        joined[name] = _recode(column, code_of) if name in texts else column
+    return joined
+
+
+def _concatenate(pieces: list[Column], dtype: type[np.generic]) -> Column:
+    if len(pieces) == 1:
+        return pieces[0].astype(dtype, copy=False)
+    return np.concatenate(pieces, dtype=dtype) if pieces else np.empty(0, dtype)
+
+
+def _recode(codes: Column, code_of: Codes | None) -> Column:
+    """Replace codes whose texts turned out equal; −1 stays, as the last entry of ``code_of``."""
+    return codes if code_of is None else code_of[codes]
+
+
+def _pool(keys: Iterable[str | bytes | int], ledger: LossLedger) -> tuple[list[str], Codes | None]:
+    """Return the readable texts and, where two keys read the same, the code of each key."""
+    readable = [_readable(key) for key in keys]
+    damaged = sum(1 for _, whole in readable if not whole)
+    ledger.add("text_not_utf8", damaged)
+    first: dict[str, int] = {}
+    codes = [first.setdefault(text, len(first)) for text, _ in readable]
+    if len(first) == len(codes):
+        return list(first), None
+    return list(first), np.array([*codes, -1], np.int32)
+
+
+def _readable(key: str | bytes | int) -> tuple[str, bool]:
+    """Return the text of an interned key, and whether it was whole."""
+    if isinstance(key, int):
+        return str(key), True
+    if isinstance(key, bytes):
+        key = _from_json(key)
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        return _with_escapes(key), False
+    return key, True
+
+
+def _with_escapes(text: str) -> str:
+    """Show bytes that were no UTF-8, and halves of surrogate pairs, as escapes: every output stays valid."""
+    try:
+        source = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        source = text.encode("utf-8", "surrogatepass")
+    return source.decode("utf-8", "backslashreplace")
+
+
+def _from_json(source: bytes) -> str:
+    text = source.decode("utf-8", "surrogateescape")
+    if text[:1] == '"' and "\\" not in text:
+        return text[1:-1]
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,250 @@
+"""Details of Kineto spans: kernels, operators, arguments, memory, counters, stacks and arrows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.read import kineto_arrows, kineto_collectives
+from stepscope.read.kineto_columns import Codes, Columns, Integers
+from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto_kinds import KIND_CODE
+from stepscope.read.kineto_schema import ABSENT, BAD, FIELDS, Class
+from stepscope.read.kineto_spans import Spans, distinct, nullable, text_of
+from stepscope.read.kineto_tracks import Key
+from stepscope.read.stacks import parse_frame
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import FRAME
+
+# c10::DeviceType, as [memory] events number it.
+_DEVICE_TYPES = {
+    0: "cpu",
+    1: "cuda",
+    6: "hip",
+    9: "xla",
+    12: "xpu",
+    13: "mps",
+    14: "meta",
+    15: "hpu",
+    18: "ipu",
+    19: "mtia",
+    20: "privateuseone",
+}
+# Arguments that Kineto adds to ranges of its own accord.
+_OWN_ARGUMENTS = frozenset(
+    {"Ev Idx", "Trace name", "Trace iteration", "Profiler Event Index", "Device", "finished", "scope"}
+    | {spelling for item in FIELDS[Class.ANNOTATION] for spelling in item.spellings}
+)
+
+
+def build(spans: Spans, facts: Facts, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+    """Return the tables with details of spans, and those of marks."""
+    operators, stacks = _operators(spans)
+    return {
+        "kernels": _kernels(spans),
+        "operators": operators,
+        "stacks": stacks,
+        "collectives": kineto_collectives.build(spans, facts),
+        "arguments": _arguments(spans),
+        "kernel_counters": _kernel_counters(spans),
+        "counters": _counters(spans, facts),
+        "allocations": _allocations(spans, facts),
+        "arrows": kineto_arrows.build(spans, facts, ledger),
+    }
+
+
+def parse_arguments(source: str) -> dict[str, Any]:
+    """Return arguments kept as JSON text; empty where they are no object."""
+    try:
+        value = json.loads(source, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def rows_of(spans: Spans, kind: Class, wanted: tuple[str, ...]) -> tuple[Columns, Integers]:
+    """Return the columns of a class for those of its events that are spans of the wanted kinds, and the spans."""
+    columns = spans.events.of(kind)
+    ids = spans.of_event[columns["event"]]
+    kept = ids >= 0
+    kept[kept] = np.isin(spans.kind[ids[kept]], [KIND_CODE[name] for name in wanted])
+    return {name: column[kept] for name, column in columns.items()}, ids[kept]
+
+
+def _kernels(spans: Spans) -> pl.DataFrame:
+    columns, ids = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    device, stream = spans.tracks.places()
+    track = spans.track[ids]
+    integers = ("context", "registers", "shared_memory", "bytes", "graph", "graph_node", "priority")
+    reals = ("occupancy", "blocks_per_sm", "warps_per_sm", "bandwidth")
+    return pl.DataFrame(
+        {
+            "span": ids,
+            "device": pl.Series(device[track]).cast(pl.Int32),
+            "stream": stream[track],
+            "grid": _dimensions(spans, columns["grid"]),
+            "block": _dimensions(spans, columns["block"]),
+            **{name: nullable(columns[name]) for name in integers},
+            **{name: pl.Series(columns[name]).fill_nan(None) for name in reals},
+        }
+    )
+
+
+def _dimensions(spans: Spans, codes: Codes) -> pl.Series:
+    """Return lists of three numbers such as grid sizes."""
+    found = distinct(codes, spans.events.texts)
+    values = [_integers(text_of(spans.events, code)) for code in found]
+    return gather(pl.Series(values, dtype=pl.List(pl.Int64)), found, codes)
+
+
+def gather(values: pl.Series, of: Integers, codes: Codes) -> pl.Series:
+    """Return for each code the value computed for that distinct code."""
+    if not len(codes):
+        return values.clear()
+    return (
+        values.gather(np.searchsorted(of, codes))
+        if of[-1] >= 0
+        else values.gather(np.where(codes < 0, len(of) - 1, np.searchsorted(of[:-1], codes)))
+    )
+
+
+def _integers(text: str) -> list[int] | None:
+    try:
+        values = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(values, list) and all(isinstance(value, int) and abs(value) < 1 << 63 for value in values)
+    return values if whole else None
+
+
+def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the tables ``operators`` and ``stacks``."""
+    parts, codes = [], []
+    for kind in (Class.OPERATOR, Class.ANNOTATION):
+        columns, ids = rows_of(spans, kind, ("operator", "collective"))
+        texts = {name: spans.texts(columns[name]) for name in ("shapes", "dtypes", "strides", "concrete", "module")}
+        texts["module"] = _without_empty(texts["module"])
+        integers = {name: nullable(columns[name]) for name in ("scope", "flops", "external", "forward_thread")}
+        parts.append(pl.DataFrame({"span": ids, **texts, **integers}))
+        codes.append(columns["stack"])
+    stack_codes = np.concatenate(codes)
+    frame = pl.concat(parts)
+    ids, stacks = _stacks(spans, stack_codes)
+    return frame.with_columns(stack=ids), stacks
+
+
+def _without_empty(texts: pl.Series) -> pl.Series:
+    """Return texts with null where Kineto writes an empty text for 'none'."""
+    return texts.to_frame("t").select(pl.when(pl.col("t").cast(pl.String) != "").then(pl.col("t"))).to_series()
+
+
+def _stacks(spans: Spans, codes: Codes) -> tuple[pl.Series, pl.DataFrame]:
+    """Return the stack's id of each code, and the table ``stacks``."""
+    found = distinct(codes, spans.events.texts)
+    frames = {int(code): _frames(text_of(spans.events, code)) for code in found}
+    ids = {code: number for number, code in enumerate(code for code, stack in frames.items() if stack)}
+    of_code = pl.Series([ids.get(int(code)) for code in found], dtype=pl.Int64)
+    table = {"id": list(ids.values()), "frames": [frames[code] for code in ids]}
+    return gather(of_code, found, codes), pl.DataFrame(table, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
+
+
+def _frames(text: str) -> list[dict[str, Any]]:
+    return [parse_frame(part.strip()) for part in text.replace("\\n", ";").split(";") if part.strip()]
+
+
+def _arguments(spans: Spans) -> pl.DataFrame:
+    """Return the arguments of ranges that are not Kineto's own."""
+    rows: list[tuple[int, str, str]] = []
+    for kind, hidden in ((Class.ANNOTATION, _OWN_ARGUMENTS), (Class.OTHER, frozenset[str]())):
+        columns, ids = rows_of(spans, kind, ("annotation", "step", "data", "collective"))
+        category = spans.events.base["category"][columns["event"]]
+        ranges = np.array(
+            [text_of(spans.events, code) != "cuda_profiler_range" for code in category.tolist()], np.bool_
+        )
+        parsed: dict[int, list[tuple[str, str]]] = {}
+        for span, code in zip(ids[ranges].tolist(), columns["arguments"][ranges].tolist(), strict=True):
+            if code not in parsed:
+                given = parse_arguments(text_of(spans.events, code))
+                parsed[code] = [(key, _json(value)) for key, value in given.items() if key not in hidden]
+            rows.extend((span, *pair) for pair in parsed[code])
+    return pl.DataFrame(rows, schema={"span": pl.Int64, "key": pl.String, "value": pl.String}, orient="row")
+
+
+def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _whole(spans: Spans, phase: str) -> tuple[Integers, list[dict[str, Any]]]:
+    """Return the events of a phase whose arguments are kept as a whole, and those arguments."""
+    columns = spans.events.of(Class.OTHER)
+    chosen = spans.events.base["phase"][columns["event"]] == ord(phase)
+    parsed = {
+        code: parse_arguments(text_of(spans.events, code)) for code in np.unique(columns["arguments"][chosen]).tolist()
+    }
+    return columns["event"][chosen], [parsed[code] for code in columns["arguments"][chosen].tolist()]
+
+
+def _kernel_counters(spans: Spans) -> pl.DataFrame:
+    """Return the hardware counters of CUPTI's ranges."""
+    events, arguments = _whole(spans, "X")
+    category = spans.events.base["category"]
+    rows = [
+        (span, key, float(value))
+        for event, span, given in zip(events.tolist(), spans.of_event[events].tolist(), arguments, strict=True)
+        if span >= 0 and text_of(spans.events, category[event]) == "cuda_profiler_range"
+        for key, value in given.items()
+        if _is_number(value)
+    ]
+    frame = pl.DataFrame(rows, schema={"span": pl.Int64, "name": pl.String, "value": pl.Float64}, orient="row")
+    return frame.with_columns(unit=pl.lit(""))
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _counters(spans: Spans, facts: Facts) -> pl.DataFrame:
+    """Return the samples of counter events; each process and name has its lane."""
+    events, arguments = _whole(spans, "C")
+    base = spans.events.base
+    rows = []
+    for event, given in zip(events.tolist(), arguments, strict=True):
+        if not BAD < base["ts"][event] < 1 << 62:
+            continue
+        name = text_of(spans.events, base["name"][event])
+        process = text_of(spans.events, base["process"][event])
+        track = spans.tracks.number(Key("counter", process, name, ABSENT, ABSENT))
+        for key, value in given.items():
+            if _is_number(value):
+                series = name if len(given) == 1 else f"{name}: {key}"
+                rows.append((int(base["ts"][event]) + facts.base_ns, track, series, float(value)))
+    schema = {"ts": pl.Int64, "track": pl.Int32, "name": pl.String, "value": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(unit=pl.lit(""))
+
+
+def _allocations(spans: Spans, facts: Facts) -> pl.DataFrame:
+    """Return memory taken and freed, each with the track of its thread."""
+    columns, base = spans.events.of(Class.MEMORY), spans.events.base
+    ts = base["ts"][columns["event"]]
+    kept = (ts > BAD) & (np.abs(ts) < 1 << 62) & (columns["bytes"] != ABSENT)
+    columns = {name: column[kept] for name, column in columns.items()}
+    device = [_device(*pair) for pair in zip(columns["device_type"].tolist(), columns["device"].tolist(), strict=True)]
+    return pl.DataFrame(
+        {
+            "ts": ts[kept] + facts.base_ns,
+            "device": pl.Series(device, dtype=pl.String),
+            "address": nullable(columns["address"]),
+            "bytes": columns["bytes"],
+            "allocated": nullable(columns["allocated"]),
+            "reserved": nullable(columns["reserved"]),
+            "track": spans.tracks.of_thread(columns["event"]),
+        }
+    )
+
+
+def _device(kind: int, index: int) -> str:
+    name = _DEVICE_TYPES.get(kind, f"device{kind}" if kind != ABSENT else "cpu")
+    return name if index < 0 or name == "cpu" else f"{name}:{index}"

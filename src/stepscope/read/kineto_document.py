@@ -1,0 +1,160 @@
+"""A trace document cut into what comes before its events, chunks of whole events, and what comes after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepscope.errors import DamagedTraceError, NotATraceError
+from stepscope.trace.losses import LossLedger
+
+#: Bytes of whole events that are tokenized at once.
+CHUNK = 4 << 20
+
+_LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_WHITE = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Metadata before the events is a few KiB, with many process groups a few hundred.
+_MAX_HEAD = 64 << 20
+
+
+@dataclass
+class Document:
+    """The parts of a trace file.
+
+    Attributes:
+        path: For messages.
+        ledger: Counts what is missing.
+        metadata: Top-level keys of the document other than the events, as JSON; complete when the chunks have been read.
+    """
+
+    path: Path
+    ledger: LossLedger
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+        """Yield chunks of whole events, and for each whether it is the last, which may end in the end of the list.
+
+        Raises:
+            NotATraceError: There is no list of events.
+            DamagedTraceError: The document ends before one begins.
+        """
+        yield from _whole_events(self._after_head(blocks))
+
+    def read_head(self, blocks: Iterator[bytes]) -> None:
+        """Read the metadata before the events only.
+
+        Raises:
+            NotATraceError: There is no list of events.
+            DamagedTraceError: The document ends before one begins.
+        """
+        next(self._after_head(blocks))
+
+    def read_tail(self, tail: bytes | str | None) -> None:
+        """Take the metadata that comes after the list of events."""
+        if isinstance(tail, str):
+            tail = tail.encode("utf-8", "surrogateescape")
+        rest = (tail or b"").strip().lstrip(b",").strip()
+        if rest and rest != b"}":
+            self._add(b"{" + rest)
+
+    def _after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        head = b""
+        for block in blocks:
+            head += block
+            start = _start_of_events(head)
+            if start is not None:
+                self._add_head(head[:start])
+                yield head[start:]
+                yield from blocks
+                return
+            if len(head) > _MAX_HEAD or not _may_be_json(head):
+                break
+        self._refuse(head)
+
+    def _add_head(self, head: bytes) -> None:
+        before = head.removeprefix(_BYTE_ORDER_MARK).strip()
+        if before.startswith(b"{"):
+            list_start = _LIST.search(before)
+            self._add(before[: list_start.start() if list_start else None] + b'"":0}')
+
+    def _add(self, source: bytes) -> None:
+        try:
+            found = msgspec.json.decode(source, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.ledger.add("metadata_damaged")
+            return
+        for key, value in found.items():
+            if key:
+                self.metadata[key] = bytes(value).decode("utf-8", "backslashreplace")
+
+    def _refuse(self, head: bytes) -> None:
+        try:
+            value: Any = msgspec.json.decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if head.strip()[:1] in (b"{", b"["):
+                message = f"{self.path} is damaged: it ends, or stops being JSON, before its first event."
+                raise DamagedTraceError(
+                    message, "Record it again, or copy it again from where it was recorded."
+                ) from None
+            message = f"{self.path} is not JSON."
+            raise NotATraceError(message, "stepscope reads Kineto and Chrome traces (.json, .json.gz).") from None
+        kind = "a list without events" if isinstance(value, list) else "without traceEvents"
+        message = f"{self.path} is JSON, but {kind}: no trace."
+        raise NotATraceError(message, "stepscope reads what torch.profiler's export_chrome_trace writes, and the like.")
+
+
+def _may_be_json(head: bytes) -> bool:
+    start = head.removeprefix(_BYTE_ORDER_MARK).lstrip(_WHITE)[:1]
+    return start in (b"", b"{", b"[")
+
+
+def _start_of_events(head: bytes) -> int | None:
+    """Return where the first event would begin; None where the list has not begun."""
+    text = head.removeprefix(_BYTE_ORDER_MARK)
+    skipped = len(head) - len(text)
+    stripped = text.lstrip(_WHITE)
+    if stripped.startswith(b"["):
+        inside = stripped[1:].lstrip(_WHITE)
+        # A list of something else (numbers, lists) is no trace; the first element tells.
+        return len(head) - len(stripped) + 1 if inside[:1] in (b"{", b"]") else None
+    match = _LIST.search(head, skipped) if stripped.startswith(b"{") else None
+    return None if match is None else match.end()
+
+
+def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Join blocks and cut them where an event begins; where no such place is known, everything is one chunk."""
+    pending: list[bytes] = []
+    size, wanted = 0, CHUNK
+    for block in blocks:
+        pending.append(block)
+        size += len(block)
+        if size < wanted:
+            continue
+        text = b"".join(pending)
+        cut = last_event(text)
+        if cut > 0:
+            yield text[:cut], False
+            text = text[cut:]
+        # Where nothing could be cut, look again only when there is twice as much.
+        pending, size, wanted = [text], len(text), max(CHUNK, 2 * len(text))
+    yield b"".join(pending), True
+
+
+def last_event(text: bytes) -> int:
+    """Return where the last event begins, or −1 where that cannot be told.
+
+    ``{`` and ``"ph"`` with nothing but white space between cannot be inside a string, whose quotes would be escaped: it is
+    the start of an event wherever ``ph`` is its first key, as in every file that Kineto writes.
+    """
+    end = len(text)
+    while (end := text.rfind(b'"ph"', 0, end)) > 0:
+        before = text[max(0, end - 64) : end].rstrip(_WHITE)
+        if before.endswith(b"{"):
+            return max(0, end - 64) + len(before) - 1
+    return -1

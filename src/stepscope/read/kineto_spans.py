@@ -1,0 +1,212 @@
+"""Spans and tracks of a Kineto trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read import kineto_kinds
+from stepscope.read.kineto_columns import Codes, Events, Integers
+from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto_schema import ABSENT, BAD, Class
+from stepscope.read.kineto_tracks import Tracks
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import dtype
+
+_LIMIT = 1 << 62
+
+
+@dataclass
+class Spans:
+    """The spans of a file: which event each is, and where and when it lies.
+
+    Attributes:
+        events: The events they are made of.
+        rows: Row of each span's event in ``events.base``.
+        ts: Start, ns since the Unix epoch.
+        dur: Duration, ns.
+        kind: Number of the kind, see :data:`kineto_kinds.KIND_CODE`.
+        track: Track of each span.
+        tracks: The tracks.
+    """
+
+    events: Events
+    rows: Integers
+    ts: Integers
+    dur: Integers
+    kind: npt.NDArray[np.uint8]
+    track: Codes
+    tracks: Tracks
+    pool: pl.Series = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = pl.Series(self.events.texts, dtype=pl.String).cast(pl.Categorical())
+
+    def texts(self, codes: Codes) -> pl.Series:
+        """Return the texts of codes as categorical series; null where the code is −1."""
+        if not len(self.pool):
+            return pl.Series([None] * len(codes), dtype=pl.Categorical())
+        return self.pool.gather(pl.Series(codes).cast(pl.Int64).replace(-1, None).cast(pl.UInt32))
+
+    @cached_property
+    def of_event(self) -> Integers:
+        """Span of each event; −1 where it is none."""
+        result = np.full(len(self.events), -1, np.int64)
+        result[self.rows] = np.arange(len(self.rows))
+        return result
+
+    def frame(self) -> pl.DataFrame:
+        """Return the table ``spans``, without parents, steps and phases; and what links are found by."""
+        return pl.DataFrame(
+            {
+                "id": np.arange(len(self.rows)),
+                "track": self.track,
+                "ts": self.ts,
+                "dur": self.dur,
+                "name": self.texts(self.events.base["name"][self.rows]).fill_null(""),
+                "kind": kinds(self.kind),
+                "depth": np.zeros(len(self.rows), np.int32),
+                "correlation": self._argument("correlation", Class.DEVICE, Class.RUNTIME),
+                "sequence": self._argument("sequence", Class.OPERATOR, Class.ANNOTATION),
+                "external": self._argument("external", Class.DEVICE, Class.OPERATOR),
+                "forward_thread": self._argument("forward_thread", Class.OPERATOR),
+            }
+        )
+
+    def _argument(self, column: str, *kinds: Class) -> pl.Series:
+        """Return an argument of every span; null where it has none."""
+        values = np.full(len(self.events), ABSENT, np.int64)
+        for kind in kinds:
+            columns = self.events.of(kind)
+            values[columns["event"]] = columns[column]
+        return nullable(values[self.rows])
+
+
+def nullable(values: Integers) -> pl.Series:
+    """Return integers with null where they are absent."""
+    series = pl.Series(values)
+    return series.set(series == ABSENT, None) if len(series) else series
+
+
+def kinds(codes: npt.NDArray[np.uint8]) -> pl.Series:
+    """Return the enumeration's values of kind numbers."""
+    return pl.Series(list(KINDS), dtype=dtype("enum:kind")).gather(codes)
+
+
+def build(events: Events, facts: Facts, ledger: LossLedger) -> Spans:
+    """Make the spans of a file; events that cannot be spans are counted."""
+    rows, durations = _intervals(events, ledger)
+    starts = events.base["ts"][rows] + facts.base_ns
+    tracks = Tracks(events)
+    return Spans(events, rows, starts, durations, _kinds(events, rows), tracks.of_spans(rows), tracks)
+
+
+def _intervals(events: Events, ledger: LossLedger) -> tuple[Integers, Integers]:
+    """Return the events that are spans, and their durations in ns."""
+    phase, ts, dur = events.base["phase"], events.base["ts"], events.base["dur"]
+    complete = phase == ord("X")
+    for category in kineto_kinds.SKIPPED_CATEGORIES & set(events.texts):
+        complete &= events.base["category"] != events.texts.index(category)
+    timed = (ts > BAD) & (np.abs(ts) < _LIMIT)
+    has_duration = dur != ABSENT
+    known = (dur > BAD) & (np.abs(dur) < _LIMIT)
+    ledger.add("event_bad_time", int((complete & (~timed | (has_duration & ~known))).sum()))
+    ledger.add("event_without_duration", int((complete & timed & ~has_duration).sum()))
+    ledger.add("event_negative_duration", int((complete & timed & known & (dur < 0)).sum()))
+    rows = np.flatnonzero(complete & timed & known & (dur >= 0))
+    _count_unused(events, ledger)
+    begun, ended = _pairs(events, ledger)
+    if not len(begun):
+        return rows, dur[rows]
+    return np.concatenate([rows, begun]), np.concatenate([dur[rows], ts[ended] - ts[begun]])
+
+
+def _count_unused(events: Events, ledger: LossLedger) -> None:
+    """Count events of phases that are not read; marks that the profiler makes of itself are none."""
+    phase = events.base["phase"]
+    used = np.isin(phase, np.frombuffer(b"XBEMCsft", np.uint8)) | (events.base["class"] == Class.MEMORY)
+    own = [code for code, text in enumerate(events.texts) if text.startswith(("Iteration Start", "Record Window End"))]
+    used |= (phase == ord("i")) & np.isin(events.base["name"], own)
+    ledger.add("event_unknown_kind", int((~used).sum()))
+
+
+def _pairs(events: Events, ledger: LossLedger) -> tuple[Integers, Integers]:
+    """Match begin and end events of each thread, innermost first."""
+    base = events.base
+    rows = np.flatnonzero((base["phase"] == ord("B")) | (base["phase"] == ord("E")))
+    rows = rows[np.argsort(base["ts"][rows], kind="stable")]
+    open_events: dict[tuple[int, int], list[int]] = {}
+    begun, ended, unmatched_ends = [], [], 0
+    for row in rows.tolist():
+        if not BAD < base["ts"][row] < _LIMIT:
+            ledger.add("event_bad_time")
+            continue
+        stack = open_events.setdefault((int(base["process"][row]), int(base["thread"][row])), [])
+        if base["phase"][row] == ord("B"):
+            stack.append(row)
+        elif stack:
+            begun.append(stack.pop())
+            ended.append(row)
+        else:
+            unmatched_ends += 1
+    ledger.add("event_unmatched_end", unmatched_ends)
+    ledger.add("event_unmatched_begin", sum(map(len, open_events.values())))
+    return np.array(begun, np.int64), np.array(ended, np.int64)
+
+
+def _kinds(events: Events, rows: Integers) -> npt.NDArray[np.uint8]:
+    """Return the number of the kind of each span."""
+    category, name = events.base["category"][rows], events.base["name"][rows]
+    names, categories = distinct(name, events.texts), distinct(category, events.texts)
+    name_class = np.zeros(len(events.texts) + 1, np.uint8)
+    name_class[names] = kineto_kinds.name_classes([text_of(events, code) for code in names])
+    index = np.zeros(len(events.texts) + 1, np.int64)
+    index[categories] = np.arange(len(categories))
+    table = np.array(
+        [[kineto_kinds.kind_of(text_of(events, code), number) for number in range(6)] for code in categories], np.uint8
+    ).reshape(len(categories), 6)
+    result = table[index[category], name_class[name]]
+    result[_with_collective_arguments(events)[rows]] = kineto_kinds.KIND_CODE["collective"]
+    return result
+
+
+def _with_collective_arguments(events: Events) -> npt.NDArray[np.bool_]:
+    """Return which events name the collective they are, on the host or on a stream."""
+    result = np.zeros(len(events) + 1, np.bool_)
+    for kind in (Class.DEVICE, Class.OPERATOR, Class.ANNOTATION):
+        columns = events.of(kind)
+        result[columns["event"][columns["collective"] >= 0]] = True
+    return result
+
+
+def text_of(events: Events, code: int) -> str:
+    """Return the text of a code; empty for −1."""
+    return events.texts[code] if code >= 0 else ""
+
+
+def distinct(codes: Codes, texts: list[str]) -> Integers:
+    """Return the codes that occur, −1 last."""
+    seen = np.zeros(len(texts) + 1, np.bool_)
+    seen[codes] = True
+    found = np.flatnonzero(seen)
+    return np.where(found == len(texts), -1, found)
+
+
+def steps(spans: Spans) -> pl.DataFrame:
+    """Return the table ``steps``: the marks that the program set by calling ``step()``."""
+    rows = np.flatnonzero(spans.kind == kineto_kinds.KIND_CODE["step"])
+    names = [text_of(spans.events, code) for code in spans.events.base["name"][spans.rows[rows]]]
+    numbers = [int(kineto_kinds.STEP_NAME.match(name)[1]) for name in names]  # type: ignore[index] - that is how they were found
+    return pl.DataFrame(
+        {
+            "number": pl.Series([number if number < 1 << 31 else None for number in numbers], dtype=pl.Int32),
+            "ts": spans.ts[rows],
+            "dur": spans.dur[rows],
+            "source": pl.Series(["declared"] * len(rows), dtype=dtype("enum:step_source")),
+        }
+    ).drop_nulls("number")

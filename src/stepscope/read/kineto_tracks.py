@@ -1,0 +1,208 @@
+"""Tracks of a Kineto trace: host threads, device streams, and lanes for what must not mix with them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.kineto_columns import Codes, Events, Integers
+from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto_kinds import DEVICE_CATEGORIES
+from stepscope.read.kineto_schema import ABSENT, Class
+from stepscope.trace.tables import dtype
+
+_NUMBER = re.compile(r"-?\d+")
+# Categories that have a lane of their own, so that streams and threads hold only what runs there.
+_LANE_OF_CATEGORY = {
+    "gpu_user_annotation": "annotation",
+    "cuda_sync": "sync",
+    "overhead": "overhead",
+    "cuda_profiler_range": "ranges",
+}
+_LANE_NAMES = {"sync": "synchronisation", "overhead": "profiler overhead", "ranges": "counter ranges"}
+_TRACK_KIND = {"thread": "thread", "stream": "stream", "annotation": "annotation", "counter": "counter"}
+
+
+class Key(NamedTuple):
+    """What makes a track: its lane, and where it is."""
+
+    lane: str
+    process: str
+    thread: str
+    device: int
+    stream: int
+
+
+class Tracks:
+    """The tracks of one file, numbered as they are first asked for.
+
+    Args:
+        events: All events of the file.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._numbers: dict[Key, int] = {}
+        self._device_type = _device_type(events)
+
+    def number(self, key: Key) -> int:
+        """Return the track with this key, new where there is none yet."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def of_spans(self, rows: Integers) -> Codes:
+        """Return the track of each span.
+
+        Args:
+            rows: Row of each span's event.
+        """
+        base, texts = self._events.base, self._events.texts
+        device, stream = self._places()
+        columns = np.stack(
+            [base["category"][rows], base["process"][rows], base["thread"][rows], device[rows], stream[rows]]
+        ).astype(np.int64)
+        distinct, inverse = _distinct_columns(columns)
+        numbers = []
+        for category, process, thread, device_index, stream_index in distinct.T.tolist():
+            name = texts[category] if category >= 0 else ""
+            place = tuple(texts[code] if code >= 0 else "" for code in (process, thread))
+            numbers.append(self.number(self._key(name, place[0], place[1], device_index, stream_index)))
+        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+
+    def of_thread(self, rows: Integers) -> Codes:
+        """Return the host thread's track of each event that is not a span: marks and arrows."""
+        base, texts = self._events.base, self._events.texts
+        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
+        numbers = [
+            self.number(Key("thread", *(texts[code] if code >= 0 else "" for code in pair), ABSENT, ABSENT))
+            for pair in distinct.T.tolist()
+        ]
+        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+
+    def _places(self) -> tuple[Integers, Integers]:
+        """Return device and stream of every event, as its arguments say them."""
+        device, stream = (np.full(len(self._events), ABSENT, np.int64) for _ in range(2))
+        columns = self._events.of(Class.DEVICE)
+        device[columns["event"]] = np.where(np.abs(columns["device"]) < 1 << 31, columns["device"], ABSENT)
+        stream[columns["event"]] = columns["stream"]
+        return device, stream
+
+    def _key(self, category: str, process: str, thread: str, device: int, stream: int) -> Key:
+        lane = _LANE_OF_CATEGORY.get(category)
+        if category in DEVICE_CATEGORIES:
+            device = _number(process, 0) if device == ABSENT else device
+            stream = _number(thread, 0) if stream == ABSENT else stream
+            return Key(lane or "stream", "", "", device, stream)
+        return Key(lane or "thread", process, thread, ABSENT, ABSENT)
+
+    def of_flows(self, rows: Integers) -> Codes:
+        """Return the track of each flow event, −1 where nothing else lies there: a thread's, else a stream's."""
+        base, texts = self._events.base, self._events.texts
+        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
+        numbers = []
+        for pair in distinct.T.tolist():
+            process, thread = (texts[code] if code >= 0 else "" for code in pair)
+            stream = Key("stream", "", "", _number(process, 0), _number(thread, 0))
+            numbers.append(
+                self._numbers.get(Key("thread", process, thread, ABSENT, ABSENT), self._numbers.get(stream, -1))
+            )
+        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+
+    def places(self) -> tuple[Integers, Integers]:
+        """Return device index and stream of every track, :data:`ABSENT` for tracks that are on no device."""
+        device, stream = (
+            np.array([getattr(key, name) for key in self._numbers], np.int64) for name in ("device", "stream")
+        )
+        return device, stream
+
+    def device_name(self, index: int) -> str:
+        """Return the name of a device: type and index."""
+        return f"{self._device_type}:{index}"
+
+    def frame(self, facts: Facts) -> pl.DataFrame:
+        """Return the table ``tracks``."""
+        names = _thread_names(self._events)
+        rows = [self._row(number, key, names) for key, number in self._numbers.items()]
+        schema = {
+            "id": pl.Int32,
+            "kind": dtype("enum:track_kind"),
+            "device": pl.String,
+            "process": pl.Int64,
+            "thread": pl.Int64,
+            "stream": pl.Int64,
+            "name": pl.String,
+            "order": pl.Int32,
+        }
+        frame = pl.DataFrame(rows, schema=schema, orient="row")
+        return frame.with_columns(rank=pl.lit(facts.rank or 0, pl.Int32), host=pl.lit(facts.host or ""))
+
+    def _row(self, number: int, key: Key, names: dict[tuple[str, str], str]) -> tuple[object, ...]:
+        kind = _TRACK_KIND.get(key.lane, "other")
+        process, thread = (int(text) if _is_number(text) else None for text in (key.process, key.thread))
+        if key.device == ABSENT:
+            name = names.get((key.process, key.thread)) or (
+                f"thread {key.thread}" if thread is not None else key.thread
+            )
+            if key.lane in _LANE_NAMES:
+                name, thread = _LANE_NAMES[key.lane], None
+            return number, kind, "cpu", process, thread if kind == "thread" else None, None, name, number
+        suffix = {"annotation": " annotations", "sync": " synchronisation"}.get(key.lane, "")
+        return (
+            number,
+            kind,
+            self.device_name(key.device),
+            None,
+            None,
+            key.stream,
+            f"stream {key.stream}{suffix}",
+            number,
+        )
+
+
+def _device_type(events: Events) -> str:
+    types = (("mtia_ccp_events", "mtia"), ("xpu_runtime", "xpu"), ("privateuse1_runtime", "privateuseone"))
+    return next((name for category, name in types if category in events.texts), "cuda")
+
+
+def _distinct_columns(columns: Integers) -> tuple[Integers, Integers]:
+    """Return the distinct columns of a matrix, and which of them each column is.
+
+    Rows are numbered densely and combined one after the other, which is faster than sorting wide keys.
+    """
+    combined = np.zeros(columns.shape[1], np.int64)
+    for row in columns:
+        values, dense = np.unique(row, return_inverse=True)
+        combined = combined * len(values) + dense
+    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
+    return columns[:, first], inverse
+
+
+def _thread_names(events: Events) -> dict[tuple[str, str], str]:
+    """Return the names that metadata events give to threads; the last one counts, as in Chrome's viewer."""
+    from stepscope.read.kineto_details import parse_arguments
+
+    base, texts = events.base, events.texts
+    columns = events.of(Class.OTHER)
+    rows = columns["event"]
+    if "thread_name" not in texts:
+        return {}
+    chosen = (base["phase"][rows] == ord("M")) & (base["name"][rows] == texts.index("thread_name"))
+    names = {}
+    for row, code in zip(rows[chosen].tolist(), columns["arguments"][chosen].tolist(), strict=True):
+        name = parse_arguments(texts[code]).get("name")
+        if isinstance(name, str) and name.strip():
+            place = (base["process"][row], base["thread"][row])
+            names[(texts[place[0]] if place[0] >= 0 else "", texts[place[1]] if place[1] >= 0 else "")] = name.strip()
+    return names
+
+
+def _number(text: str, default: int) -> int:
+    match = _NUMBER.search(text)
+    value = int(match[0]) if match and len(match[0]) < 19 else default
+    return value if -(1 << 31) <= value < 1 << 31 else default
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None and len(text) < 19

@@ -1,0 +1,120 @@
+"""What launched what: device work → runtime call → operator, forward → backward, and marks → the span around them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.nesting import Integers
+from stepscope.read.timeline import Timeline
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import dtype
+
+_FLOW_KIND = dtype("enum:flow_kind")
+
+
+def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
+    """Return for each span on a device the runtime or driver call that launched it; −1 where none is known.
+
+    The correlation number tells; where device work has none, an arrow from the call to the start of the work.
+    """
+    spans = timeline.spans
+    calls = spans.filter(timeline.of_kinds("runtime", "driver") & spans["correlation"].is_not_null().to_numpy())
+    # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
+    calls = calls.select("part", "correlation", call="id").unique(
+        ["part", "correlation"], keep="first", maintain_order=True
+    )
+    device = timeline.on_device
+    work = spans.filter(device).select("id", "part", "correlation")
+    found = work.join(calls, on=["part", "correlation"], how="inner")
+    result = np.full(spans.height, -1, np.int64)
+    result[found["id"].to_numpy()] = found["call"].to_numpy()
+    drawn = arrows.filter(pl.col("kind") == "launch")
+    if drawn.height:
+        start = _starting_at(timeline, drawn["to_track"], drawn["to_ts"])
+        call = timeline.at(drawn["from_track"].to_numpy(), drawn["from_ts"].to_numpy())
+        usable = (start >= 0) & (call >= 0)
+        usable[usable] &= (result[start[usable]] < 0) & device[start[usable]]
+        usable[usable] &= timeline.of_kinds("runtime", "driver")[call[usable]]
+        result[start[usable]] = call[usable]
+    return result
+
+
+def operators(timeline: Timeline, launch: Integers) -> Integers:
+    """Return for each span on a device the innermost operator around its launch; −1 where there is none.
+
+    Where the launching call lies in no operator, the operator's number that the device work carries tells.
+    """
+    spans = timeline.spans
+    candidates = timeline.of_kinds("operator", "collective") & ~timeline.on_device
+    result = np.full(len(launch), -1, np.int64)
+    launched = launch >= 0
+    result[launched] = timeline.nearest(candidates)[launch[launched]]
+    key = ["part", "external"]
+    numbered = spans.filter(candidates).select("id", *key).drop_nulls().unique(key, keep="last", maintain_order=True)
+    # Some writers repeat the correlation number as the operator's: that says nothing.
+    said = pl.col("external").is_not_null() & pl.col("external").ne_missing(pl.col("correlation"))
+    found = spans.filter(timeline.on_device & (result < 0)).filter(said).join(numbered, on=key, suffix="_operator")
+    result[found["id"].to_numpy()] = found["id_operator"].to_numpy()
+    return result
+
+
+def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
+    launched = np.flatnonzero(launch >= 0)
+    parts = [_table(launch[launched], launched, "launch")]
+    drawn = arrows.filter(pl.col("kind") != "launch")
+    for kind in ("forward_backward", "send_receive", "other"):
+        chosen = drawn.filter(pl.col("kind") == kind)
+        begin = _operator_at(timeline, chosen["from_track"], chosen["from_ts"])
+        end = _operator_at(timeline, chosen["to_track"], chosen["to_ts"])
+        whole = (begin >= 0) & (end >= 0)
+        parts.append(_table(begin[whole], end[whole], kind))
+    if not parts[1].height:
+        parts.append(_by_sequence(timeline))
+    return pl.concat(parts)
+
+
+def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
+    frame = pl.DataFrame({"from": begin, "to": end}, schema={"from": pl.Int64, "to": pl.Int64})
+    return frame.with_columns(kind=pl.lit(kind).cast(_FLOW_KIND))
+
+
+def _starting_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integers:
+    """Return the outermost span that starts at each place, −1 where none does."""
+    starts = timeline.spans.select("track", "ts", "id").unique(["track", "ts"], keep="first", maintain_order=True)
+    wanted = pl.DataFrame({"track": track.cast(pl.Int32), "ts": ts})
+    return wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
+
+
+def _operator_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integers:
+    """Return the operator with a sequence number that starts at each place, else the innermost span around it."""
+    spans = timeline.spans.filter(timeline.of_kinds("operator") & timeline.spans["sequence"].is_not_null().to_numpy())
+    starts = spans.select("track", "ts", "id").unique(["track", "ts"], keep="first", maintain_order=True)
+    wanted = pl.DataFrame({"track": track.cast(pl.Int32), "ts": ts})
+    exact = wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
+    return np.where(exact >= 0, exact, timeline.at(track.to_numpy(), ts.to_numpy()))
+
+
+def _by_sequence(timeline: Timeline) -> pl.DataFrame:
+    """Match forward and backward by autograd's sequence number where the file draws no arrows.
+
+    Of several operators with one number on the forward side the last one made the graph node, as Kineto has it; on the
+    backward side the outermost is the node's evaluation.
+    """
+    spans = timeline.spans.filter(timeline.of_kinds("operator"))
+    if "forward_thread" not in spans.columns:
+        return _table(np.empty(0, np.int64), np.empty(0, np.int64), "forward_backward")
+    numbered = spans.filter(pl.col("sequence") >= 0).select("id", "part", "sequence", "ts", "forward_thread")
+    backward = numbered.filter(pl.col("forward_thread") > 0).sort("ts", "id")
+    forward = numbered.filter(pl.col("forward_thread").fill_null(0) <= 0).sort("ts", "id")
+    key = ["part", "sequence"]
+    pairs = forward.unique(key, keep="last").join(backward.unique(key, keep="first"), on=key, suffix="_to")
+    pairs = pairs.filter(pl.col("ts") <= pl.col("ts_to")).sort("id")
+    return _table(pairs["id"].to_numpy(), pairs["id_to"].to_numpy(), "forward_backward")
+
+
+def count_dangling(timeline: Timeline, launch: Integers, ledger: LossLedger) -> None:
+    """Count device work whose launching call is not in the files."""
+    work = timeline.on_device & timeline.of_kinds("kernel", "memcpy", "memset", "collective")
+    ledger.add("correlation_dangling", int((work & (launch < 0)).sum()))

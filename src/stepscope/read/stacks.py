@@ -1,0 +1,120 @@
+"""Python stacks and modules of operators, from the Python spans around them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.nesting import Integers
+from stepscope.read.timeline import Timeline
+from stepscope.trace.tables import FRAME
+
+_MODULE = "nn.Module: "
+_FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
+
+
+def parse_frame(text: str) -> dict[str, Any]:
+    """Return file, line and function of a frame as PyTorch writes it: ``file.py(12): function``."""
+    match = _FRAME_TEXT.fullmatch(text)
+    if match is None:
+        return {"file": None, "line": None, "function": text}
+    return {"file": match[1], "line": int(match[2]), "function": match[3]}
+
+
+def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Give operators the stack and module of the Python spans that contain them, where the source gave none.
+
+    Args:
+        timeline: The spans.
+        operators: Table ``operators``.
+        stacks: Table ``stacks``.
+
+    Returns:
+        Both tables, completed.
+    """
+    python = timeline.of_kinds("python")
+    if not python.any():
+        return operators, stacks
+    names = timeline.spans["name"]
+    distinct = names.filter(python).unique().cast(pl.String)
+    is_module = python & names.is_in(_categories(distinct.filter(distinct.str.starts_with(_MODULE)))).to_numpy()
+    around = timeline.nearest(python)[operators["span"].to_numpy()]
+    without = operators["stack"].is_null().to_numpy()
+    first = (stacks["id"].max() or -1) + 1 if stacks.height else 0  # type: ignore[operator] - ids are integers
+    numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), int(first))
+    own = pl.Series(np.where(without & (around >= 0), numbers[around], -1)).replace(-1, None)
+    modules = _paths(timeline, is_module, around)
+    completed = operators.with_columns(
+        stack=operators["stack"].fill_null(own),
+        module=operators["module"].cast(pl.String).fill_null(modules),
+    )
+    return completed, pl.concat([stacks, frames])
+
+
+def _categories(texts: pl.Series) -> pl.Series:
+    return texts.cast(pl.Categorical()).implode()
+
+
+def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
+    """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
+    parent = timeline.nesting.parent
+    above = timeline.nearest(python)
+    codes = timeline.spans["name"].to_physical().to_numpy()
+    stack_of: dict[int, int] = {-1: -1}
+    interned: dict[tuple[int, int], int] = {}
+    path: list[int] = []
+    for span in wanted.tolist():
+        place = span
+        while place not in stack_of:
+            path.append(place)
+            place = int(above[parent[place]]) if parent[place] >= 0 else -1
+        while path:
+            below = path.pop()
+            key = (stack_of[place], int(codes[below]))
+            stack_of[below] = interned.setdefault(key, len(interned))
+            place = below
+    numbers = np.full(timeline.spans.height + 1, -1, np.int64)
+    used = {stack_of[span] for span in wanted.tolist()}
+    numbers[wanted] = [stack_of[span] + first for span in wanted.tolist()]
+    return numbers, _table(timeline, list(interned), used, first)
+
+
+def _table(timeline: Timeline, links: list[tuple[int, int]], used: set[int], first: int) -> pl.DataFrame:
+    """Return the table ``stacks`` of chains given as (outer chain, name)."""
+    names = timeline.spans.select("name", code=pl.col("name").to_physical()).unique("code")
+    frame_of = {code: parse_frame(str(name)) for name, code in names.iter_rows()}
+    rows = []
+    for number in sorted(used):
+        frames, place = [], number
+        while place >= 0:
+            outer, code = links[place]
+            frames.append(frame_of[code])
+            place = outer
+        rows.append({"id": number + first, "frames": frames})
+    return pl.DataFrame(rows, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
+
+
+def _paths(timeline: Timeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
+    """Return for each place the modules around it, outermost first; null where there is none."""
+    parent, nearest = timeline.nesting.parent, timeline.nearest(is_module)
+    names = timeline.spans["name"]
+    path_of: dict[int, str] = {}
+
+    def path(span: int) -> str:
+        chain = []
+        place = span
+        while place >= 0 and place not in path_of:
+            chain.append(place)
+            place = int(nearest[parent[place]]) if parent[place] >= 0 else -1
+        text = path_of.get(place, "")
+        for inner in reversed(chain):
+            own = names[inner].removeprefix(_MODULE)
+            text = f"{text}/{own}" if text else own
+            path_of[inner] = text
+        return path_of[span]
+
+    modules = np.where(around >= 0, nearest[around], -1)
+    return pl.Series([path(span) if span >= 0 else None for span in modules.tolist()], dtype=pl.String)
