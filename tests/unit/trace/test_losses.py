@@ -1,0 +1,35 @@
+"""Every loss has a name, a severity and advice; a ledger counts them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.schema import SEVERITIES
+
+
+@pytest.mark.parametrize("what", CATALOGUE)
+def test_the_catalogue_says_how_bad_it_is_and_what_it_means(what: str) -> None:
+    severity, advice = CATALOGUE[what]
+    assert re.fullmatch(r"[a-z0-9_]+", what)
+    assert severity in SEVERITIES
+    assert advice.endswith(".")
+
+
+def test_rows_are_counted_and_most_severe_first() -> None:
+    ledger = LossLedger("a file")
+    ledger.add("span_not_closed")
+    ledger.add("block_damaged", 2)
+    ledger.add("span_not_closed", 4)
+    ledger.add("block_cut", 0)
+    assert [(row.what, row.count, row.severity, row.source) for row in ledger.rows()] == [
+        ("block_damaged", 2, "data_loss", "a file"),
+        ("span_not_closed", 5, "info", "a file"),
+    ]
+
+
+def test_a_name_outside_the_catalogue_is_a_defect() -> None:
+    with pytest.raises(KeyError, match="misplaced"):
+        LossLedger("a file").add("misplaced")
