@@ -88,15 +88,19 @@ class Session:
         """Whether this is a fork of the process that began the session: it records nothing."""
         return os.getpid() != self._process
 
-    def begin(self) -> None:
-        """Begin at step 0.
+    def begin(self, number: int = 0) -> None:
+        """Begin.
+
+        Args:
+            number: Number of the step that begins.
 
         Raises:
             LifecycleError: Another session is running and does not give way.
             OutputError: The output directory cannot be made or written.
         """
         check_writable(self.settings.output)
-        first = action_of(self._schedule, 0)
+        first = action_of(self._schedule, number)
+        self.number = number
         _claim(self)
         self.running = True
         atexit.register(self._at_exit)

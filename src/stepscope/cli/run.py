@@ -1,0 +1,246 @@
+"""Run a training script, unchanged, and record some of its steps.
+
+The script runs to its own end, with its own output and exit code. Steps are found by its optimizers. Afterwards the
+summary of the recorded steps goes to standard error, which leaves standard output to the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from stepscope.cli.options import step_range
+from stepscope.collect import background, program
+from stepscope.collect.automatic import Automatic, Selection
+from stepscope.collect.options import DEFAULT_OUTPUT, Options
+from stepscope.collect.profile import absolute
+from stepscope.collect.ranks import find_place
+from stepscope.collect.recorded import Recorded
+from stepscope.collect.window import Settings
+from stepscope.errors import UsageError
+from stepscope.trace.run_directory import check_writable
+
+EPILOG = """\
+examples:
+  stepscope run train.py --epochs 3              steps 5 to 9 of train.py
+  stepscope run --steps 100:104 -m project.train   a module, steps 100 to 104
+  torchrun --nproc-per-node 2 -m stepscope run train.py
+"""
+
+#: Switch → what it records, and whether it is on without being asked for. Memory and shapes cost little and answer
+#: most; stacks double what a step costs.
+SWITCHES: dict[str, tuple[str, bool]] = {
+    "shapes": ("shapes and types of operator inputs", True),
+    "memory": ("memory taken and freed", True),
+    "stacks": ("the Python stack of every operator", False),
+    "modules": ("the module that called each operator", False),
+    "flops": ("floating-point operations of matrix products and convolutions", False),
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb ``run``."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a training script and record some of its steps",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="stepscope run [options] (script | -m module | -c code) [arguments]",
+    )
+    parser.add_argument("--skip", type=_count, metavar="N", help="steps before the first one recorded (default: 5)")
+    parser.add_argument("--active", type=_count, metavar="N", help="steps recorded (default: 5)")
+    parser.add_argument("--steps", type=_steps, metavar="A:B", help="record steps A to B, both included, or `all`")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=DEFAULT_OUTPUT, metavar="DIR", help="directory of runs (%(default)s)"
+    )
+    for name, (what, on) in SWITCHES.items():
+        text = f"record {what} ({'on' if on else 'off'})"
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+    parser.add_argument("--all", action="store_true", help="record all of these")
+    parser.add_argument("-q", "--quiet", action="store_true", help="compute the results, print nothing")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module")
+    parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="code", help="run code")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="script and its arguments")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Run the program and return its exit code; the report comes when the program has ended altogether."""
+    target = _program(arguments)
+    target.check()
+    output = absolute(arguments.output)
+    check_writable(output)
+    ending = _Ending(quiet=arguments.quiet)
+    # Python runs these in reverse: after the program's threads and its own atexit functions, the report; then the end.
+    atexit.register(ending.die)
+    atexit.register(ending.finish)
+    options = _options(arguments)
+    selection = _selection(arguments)
+    ending.automatic = Automatic(
+        lambda describe: Settings(options, output, target.name, selection.describe(), describe), selection
+    )
+    ending.automatic.install()
+    try:
+        program.run(target)
+    except SystemExit as left:
+        ending.leave(left.code)
+        raise
+    except program.ProgramFailed as failed:
+        return ending.fail(failed.__cause__)
+    return 0
+
+
+class _Ending:
+    """What is left to do when the program has ended."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.automatic: Automatic | None = None
+        self._quiet = quiet
+        self._process = os.getpid()
+        self._interrupted = False
+
+    def fail(self, error: BaseException | None) -> int:
+        """The program ended with ``error``: close the recording and do what Python does then."""
+        if error is None:
+            return 1
+        if self.automatic is not None and os.getpid() == self._process:
+            self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": type(error).__name__})
+        self._interrupted = isinstance(error, KeyboardInterrupt)
+        return program.report_failure(error)
+
+    def leave(self, code: object) -> None:
+        """The program called ``sys.exit``: with anything but success the recording says so."""
+        if code not in (None, 0) and self.automatic is not None and os.getpid() == self._process:
+            self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": "SystemExit"})
+
+    def finish(self) -> None:
+        """Close the recording, compute the results, print the summary and what to type next."""
+        if self.automatic is None or os.getpid() != self._process:
+            return
+        self.automatic.end(notes={"ended_by": "the end of the program"})
+        speak = not self._quiet and find_place().rank == 0
+        recorded = self.automatic.recorded
+        if recorded is not None:
+            _report(recorded, speak=speak)
+        elif speak:
+            _say(_nothing_recorded(self.automatic))
+
+    def die(self) -> None:
+        """End by the signal, where the program ended with a KeyboardInterrupt."""
+        if self._interrupted:
+            program.die_of_interrupt()
+
+
+def _report(recorded: Recorded, *, speak: bool) -> None:
+    """Compute the results of this rank; the first rank shows them and what to type next."""
+    recorded.wait()
+    problems = [
+        f"{name}: {state['failed']}" for name, state in recorded.manifest["collectors"].items() if "failed" in state
+    ]
+    for problem in problems:
+        _say(f"Not recorded: {problem}.")
+    try:
+        failed = background.run_report(recorded.rank_path, *(() if speak else ("--quiet",)))
+    except OSError as error:
+        failed = 1
+        _say(f"The results were not computed: {error}.")
+    if speak:
+        run = shlex.quote(str(recorded.path))
+        again = "try again" if failed else "again"
+        _say(f"Next: stepscope report {run}  ({again})\n                 stepscope export {run} --to trace")
+
+
+def _nothing_recorded(automatic: Automatic) -> str:
+    """Say why there is no run, and how to get one."""
+    if automatic.problem is not None:
+        return f"Nothing was recorded: {automatic.problem}."
+    if automatic.gave_way:
+        return "The program profiles itself with stepscope.profile; `stepscope run` left that to it."
+    if "torch" not in sys.modules:
+        return "Nothing was recorded: the program did not import torch."
+    if automatic.steps:
+        return (
+            f"Nothing was recorded: the program ended after {automatic.steps} training steps, before the first one to "
+            "record. Use a smaller --skip, such as --skip 1."
+        )
+    return (
+        "Nothing was recorded: no optimizer stepped in this process, so no training step was found. Record the whole "
+        "program as one step with --steps all, or mark steps in the script: `with stepscope.profile() as prof:` and "
+        "prof.step(). Processes that the script starts are not recorded; use `torchrun … -m stepscope run` for them."
+    )
+
+
+def _say(text: str) -> None:
+    """Write to standard error, which the program may have closed."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"stepscope: {text}\n")
+        sys.stderr.flush()
+
+
+def _program(arguments: argparse.Namespace) -> program.Program:
+    """Return what to run; whatever follows it on the command line is its own."""
+    for kind, words in (("module", arguments.module), ("code", arguments.code), ("script", arguments.script)):
+        if words is None:
+            continue
+        if kind == "script" and words[:1] == ["--"]:
+            words = words[1:]
+        if words:
+            return program.Program(kind, words[0], tuple(words[1:]))
+    message = "There is nothing to run."
+    raise UsageError(message, "Write: stepscope run [options] script.py [arguments], or -m module, or -c code.")
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    chosen = {}
+    for name, (_, on) in SWITCHES.items():
+        given = getattr(arguments, name)
+        chosen[name] = (on or arguments.all) if given is None else given
+    return Options(
+        record_shapes=chosen["shapes"],
+        profile_memory=chosen["memory"],
+        with_stack=chosen["stacks"],
+        with_modules=chosen["modules"],
+        with_flops=chosen["flops"],
+    )
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    """Return the steps to record.
+
+    Raises:
+        UsageError: ``--steps`` comes with ``--skip`` or ``--active``, or no step is to be recorded.
+    """
+    if arguments.steps is not None:
+        if arguments.skip is not None or arguments.active is not None:
+            message = "--steps says both what --skip and what --active say."
+            raise UsageError(message, "Use --steps alone, or the other two.")
+        chosen: Selection = arguments.steps
+        return chosen
+    default = Selection()
+    skip = default.skip if arguments.skip is None else arguments.skip
+    active = default.active if arguments.active is None else arguments.active
+    if active == 0:
+        message = "--active 0 records nothing."
+        raise UsageError(message, "Use --active 1 or more, or run the script without stepscope.")
+    return Selection(skip, active)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        message = f"{text!r} is no number of steps"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _steps(text: str) -> Selection:
+    if text == "all":
+        return Selection(0, 0)
+    first, last = step_range(text)
+    return Selection(first, last - first + 1)

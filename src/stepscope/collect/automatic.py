@@ -1,0 +1,159 @@
+"""The profile of a program that knows nothing of it: ``stepscope run`` finds the steps and records some of them."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.collect.post_import import when_imported
+from stepscope.collect.recorded import Recorded
+from stepscope.collect.schedule import Schedule, ScheduleFunction, always
+from stepscope.collect.session import Session
+from stepscope.collect.steps import OptimizerSteps, StepFinder
+from stepscope.collect.window import COMPLETE, Settings, Window, one_line
+
+_LOG = logging.getLogger("stepscope")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which steps are recorded.
+
+    Attributes:
+        skip: Steps before the first one recorded.
+        active: Steps recorded; 0 means the whole program, as one step.
+    """
+
+    skip: int = 5
+    active: int = 5
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole program is recorded."""
+        return self.active == 0
+
+    def schedule(self, number: int) -> ScheduleFunction:
+        """Return the schedule that warms up in step ``number`` or, from step 0 on, records at once."""
+        if self.whole:
+            return always
+        begin = min(self.skip, 1)
+        return Schedule(wait=number, warmup=begin, active=self.active, repeat=1)
+
+    def describe(self) -> str:
+        """Return the selection in words."""
+        if self.whole:
+            return "the whole program as one step"
+        return f"skip {self.skip}, active {self.active}"
+
+
+class Automatic:
+    """Finds the training steps of the program by its optimizers, and records those that are selected.
+
+    Args:
+        settings: Called when the recording begins, with a function that tells how steps are found.
+        selection: Which steps to record.
+    """
+
+    def __init__(self, settings: Callable[[Callable[[], dict[str, Any]]], Settings], selection: Selection) -> None:
+        self.recorded: Recorded | None = None
+        self.problem: str | None = None
+        self.gave_way = False
+        self._settings = settings
+        self._selection = selection
+        self._session: Session | None = None
+        self._finder = StepFinder()
+        self._hooks = OptimizerSteps(self._stepped)
+        self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._names: list[str] = []
+        self._withdraw: Callable[[], None] = lambda: None
+
+    @property
+    def steps(self) -> int:
+        """Training steps that were seen."""
+        return self._session.number if self._session is not None else self._finder.number
+
+    def install(self) -> None:
+        """Wait for the program to import torch."""
+        self._withdraw = when_imported("torch", self._torch_imported)
+
+    def end(self, status: str = COMPLETE, notes: dict[str, object] | None = None) -> None:
+        """End the recording, whatever state it is in, and take everything out of the program again."""
+        self._remove_hooks()
+        if self._session is not None:
+            self._session.end(status, notes or {}, whole=self._selection.whole)
+
+    def _torch_imported(self) -> None:
+        try:
+            if not self._selection.whole:
+                self._hooks.install()
+            if self._selection.skip <= 1:
+                self._begin(0)
+        except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
+            self._fail(error)
+
+    def _stepped(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
+        """An optimizer has stepped: this runs inside the program's training loop."""
+        try:
+            learning = self._session is None
+            if self._finder.stepped(self._key(optimizer), learning=learning):
+                self._boundary()
+        except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
+            self._fail(error)
+
+    def _boundary(self) -> None:
+        if self._session is not None:
+            self._session.boundary()
+            return
+        number = self._finder.number
+        alone = self._finder.optimizers == 1
+        if number >= self._selection.skip - 1 and not (alone and self._hooks.may_wait(number)):
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        session = Session(
+            self._settings(self._describe_steps),
+            self._selection.schedule(number),
+            source="inferred",
+            on_saved=self._saved,
+            give_way=self._give_way,
+        )
+        session.begin(number)
+        self._session = session
+
+    def _saved(self, window: Window) -> None:
+        self.recorded = Recorded(window, "later")
+        self._remove_hooks()
+
+    def _give_way(self) -> None:
+        """The program starts a profile of its own: that one counts."""
+        self.gave_way = True
+        self.end(COMPLETE, {"ended_by": "the program's own stepscope.profile"})
+
+    def _fail(self, error: Exception) -> None:
+        self.problem = one_line(error)
+        _LOG.warning("stepscope: steps are not recorded (%s); the program runs on.", self.problem)
+        self.end("failed", {"exception": self.problem})
+
+    def _remove_hooks(self) -> None:
+        self._withdraw()
+        self._hooks.remove()
+
+    def _key(self, optimizer: Any) -> int:  # noqa: ANN401 - a torch.optim.Optimizer
+        key = self._keys.get(optimizer)
+        if key is None:
+            key = self._keys[optimizer] = len(self._names)
+            self._names.append(type(optimizer).__name__)
+        return key
+
+    def _describe_steps(self) -> dict[str, Any]:
+        if self._selection.whole:
+            return {"source": "inferred", "by": "the whole program is one step"}
+        return {
+            "source": "inferred",
+            "by": "optimizer step hooks",
+            "optimizers": list(self._names),
+            "rule": self._finder.rule,
+        }

@@ -1,0 +1,66 @@
+"""Doing something as soon as the program has imported a module, without importing it first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def when_imported(name: str, action: Callable[[], None]) -> Callable[[], None]:
+    """Call ``action`` once ``name`` has been imported; at once if it is already.
+
+    Args:
+        name: Absolute name of a module.
+        action: It must not raise.
+
+    Returns:
+        A function that withdraws the wish; calling it late does nothing.
+    """
+    if name in sys.modules:
+        action()
+        return lambda: None
+    finder = _Finder(name, action)
+    sys.meta_path.insert(0, finder)
+    return finder.remove
+
+
+class _Finder(MetaPathFinder):
+    """Finds nothing itself: wraps the execution of one module that the other finders find."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        self.remove()
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._wrap(spec)
+        return spec
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def _wrap(self, spec: ModuleSpec) -> None:
+        """Have the spec's own loader call the action; the loader is as before when the module has run."""
+        loader = spec.loader
+        original = loader.exec_module  # type: ignore[union-attr]
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            original(module)
+            self._action()
+
+        try:
+            vars(loader)["exec_module"] = exec_module
+        except TypeError:
+            return  # a loader without attributes of its own: a built-in module, which no framework is

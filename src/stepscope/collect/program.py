@@ -1,0 +1,176 @@
+"""Running a script, a module or code as ``__main__`` in this process, as ``python`` itself would."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from stepscope.errors import UsageError
+
+#: Modules that were `__main__` before: their functions are still running.
+_former: list[ModuleType] = []
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run.
+
+    Attributes:
+        kind: ``script`` (a file, or a directory or zip file with a ``__main__.py``), ``module`` or ``code``.
+        target: The path, the module's name, or the code.
+        arguments: Arguments of the program, without its name.
+    """
+
+    kind: str
+    target: str
+    arguments: Sequence[str] = ()
+
+    def check(self) -> None:
+        """Raise ``UsageError`` where there is no such script; modules are looked for when they run."""
+        if self.kind == "script" and not Path(self.target).exists():
+            message = f"There is no script {self.target}."
+            raise UsageError(message, "Write: stepscope run [options] script.py [arguments], or -m module.")
+
+    @property
+    def name(self) -> str:
+        """What runs of this program are called after."""
+        if self.kind == "module":
+            return self.target.removesuffix(".__main__").rpartition(".")[2]
+        return "code" if self.kind == "code" else Path(self.target).stem
+
+
+class ProgramFailed(Exception):
+    """The program ended with an exception that nobody caught; ``__cause__`` is that exception."""
+
+
+def run(program: Program) -> None:
+    """Run ``program`` as ``__main__``, with ``sys.argv`` and ``sys.path`` as under ``python``.
+
+    Raises:
+        SystemExit: The program called ``sys.exit``.
+        ProgramFailed: It raised something else; the traceback shows its own frames only.
+        UsageError: There is no such module.
+    """
+    main = _new_main()
+    find = {"script": _find_script, "module": _find_module, "code": _find_code}[program.kind]
+    try:
+        code = find(main, program)
+        exec(code, vars(main))  # noqa: S102 - running the program is what we are for
+    except (SystemExit, UsageError):
+        raise
+    except BaseException as error:
+        error.__traceback__ = _own_frames(error.__traceback__)
+        raise ProgramFailed from error
+
+
+def _new_main() -> ModuleType:
+    """Return a new ``__main__``, in its place; the one before stays alive, its functions are still running."""
+    main = ModuleType("__main__")
+    _former.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    vars(main).update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    return main
+
+
+def _find_script(main: ModuleType, program: Program) -> CodeType:
+    path = Path(program.target)
+    sys.argv = [program.target, *program.arguments]
+    if path.is_dir() or zipfile.is_zipfile(path):
+        _first_on_path(program.target)
+        spec = PathFinder.find_spec("__main__", [program.target])
+        if spec is None:
+            message = f"There is no __main__.py in {program.target}."
+            raise UsageError(message, "Name the script itself.")
+        return _describe(main, spec)
+    _first_on_path(str(path.resolve().parent))
+    absolute = os.path.abspath(path)  # noqa: PTH100 - keeps links, as Python does
+    loader = SourceFileLoader("__main__", absolute)
+    vars(main).update(__file__=absolute, __loader__=loader, __package__=None)
+    return compile(loader.get_data(absolute), absolute, "exec", dont_inherit=True)
+
+
+def _find_module(main: ModuleType, program: Program) -> CodeType:
+    sys.argv = ["-m", *program.arguments]
+    _first_on_path(str(Path.cwd()))
+    spec = _module_spec(program.target)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _module_spec(f"{program.target}.__main__")
+    if spec is None:
+        message = f"There is no module {program.target} that could be run."
+        raise UsageError(message, "Look at its spelling, and at the directory you are in.")
+    sys.argv[0] = spec.origin or program.target
+    return _describe(main, spec)
+
+
+def _find_code(main: ModuleType, program: Program) -> CodeType:
+    sys.argv = ["-c", *program.arguments]
+    _first_on_path("")
+    vars(main).update(__loader__=BuiltinImporter, __package__=None)
+    return compile(program.target, "<string>", "exec", dont_inherit=True)
+
+
+def _module_spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise
+
+
+def _describe(main: ModuleType, spec: ModuleSpec) -> CodeType:
+    """Give ``__main__`` what the import system knows of it, and return its code."""
+    code: CodeType | None = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    if code is None:
+        message = f"{spec.origin or spec.name} has no Python code."
+        raise UsageError(message, "Only Python programs can be profiled.")
+    vars(main).update(
+        __file__=spec.origin,
+        __spec__=spec,
+        __loader__=spec.loader,
+        __package__=spec.parent,
+        __cached__=spec.cached,
+    )
+    return code
+
+
+def _first_on_path(entry: str) -> None:
+    """Put ``entry`` where Python puts the program's directory: in place of the one of the ``stepscope`` command."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0:1] = [entry]
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of this file: what is left is what ``python`` shows."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def report_failure(error: BaseException) -> int:
+    """Do with an uncaught exception of the program what the interpreter does, and return the exit code."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:  # noqa: BLE001 - the program's own hook is broken; Python then shows the exception itself
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
+
+
+def die_of_interrupt() -> None:
+    """End as Python does after an uncaught KeyboardInterrupt: by the signal, so that a shell stops its loop, too."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
