@@ -10,6 +10,7 @@ as floating-point numbers still has the exact nanosecond.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
@@ -40,7 +41,7 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "memset": ("gpu_memset", "gpu_memset"),
     "runtime": ("cuda_runtime", "cuda_runtime"),
     "driver": ("cuda_driver", "cuda_driver"),
-    "collective": ("user_annotation", "kernel"),
+    "collective": ("cpu_op", "kernel"),
     "python": ("python_function", "python_function"),
     "annotation": ("user_annotation", "gpu_user_annotation"),
     "data": ("user_annotation", "user_annotation"),
@@ -48,6 +49,8 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "garbage": ("python_gc", "python_gc"),
     "overhead": ("overhead", "overhead"),
 }
+#: How PyTorch names its range around a collective: ``nccl:all_reduce``, not ``c10d::allreduce_``.
+_BACKEND_RANGE = re.compile(r"\w+:(?!:)")
 #: Kineto's category (and name) of each kind of arrow.
 _ARROWS = {"launch": "ac2g", "forward_backward": "fwdbwd", "send_receive": "send_receive", "other": "flow"}
 
@@ -68,7 +71,7 @@ class TraceView:
         timeline = build(source, step_name="ProfilerStep#", marked_steps=False)
         base = timeline.start // _WEEK * _WEEK
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_head(source, timeline, base).encode("ascii"))
+            file.write(_head(source, timeline, base).encode("utf-8"))
             for begin in range(0, len(timeline.slices), _CHUNK):
                 _write_lines(file, _slices(timeline, timeline.slices[begin : begin + _CHUNK], base))
             for begin in range(0, len(timeline.arrows), _CHUNK):
@@ -132,7 +135,7 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
         {
             "name": _json(timeline.names).gather(chunk["name"]),
             "at": _at(timeline.lanes).gather(chunk["lane"]),
-            "category": _category(chunk, timeline.lanes),
+            "category": _category(chunk, timeline),
             "ts": chunk["ts"] - base,
             "dur": chunk["dur"],
             **columns,
@@ -171,11 +174,13 @@ def _at(lanes: list[Lane]) -> pl.Series:
     return pl.Series([f',"pid":{lane.process.pid},"tid":{lane.tid}' for lane in lanes], dtype=pl.String)
 
 
-def _category(chunk: pl.DataFrame, lanes: list[Lane]) -> pl.Series:
-    on_device = pl.Series([lane.on_device for lane in lanes], dtype=pl.Boolean).gather(chunk["lane"])
+def _category(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
+    on_device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
     host, device = ({kind: pair[side] for kind, pair in _CATEGORIES.items()} for side in (0, 1))
     kind = chunk["kind"]
-    return kind.replace_strict(host).zip_with(~on_device, kind.replace_strict(device))
+    category = kind.replace_strict(host).zip_with(~on_device, kind.replace_strict(device))
+    ranges = pl.Series([bool(_BACKEND_RANGE.match(name)) for name in timeline.names.texts], dtype=pl.Boolean)
+    return category.set(ranges.gather(chunk["name"]) & (kind == "collective") & ~on_device, "user_annotation")
 
 
 def _us(column: str) -> pl.Expr:

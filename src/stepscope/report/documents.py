@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepscope.report.files import replacing
 from stepscope.report.protocol import Source
-from stepscope.report.text import storable
+from stepscope.report.text import storable, unprintable_as_json
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,19 @@ class Json:
             if isinstance(result, dict):
                 path = directory / f"{name}.json"
                 with replacing(path) as temporary:
-                    temporary.write_text(dumps(result, pretty=self.pretty) + "\n", encoding="ascii")
+                    temporary.write_text(dumps(result, pretty=self.pretty) + "\n", encoding="utf-8")
                 written.append(path)
         return written
 
 
 def dumps(value: object, *, pretty: bool = False) -> str:
-    """Return ``value`` as strict JSON in ASCII: no NaN or infinity (they become null), no lone surrogate.
+    """Return ``value`` as strict JSON: no NaN or infinity (they become null), no lone surrogate.
 
-    Dates, paths and other foreign objects are written as their text.
+    Letters of all scripts stand as they are, because not every reader decodes escapes (Perfetto does not); what a
+    terminal would obey or not show is escaped. Dates, paths and other foreign objects are written as their text.
     """
-    return json.dumps(_strict(value), ensure_ascii=True, allow_nan=False, indent=2 if pretty else None)
+    text = json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, indent=2 if pretty else None)
+    return unprintable_as_json(text)
 
 
 def _strict(value: object) -> object:

@@ -32,6 +32,14 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: _escape(match[0]), text)
 
 
+def unprintable_as_json(json: str) -> str:
+    r"""Return JSON with the characters that :func:`printable` escapes written as JSON's own ``\uNNNN``.
+
+    Line breaks between values, which an indented document has, stay.
+    """
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", json)
+
+
 def storable(text: str) -> str:
     r"""Return ``text`` with lone surrogates, which no UTF-8 file can hold, written as ``\uNNNN``."""
     return _SURROGATE.sub(lambda match: _escape(match[0]), text)
