@@ -20,7 +20,7 @@ from typing import Any
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events"}
 OPERATOR_CATEGORIES = {"cpu_op", "Operator"}
 CALL_CATEGORIES = {"cuda_runtime": "Runtime", "Runtime": "Runtime", "cuda_driver": "Driver", "mtia_runtime": "Runtime"}
-COLLECTIVE_PREFIXES = ("nccl:", "gloo:", "mpi:", "ucc:")
+COLLECTIVE_PREFIXES = ("nccl:", "rccl:", "gloo:", "mpi:", "ucc:", "hccl:")
 PARTS = ("computing", "communication", "copy", "data wait", "host only", "idle")
 
 

@@ -1,16 +1,16 @@
 """Results agree with HolisticTraceAnalysis where it answers the same question, within its rounding.
 
-HTA rounds starts up and ends down to whole microseconds in files of nanoseconds, so every united interval may lose up to
-2 µs; in files of whole microseconds the numbers are equal. HTA leaves out device work that no host call of the traced steps
-launched, and counts fills of memory as memory work, where stepscope counts them as computing (``docs/definitions.md``):
-the tables are filtered in the same way before the comparison.
+HTA rounds starts up and ends down to whole microseconds in files of nanoseconds, so every united interval may lose up
+to 2 µs; in files of whole microseconds the numbers are equal. HTA leaves out device work that no host call of the
+traced steps launched, and counts fills of memory as memory work, where stepscope counts them as computing
+(``docs/definitions.md``): the tables are filtered in the same way before the comparison.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from stepscope.trace.tables import Tables
 
 Read = Callable[[str], Tables]
 
+# HTA 0.5 calls what pandas 3 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
 #: Captures with device work and steps that HTA reads, small or of middle size.
 WHOLE_MICROSECONDS = ("nccl_2023_rank0", "nccl_2023_rank1", "a100_nccl_2022", "v100_nccl_2022")
 NANOSECONDS = ("nanoseconds_2024", "h100_small_2025", "mtia_2024")
@@ -32,30 +35,28 @@ each = pytest.mark.parametrize("name", WHOLE_MICROSECONDS + NANOSECONDS)
 @pytest.fixture(scope="module")
 def hta(captures: dict[str, Path]) -> Iterator[Callable[[str], Any]]:
     """Load a capture with HTA, quietly and once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from hta.trace_analysis import TraceAnalysis
+    from hta.trace_analysis import TraceAnalysis
 
-        logging.disable(logging.CRITICAL)
-        loaded: dict[str, Any] = {}
+    logging.disable(logging.CRITICAL)
 
-        def load(name: str) -> Any:
-            if name not in loaded:
-                files = {0: str(captures[name])}
-                loaded[name] = TraceAnalysis(trace_files=files, trace_dir="", include_last_profiler_step=True)
-            return loaded[name]
+    def load(name: str) -> Any:
+        return TraceAnalysis(trace_files={0: str(captures[name])}, trace_dir="", include_last_profiler_step=True)
 
-        yield load
-        logging.disable(logging.NOTSET)
+    yield cache(load)
+    logging.disable(logging.NOTSET)
 
 
-def as_hta_sees_it(tables: Tables) -> Tables:
+#: Streams that stepscope named after a thread, because their events (137 copies) carry none; HTA leaves those out.
+UNNUMBERED = {"mtia_2024": 801}
+
+
+def as_hta_sees_it(name: str, tables: Tables) -> Tables:
     """Keep the device work that host calls up to the end of the last step launched, and on numbered streams."""
     end = tables["steps"].select((pl.col("ts") + pl.col("dur")).max()).collect().item()
     several = tables["steps"].select(pl.len()).collect().item() > 1
     calls = tables["spans"].filter(pl.col("ts") <= end).select(pl.col("id").alias("launch"))
     launched = tables["kernels"].join(calls, on="launch", how="semi") if several else tables["kernels"]
-    kept = launched.filter(pl.col("stream") >= 0).select(pl.col("span").alias("id"))
+    kept = launched.filter(pl.col("stream") != UNNUMBERED.get(name, -1)).select(pl.col("span").alias("id"))
     spans = tables["spans"].join(kept, on="id", how="semi")
     return {**tables, "spans": spans}
 
@@ -71,7 +72,7 @@ def tolerance(name: str, tables: Tables) -> float:
 
 @each
 def test_temporal_breakdown(name: str, tables_of: Read, hta: Callable[[str], Any]) -> None:
-    tables = as_hta_sees_it(tables_of(name))
+    tables = as_hta_sees_it(name, tables_of(name))
     answer = hta(name).get_temporal_breakdown(visualize=False).iloc[0]
     row = device_time(tables).row(0, named=True)
     computing = device_time(without(tables, "memset")).row(0, named=True)["Computing(us)"]
@@ -85,7 +86,7 @@ def test_temporal_breakdown(name: str, tables_of: Read, hta: Callable[[str], Any
 @pytest.mark.parametrize("name", WHOLE_MICROSECONDS)
 def test_overlap_of_communication_and_computing(name: str, tables_of: Read, hta: Callable[[str], Any]) -> None:
     answer = hta(name).get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
-    row = device_time(without(as_hta_sees_it(tables_of(name)), "memset", "memcpy")).row(0, named=True)
+    row = device_time(without(as_hta_sees_it(name, tables_of(name)), "memset", "memcpy")).row(0, named=True)
     hidden = row["Communication(us)"] - row["Communication(Not Overlapped)(us)"]
     assert round(100 * hidden / row["Communication(us)"], 2) == answer
 
@@ -94,7 +95,7 @@ def test_overlap_of_communication_and_computing(name: str, tables_of: Read, hta:
 def test_time_by_kernel_name(name: str, tables_of: Read, hta: Callable[[str], Any]) -> None:
     options = {"visualize": False, "include_memory_kernels": True, "num_kernels": 100_000, "duration_ratio": 1.0}
     _, answer = hta(name).get_gpu_kernel_breakdown(**options)
-    tables = as_hta_sees_it(tables_of(name))
+    tables = as_hta_sees_it(name, tables_of(name))
     rows = op_statistic(tables).group_by("OP Type").agg(pl.col("Total Time(us)").sum(), pl.col("Count").sum())
     found = {kernel: (total, count) for kernel, total, count in rows.rows()}
     assert set(answer["name"]) <= set(found)
