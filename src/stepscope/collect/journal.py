@@ -224,6 +224,8 @@ class Journal:
                 last = time.monotonic()
 
     def _write_queues(self) -> None:
+        if self._failed:
+            return
         self._count_overflow()
         anchors = [self._anchor, take_anchor()]
         self._anchor = anchors[-1]
@@ -233,8 +235,7 @@ class Journal:
 
     def _finish(self) -> None:
         try:
-            if not self._failed:
-                self._write_queues()
+            self._write_queues()
             self._room = 0
             self._write({**self._next_block([self._anchor]), "closed": True})
         finally:

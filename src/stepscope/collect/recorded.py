@@ -99,7 +99,10 @@ class Recorded:
 
 
 def _on_a_thread(work: Callable[[], None]) -> None:
-    """Run ``work`` beside the training; here and now where the interpreter makes no more threads."""
+    """Run ``work`` beside the training; here and now where the interpreter is ending and waits for no more threads."""
+    if not threading.main_thread().is_alive():
+        work()
+        return
     try:
         # No daemon: the interpreter waits for it at its end, so that the file becomes whole.
         threading.Thread(target=work, name="stepscope-settle", daemon=False).start()

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 #: Optimizer steps that are remembered.
@@ -104,7 +105,7 @@ class OptimizerSteps:
 
     def install(self) -> None:
         """Put the hooks into torch, which is imported."""
-        module = sys.modules["torch"].optim.optimizer
+        module = import_module("torch.optim.optimizer")
         self._compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
         self._on = True
         patch = getattr(module.Optimizer, "_patch_step_function", None)

@@ -41,6 +41,7 @@ class TorchCollector:
         self._memory_before = 0
         self._step: Any = None
         self._thread = 0
+        self._started = False
         self._guard: _ForeignGuard | None = None
         self._description: dict[str, object] = {}
 
@@ -84,6 +85,7 @@ class TorchCollector:
         """Open the window on this thread."""
         self._memory_before = own_memory()
         self._kineto.start_trace()
+        self._started = True
         # A recording of all threads is no property of this one; torch says so, whatever was asked for.
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
@@ -114,6 +116,9 @@ class TorchCollector:
         """
         if self._guard is not None:
             self._guard.remove()
+        if not self._started:
+            self._cancel()
+            return []
         if self._file is None:
             self._close(may_fork=True)
         return [self._path]
@@ -142,6 +147,13 @@ class TorchCollector:
         self._kineto.stop_trace()
         fork = may_fork and not _device_initialised(torch) and fork_pays(self._memory_before, own_memory())
         self._file = SavedFile(self._path, self._kineto.profiler.kineto_results.save, fork=fork)
+
+    def _cancel(self) -> None:
+        """Undo ``prepare``: Kineto ends its warming-up only by a recording."""
+        kineto, self._kineto = self._kineto, None
+        if kineto is not None:
+            kineto.start_trace()
+            kineto.stop_trace()
 
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch has room for one."""

@@ -1,0 +1,75 @@
+"""Every launcher's variables are understood, and ranks of one job find the same key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stepscope.collect.ranks import Place, find_job, find_place
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, Place()),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, Place(3, 8, 1, "torchrun")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, Place(3, 8, 3, "torchrun")),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "1",
+            },
+            Place(1, 2, 0, "Open MPI"),
+        ),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Place(5, 6, 1, "SLURM")),
+        ({"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "7"}, Place(1, 2, 7, "MindSpore")),
+        ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, Place(1, 2, 1, "Paddle")),
+    ],
+)
+def test_the_place_of_every_launcher(environment: dict[str, str], place: Place) -> None:
+    assert find_place(environment) == place
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "one", "WORLD_SIZE": "2"},
+        {"RANK": "²", "WORLD_SIZE": "3"},
+    ],
+    ids=["no size", "rank too large", "negative", "a word", "a digit that is no number"],
+)
+def test_nonsense_in_the_environment_is_no_rank(environment: dict[str, str]) -> None:
+    assert find_place(environment) == Place()
+
+
+def test_the_job_that_the_user_names_wins() -> None:
+    named = {"STEPSCOPE_RUN_ID": "a", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
+    assert find_job(named) == find_job({"STEPSCOPE_RUN_ID": "a"})
+    assert find_job(named) != find_job({"STEPSCOPE_RUN_ID": "b"})
+    assert find_job(named).certain
+
+
+def test_a_restarted_elastic_job_is_another_job() -> None:
+    first = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "0"}
+    assert find_job(first) == find_job(dict(first))
+    assert find_job(first) != find_job({**first, "TORCHELASTIC_RESTART_COUNT": "1"})
+
+
+def test_without_a_name_the_children_of_one_process_are_one_job() -> None:
+    # Given two processes that nobody but their parent connects
+    code = "from stepscope.collect.ranks import find_job; print(find_job({'TORCHELASTIC_RUN_ID': 'none'}).digest)"
+    digests = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    # Then they agree, and differ from this process, whose parent is another one
+    assert len(digests) == 1
+    assert find_job({}).digest.encode() not in digests.pop()
+    assert not find_job({}).certain
+    assert os.getppid() != os.getpid()

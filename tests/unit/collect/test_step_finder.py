@@ -1,0 +1,75 @@
+"""Which optimizer step ends a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.collect.steps import StepFinder
+
+
+def ends(sequence: Iterable[str], *, learn: int = 10**9) -> list[int]:
+    """Return the places in ``sequence`` at which a training step ended; learning stops after ``learn`` steps."""
+    finder = StepFinder()
+    return [place for place, name in enumerate(sequence) if finder.stepped(name, learning=place < learn)]
+
+
+def test_one_optimizer_ends_a_step_each_time() -> None:
+    assert ends("AAAA") == [0, 1, 2, 3]
+
+
+def test_two_optimizers_in_turn_end_a_step_together() -> None:
+    assert ends("ABABAB")[1:] == [1, 3, 5]
+
+
+def test_a_critic_that_steps_five_times_is_part_of_the_generators_step() -> None:
+    # The first five look like five training steps; the generator's first step corrects the count.
+    finder = StepFinder()
+    for name in "DDDDDG" * 3:
+        finder.stepped(name, learning=True)
+    assert finder.number == 3
+    assert "least often" in finder.rule
+
+
+def test_the_rare_one_may_come_first() -> None:
+    # The first cycle is not enough to tell which of the two is rare.
+    assert [place for place in ends("DGG" * 4) if place > 3] == [6, 9]
+
+
+def test_an_optimizer_that_hardly_ever_steps_is_no_part_of_the_cycle() -> None:
+    finder = StepFinder()
+    for _ in range(4):
+        for name in "A" * 100 + "E":
+            finder.stepped(name, learning=True)
+    assert finder.number == 400
+
+
+def test_the_rule_holds_while_recording() -> None:
+    # Given three steps learnt with one optimizer, a second one that appears changes nothing
+    assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]
+
+
+def test_another_optimizer_takes_over_where_the_one_that_counted_is_gone() -> None:
+    places = ends("AAA" + "B" * 200, learn=3)
+    assert places[:3] == [0, 1, 2]
+    assert places[-1] == 202
+    assert len(places) > 100
+
+
+@given(st.permutations("ABCD"), st.integers(5, 20))
+def test_any_cycle_in_which_all_step_once_has_one_end(cycle: list[str], repeats: int) -> None:
+    places = ends(cycle * repeats)
+    later = [place for place in places if place >= len(cycle)]
+    assert [place % 4 for place in later] == [3] * (repeats - 1)
+
+
+@given(st.lists(st.sampled_from("ABC"), min_size=3, max_size=8).filter(lambda cycle: len(set(cycle)) > 1))
+def test_a_repeating_cycle_settles_to_a_period(cycle: list[str]) -> None:
+    # After a few repetitions the steps end at the same places of every cycle, at least once in each.
+    size = len(cycle)
+    places = ends(cycle * 12)
+    late = [[place % size for place in places if place // size == turn] for turn in range(4, 12)]
+    assert late[0]
+    assert all(turn == late[0] for turn in late)
