@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import polars as pl
@@ -66,22 +66,57 @@ class _Block(msgspec.Struct):
     closed: bool = False
 
 
-_SPAN = {"thread": pl.Int64, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "kind": pl.String, "args": pl.String}
-_STEP = {"number": pl.Int64, "ts": pl.Int64, "dur": pl.Int64, "source": pl.String}
-_COUNTER = {"ts": pl.Int64, "lane": pl.String, "name": pl.String, "value": pl.Float64, "unit": pl.String}
+#: Rows that are kept as Python objects before they become a frame; 50 bytes a value.
+_CHUNK = 1 << 16
+
+
+class _Rows:
+    """Rows of one table from many blocks; their times are still monotonic."""
+
+    def __init__(self, **schema: type[pl.DataType]) -> None:
+        self._schema = schema
+        self._columns: list[list[object]] = [[] for _ in schema]
+        self._chunks: list[pl.DataFrame] = []
+
+    def add(self, columns: list[list[object]]) -> None:
+        """Append the columns of a block."""
+        for column, values in zip(self._columns, columns, strict=True):
+            column += values
+        if len(self._columns[0]) >= _CHUNK:
+            self._pack()
+
+    def frame(self, clock: Clock) -> pl.DataFrame:
+        """Return all rows in order of time, since the epoch."""
+        self._pack()
+        absolute = [
+            chunk.with_columns(pl.Series("ts", clock.epochs(chunk["ts"].to_list()), dtype=pl.Int64))
+            for chunk in self._chunks
+        ]
+        return pl.concat(absolute).sort("ts", maintain_order=True)
+
+    def _pack(self) -> None:
+        columns = dict(zip(self._schema, self._columns, strict=True))
+        self._chunks.append(pl.DataFrame(columns, schema=self._schema))
+        self._columns = [[] for _ in self._schema]
 
 
 @dataclass
 class _Content:
-    """What the blocks of a file hold together; times are still monotonic, one frame is one block."""
+    """What the blocks of a file hold together."""
 
     process: int | None = None
     host: str = ""
     anchors: list[Anchor] = field(default_factory=list)
     threads: dict[int, str] = field(default_factory=dict)
-    spans: list[pl.DataFrame] = field(default_factory=list)
-    steps: list[pl.DataFrame] = field(default_factory=list)
-    counters: list[pl.DataFrame] = field(default_factory=list)
+    spans: _Rows = field(
+        default_factory=lambda: _Rows(
+            ts=pl.Int64, dur=pl.Int64, thread=pl.Int64, name=pl.String, kind=pl.String, args=pl.String
+        )
+    )
+    steps: _Rows = field(default_factory=lambda: _Rows(ts=pl.Int64, dur=pl.Int64, number=pl.Int64, source=pl.String))
+    counters: _Rows = field(
+        default_factory=lambda: _Rows(ts=pl.Int64, lane=pl.String, name=pl.String, value=pl.Float64, unit=pl.String)
+    )
     metadata: dict[str, str] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     closed: bool = False
@@ -118,12 +153,11 @@ def _add(payload: bytes, decoder: msgspec.json.Decoder[_Block], content: _Conten
     try:
         block = decoder.decode(unpack(payload))
         name = _Names(block.names)
-        spans, steps, counters = _spans(block.spans, name), _steps(block.steps, name), _counters(block.counters, name)
+        columns = _spans(block.spans, name), _steps(block.steps, name), _counters(block.counters, name)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return False
-    content.spans.append(spans)
-    content.steps.append(steps)
-    content.counters.append(counters)
+    for rows, added in zip((content.spans, content.steps, content.counters), columns, strict=True):
+        rows.add(added)
     content.anchors += [Anchor(*anchor) for anchor in block.anchors]
     content.process = content.process if content.process is not None else block.process
     content.host = content.host or block.host
@@ -135,18 +169,25 @@ def _add(payload: bytes, decoder: msgspec.json.Decoder[_Block], content: _Conten
     return True
 
 
-def _spans(spans: _Spans, name: _Names) -> pl.DataFrame:
-    return _frame(_SPAN, spans.thread, spans.start, spans.dur, name.all(spans.name), name.all(spans.kind), spans.args)
+def _spans(spans: _Spans, name: _Names) -> list[list[object]]:
+    return _even(spans.start, spans.dur, spans.thread, name.all(spans.name), name.all(spans.kind), spans.args)
 
 
-def _steps(steps: _Steps, name: _Names) -> pl.DataFrame:
-    return _frame(_STEP, steps.number, steps.start, steps.dur, name.all(steps.source))
+def _steps(steps: _Steps, name: _Names) -> list[list[object]]:
+    return _even(steps.start, steps.dur, steps.number, name.all(steps.source))
 
 
-def _counters(counters: _Counters, name: _Names) -> pl.DataFrame:
+def _counters(counters: _Counters, name: _Names) -> list[list[object]]:
     values = [float(value) for value in counters.value]
-    names = [name.all(column) for column in (counters.lane, counters.name)]
-    return _frame(_COUNTER, counters.time, *names, values, name.all(counters.unit))
+    return _even(counters.time, name.all(counters.lane), name.all(counters.name), values, name.all(counters.unit))
+
+
+def _even(*columns: list[Any]) -> list[list[object]]:
+    """Return the columns; ValueError where one is longer than another."""
+    if len({len(column) for column in columns}) > 1:
+        message = "Columns of unequal length."
+        raise ValueError(message)
+    return list(columns)
 
 
 class _Names:
@@ -164,17 +205,10 @@ class _Names:
             raise ValueError(message) from None
 
 
-def _frame(schema: dict[str, type[pl.DataType]], *columns: Sequence[object]) -> pl.DataFrame:
-    if len({len(column) for column in columns}) > 1:
-        message = "Columns of unequal length."
-        raise ValueError(message)
-    return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema)
-
-
 def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
-    spans = _keep(_joined(content.spans, clock), "kind", tuple(KINDS), ledger)
-    steps = _keep(_joined(content.steps, clock), "source", STEP_SOURCES, ledger)
-    counters = _joined(content.counters, clock)
+    spans = _keep(content.spans.frame(clock), "kind", tuple(KINDS), ledger)
+    steps = _keep(content.steps.frame(clock), "source", STEP_SOURCES, ledger)
+    counters = content.counters.frame(clock)
     threads = spans["thread"].unique(maintain_order=True).to_list()
     lanes = counters["lane"].unique(maintain_order=True).to_list()
     lane_ids = {lane: len(threads) + index for index, lane in enumerate(lanes)}
@@ -191,14 +225,6 @@ def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
         "metadata": _metadata(content),
         "losses": _losses(content),
     }
-
-
-def _joined(blocks: list[pl.DataFrame], clock: Clock) -> pl.DataFrame:
-    """Return all blocks as one frame in order of time, since the epoch."""
-    absolute = [
-        block.with_columns(pl.Series("ts", clock.epochs(block["ts"].to_list()), dtype=pl.Int64)) for block in blocks
-    ]
-    return pl.concat(absolute).sort("ts", maintain_order=True)
 
 
 def _keep(frame: pl.DataFrame, column: str, known: tuple[str, ...], ledger: LossLedger) -> pl.DataFrame:
