@@ -164,7 +164,7 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.DataFrame:
-    """Return the steps of the part that knows them best: what stepscope's own journal says, else the marks in the trace.
+    """Return the steps of the part that knows them best: stepscope's own journal, else the marks in the trace.
 
     A second mark of a step, or one that begins before its predecessor ends, is counted and left out.
     """

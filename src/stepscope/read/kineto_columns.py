@@ -18,7 +18,7 @@ Codes: TypeAlias = npt.NDArray[np.int32]
 Column: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
 
-#: Columns every event has. ``ts`` and ``dur`` are ns relative to the file's base, the texts codes of the pool (−1: none).
+#: Columns every event has. ``ts`` and ``dur`` are ns relative to the file's base, texts codes of the pool (−1: none).
 BASE: dict[str, type[np.generic]] = {
     "phase": np.uint8,
     "class": np.uint8,
@@ -44,7 +44,7 @@ def class_columns(kind: Class) -> dict[str, type[np.generic]]:
 
 
 class Interner(dict[Any, int]):
-    """Numbers texts in the order in which they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself."""
+    """Numbers texts as they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself."""
 
     def __missing__(self, key: Any) -> int:  # noqa: ANN401 - any of the three types above
         code = len(self)
@@ -100,7 +100,7 @@ def join(batches: Sequence[Batch], keys: Iterable[str | bytes | int], ledger: Lo
     base = {name: _concatenate([batch.base[name] for batch in batches], dtype) for name, dtype in BASE.items()}
     for name in ("category", "name", "process", "thread"):
         base[name] = _recode(base[name], code_of)
-    classes = {}
+    classes: dict[Class, Columns] = {}
     for kind in Class:
         parts = [
             (start, batch.classes[kind]) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes

@@ -1,8 +1,8 @@
 """Events from JSON text with msgspec: fast where the text is as Kineto writes it, tolerant where it is not.
 
-A chunk of events is decoded into typed records at once. If anything in it is not as described in ``kineto_schema``, its events
-are read one by one with the standard library, repaired where that is possible, counted where it is not, and then take
-the same way.
+A chunk of events is decoded into typed records at once. If anything in it is not as described in ``kineto_schema``, its
+events are read one by one with the standard library, repaired where that is possible, counted where it is not, and
+then take the same way.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Decoder:
 
     def _batch(self, events: list[Event]) -> Batch:
         base = self._base(events)
-        classes = {}
+        classes: dict[Class, Columns] = {}
         for kind in Class:
             rows = np.flatnonzero(base["class"] == kind)
             if kind is not Class.NONE and len(rows):
@@ -201,7 +201,7 @@ def _arguments_decoder(kind: Class) -> msgspec.json.Decoder[list[Any]]:
 
 
 def _identifier(value: int | str | None, code: Callable[[Any], int]) -> int:
-    """Return a flow's identifier as a number: texts such as ``0x1f`` by their value, others by their place in the pool."""
+    """Return a flow's identifier as a number: texts like ``0x1f`` by their value, others by their place in the pool."""
     if value is None:
         return ABSENT
     if isinstance(value, str):

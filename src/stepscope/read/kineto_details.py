@@ -14,7 +14,7 @@ from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, BAD, FIELDS, Class
 from stepscope.read.kineto_spans import Spans, distinct, nullable, text_of
-from stepscope.read.kineto_tracks import Key
+from stepscope.read.kineto_tracks import Key, Place
 from stepscope.read.stacks import parse_frame
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
@@ -132,8 +132,8 @@ def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
         codes.append(columns["stack"])
     stack_codes = np.concatenate(codes)
     frame = pl.concat(parts)
-    ids, stacks = _stacks(spans, stack_codes)
-    return frame.with_columns(stack=ids), stacks
+    stack, stacks = _stacks(spans, stack_codes)
+    return frame.with_columns(stack=stack), stacks
 
 
 def _without_empty(texts: pl.Series) -> pl.Series:
@@ -216,7 +216,7 @@ def _counters(spans: Spans, facts: Facts) -> pl.DataFrame:
             continue
         name = text_of(spans.events, base["name"][event])
         process = text_of(spans.events, base["process"][event])
-        track = spans.tracks.number(Key("counter", process, name, ABSENT, ABSENT))
+        track = spans.tracks.number(Key("counter", Place(process, name)))
         for key, value in given.items():
             if _is_number(value):
                 series = name if len(given) == 1 else f"{name}: {key}"

@@ -30,7 +30,7 @@ class Document:
     Attributes:
         path: For messages.
         ledger: Counts what is missing.
-        metadata: Top-level keys of the document other than the events, as JSON; complete when the chunks have been read.
+        metadata: Top-level keys of the document other than the events, as JSON; complete once the chunks are read.
     """
 
     path: Path
@@ -149,8 +149,8 @@ def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 def last_event(text: bytes) -> int:
     """Return where the last event begins, or −1 where that cannot be told.
 
-    ``{`` and ``"ph"`` with nothing but white space between cannot be inside a string, whose quotes would be escaped: it is
-    the start of an event wherever ``ph`` is its first key, as in every file that Kineto writes.
+    ``{`` and ``"ph"`` with nothing but white space between cannot be inside a string, whose quotes would be escaped: it
+    is the start of an event wherever ``ph`` is its first key, as in every file that Kineto writes.
     """
     end = len(text)
     while (end := text.rfind(b'"ph"', 0, end)) > 0:

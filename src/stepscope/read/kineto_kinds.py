@@ -51,7 +51,7 @@ DEVICE_CATEGORIES = frozenset(
 #: The profiler's account of itself: no event of the program.
 SKIPPED_CATEGORIES = frozenset({"Trace"})
 
-STEP_NAME = re.compile(r"ProfilerStep\s*#(\d+)$")
+STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
 OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
@@ -62,12 +62,13 @@ _DEVICE_COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _DEVICE_COPY = re.compile(r"dma")
+_DEVICE_WAIT = re.compile(r"event_(wait|record)$")
 
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 
 #: How a name may change the kind that the category gives.
-NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY = range(6)
+NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(7)
 
 
 def name_class(name: str) -> int:
@@ -80,7 +81,9 @@ def name_class(name: str) -> int:
         return NAME_COLLECTIVE
     if _DEVICE_COLLECTIVE.match(name):
         return NAME_DEVICE_COLLECTIVE
-    return NAME_COPY if _DEVICE_COPY.match(name) else NAME_PLAIN
+    if _DEVICE_COPY.match(name):
+        return NAME_COPY
+    return NAME_WAIT if _DEVICE_WAIT.match(name) else NAME_PLAIN
 
 
 def name_classes(names: Iterable[str]) -> list[int]:
@@ -99,7 +102,9 @@ def kind_of(category: str, name: int) -> int:
     if kind in ("operator", "annotation") and category not in DEVICE_CATEGORIES:
         host = {NAME_STEP: "step", NAME_DATA: "data", NAME_COLLECTIVE: "collective"}
         kind = host.get(name, kind)
-    elif kind == "kernel":
-        device = {NAME_DEVICE_COLLECTIVE: "collective", NAME_COPY: "memcpy" if category == "mtia_ccp_events" else kind}
-        kind = device.get(name, kind)
+    elif kind == "kernel" and name == NAME_DEVICE_COLLECTIVE:
+        kind = "collective"
+    elif category == "mtia_ccp_events":
+        # One category for all that the device's command processor does; the names tell.
+        kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
     return KIND_CODE[kind]

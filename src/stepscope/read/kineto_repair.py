@@ -50,7 +50,7 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
     events: list[dict[str, Any]] = []
     position = 0
     while True:
-        position = _SEPARATORS.match(text, position).end()  # type: ignore[union-attr] - matches the empty text as well
+        position = _after_separators(text, position)
         if position >= len(text):
             ledger.add("file_cut", int(last))
             return events, None
@@ -69,6 +69,11 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
             events.append(item)
         else:
             ledger.add("event_not_an_object")
+
+
+def _after_separators(text: str, position: int) -> int:
+    match = _SEPARATORS.match(text, position)
+    return match.end() if match else position
 
 
 def _next_event(text: str, position: int) -> int | None:

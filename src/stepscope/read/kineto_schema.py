@@ -1,6 +1,6 @@
 """What a Kineto trace holds: the classes of its events and the arguments read from each.
 
-Both tokenizers, the C one and the one over msgspec, are built from this description, so that they give the same columns.
+Both tokenizers, the one in C and the one over msgspec, are built from this description and give the same columns.
 """
 
 from __future__ import annotations

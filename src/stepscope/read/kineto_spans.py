@@ -69,7 +69,7 @@ class Spans:
                 "ts": self.ts,
                 "dur": self.dur,
                 "name": self.texts(self.events.base["name"][self.rows]).fill_null(""),
-                "kind": kinds(self.kind),
+                "kind": kind_series(self.kind),
                 "depth": np.zeros(len(self.rows), np.int32),
                 "correlation": self._argument("correlation", Class.DEVICE, Class.RUNTIME),
                 "sequence": self._argument("sequence", Class.OPERATOR, Class.ANNOTATION),
@@ -93,7 +93,7 @@ def nullable(values: Integers) -> pl.Series:
     return series.set(series == ABSENT, None) if len(series) else series
 
 
-def kinds(codes: npt.NDArray[np.uint8]) -> pl.Series:
+def kind_series(codes: npt.NDArray[np.uint8]) -> pl.Series:
     """Return the enumeration's values of kind numbers."""
     return pl.Series(list(KINDS), dtype=dtype("enum:kind")).gather(codes)
 
@@ -102,8 +102,9 @@ def build(events: Events, facts: Facts, ledger: LossLedger) -> Spans:
     """Make the spans of a file; events that cannot be spans are counted."""
     rows, durations = _intervals(events, ledger)
     starts = events.base["ts"][rows] + facts.base_ns
+    kinds = _kinds(events, rows)
     tracks = Tracks(events)
-    return Spans(events, rows, starts, durations, _kinds(events, rows), tracks.of_spans(rows), tracks)
+    return Spans(events, rows, starts, durations, kinds, tracks.of_spans(rows, kinds), tracks)
 
 
 def _intervals(events: Events, ledger: LossLedger) -> tuple[Integers, Integers]:
@@ -168,8 +169,8 @@ def _kinds(events: Events, rows: Integers) -> npt.NDArray[np.uint8]:
     index = np.zeros(len(events.texts) + 1, np.int64)
     index[categories] = np.arange(len(categories))
     table = np.array(
-        [[kineto_kinds.kind_of(text_of(events, code), number) for number in range(6)] for code in categories], np.uint8
-    ).reshape(len(categories), 6)
+        [[kineto_kinds.kind_of(text_of(events, code), number) for number in range(7)] for code in categories], np.uint8
+    ).reshape(len(categories), 7)
     result = table[index[category], name_class[name]]
     result[_with_collective_arguments(events)[rows]] = kineto_kinds.KIND_CODE["collective"]
     return result
@@ -201,7 +202,7 @@ def steps(spans: Spans) -> pl.DataFrame:
     """Return the table ``steps``: the marks that the program set by calling ``step()``."""
     rows = np.flatnonzero(spans.kind == kineto_kinds.KIND_CODE["step"])
     names = [text_of(spans.events, code) for code in spans.events.base["name"][spans.rows[rows]]]
-    numbers = [int(kineto_kinds.STEP_NAME.match(name)[1]) for name in names]  # type: ignore[index] - that is how they were found
+    numbers = [int(name.rpartition("#")[2]) for name in names]
     return pl.DataFrame(
         {
             "number": pl.Series([number if number < 1 << 31 else None for number in numbers], dtype=pl.Int32),

@@ -6,34 +6,38 @@ import re
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.kineto_columns import Codes, Events, Integers
 from stepscope.read.kineto_facts import Facts
-from stepscope.read.kineto_kinds import DEVICE_CATEGORIES
+from stepscope.read.kineto_kinds import DEVICE_CATEGORIES, KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, Class
 from stepscope.trace.tables import dtype
 
 _NUMBER = re.compile(r"-?\d+")
-# Categories that have a lane of their own, so that streams and threads hold only what runs there.
-_LANE_OF_CATEGORY = {
-    "gpu_user_annotation": "annotation",
-    "cuda_sync": "sync",
-    "overhead": "overhead",
-    "cuda_profiler_range": "ranges",
-}
+# What has a lane of its own, so that streams and threads hold only what runs there.
+_LANE_OF_CATEGORY = {"gpu_user_annotation": "annotation", "cuda_profiler_range": "ranges"}
+_LANE_OF_KIND = {KIND_CODE["sync"]: "sync", KIND_CODE["overhead"]: "overhead"}
 _LANE_NAMES = {"sync": "synchronisation", "overhead": "profiler overhead", "ranges": "counter ranges"}
+_SUFFIXES = {"annotation": " annotations", "sync": " synchronisation"}
 _TRACK_KIND = {"thread": "thread", "stream": "stream", "annotation": "annotation", "counter": "counter"}
+
+
+class Place(NamedTuple):
+    """Where an event lies: process and thread on a host, device and stream on a device; :data:`ABSENT` is none."""
+
+    process: str
+    thread: str
+    device: int = ABSENT
+    stream: int = ABSENT
 
 
 class Key(NamedTuple):
     """What makes a track: its lane, and where it is."""
 
     lane: str
-    process: str
-    thread: str
-    device: int
-    stream: int
+    place: Place
 
 
 class Tracks:
@@ -52,34 +56,48 @@ class Tracks:
         """Return the track with this key, new where there is none yet."""
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def of_spans(self, rows: Integers) -> Codes:
+    def of_spans(self, rows: Integers, kinds: npt.NDArray[np.uint8]) -> Codes:
         """Return the track of each span.
 
         Args:
             rows: Row of each span's event.
+            kinds: Number of the kind of each span.
         """
-        base, texts = self._events.base, self._events.texts
+        base = self._events.base
         device, stream = self._places()
         columns = np.stack(
-            [base["category"][rows], base["process"][rows], base["thread"][rows], device[rows], stream[rows]]
+            [base["category"][rows], kinds, base["process"][rows], base["thread"][rows], device[rows], stream[rows]]
         ).astype(np.int64)
         distinct, inverse = _distinct_columns(columns)
         numbers = []
-        for category, process, thread, device_index, stream_index in distinct.T.tolist():
-            name = texts[category] if category >= 0 else ""
-            place = tuple(texts[code] if code >= 0 else "" for code in (process, thread))
-            numbers.append(self.number(self._key(name, place[0], place[1], device_index, stream_index)))
+        for category, kind, process, thread, device_index, stream_index in distinct.T.tolist():
+            place = Place(self._text(process), self._text(thread), device_index, stream_index)
+            numbers.append(self.number(self._key(self._text(category), kind, place)))
         return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
 
     def of_thread(self, rows: Integers) -> Codes:
         """Return the host thread's track of each event that is not a span: marks and arrows."""
-        base, texts = self._events.base, self._events.texts
-        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
-        numbers = [
-            self.number(Key("thread", *(texts[code] if code >= 0 else "" for code in pair), ABSENT, ABSENT))
-            for pair in distinct.T.tolist()
-        ]
+        places, inverse = self._distinct_places(rows)
+        numbers = [self.number(Key("thread", place)) for place in places]
         return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+
+    def of_flows(self, rows: Integers) -> Codes:
+        """Return the track of each flow event, −1 where nothing else lies there: a thread's, else a stream's."""
+        places, inverse = self._distinct_places(rows)
+        numbers = []
+        for place in places:
+            stream = Key("stream", Place("", "", _number(place.process, 0), _number(place.thread, 0)))
+            numbers.append(self._numbers.get(Key("thread", place), self._numbers.get(stream, -1)))
+        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+
+    def _distinct_places(self, rows: Integers) -> tuple[list[Place], Integers]:
+        """Return the threads of events, and which of them each event is on."""
+        base = self._events.base
+        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
+        return [Place(self._text(process), self._text(thread)) for process, thread in distinct.T.tolist()], inverse
+
+    def _text(self, code: int) -> str:
+        return self._events.texts[code] if code >= 0 else ""
 
     def _places(self) -> tuple[Integers, Integers]:
         """Return device and stream of every event, as its arguments say them."""
@@ -89,31 +107,18 @@ class Tracks:
         stream[columns["event"]] = columns["stream"]
         return device, stream
 
-    def _key(self, category: str, process: str, thread: str, device: int, stream: int) -> Key:
-        lane = _LANE_OF_CATEGORY.get(category)
+    def _key(self, category: str, kind: int, place: Place) -> Key:
+        lane = _LANE_OF_CATEGORY.get(category) or _LANE_OF_KIND.get(kind)
         if category in DEVICE_CATEGORIES:
-            device = _number(process, 0) if device == ABSENT else device
-            stream = _number(thread, 0) if stream == ABSENT else stream
-            return Key(lane or "stream", "", "", device, stream)
-        return Key(lane or "thread", process, thread, ABSENT, ABSENT)
-
-    def of_flows(self, rows: Integers) -> Codes:
-        """Return the track of each flow event, −1 where nothing else lies there: a thread's, else a stream's."""
-        base, texts = self._events.base, self._events.texts
-        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
-        numbers = []
-        for pair in distinct.T.tolist():
-            process, thread = (texts[code] if code >= 0 else "" for code in pair)
-            stream = Key("stream", "", "", _number(process, 0), _number(thread, 0))
-            numbers.append(
-                self._numbers.get(Key("thread", process, thread, ABSENT, ABSENT), self._numbers.get(stream, -1))
-            )
-        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+            device = _number(place.process, 0) if place.device == ABSENT else place.device
+            stream = _number(place.thread, 0) if place.stream == ABSENT else place.stream
+            return Key(lane or "stream", Place("", "", device, stream))
+        return Key(lane or "thread", Place(place.process, place.thread))
 
     def places(self) -> tuple[Integers, Integers]:
         """Return device index and stream of every track, :data:`ABSENT` for tracks that are on no device."""
         device, stream = (
-            np.array([getattr(key, name) for key in self._numbers], np.int64) for name in ("device", "stream")
+            np.array([getattr(key.place, name) for key in self._numbers], np.int64) for name in ("device", "stream")
         )
         return device, stream
 
@@ -125,7 +130,7 @@ class Tracks:
         """Return the table ``tracks``."""
         names = _thread_names(self._events)
         rows = [self._row(number, key, names) for key, number in self._numbers.items()]
-        schema = {
+        schema: dict[str, pl.DataType | type[pl.DataType]] = {
             "id": pl.Int32,
             "kind": dtype("enum:track_kind"),
             "device": pl.String,
@@ -139,26 +144,16 @@ class Tracks:
         return frame.with_columns(rank=pl.lit(facts.rank or 0, pl.Int32), host=pl.lit(facts.host or ""))
 
     def _row(self, number: int, key: Key, names: dict[tuple[str, str], str]) -> tuple[object, ...]:
+        place = key.place
         kind = _TRACK_KIND.get(key.lane, "other")
-        process, thread = (int(text) if _is_number(text) else None for text in (key.process, key.thread))
-        if key.device == ABSENT:
-            name = names.get((key.process, key.thread)) or (
-                f"thread {key.thread}" if thread is not None else key.thread
-            )
-            if key.lane in _LANE_NAMES:
-                name, thread = _LANE_NAMES[key.lane], None
-            return number, kind, "cpu", process, thread if kind == "thread" else None, None, name, number
-        suffix = {"annotation": " annotations", "sync": " synchronisation"}.get(key.lane, "")
-        return (
-            number,
-            kind,
-            self.device_name(key.device),
-            None,
-            None,
-            key.stream,
-            f"stream {key.stream}{suffix}",
-            number,
-        )
+        if place.device != ABSENT:
+            name = f"stream {place.stream}{_SUFFIXES.get(key.lane, '')}"
+            return number, kind, self.device_name(place.device), None, None, place.stream, name, number
+        process, thread = (int(text) if _is_number(text) else None for text in (place.process, place.thread))
+        if kind != "thread":
+            return number, kind, "cpu", process, None, None, _LANE_NAMES.get(key.lane, place.thread), number
+        name = names.get((place.process, place.thread)) or (place.thread if thread is None else f"thread {thread}")
+        return number, kind, "cpu", process, thread, None, name, number
 
 
 def _device_type(events: Events) -> str:

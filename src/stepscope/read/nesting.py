@@ -15,7 +15,7 @@ class Nesting(NamedTuple):
 
     Attributes:
         order: Index of the span that comes at each place.
-        parent: Place of the innermost span of the same track that contains it; −1 at the top. A parent comes before its children.
+        parent: Place of the innermost span of the same track that contains it; −1 at the top. It is smaller.
         depth: Number of ancestors.
         crossing: Whether it overlaps an earlier span of its track without either containing the other.
     """
@@ -29,7 +29,8 @@ class Nesting(NamedTuple):
 def nest(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Nesting:
     """Order spans and find their parents.
 
-    A span contains another that begins within it and ends no later. Of equal spans the earlier in the input contains the other.
+    A span contains another that begins within it and ends no later. Of equal spans the earlier in the input contains
+    the other.
 
     Args:
         track: Track of each span.
@@ -47,7 +48,9 @@ def _walk(tracks: list[int], starts: list[int], ends: list[int]) -> tuple[list[i
     A span below another in the stack that ends earlier can contain nothing that the one above does not contain as well,
     so it is dropped: ends never increase from bottom to top, and the walk is linear.
     """
-    parents, depths, crossings = [], [], []
+    parents: list[int] = []
+    depths: list[int] = []
+    crossings: list[bool] = []
     stack: list[int] = []
     current = None
     for place, (track, start, end) in enumerate(zip(tracks, starts, ends, strict=True)):

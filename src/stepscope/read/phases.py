@@ -18,9 +18,9 @@ _OPTIMIZER = "Optimizer.step#"
 def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
     """Return the phase of each span; null where it cannot be told.
 
-    Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an operator
-    that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves. What a span
-    contains or launches belongs to the same phase. Other operators are ``other``.
+    Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
+    operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves.
+    What a span contains or launches belongs to the same phase. Other operators are ``other``.
     """
     strong = inherit(timeline.nesting.parent, _own(timeline, flows))
     forward = np.full(len(strong), -1, np.int64)

@@ -17,7 +17,7 @@ from stepscope.trace.losses import LossLedger
 #: Called with bytes of the file read so far, and its size.
 Progress: TypeAlias = Callable[[int, int], None]
 
-#: Bytes per block: small enough to stay in the cache between inflating and parsing, large enough that Python's share is nil.
+#: Bytes per block: small enough to stay in the cache until they are parsed, large enough that Python's share is nil.
 BLOCK = 4 << 20
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -106,7 +106,7 @@ def _inflated(first: bytes, blocks: Iterator[bytes], path: Path, ledger: LossLed
                 inflater = isal_zlib.decompressobj(_GZIP_WBITS)
             try:
                 block = inflater.decompress(pending)
-            except isal_zlib.IsalError:
+            except isal_zlib.error:  # type: ignore[misc]
                 ledger.add("file_corrupt")
                 return
             pending = inflater.unused_data if inflater.eof else b""

@@ -43,8 +43,8 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     is_module = python & names.is_in(_categories(distinct.filter(distinct.str.starts_with(_MODULE)))).to_numpy()
     around = timeline.nearest(python)[operators["span"].to_numpy()]
     without = operators["stack"].is_null().to_numpy()
-    first = (stacks["id"].max() or -1) + 1 if stacks.height else 0  # type: ignore[operator] - ids are integers
-    numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), int(first))
+    first = max(stacks["id"].to_list(), default=-1) + 1
+    numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
     own = pl.Series(np.where(without & (around >= 0), numbers[around], -1)).replace(-1, None)
     modules = _paths(timeline, is_module, around)
     completed = operators.with_columns(

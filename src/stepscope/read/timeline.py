@@ -22,10 +22,11 @@ KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 class Timeline:
     """The spans of a rank, numbered by track and start.
 
-    A span's number is its place, so a parent's number is smaller than its children's and all that a span contains follows it.
+    A span's number is its place: a parent's number is smaller than its children's, and all that a span contains
+    follows it.
 
     Attributes:
-        spans: Table ``spans`` in order of id, without parents, depth, steps and phases; and ``part``, the file it is from.
+        spans: Table ``spans`` in order of id, without parents, depth, steps and phases; ``part`` is the file.
         tracks: Table ``tracks``.
         nesting: How the spans lie in each other.
         number: Number of each span by its place in the parts, one behind the other.
@@ -49,7 +50,8 @@ class Timeline:
     @cached_property
     def end(self) -> Integers:
         """End of each span, ns."""
-        return self.ts + self.spans["dur"].to_numpy()
+        end: Integers = self.ts + self.spans["dur"].to_numpy()
+        return end
 
     @cached_property
     def kind(self) -> npt.NDArray[np.uint8]:
@@ -70,7 +72,7 @@ class Timeline:
         return streams[self.track]
 
     def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
-        """Return for each span its innermost ancestor among the chosen ones, itself included; −1 where there is none."""
+        """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
         return inherit(self.nesting.parent, np.where(chosen, np.arange(len(chosen)), -1))
 
     def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
@@ -109,7 +111,8 @@ def _merge_tracks(
 ) -> tuple[pl.DataFrame, list[Integers]]:
     """Return one table of tracks, and the new number of each part's tracks.
 
-    Threads are the same when process and thread are, streams when device and stream are; other lanes when their names are too.
+    Threads are the same when process and thread are, streams when device and stream are; other lanes when also their
+    names are.
     """
     everything = pl.concat(
         [
