@@ -78,6 +78,9 @@ class _Rows:
         self._columns: list[list[object]] = [[] for _ in schema]
         self._chunks: list[pl.DataFrame] = []
 
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks)) + len(self._columns[0])
+
     def add(self, columns: list[list[object]]) -> None:
         """Append the columns of a block."""
         for column, values in zip(self._columns, columns, strict=True):
@@ -141,7 +144,8 @@ def read(path: Path, ledger: LossLedger) -> Frames:
             ledger.add("journal_unreadable")
     if not content.closed:
         ledger.add("ended_abruptly")
-    if not content.anchors:
+    if not content.anchors:  # without one, no time can be told
+        ledger.add("journal_unreadable", sum(map(len, (content.spans, content.steps, content.counters))))
         return complete({"metadata": _metadata(content), "losses": _losses(content)})
     clock = Clock(content.anchors)
     ledger.add("clock_set", clock.jumps)
