@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ import pytest
 from stepscope.collect.collectors.dataloader import DataLoaderCollector
 
 from .conftest import Recording
+from .reading import read_journal
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 data = pytest.importorskip("torch.utils.data")
 Base = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
 
-SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-MULTI = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+FIRST, SECOND = "DataLoader 0 (Slow).__next__", "DataLoader 1 (Slow).__next__"
 
 
 class Slow(data.Dataset):  # type: ignore[misc]
@@ -51,7 +52,7 @@ def test_each_wait_is_a_span_with_the_loaders_facts(recording: Recording) -> Non
     assert batches == [[0, 1], [2, 3], [4, 5]] * 2 + [[0, 1, 2], [3, 4, 5]]
     found = recording.read()
     waits = [(span["name"], span["kind"], *span["args"].values()) for span in found.spans]
-    assert waits == [(SINGLE, "data", 0, 0, 2)] * 8 + [(MULTI, "data", 1, 2, 3)] * 3
+    assert waits == [(FIRST, "data", 0, 0, 2)] * 8 + [(SECOND, "data", 1, 2, 3)] * 3
     assert list(found.spans[0]["args"]) == ["loader", "workers", "batch_size"]
     assert all(span["dur"] >= 10_000_000 for span in found.spans[:3])
     assert found.spans[3]["dur"] < 10_000_000
@@ -143,14 +144,42 @@ def test_a_sampler_that_raises_does_not_reach_the_training(recording: Recording)
     with recording.of(collector):
         assert len(list(data.DataLoader(Slow(), batch_sampler=Sampler()))) == 2
     found = recording.read()
-    assert [span["args"] for span in found.spans] == [{}, {}, {}]
+    assert [(span["name"], span["args"]) for span in found.spans] == [("DataLoader.__next__", {})] * 3
     assert "no size" in str(collector.describe()["note"])
 
 
-def test_without_torch_it_says_so_and_imports_nothing() -> None:
-    program = (
-        "import sys; from stepscope.collect.collectors.dataloader import DataLoaderCollector as C; c = C()\n"
-        "print(c.available(), c.stop(), 'torch' in sys.modules)"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout == "PyTorch is not imported. [] False\n"
+def test_without_torch_it_says_so_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "path", [])
+    collector = DataLoaderCollector()
+    assert collector.available() == "PyTorch is not installed."
+    assert collector.stop() == []
+    assert "torch" not in sys.modules
+
+
+def test_a_loader_imported_during_the_window_is_seen(tmp_path: Path) -> None:
+    # Given: a program that imports torch when the window is open already
+    program = """
+import sys
+from pathlib import Path
+from stepscope.collect.collectors.dataloader import DataLoaderCollector
+from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.journal import Journal
+from stepscope.collect.options import Options
+journal = Journal(Path(sys.argv[1]) / "journal.ssj")
+finders = list(sys.meta_path)
+collector, unused = DataLoaderCollector(), DataLoaderCollector()
+assert collector.available() is None and "torch" not in sys.modules
+for each in (unused, collector):
+    each.prepare(Context(0, Path(sys.argv[1]), Options(), journal))
+    each.start()
+unused.stop()
+from torch.utils.data import DataLoader
+assert [batch.tolist() for batch in DataLoader(range(3))] == [[0], [1], [2]]
+collector.stop()
+journal.close()
+assert sys.meta_path == finders, sys.meta_path
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    spans = read_journal(tmp_path / "journal.ssj").spans
+    assert [span["name"] for span in spans] == ["DataLoader 0 (range).__next__"] * 4

@@ -1,7 +1,7 @@
 """Waits for the next batch: every ``next()`` of a PyTorch ``DataLoader`` as a span of kind ``data``.
 
-PyTorch's own capture has these only while it records, and without the loader's facts. The spans bear the name that
-PyTorch gives them, so that both are seen as the same thing.
+PyTorch's own capture has ranges around the same waits, without the loader's facts; where both are there, the assembly
+of a rank's files counts these ones.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import json
 import sys
 from collections.abc import Callable
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.post_import import when_imported
 from stepscope.collect.values import plain
 
 if TYPE_CHECKING:
@@ -46,24 +48,25 @@ class DataLoaderCollector:
         self._loaders: dict[int, _Loader] = {}
         self._waits = 0
         self._note = ""
+        self._withdraw: Callable[[], None] | None = None
 
     def available(self) -> str | None:
         """Return why data loaders cannot be seen here, or None."""
-        if "torch" not in sys.modules:
-            return "PyTorch is not imported."
-        if _MODULE not in sys.modules:
-            return f"{_MODULE} is not imported: the program uses no DataLoader so far."
-        if not hasattr(sys.modules[_MODULE], "_BaseDataLoaderIter"):
-            return "This version of PyTorch has no _BaseDataLoaderIter."
-        return None
+        return None if "torch" in sys.modules or find_spec("torch") else "PyTorch is not installed."
 
     def prepare(self, context: Context) -> None:
         """Remember where spans go."""
         self._journal = context.journal
 
     def start(self) -> None:
-        """Put the wrapper in place of ``__next__``."""
-        base: Any = sys.modules[_MODULE]._BaseDataLoaderIter
+        """Put the wrapper in place of ``__next__``, now or once the program has imported PyTorch's data loader."""
+        self._withdraw = when_imported(_MODULE, self._wrap)
+
+    def _wrap(self) -> None:
+        base: Any = getattr(sys.modules[_MODULE], "_BaseDataLoaderIter", None)
+        if base is None:
+            self._note = "This version of PyTorch has no _BaseDataLoaderIter: waits for data are not recorded."
+            return
         original = base.__next__
 
         @wraps(original)
@@ -79,6 +82,8 @@ class DataLoaderCollector:
 
     def stop(self) -> list[Path]:
         """Put the original back; everything is in the journal."""
+        if self._withdraw is not None:
+            self._withdraw()
         journal, self._journal = self._journal, None
         if self._base is not None and self._base.__next__ is self._wrapper:
             self._base.__next__ = self._original
@@ -101,12 +106,12 @@ class DataLoaderCollector:
         if journal is None:
             return
         self._waits += 1
-        name = f"enumerate(DataLoader)#{type(iterator).__name__}.__next__"
+        name, args = "DataLoader.__next__", {}
         try:
-            args = self._loader(iterator).args
+            loader = self._loader(iterator)
+            name, args = loader.name, loader.args
         except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
             self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
-            args = {}
         journal.span(name, "data", start_ns, end_ns, args)
 
     def _loader(self, iterator: object) -> _Loader:
@@ -126,4 +131,5 @@ class _Loader:
         self.facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in _FACTS.items()}
         self.facts["batch_size"] = plain(getattr(sampler, "batch_size", None))
         self.facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
+        self.name = f"DataLoader {number} ({self.facts['dataset']}).__next__"
         self.args = {"loader": number, "workers": self.facts["workers"], "batch_size": self.facts["batch_size"]}
