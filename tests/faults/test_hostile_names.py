@@ -1,0 +1,149 @@
+"""Names from a trace stay text in every output: nothing obeys, computes or runs them, and every file stays valid."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from stepscope.analyse.summary import Entry, MemoryPeak, summarise
+from stepscope.report.registry import FORMATS, select
+from stepscope.report.summary import render
+from stepscope.trace.losses import Loss
+
+from ..golden import hostile
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("results") / "made"
+    source = hostile.source()
+    paths = [path for output in select("all", pretty=True) for path in output.write(source, directory)]
+    return {path.name: path for path in paths}
+
+
+def test_every_format_writes_its_files(written: dict[str, Path]) -> None:
+    assert sorted(written) == [
+        "communication.json",
+        "op_statistic.csv",
+        "stepscope.db",
+        "trace.pftrace",
+        "trace_view.json",
+    ]
+    assert set(FORMATS) == {"csv", "json", "db", "trace", "pftrace"}
+
+
+def test_files_are_private_and_nothing_else_is_left(written: dict[str, Path]) -> None:
+    directory = written["stepscope.db"].parent
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()} == dict.fromkeys(written, 0o600)
+
+
+@pytest.mark.parametrize("name", ["communication.json", "trace_view.json"])
+def test_json_is_valid_for_the_strictest_reader(name: str, written: dict[str, Path]) -> None:
+    content = written[name].read_bytes()
+    assert orjson.loads(content) == json.loads(content)
+    # A terminal that shows the file obeys nothing in it.
+    controls = set(content.decode("utf-8")) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
+    assert not controls
+
+
+def test_json_results_give_the_names_back(written: dict[str, Path]) -> None:
+    document = json.loads(written["communication.json"].read_bytes())
+    assert set(document) == set(hostile.NAMES)
+    assert document[hostile.NAMES[0]] == {"inner": hostile.NAMES[0], "lone": "\\ud800", "nan": None}
+
+
+def test_trace_view_gives_the_names_back(written: dict[str, Path]) -> None:
+    document = json.loads(written["trace_view.json"].read_bytes())
+    assert set(hostile.NAMES) <= {event["name"] for event in document["traceEvents"]}
+    assert document["distributedInfo"] == {"rank": 3}
+    assert document["<b>bold</b> & &amp; | pipe | ` tick `"] == "<b>bold</b> & &amp; | pipe | ` tick `"
+
+
+def test_trace_view_numbers_are_no_trap(written: dict[str, Path]) -> None:
+    events = json.loads(written["trace_view.json"].read_bytes())["traceEvents"]
+    lanes = {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}
+    named = [(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"]
+    assert all(pid > 0 and tid > 0 for pid, tid in lanes)
+    assert sorted(named) == sorted(lanes)  # every lane has one name, and no two lanes have one number
+    for lane in lanes:
+        assert_nests([event for event in events if event["ph"] == "X" and (event["pid"], event["tid"]) == lane])
+
+
+def assert_nests(events: list[dict[str, object]]) -> None:
+    times = [(round(float(str(event["ts"])) * 1000), round(float(str(event["dur"])) * 1000)) for event in events]
+    stack: list[int] = []
+    for start, length in sorted(times, key=lambda time: (time[0], -time[1])):
+        while stack and stack[-1] <= start:
+            stack.pop()
+        assert not stack or start + length <= stack[-1]
+        stack.append(start + length)
+
+
+def test_csv_cells_are_not_formulas(written: dict[str, Path]) -> None:
+    content = written["op_statistic.csv"].read_bytes().decode("utf-8")
+    csv.field_size_limit(2_000_000)  # Python's own limit is below the megabyte of the longest name
+    rows = list(csv.reader(io.StringIO(content)))
+    assert rows[0] == ["Name", "Time(us)", "Shapes"]
+    assert len(rows) == len(hostile.NAMES) + 1 == content.count("\n")  # one line a row, whatever is in it
+    for name, row in zip(hostile.NAMES, rows[1:], strict=True):
+        assert not row[0].startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"))
+        assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in row[0])
+        if name[:1] in "=+-@\uff1d" and name:
+            assert row[0] == "'" + name
+    # Negative numbers are numbers.
+    assert [row[1] for row in rows[2:4]] == ["-1.000", "-2.000"]
+
+
+def test_database_holds_the_names_as_they_are(written: dict[str, Path]) -> None:
+    connection = sqlite3.connect(written["stepscope.db"])
+    try:
+        names = {name for (name,) in connection.execute("SELECT name FROM spans")}
+        assert set(hostile.NAMES) <= names
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        manifest = connection.execute("SELECT json FROM documents WHERE name = 'manifest'").fetchone()[0]
+        assert json.loads(manifest)["command"][-1] == "lone \\udc80 surrogate"
+        assert connection.execute("SELECT typeof(ts) FROM spans LIMIT 1").fetchone() == ("integer",)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize("name", hostile.NAMES, ids=lambda name: ascii(name)[:20])
+def test_terminal_obeys_nothing(name: str, width: int, encoding: str) -> None:
+    # Given a summary with the name in every place where text of the trace or the manifest is shown
+    place = replace(
+        summarise(hostile.source().tables),
+        operators=(Entry(name, "operator", 5, 1, 0.5),),
+        kernels=(Entry(name, "kernel", 5, 1, 0.5),),
+        devices=(name,),
+        memory=(MemoryPeak(name, 5, 6),),
+        losses=(Loss(name, 1, "data_loss", name, name), Loss(name, 1, "info", name, name)),
+        look_first=name,
+        on_device=True,
+    )
+    manifest = {"worker": name, "status": name, "steps": {"by": name}, "collectors": {"torch": {"version": name}}}
+    # When it is shown
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=width)
+    render(place, manifest, console)
+    console.file.flush()
+    shown = raw.getvalue().decode(encoding)
+    # Then nothing in it moves the cursor, changes the colour, hides or reorders text, and no line is too long
+    assert not {character for character in shown if ord(character) < 32 and character != "\n"}
+    assert not set(shown) & set("\u202e\u2028\u2029\x9b\x7f")
+    assert all(cell_len(line) <= width for line in shown.split("\n"))
+    assert shown.count("\n") < 100
+    # and what looks like markup is there as it is
+    if name.startswith("[bold red]"):
+        assert "[bold red]markup" in shown
