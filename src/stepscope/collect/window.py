@@ -225,6 +225,7 @@ class Window:
         return {
             "stepscope": stepscope.__version__,
             "status": self._status,
+            "worker": self.settings.worker,
             "rank": self.place.rank,
             "world_size": self.place.world_size,
             "local_rank": self.place.local_rank,
