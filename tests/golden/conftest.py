@@ -56,3 +56,15 @@ def tables_of(captures: dict[str, Path]) -> Callable[[str], Tables]:
 def trace_of(captures: dict[str, Path]) -> Callable[[str], oracle.Trace]:
     """Read a capture with the oracle, once."""
     return cache(lambda name: oracle.load(captures[name]))
+
+
+@pytest.fixture(scope="session")
+def steps_of(trace_of: Callable[[str], oracle.Trace]) -> Callable[[str], list[tuple[int, int, int, oracle.Measure]]]:
+    """Number, start, end and the oracle's measure of each step, once."""
+
+    @cache
+    def measure(name: str) -> list[tuple[int, int, int, oracle.Measure]]:
+        trace = trace_of(name)
+        return [(number, start, end, oracle.measure(trace, start, end)) for number, start, end in oracle.windows(trace)]
+
+    return measure

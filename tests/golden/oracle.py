@@ -48,6 +48,7 @@ class Trace:
     device: list[Event] = field(default_factory=list)
     threads: dict[tuple[str, str], list[Event]] = field(default_factory=lambda: defaultdict(list))
     steps: list[Event] = field(default_factory=list)
+    memory: list[tuple[int, str, int | None, int]] = field(default_factory=list)
 
     @property
     def host(self) -> Iterator[Event]:
@@ -64,7 +65,16 @@ def load(path: Path) -> Trace:
     for raw in document["traceEvents"]:
         if raw.get("ph") == "X" and raw.get("dur") is not None and raw["dur"] >= 0:
             _place(trace, _event(raw, base))
+        elif raw.get("name") == "[memory]":
+            trace.memory.append(_memory(raw, base))
     return trace
+
+
+def _memory(raw: dict[str, Any], base: int) -> tuple[int, str, int | None, int]:
+    """Return time, device, address (None in files of 2021) and bytes of a memory event."""
+    args = raw["args"]
+    device = f"{args['Device Type']}:{args['Device Id']}"
+    return base + int(Decimal(raw["ts"]) * 1000), device, args.get("Addr"), int(args["Bytes"])
 
 
 def _event(raw: dict[str, Any], base: int) -> Event:
@@ -125,26 +135,27 @@ def windows(trace: Trace) -> list[tuple[int, int, int]]:
     return [(0, min(event.start for event in everything), max(event.end for event in everything))]
 
 
-def split(trace: Trace, start: int, end: int) -> dict[str, int]:
-    """Return the ns of each part of the window: every moment goes to the first part that has something going on."""
-    parts = dict.fromkeys(PARTS, 0)
+@dataclass
+class Measure:
+    """A window of time: per part its disjoint share and the time it covers, in ns; when the first work begins."""
+
+    split: dict[str, int]
+    covered: dict[str, int]
+    first_work: int
+
+
+def measure(trace: Trace, start: int, end: int) -> Measure:
+    """Walk through the window: every moment goes to the first part that has something going on."""
+    split, covered = dict.fromkeys(PARTS, 0), dict.fromkeys(PARTS, 0)
+    first_work = end
     for begin, stop, active in _moments(_layers(trace, start, end)):
-        first = next(part for part in PARTS if part in active or part == "idle")
-        parts[first] += stop - begin
-    parts["idle"] = end - start - sum(parts[part] for part in PARTS[:-1])
-    return parts
-
-
-def covered(trace: Trace, start: int, end: int, part: str) -> int:
-    """Return the ns of the window that one part covers, whatever else goes on."""
-    return sum(stop - begin for begin, stop, active in _moments(_layers(trace, start, end)) if part in active)
-
-
-def first_work(trace: Trace, start: int, end: int) -> int:
-    """Return when the first work in the window begins; its end where there is none."""
-    work = {"computing", "communication", "copy"}
-    begins = [begin for begin, _, active in _moments(_layers(trace, start, end)) if active & work]
-    return min(begins, default=end)
+        split[next(part for part in PARTS if part in active)] += stop - begin
+        for part in active:
+            covered[part] += stop - begin
+        if active & {"computing", "communication", "copy"}:
+            first_work = min(first_work, begin)
+    split["idle"] = end - start - sum(split.values())
+    return Measure(split, covered, first_work)
 
 
 def _layers(trace: Trace, start: int, end: int) -> list[tuple[int, int, str]]:
@@ -232,6 +243,40 @@ def outer_totals(trace: Trace) -> int:
 def device_range(trace: Trace) -> tuple[int, int]:
     """Return the start of the first and the end of the last device work."""
     return min(event.start for event in trace.device), max(event.end for event in trace.device)
+
+
+# Memory
+
+
+def blocks(trace: Trace) -> list[tuple[int, int, int | None]]:
+    """Return when each block was taken, its bytes, and how long it was held (None: to the end), in order of time."""
+    found: list[tuple[int, int, int | None]] = []
+    held: dict[tuple[Any, ...], int] = {}
+    for at, device, address, size in sorted(trace.memory, key=lambda event: event[0]):
+        taken = held.pop((device, address), None) if address is not None else None
+        if size < 0 and taken is not None:
+            begin, bytes_, _ = found[taken]
+            found[taken] = (begin, bytes_, at - begin)
+        elif size > 0:
+            held[device, address] = len(found)
+            found.append((at, size, None))
+    return found
+
+
+# Communication
+
+
+def elapsed_by_step(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Return count and sum of the durations of the device's communication that begins in each step; -1 is outside."""
+    steps = windows(trace) if trace.steps else []
+    found: dict[int, tuple[int, int]] = {}
+    for event in trace.device:
+        if event.kind == "collective":
+            inside = [number for number, start, end in steps if start <= event.start < end]
+            number = inside[0] if inside else -1 if steps else 0
+            count, total = found.get(number, (0, 0))
+            found[number] = (count + 1, total + event.duration)
+    return found
 
 
 # From kernels to operators

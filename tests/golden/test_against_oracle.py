@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from stepscope.analyse.api_statistic import api_statistic
+from stepscope.analyse.communication import communication
 from stepscope.analyse.device_time import device_time
+from stepscope.analyse.memory import operator_memory
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
 from stepscope.analyse.step_trace_time import PARTS, split, step_trace_time
@@ -19,6 +21,7 @@ from .conftest import FILES
 
 Read = Callable[[str], Tables]
 Load = Callable[[str], oracle.Trace]
+Measure = Callable[[str], list[tuple[int, int, int, oracle.Measure]]]
 
 each = pytest.mark.parametrize("name", FILES)
 
@@ -28,31 +31,27 @@ def ns(us: float) -> int:
 
 
 @each
-def test_the_split_of_every_step(name: str, tables_of: Read, trace_of: Load) -> None:
-    result, trace = split(tables_of(name)), trace_of(name)
-    expected = oracle.windows(trace)
+def test_the_split_of_every_step(name: str, tables_of: Read, steps_of: Measure) -> None:
+    result = split(tables_of(name))
     windows = zip(
         result.windows.number.tolist(), result.windows.start.tolist(), result.windows.end.tolist(), strict=True
     )
-    assert list(windows) == expected
-    for place, (_, start, end) in enumerate(expected):
-        parts = {part: int(result.parts[part][place]) for part in PARTS}
-        assert parts == oracle.split(trace, start, end)
+    assert list(windows) == [step[:3] for step in steps_of(name)]
+    for place, (_, _, _, expected) in enumerate(steps_of(name)):
+        assert {part: int(result.parts[part][place]) for part in PARTS} == expected.split
 
 
 @each
-def test_the_columns_of_step_trace_time(name: str, tables_of: Read, trace_of: Load) -> None:
-    trace = trace_of(name)
+def test_the_columns_of_step_trace_time(name: str, tables_of: Read, steps_of: Measure) -> None:
     rows = step_trace_time(tables_of(name)).rows(named=True)
-    for row, (number, start, end) in zip(rows, oracle.windows(trace), strict=True):
-        parts = oracle.split(trace, start, end)
-        communication = oracle.covered(trace, start, end, "communication")
+    for row, (number, start, end, expected) in zip(rows, steps_of(name), strict=True):
+        exposed = expected.split["communication"]
         assert row["Step"] == number
-        assert ns(row["Computing"]) == oracle.covered(trace, start, end, "computing") == parts["computing"]
-        assert ns(row["Communication"]) == communication
-        assert ns(row["Overlapped"]) == communication - parts["communication"]
-        assert ns(row["Free"]) == end - start - parts["computing"] - parts["communication"]
-        assert ns(row["Preparing"]) == oracle.first_work(trace, start, end) - start
+        assert ns(row["Computing"]) == expected.covered["computing"] == expected.split["computing"]
+        assert ns(row["Communication"]) == expected.covered["communication"]
+        assert ns(row["Overlapped"]) == expected.covered["communication"] - exposed
+        assert ns(row["Free"]) == end - start - expected.split["computing"] - exposed
+        assert ns(row["Preparing"]) == expected.first_work - start
 
 
 @each
@@ -114,7 +113,7 @@ def test_busy_time_of_the_device(name: str, tables_of: Read, trace_of: Load) -> 
         assert frame.is_empty()
         return
     start, end = oracle.device_range(trace)
-    parts = oracle.split(trace, start, end)
+    parts = oracle.measure(trace, start, end).split
     row = frame.row(0, named=True)
     assert frame.height == 1
     assert ns(row["Range(us)"]) == end - start
@@ -122,3 +121,26 @@ def test_busy_time_of_the_device(name: str, tables_of: Read, trace_of: Load) -> 
     assert ns(row["Communication(Not Overlapped)(us)"]) == parts["communication"]
     assert ns(row["Copy(Not Overlapped)(us)"]) == parts["copy"]
     assert ns(row["Busy(us)"]) == parts["computing"] + parts["communication"] + parts["copy"]
+
+
+@pytest.mark.parametrize("name", ["v100_2021_no_workers", "h100_small_2025", "h100_large_2025", "mi300_ddp_2026"])
+def test_life_of_every_block_of_memory(name: str, tables_of: Read, trace_of: Load) -> None:
+    frame = operator_memory(tables_of(name))
+    held = [None if us is None else ns(us) for us in frame["Duration(us)"]]
+    taken = [int(time * 1000) for time in frame["Allocation Time(us)"]]
+    found = zip(taken, (int(size * 1024) for size in frame["Size(KB)"]), held, strict=True)
+    expected = oracle.blocks(trace_of(name))
+    assert len(expected) > 100
+    assert list(found) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["a100_nccl_2022", "v100_nccl_2022", "nccl_2023_rank0", "nccl_2023_rank1", "b200_2026"]
+)
+def test_communication_of_every_step(name: str, tables_of: Read, trace_of: Load) -> None:
+    document = communication(tables_of(name))
+    found = {}
+    for step, sorts in document.items():
+        total = sorts["collective"].pop("Total Op Info")["Communication Time Info"]["Elapse Time(ms)"]
+        found[int(step.removeprefix("step"))] = (len(sorts["collective"]), round(total * 1e6))
+    assert found == oracle.elapsed_by_step(trace_of(name))

@@ -35,7 +35,7 @@ def api_statistic(tables: Tables) -> pl.DataFrame:
         pl.col("name").cast(pl.String).alias("API Name"),
         us("total").alias("Time(us)"),
         pl.col("count").alias("Count"),
-        us("mean").round(3).alias("Avg(us)"),
+        us("mean").alias("Avg(us)"),
         us("least").alias("Min(us)"),
         us("most").alias("Max(us)"),
         pl.col("variance").round(3).alias("Variance"),

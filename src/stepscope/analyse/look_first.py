@@ -27,6 +27,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def _of_the_step(summary: Summary, share: float) -> str:
+    return f"{_percent(share)} of the {'step' if summary.steps.count else 'recording'}"
+
+
 def _nothing(summary: Summary) -> str | None:
     if summary.steps.total_ns:
         return None
@@ -37,7 +41,7 @@ def _data_wait(summary: Summary) -> str | None:
     share = _part(summary, "data wait")
     if share <= DATA_WAIT:
         return None
-    line = f"Data wait: training waits {_percent(share)} of the step for its next batch"
+    line = f"Data wait: training waits {_of_the_step(summary, share)} for its next batch"
     workers = summary.data_wait.workers
     if workers == 0:
         return f"{line}, which it loads itself (num_workers=0). Give the DataLoader workers: num_workers=4."
@@ -51,7 +55,7 @@ def _host_bound(summary: Summary) -> str | None:
     if not summary.on_device or share <= HOST_BOUND:
         return None
     return (
-        f"Launch-bound: the device idles {_percent(share)} of the step while the host prepares its work. "
+        f"Launch-bound: the device idles {_of_the_step(summary, share)} while the host prepares its work. "
         "Larger batches, torch.compile or CUDA graphs launch more work per call."
     )
 
@@ -61,7 +65,7 @@ def _communication(summary: Summary) -> str | None:
     if share <= COMMUNICATION:
         return None
     return (
-        f"Communication: {_percent(share)} of the step is communication that no computing hides. "
+        f"Communication: {_of_the_step(summary, share)} is communication that no computing hides. "
         "Overlap it with the backward pass, send less (larger local batch, lower precision), or look for a slow rank."
     )
 
@@ -71,7 +75,7 @@ def _copy(summary: Summary) -> str | None:
     if share <= COPY:
         return None
     return (
-        f"Copies: {_percent(share)} of the step is copying that no computing hides. "
+        f"Copies: {_of_the_step(summary, share)} is copying that no computing hides. "
         "Pin the host memory and copy with non_blocking=True, or keep the data on the device."
     )
 
@@ -81,7 +85,7 @@ def _garbage(summary: Summary) -> str | None:
     if share <= GARBAGE:
         return None
     return (
-        f"Garbage collection: Python's collector pauses {_percent(share)} of the step. "
+        f"Garbage collection: Python's collector pauses {_of_the_step(summary, share)}. "
         "Call gc.freeze() before the loop, or disable it and collect between epochs."
     )
 
@@ -91,7 +95,7 @@ def _nothing_runs(summary: Summary) -> str | None:
     if share <= NOTHING_RUNS:
         return None
     return (
-        f"Idle: for {_percent(share)} of the step nothing that was recorded runs. "
+        f"Idle: for {_of_the_step(summary, share)} nothing that was recorded runs. "
         "Record with Python stacks (with_stack=True) to see which code it is."
     )
 

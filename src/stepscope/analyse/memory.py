@@ -45,7 +45,8 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
     """Return one row per block taken, in order of time: by which operator, its size, and when it was given back.
 
     A block is given back by the next event of the same device and address if that frees memory. Blocks taken before the
-    recording are not listed; those still held at its end have no release. Sizes are in KB of 1024 bytes.
+    recording are not listed; those still held at its end have no release, nor any where the source gives no address
+    (PyTorch of 2021). Sizes are in KB of 1024 bytes.
     """
     names = tables["spans"].select(pl.col("id").alias("span"), "name")
     following = [
@@ -53,7 +54,7 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
         for name in ("ts", "bytes", "allocated", "reserved")
     ]
     events = tables["allocations"].sort("ts", maintain_order=True).with_columns(following)
-    freed = pl.col("next_bytes") < 0
+    freed = (pl.col("next_bytes") < 0) & pl.col("address").is_not_null()
     blocks = events.filter(pl.col("bytes") > 0).join(names, on="span", how="left", maintain_order="left")
     blocks = blocks.with_columns(
         pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "allocated", "reserved")

@@ -28,7 +28,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         pl.col("count").alias("Count"),
         us("total").alias("Total Time(us)"),
         us("least").alias("Min Time(us)"),
-        us("mean").round(3).alias("Avg Time(us)"),
+        us("mean").alias("Avg Time(us)"),
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
     )

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analyse import work as working
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, union
+from stepscope.analyse.units import us
 from stepscope.analyse.work import Windows, Work
 from stepscope.trace.tables import Tables
 
@@ -72,7 +73,7 @@ def step_trace_time(tables: Tables) -> pl.DataFrame:
         "Idle": parts["idle"],
     }
     frame = pl.DataFrame({"Step": windows.number, **columns})
-    return frame.with_columns(pl.col(name) / 1000 for name in columns)
+    return frame.with_columns(us(name) for name in columns)
 
 
 def _stage(communication: Intervals, windows: Windows) -> Times:

@@ -11,8 +11,12 @@ MEBIBYTE = 1024 * 1024
 
 
 def us(column: str) -> pl.Expr:
-    """Return integer nanoseconds as µs; the float nearest to the exact value, so that three decimals print exactly."""
-    return pl.col(column) / 1000
+    """Return integer nanoseconds as µs: the float nearest to the exact value, so that it prints with three decimals.
+
+    Polars divides by multiplying with the reciprocal, which is one unit in the last place off for one value in eight;
+    rounding puts that right.
+    """
+    return (pl.col(column) / 1000).round(3)
 
 
 def timestamp_us(column: str) -> pl.Expr:

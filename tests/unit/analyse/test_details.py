@@ -158,3 +158,10 @@ def test_operator_memory_pairs_a_block_with_its_release() -> None:
     assert [row["Name"] for row in rows] == ["aten::empty"] * 3
     assert (rows[0]["Allocation Total Allocated(MB)"], rows[0]["Release Total Allocated(MB)"]) == (2.0, 4.5)
     assert str(rows[0]["Release Time(us)"]) == f"{ORIGIN_US + 4}.500"
+
+
+def test_without_addresses_no_release_is_known() -> None:
+    rank = Rank()
+    for ts, size in ((1_000, 512), (2_000, -512)):
+        rank.add("allocations", ts=ORIGIN + ts, device="cpu", bytes=size)
+    assert operator_memory(rank.tables())["Release Time(us)"].to_list() == [None]
