@@ -64,7 +64,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         text = f"record {what} ({'on' if on else 'off'})"
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     parser.add_argument("--all", action="store_true", help="record all of these")
-    parser.add_argument("-q", "--quiet", action="store_true", help="compute the results, print nothing")
+    parser.add_argument("--later", action="store_true", help="do not compute the results now: `stepscope report` will")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="code", help="run code")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script and its arguments")
@@ -77,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     target.check()
     output = absolute(arguments.output)
     check_writable(output)
-    ending = _Ending(quiet=arguments.quiet)
+    ending = _Ending(quiet=arguments.quiet, later=arguments.later)
     # Python runs these in reverse: after the program's threads and its own atexit functions, the report; then the end.
     atexit.register(ending.die)
     atexit.register(ending.finish)
@@ -100,8 +101,9 @@ def execute(arguments: argparse.Namespace) -> int:
 class _Ending:
     """What is left to do when the program has ended."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, later: bool) -> None:
         self.automatic: Automatic | None = None
+        self._later = later
         self._quiet = quiet
         self._process = os.getpid()
         self._interrupted = False
@@ -128,7 +130,7 @@ class _Ending:
         speak = not self._quiet and find_place().rank == 0
         recorded = self.automatic.recorded
         if recorded is not None:
-            _report(recorded, speak=speak)
+            _report(recorded, speak=speak, later=self._later)
         elif speak:
             _say(_nothing_recorded(self.automatic))
 
@@ -138,23 +140,31 @@ class _Ending:
             program.die_of_interrupt()
 
 
-def _report(recorded: Recorded, *, speak: bool) -> None:
+def _report(recorded: Recorded, *, speak: bool, later: bool) -> None:
     """Compute the results of this rank; the first rank shows them and what to type next."""
     recorded.wait()
-    problems = [
-        f"{name}: {state['failed']}" for name, state in recorded.manifest["collectors"].items() if "failed" in state
-    ]
-    for problem in problems:
+    run = shlex.quote(str(recorded.path))
+    for problem in _problems(recorded):
         _say(f"Not recorded: {problem}.")
-    try:
-        failed = background.run_report(recorded.rank_path, *(() if speak else ("--quiet",)))
-    except OSError as error:
-        failed = 1
-        _say(f"The results were not computed: {error}.")
+    if not later:
+        _results(recorded.rank_path, quiet=not speak)
     if speak:
-        run = shlex.quote(str(recorded.path))
-        again = "try again" if failed else "again"
-        _say(f"Next: stepscope report {run}  ({again})\n                 stepscope export {run} --to trace")
+        _say(f"Next: stepscope report {run}")
+        _say(f"      stepscope export {run} --to pftrace")
+
+
+def _results(rank: Path, *, quiet: bool) -> None:
+    """Compute the results in a child process; what it cannot do, it says itself."""
+    try:
+        background.run_report(rank, *(["--quiet"] if quiet else []))
+    except OSError as error:
+        _say(f"The results were not computed: {error}.")
+
+
+def _problems(recorded: Recorded) -> list[str]:
+    """Return a line for each collector that failed."""
+    states = recorded.manifest["collectors"]
+    return [f"{name}: {state['failed']}" for name, state in states.items() if "failed" in state]
 
 
 def _nothing_recorded(automatic: Automatic) -> str:

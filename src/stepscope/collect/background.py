@@ -27,7 +27,8 @@ def report_command(rank: Path, *arguments: str) -> list[str]:
 def start_analysis(rank: Path) -> subprocess.Popen[bytes]:
     """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a session of its own.
 
-    It outlives this process, uses one core, and writes what it has to say to ``analysis.log``.
+    It outlives this process, uses one core, and writes what it has to say to ``analysis.log``. Somebody must wait for
+    it, on a thread of its own, because it is a child of this process.
 
     Raises:
         OSError: The process cannot be started.

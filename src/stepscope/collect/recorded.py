@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ class Recorded:
     def __init__(self, window: Window, analyse: str) -> None:
         self._window = window
         self._analyse = analyse
-        self._process: subprocess.Popen[bytes] | None = None
-        self._done = threading.Event()
-        _on_a_thread(self._complete)
+        self._failed = False
+        self._written = threading.Event()
+        self._analysed = threading.Event()
+        _on_a_thread(self._complete, "stepscope-settle", daemon=False)
 
     def __repr__(self) -> str:
         return f"Recorded({str(self.rank_path)!r})"
@@ -67,44 +69,51 @@ class Recorded:
         """Wait until the files are whole and the background analysis, if any, has ended.
 
         Args:
-            timeout: Seconds to wait at most for each of both.
+            timeout: Seconds to wait at most.
 
         Returns:
-            Whether both are done, and the analysis succeeded.
+            Whether both are done, and neither failed.
         """
-        if not self._done.wait(timeout):
-            return False
-        if self._process is None:
-            return self._analyse == "later"
-        try:
-            return self._process.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            return False
+        return self._analysed.wait(timeout) and not self._failed
 
     def open(self) -> Any:  # noqa: ANN401 - a stepscope.Run, which lives on a floor above this one
         """Wait until the files are whole and open the run; see :func:`stepscope.open`."""
-        self._window.wait()
+        self._written.wait()
         return importlib.import_module("stepscope").open(self.path)
 
     def _complete(self) -> None:
-        """Wait for the files, then start the analysis."""
+        """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""
+        process = None
         try:
             self._window.settle()
             if self._analyse == "background":
-                self._process = background.start_analysis(self.rank_path)
+                process = background.start_analysis(self.rank_path)
         except Exception as error:  # noqa: BLE001 - law 1: the capture is there; the manifest says what is not
-            self._window.note("analysis", one_line(error))
-        finally:
-            self._done.set()
+            self._fail(one_line(error))
+        self._written.set()
+        if process is None:
+            self._analysed.set()
+        else:
+            _on_a_thread(partial(self._wait_for, process), "stepscope-analysis", daemon=True)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for the analysis, which goes on without us where the interpreter ends first."""
+        code = process.wait()
+        if code:
+            self._fail(f"exit code {code}; see {background.LOG}")
+        self._analysed.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failed = True
+        self._window.note("analysis", reason)
 
 
-def _on_a_thread(work: Callable[[], None]) -> None:
-    """Run ``work`` beside the training; here and now where the interpreter is ending and waits for no more threads."""
-    if not threading.main_thread().is_alive():
-        work()
-        return
-    try:
-        # No daemon: the interpreter waits for it at its end, so that the file becomes whole.
-        threading.Thread(target=work, name="stepscope-settle", daemon=False).start()
-    except RuntimeError:
+def _on_a_thread(work: Callable[[], None], name: str, *, daemon: bool) -> None:
+    """Run ``work`` beside the training; here and now where the interpreter is ending and starts no more threads."""
+    if threading.main_thread().is_alive():
+        try:
+            threading.Thread(target=work, name=name, daemon=daemon).start()
+        except RuntimeError:
+            work()
+    elif not daemon:
         work()

@@ -98,7 +98,6 @@ class Window:
         self._notes: dict[str, Any] = {}
         self._cost: dict[str, int] = {}
         self._wall: dict[str, int] = {}
-        self._settled = threading.Event()
         self._lock = threading.Lock()
         self._parts = [_Part(collector) for collector in make_collectors()]
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
@@ -157,7 +156,7 @@ class Window:
     def finish(self, status: str, notes: Mapping[str, object]) -> None:
         """Close the window: collectors stop, the journal ends, the manifest says what there is.
 
-        Files that are still being written are waited for on a thread; :meth:`wait` waits for that thread.
+        Files may still be written when this returns: :meth:`settle` waits for them.
 
         Args:
             status: How the recording ended.
@@ -184,16 +183,11 @@ class Window:
         _remove_empty_run(self.directory, self._journal.path)
 
     def settle(self) -> None:
-        """Wait until every file is whole, then say in the manifest what could not be written."""
+        """Wait until every file is whole, then say in the manifest what could not be written. Runs on any thread."""
         for part in self._parts:
             if part.works and isinstance(part.collector, Settling):
                 part.attempt(part.collector.settle)
         self.write_manifest()
-        self._settled.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every file is whole; False after ``timeout`` seconds."""
-        return self._settled.wait(timeout)
 
     def count_loss(self, what: str, message: str) -> None:
         """Count a loss of the catalogue in the manifest, with a message."""

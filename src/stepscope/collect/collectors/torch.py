@@ -140,8 +140,9 @@ class TorchCollector:
     def _close(self, *, may_fork: bool) -> None:
         torch = sys.modules["torch"]
         if not _recording_here(torch, self._thread):
-            kineto, self._kineto = self._kineto, None
-            del kineto
+            if self._thread:  # makes torch forget the recording, so that the next one can start
+                self._kineto.stop_trace()
+            self._kineto = None
             message = "the recording belongs to another thread or was ended by another torch profiler; nothing is there"
             raise RuntimeError(message)
         self._kineto.stop_trace()

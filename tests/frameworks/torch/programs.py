@@ -1,0 +1,86 @@
+"""Running programs under stepscope and looking at what they left, without stepscope's readers of Kineto files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+#: A program that trains; steps, and what happens in one of them, come from its arguments.
+TRAINING = """
+import os, signal, sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+LOOP = (
+    TRAINING
+    + """
+for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
+    step()
+print("trained", number + 1)
+"""
+)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment without what a launcher, a terminal or a user set for it."""
+    drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "STEPSCOPE_RUN_ID", "NO_COLOR", "FORCE_COLOR", "KINETO_LOG_LEVEL")
+    kept = {key: value for key, value in os.environ.items() if key not in drop}
+    return {**kept, "OMP_NUM_THREADS": "1", **changes}
+
+
+def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python to its end and return what it said."""
+    options = {"env": environment(), "capture_output": True, "text": True, "timeout": 120, **options}
+    return subprocess.run([sys.executable, *map(str, arguments)], check=False, **options)
+
+
+def stepscope_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``stepscope run --later`` to its end and return what it said."""
+    return python("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
+
+
+def runs(output: Path) -> list[Path]:
+    """Return the runs below ``output``, oldest first."""
+    found = [path for path in output.iterdir() if path.is_dir()]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def manifest(run: Path, rank: int = 0) -> dict[str, Any]:
+    """Return a rank's manifest."""
+    loaded: dict[str, Any] = json.loads((run / f"rank{rank}" / "manifest.json").read_text())
+    return loaded
+
+
+def kineto(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """Return the events of a rank's Kineto file that last."""
+    document = json.loads((run / f"rank{rank}" / "capture" / "kineto_0.json").read_text())
+    return [event for event in document["traceEvents"] if event.get("ph") == "X"]
+
+
+def names(events: list[dict[str, Any]], category: str) -> Counter[str]:
+    """Count the names of the events of a category."""
+    return Counter(event["name"] for event in events if event.get("cat") == category)
+
+
+def kineto_steps(events: list[dict[str, Any]]) -> list[int]:
+    """Return the numbers of the steps marked in a Kineto file, in order of time."""
+    marks = [event for event in events if event["name"].startswith("ProfilerStep#")]
+    return [int(event["name"].split("#")[1]) for event in sorted(marks, key=lambda event: event["ts"])]

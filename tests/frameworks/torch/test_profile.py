@@ -1,0 +1,372 @@
+"""``stepscope.profile`` records what torch does, and changes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stepscope
+from stepscope.collect.recorded import Recorded
+from stepscope.errors import LifecycleError, UsageError
+from tests.frameworks.torch.programs import kineto, kineto_steps, manifest, names, runs
+from tests.unit.collect.reading import read_journal
+
+
+def train(steps: int, after: Callable[[], object] = lambda: None) -> nn.Module:
+    """Train a seeded net with dropout and return it."""
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        after()
+    return model
+
+
+def multiply(times: int) -> None:
+    factor = torch.ones(16, 16)
+    for _ in range(times):
+        factor.mm(factor)
+
+
+def on_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"output": tmp_path / "runs", "analyse": "later"}
+
+
+def only_run(output: Path) -> Path:
+    (run,) = runs(output)
+    return run
+
+
+def recorded(profile: stepscope.profile) -> Path:
+    """Wait for the only window of a profile and return its run."""
+    (window,) = profile.recorded
+    assert window.wait(30)
+    path: Path = window.path
+    return path
+
+
+def test_a_schedule_records_the_steps_it_names(options: dict[str, Any]) -> None:
+    # When
+    with stepscope.profile(schedule=stepscope.schedule(wait=1, warmup=1, active=3, repeat=1), **options) as profile:
+        train(8, profile.step)
+    # Then Kineto's own file and the journal agree on three steps
+    run = recorded(profile)
+    events = kineto(run)
+    assert kineto_steps(events) == [2, 3, 4]
+    journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
+    steps = journal.frames["steps"].to_dicts()
+    assert [(step["number"], step["source"]) for step in steps] == [(number, "declared") for number in (2, 3, 4)]
+    marks = sorted((event for event in events if event["name"].startswith("ProfilerStep")), key=lambda e: e["ts"])
+    for step, mark in zip(steps, marks, strict=True):
+        assert step["dur"] / 1000 == pytest.approx(mark["dur"], abs=500)
+    # and three steps' worth of operators are there: two layers each
+    assert names(events, "cpu_op")["aten::addmm"] == 6
+    assert names(events, "user_annotation")["Optimizer.step#Adam.step"] == 3
+
+
+def test_the_manifest_says_who_where_how_and_what_is_missing(options: dict[str, Any]) -> None:
+    with stepscope.profile(activities=["cpu", "cuda"], record_shapes=True, **options) as profile:
+        profile.add_metadata("learning rate", 0.1)
+        train(2, profile.step)
+    found = manifest(recorded(profile))
+    assert (found["status"], found["rank"], found["world_size"]) == ("complete", 0, 1)
+    assert found["options"]["record_shapes"] is True
+    assert found["steps"] == {"source": "declared", "by": "step()", "recorded": 2}
+    assert found["captures"] == ["capture/journal.ssj", "capture/kineto_0.json"]
+    assert found["collectors"]["torch"]["missing"].keys() == {"cuda"}
+    assert found["cost"]["stop_ns"] > 0
+    assert found["window"]["end_ns"] > found["window"]["start_ns"]
+    assert "environ" not in json.dumps(found).lower()
+
+
+def test_metadata_goes_into_every_window_from_then_on(options: dict[str, Any]) -> None:
+    stepscope.add_metadata("batch", 32)
+    stepscope.add_metadata_json("layers", "[1, 2]")
+    with stepscope.profile(**options) as profile:
+        profile.add_metadata("tensor", torch.ones(2))
+    journal = read_journal(recorded(profile) / "rank0" / "capture" / "journal.ssj")
+    found = dict(journal.frames["metadata"].select("key", "value").iter_rows())
+    assert found["batch"] == "32"
+    assert json.loads(found["layers"]) == [1, 2]
+    assert "Tensor" in found["tensor"]
+
+
+@pytest.mark.parametrize("text", ["{", "NaN", "", None, b"\xff"])
+def test_metadata_that_is_no_json_is_refused(text: Any) -> None:
+    with pytest.raises(UsageError, match="no JSON"):
+        stepscope.add_metadata_json("bad", text)
+
+
+def test_metadata_needs_a_text_for_a_key() -> None:
+    with pytest.raises(UsageError, match="must be a text"):
+        stepscope.add_metadata(3, 4)  # type: ignore[arg-type]
+
+
+def test_every_window_is_a_run_of_its_own(options: dict[str, Any]) -> None:
+    seen: list[Recorded] = []
+    schedule = stepscope.schedule(wait=1, warmup=1, active=2, repeat=2)
+    with stepscope.profile(schedule=schedule, on_trace_ready=seen.append, **options) as profile:
+        train(9, profile.step)
+    assert [window.wait(30) for window in seen] == [True, True]
+    assert len({window.path for window in seen}) == 2
+    assert [kineto_steps(kineto(window.path)) for window in seen] == [[2, 3], [6, 7]]
+    assert seen[0].rank_path == seen[0].path / "rank0"
+    assert seen[0].manifest["status"] == "complete"
+
+
+def test_windows_that_follow_each_other_without_a_pause(options: dict[str, Any]) -> None:
+    with stepscope.profile(schedule=stepscope.schedule(wait=0, warmup=0, active=2, repeat=3), **options) as profile:
+        train(6, profile.step)
+    assert [window.wait(30) for window in profile.recorded] == [True] * 3
+    assert [kineto_steps(kineto(window.path)) for window in profile.recorded] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_schedule_of_torch_works(options: dict[str, Any]) -> None:
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with stepscope.profile(activities=activities, schedule=schedule, **options) as profile:
+        train(4, profile.step)
+    assert kineto_steps(kineto(recorded(profile))) == [1]
+
+
+def test_training_that_ends_in_the_middle_of_a_window_keeps_its_steps(options: dict[str, Any]) -> None:
+    with stepscope.profile(schedule=stepscope.schedule(wait=0, warmup=1, active=9), **options) as profile:
+        train(4, profile.step)
+    run = recorded(profile)
+    assert kineto_steps(kineto(run))[:3] == [1, 2, 3]
+    assert manifest(run)["steps"]["recorded"] == 3
+    assert manifest(run)["losses"] == {"steps_not_recorded": 1}
+
+
+def test_training_that_ends_before_the_window_leaves_nothing(options: dict[str, Any]) -> None:
+    with stepscope.profile(schedule=stepscope.schedule(wait=1, warmup=3, active=1), **options) as profile:
+        train(2, profile.step)
+    assert profile.recorded == []
+    assert runs(options["output"]) == []
+    # and torch is free for the next one
+    with stepscope.profile(**options) as profile:
+        multiply(3)
+    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 3
+
+
+@pytest.mark.parametrize("brackets", [True, False])
+def test_the_decorator_records_every_call(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brackets: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    decorate = stepscope.profile(**options) if brackets else stepscope.profile
+
+    @decorate
+    def work(times: int) -> str:
+        """Multiply."""
+        multiply(times)
+        return "done"
+
+    assert (work.__name__, work.__doc__) == ("work", "Multiply.")
+    assert [work(2), work(3)] == ["done", "done"]
+    for thread in threading.enumerate():
+        if thread.name == "stepscope-settle":
+            thread.join()
+    output = options["output"] if brackets else tmp_path / "stepscope-runs"
+    assert [names(kineto(run), "cpu_op")["aten::mm"] for run in runs(output)] == [2, 3]
+
+
+def test_a_decorated_function_may_call_itself(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(**options)
+
+    @profile
+    def countdown(number: int) -> int:
+        multiply(1)
+        return countdown(number - 1) if number else 0
+
+    assert countdown(3) == 0
+    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 4
+
+
+def test_a_stopped_profile_starts_again_in_a_new_run(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(**options)
+    for _ in range(2):
+        profile.start()
+        profile.step()
+        assert profile.step_number == 1
+        profile.stop()
+    assert len({window.path for window in profile.recorded}) == 2
+
+
+ALL = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"), True)
+
+
+@pytest.mark.parametrize("switches", [{}, ALL], ids=["plain", "everything"])
+def test_training_has_the_same_result_to_the_last_bit(options: dict[str, Any], switches: dict[str, bool]) -> None:
+    expected = [parameter.clone() for parameter in train(6).parameters()]
+    state = torch.get_rng_state()
+    schedule = stepscope.schedule(wait=1, warmup=1, active=2, repeat=1)
+    with stepscope.profile(schedule=schedule, **switches, **options) as profile:
+        model = train(6, profile.step)
+    for parameter, wanted in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(parameter, wanted)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(kineto(recorded(profile))) > 0
+
+
+def test_every_switch_leaves_its_mark(options: dict[str, Any]) -> None:
+    with stepscope.profile(**ALL, **options) as profile:
+        train(2, profile.step)
+    run = recorded(profile)
+    events = kineto(run)
+    (addmm, *_) = [event for event in events if event["name"] == "aten::addmm"]
+    assert addmm["args"]["Input Dims"][:2] == [[16], [4, 8]]
+    assert names(events, "python_function")
+    assert any(name.startswith("nn.Module: Linear") for name in names(events, "python_function"))
+    text = (run / "rank0" / "capture" / "kineto_0.json").read_text()
+    assert '"[memory]"' in text
+    assert "Call stack" in text
+
+
+def test_training_on_another_thread_is_seen(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        on_a_thread(lambda: multiply(5))
+        multiply(2)
+    run = recorded(profile)
+    assert names(kineto(run), "cpu_op")["aten::mm"] == 7
+    assert len({event["tid"] for event in kineto(run) if event["name"] == "aten::mm"}) == 2
+    assert manifest(run)["collectors"]["torch"]["threads"] == "all"
+
+
+def test_start_and_stop_may_be_on_different_threads(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(**options)
+    on_a_thread(profile.start)
+    multiply(3)
+    profile.step()
+    on_a_thread(profile.stop)
+    run = recorded(profile)
+    assert names(kineto(run), "cpu_op")["aten::mm"] == 3
+    assert kineto_steps(kineto(run))[0] == 0
+
+
+def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, Any]) -> None:
+    # Given a recording of memory, which torch binds to the thread that starts it
+    profile = stepscope.profile(profile_memory=True, **options)
+    profile.start()
+    failures: list[LifecycleError] = []
+
+    def stop() -> None:
+        try:
+            profile.stop()
+        except LifecycleError as error:
+            failures.append(error)
+
+    # When another thread stops it, then that thread is told
+    on_a_thread(stop)
+    assert "on that thread only" in str(failures[0])
+    # and nothing is lost
+    multiply(2)
+    profile.stop()
+    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 2
+
+
+def test_memory_recorded_by_a_thread_that_is_gone_is_said_to_be_lost(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(profile_memory=True, **options)
+    on_a_thread(profile.start)
+    profile.step()
+    profile.stop()
+    found = manifest(recorded(profile))
+    assert "another thread" in found["collectors"]["torch"]["failed"]
+    assert found["steps"]["recorded"] == 1
+    # and the next profile works
+    with stepscope.profile(**options) as following:
+        multiply(1)
+    assert names(kineto(recorded(following)), "cpu_op")["aten::mm"] == 1
+
+
+def test_a_torch_profiler_that_records_already_keeps_its_events(options: dict[str, Any]) -> None:
+    # Given torch's own profiler at work
+    with torch.profiler.profile() as theirs:
+        multiply(2)
+        # When stepscope records inside of it
+        with stepscope.profile(**options) as profile:
+            multiply(3)
+            profile.step()
+        multiply(4)
+    # Then that one has all, ours says why it has no operators, and the rest of ours is there
+    assert {event.key: event.count for event in theirs.key_averages()}["aten::mm"] == 9
+    run = recorded(profile)
+    found = manifest(run)
+    assert "another torch profiler" in found["collectors"]["torch"]["unavailable"]
+    assert found["captures"] == ["capture/journal.ssj"]
+    assert read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"].height == 1
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_torch_profiler_that_starts_later_gets_its_events_and_ours_are_kept(
+    options: dict[str, Any], memory: bool
+) -> None:
+    with stepscope.profile(profile_memory=memory, **options) as profile:
+        multiply(2)
+        profile.step()
+        with torch.profiler.profile() as theirs:
+            multiply(3)
+        multiply(4)
+    assert {event.key: event.count for event in theirs.key_averages()}["aten::mm"] == 3
+    run = recorded(profile)
+    assert names(kineto(run), "cpu_op")["aten::mm"] == 2
+    assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
+
+
+def test_double_start_and_a_second_profile_are_refused_before_anything_happens(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        with pytest.raises(LifecycleError, match="already"):
+            profile.start()
+        with pytest.raises(LifecycleError, match="Another stepscope profile"):
+            stepscope.profile(**options).start()
+        multiply(2)
+    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 2
+    assert len(runs(options["output"])) == 1
+
+
+def test_calls_at_the_wrong_moment(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(**options)
+    with pytest.raises(LifecycleError, match=r"step\(\) was called before start\(\)"):
+        profile.step()
+    with pytest.raises(LifecycleError, match=r"stop\(\) was called before start\(\)"):
+        profile.stop()
+    profile.start()
+    profile.stop()
+    profile.stop()
+    with pytest.raises(LifecycleError, match=r"step\(\) was called after stop\(\)"):
+        profile.step()
+    assert len(profile.recorded) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [({"activities": ["gpu"]}, "Unknown activity"), ({"analyse": "now"}, "analyse='now'")],
+)
+def test_arguments_that_mean_nothing_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        stepscope.profile(**arguments)
+
+
+def test_names_that_break_json_elsewhere_stay_text(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile, stepscope.span('quote " back\\slash \n \ud800'):
+        multiply(1)
+    run = recorded(profile)
+    (span,) = read_journal(run / "rank0" / "capture" / "journal.ssj").spans
+    assert span["name"].startswith('quote " back\\slash')
