@@ -73,7 +73,7 @@ class HostCollector:
         hertz = context.options.counters_hz
         if hertz > 0:
             self._period_ns = int(1e9 / hertz)
-            self._sources = _sources(self._period_ns)
+            self._sources = sources(self._period_ns)
             self._read(perf_counter_ns(), self._sources)
 
     def start(self) -> None:
@@ -150,7 +150,7 @@ class HostCollector:
         return name, max(total - before, 0.0) / seconds if seconds > 0 else 0.0, unit
 
 
-def _sources(period_ns: int) -> list[_Source]:
+def sources(period_ns: int) -> list[_Source]:
     """Return what can be read, with how often."""
     import psutil
 

@@ -1,0 +1,56 @@
+"""Say what can be collected here, and why not what cannot.
+
+PyTorch is tried in a process of its own, which takes some seconds. Nothing is installed, changed or left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stepscope.collect.diagnosis import Check
+
+_MARKS = {"yes": ("✓", "green"), "partly": ("–", "yellow"), "no": ("✗", "red")}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb ``doctor``."""
+    parser = subparsers.add_parser(
+        "doctor", help="say what can be collected here, and why not what cannot", description=__doc__
+    )
+    options.add_output(parser)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the findings; 0 whatever they are."""
+    from stepscope.collect.diagnosis import diagnose
+
+    checks = diagnose(Path(arguments.output))
+    if arguments.json:
+        sys.stdout.write(json.dumps([check.describe() for check in checks], indent=2) + "\n")
+    else:
+        _show(checks, options.output_console())
+    return 0
+
+
+def _show(checks: list[Check], console: Console) -> None:
+    from rich.text import Text
+
+    from stepscope.report.text import printable
+
+    for check in checks:
+        mark, colour = _MARKS[check.state]
+        line = Text.assemble((f"{mark} ", colour), (f"{check.name:<22}", "bold"), printable(check.detail))
+        console.print(line, soft_wrap=not console.is_terminal)
+        if check.remedy:
+            console.print(Text(f"{'':<24}→ {printable(check.remedy)}", style="dim"), soft_wrap=not console.is_terminal)
