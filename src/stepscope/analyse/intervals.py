@@ -73,7 +73,7 @@ def unite(start: Times, end: Times) -> Intervals:
         start: Starts in ns.
         end: Ends in ns, none before its start.
     """
-    starts, ends = np.sort(start), np.sort(end)
+    starts, ends = np.sort(start, kind="stable"), np.sort(end, kind="stable")  # long sorted runs
     return _join(starts, ends, starts[1:] > ends[:-1])[1]
 
 
