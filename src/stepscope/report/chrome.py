@@ -49,6 +49,7 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "garbage": ("python_gc", "python_gc"),
     "overhead": ("overhead", "overhead"),
 }
+_STREAM = Argument("stream", "stream", "integer")
 #: How PyTorch names its range around a collective: ``nccl:all_reduce``, not ``c10d::allreduce_``.
 _BACKEND_RANGE = re.compile(r"\w+:(?!:)")
 #: Kineto's category (and name) of each kind of arrow.
@@ -130,6 +131,7 @@ def _name(what: str, pid: int, tid: int, **arguments: object) -> str:
 
 def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
     arguments = [(argument, chunk[argument.column]) for argument in OWN] + timeline.details.of(chunk["id"])
+    arguments.append((_STREAM, _waiting_streams(chunk, timeline)))
     columns = {f"a{place}": _argument(*each, timeline.details.texts) for place, each in enumerate(arguments)}
     frame = pl.DataFrame(
         {
@@ -181,6 +183,12 @@ def _category(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
     category = kind.replace_strict(host).zip_with(~on_device, kind.replace_strict(device))
     ranges = pl.Series([bool(_BACKEND_RANGE.match(name)) for name in timeline.names.texts], dtype=pl.Boolean)
     return category.set(ranges.gather(chunk["name"]) & (kind == "collective") & ~on_device, "user_annotation")
+
+
+def _waiting_streams(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
+    """Return the stream of waits on streams, which have no details; Kineto says it, and readers go by it."""
+    stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])
+    return stream.set(chunk["kind"] != "sync", None)
 
 
 def _us(column: str) -> pl.Expr:

@@ -49,6 +49,7 @@ class Lane:
         order: Place among all lanes.
         is_thread: Whether it is a host thread, which is a thread for the viewer too.
         on_device: Whether it is a device's: a stream or the annotations on one.
+        stream: Number of the stream it belongs to; None where there is none.
     """
 
     process: Process
@@ -57,6 +58,7 @@ class Lane:
     order: int
     is_thread: bool
     on_device: bool
+    stream: int | None = None
 
 
 class Places:
@@ -99,7 +101,7 @@ class Places:
         tid = self._thread(process, wanted if number == 0 and track["kind"] in ("thread", "stream") else None)
         name = track["name"] if number == 0 else f"{track['name']} ({number + 1})"
         is_thread = track["kind"] == "thread" and number == 0
-        return Lane(process, tid, name, next(self._lanes), is_thread, on_device=track["device"] != "cpu")
+        return Lane(process, tid, name, next(self._lanes), is_thread, track["device"] != "cpu", track["stream"])
 
     def steps_lane(self, number: int) -> Lane:
         """Return a new lane for steps."""
