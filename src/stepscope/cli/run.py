@@ -90,6 +90,9 @@ def execute(arguments: argparse.Namespace) -> int:
     ending.automatic.install()
     try:
         program.run(target)
+    except UsageError:
+        ending.automatic = None  # there was no program
+        raise
     except SystemExit as left:
         ending.leave(left.code)
         raise
@@ -126,7 +129,7 @@ class _Ending:
         """Close the recording, compute the results, print the summary and what to type next."""
         if self.automatic is None or os.getpid() != self._process:
             return
-        self.automatic.end(notes={"ended_by": "the end of the program"})
+        self.automatic.end()
         speak = not self._quiet and find_place().rank == 0
         recorded = self.automatic.recorded
         if recorded is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stepscope.collect.post_import import when_imported
 from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session import Session
+from stepscope.collect.session import AT_EXIT, Session
 from stepscope.collect.steps import OptimizerSteps, StepFinder
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 
@@ -79,11 +79,11 @@ class Automatic:
         """Wait for the program to import torch."""
         self._withdraw = when_imported("torch", self._torch_imported)
 
-    def end(self, status: str = COMPLETE, notes: dict[str, object] | None = None) -> None:
+    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording, whatever state it is in, and take everything out of the program again."""
         self._remove_hooks()
         if self._session is not None:
-            self._session.end(status, notes or {}, whole=self._selection.whole)
+            self._session.end(status, notes, whole=self._selection.whole)
 
     def _torch_imported(self) -> None:
         try:

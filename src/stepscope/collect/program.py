@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -63,10 +63,18 @@ def run(program: Program) -> None:
     """
     main = _new_main()
     find = {"script": _find_script, "module": _find_module, "code": _find_code}[program.kind]
-    try:
+    with _failures(UsageError):
         code = find(main, program)
+    with _failures():
         exec(code, vars(main))  # noqa: S102 - running the program is what we are for
-    except (SystemExit, UsageError):
+
+
+@contextlib.contextmanager
+def _failures(*but: type[Exception]) -> Iterator[None]:
+    """Turn what the program raises into ProgramFailed."""
+    try:
+        yield
+    except (SystemExit, *but):
         raise
     except BaseException as error:
         error.__traceback__ = _own_frames(error.__traceback__)
@@ -84,16 +92,16 @@ def _new_main() -> ModuleType:
 
 def _find_script(main: ModuleType, program: Program) -> CodeType:
     path = Path(program.target)
+    absolute = os.path.abspath(path)  # noqa: PTH100 - keeps links, as Python does
     sys.argv = [program.target, *program.arguments]
     if path.is_dir() or zipfile.is_zipfile(path):
-        _first_on_path(program.target)
-        spec = PathFinder.find_spec("__main__", [program.target])
+        _first_on_path(absolute)
+        spec = PathFinder.find_spec("__main__", [absolute])
         if spec is None:
             message = f"There is no __main__.py in {program.target}."
             raise UsageError(message, "Name the script itself.")
         return _describe(main, spec)
     _first_on_path(str(path.resolve().parent))
-    absolute = os.path.abspath(path)  # noqa: PTH100 - keeps links, as Python does
     loader = SourceFileLoader("__main__", absolute)
     vars(main).update(__file__=absolute, __loader__=loader, __package__=None)
     return compile(loader.get_data(absolute), absolute, "exec", dont_inherit=True)

@@ -24,6 +24,9 @@ _PATIENCE = 5.0
 
 _NO_NOTES: Mapping[str, object] = {}
 
+#: What the manifest says of a recording that nobody stopped.
+AT_EXIT: Mapping[str, object] = {"ended_by": "the end of the program"}
+
 #: The session that is running in this process.
 _running: Session | None = None
 _claim_lock = threading.Lock()
@@ -103,7 +106,6 @@ class Session:
         self.number = number
         _claim(self)
         self.running = True
-        atexit.register(self._at_exit)
         with self._exclusively():
             self._move(first)
             if self._problem is not None and self._window is None:
@@ -148,9 +150,6 @@ class Session:
         if self.recording and self._window is not None and not self.in_child:
             self._window.metadata(key, text)
 
-    def _at_exit(self) -> None:
-        self.end(COMPLETE, {"ended_by": "the end of the program"})
-
     def _terminate(self, deliver: Callable[[], None]) -> None:
         """SIGTERM has come: end, then let the signal do what it does. Runs in the main thread, at any moment."""
         if self._owner == threading.get_ident():
@@ -193,7 +192,6 @@ class Session:
             window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
         self._move(END, status, notes)
         self.running = False
-        atexit.unregister(self._at_exit)
         _release(self)
 
     def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
@@ -239,6 +237,13 @@ def remember_metadata(key: str, text: str) -> None:
     _metadata[key] = text
     if _running is not None:
         _running.metadata(key, text)
+
+
+@atexit.register
+def _end_at_exit() -> None:
+    """Close what the program has left open."""
+    if _running is not None:
+        _running.end(COMPLETE, AT_EXIT)
 
 
 def _claim(session: Session) -> None:

@@ -66,7 +66,7 @@ class StepFinder:
         self._counts[optimizer] += 1
         self._history.append(optimizer)
         self._absent = 0 if optimizer == self._closer else self._absent + 1
-        if learning or self._absent > _GONE:
+        if learning or self._closer is None or self._absent > _GONE:
             self._learn()
         return optimizer == self._closer
 

@@ -1,0 +1,76 @@
+"""Two real processes under torchrun: one directory, two ranks, and their collectives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.torch.programs import environment, kineto, kineto_steps, manifest, names, runs
+
+DDP = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+    seen = torch.ones(100) * number
+    dist.all_reduce(seen)
+    dist.broadcast(seen, 0)
+if dist.get_rank() == 0:
+    print("trained", int(seen[0]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("distributed")
+    (folder / "ddp.py").write_text(DDP)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _free_port()]
+    command += ["-m", "stepscope", "run", "--later", "--output", str(folder / "runs"), "--steps", "4:6"]
+    done = subprocess.run(
+        [*command, str(folder / "ddp.py")], env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained 18\n"
+    assert done.stderr.count("stepscope report") == 1
+    (found,) = runs(folder / "runs")
+    return found
+
+
+def _free_port() -> str:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_both_ranks_are_in_one_run(run: Path) -> None:
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    manifests = [manifest(run, rank) for rank in (0, 1)]
+    assert [found["rank"] for found in manifests] == [0, 1]
+    assert {found["world_size"] for found in manifests} == {2}
+    assert len({found["process"] for found in manifests}) == 2
+    assert os.getpid() not in {found["process"] for found in manifests}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_has_its_steps_and_collectives(run: Path, rank: int) -> None:
+    events = kineto(run, rank)
+    assert kineto_steps(events) == [4, 5, 6]
+    # DDP reduces its one bucket each step; the program reduces and broadcasts once more
+    counts = {name: count for name, count in names(events, "user_annotation").items() if name.startswith("gloo:")}
+    assert counts["gloo:broadcast"] == 3
+    assert counts["gloo:all_reduce"] == 6

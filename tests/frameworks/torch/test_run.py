@@ -1,0 +1,329 @@
+"""``stepscope run``: the program runs as under ``python``, and some of its steps are recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.torch.programs import (
+    LOOP,
+    TRAINING,
+    kineto,
+    kineto_steps,
+    manifest,
+    names,
+    python,
+    runs,
+    stepscope_run,
+)
+from tests.unit.collect.reading import read_journal
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: Path) -> None:
+    # When
+    done = stepscope_run(output, script(tmp_path, LOOP), "12", "--skip", "3")
+    # Then the script had its arguments, and standard output to itself
+    assert (done.returncode, done.stdout) == (0, "trained 12\n")
+    (run,) = runs(output)
+    assert run.name.startswith("train_")
+    assert f"stepscope report {run}" in done.stderr
+    assert "USDT" not in done.stderr
+    # and the default steps are there, found by the optimizer
+    assert kineto_steps(kineto(run)) == [5, 6, 7, 8, 9]
+    assert names(kineto(run), "cpu_op")["aten::addmm"] == 10
+    assert names(kineto(run), "user_annotation")["Optimizer.step#SGD.step"] == 5
+    found = manifest(run)
+    assert found["status"] == "complete"
+    assert found["steps"] == {
+        "source": "inferred",
+        "by": "optimizer step hooks",
+        "optimizers": ["SGD"],
+        "rule": "each step of the optimizer ends a training step",
+        "recorded": 5,
+    }
+    journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
+    assert journal.frames["steps"]["number"].to_list() == [5, 6, 7, 8, 9]
+    assert set(journal.frames["steps"]["source"]) == {"inferred"}
+    # and no step of torch's own ranges is torn: each lies within one step
+    events = kineto(run)
+    marks = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"].startswith("ProfilerStep")]
+    for event in events:
+        if event["name"].startswith("Optimizer"):
+            assert sum(begin <= event["ts"] and event["ts"] + event["dur"] <= end for begin, end in marks) == 1
+
+
+def test_the_files_are_the_users_alone(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, LOOP), umask=0)
+    assert done.returncode == 0
+    (run,) = runs(output)
+    for path in [output, run, *run.rglob("*")]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        (["--steps", "2:4"], [2, 3, 4]),
+        (["--steps", "7"], [7]),
+        (["--skip", "1", "--active", "2"], [1, 2]),
+        (["--skip", "0", "--active", "1", "--"], [0]),
+    ],
+)
+def test_the_steps_that_are_asked_for(tmp_path: Path, output: Path, options: list[str], steps: list[int]) -> None:
+    done = stepscope_run(output, *options, script(tmp_path, LOOP))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert kineto_steps(kineto(run)) == steps
+    # one backward a step: nothing of the steps around
+    assert names(kineto(run), "cpu_op")["AddmmBackward0"] == 2 * len(steps)
+
+
+def test_the_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
+    text = "import torch\nfor _ in range(3): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
+    done = stepscope_run(output, "--steps", "all", script(tmp_path, text))
+    assert done.returncode == 0
+    (run,) = runs(output)
+    assert names(kineto(run), "cpu_op")["aten::mm"] == 3
+    assert kineto_steps(kineto(run)) == [0]
+    assert manifest(run)["steps"] == {"source": "inferred", "by": "the whole program is one step", "recorded": 1}
+
+
+def test_a_module_and_code_run_as_under_python(tmp_path: Path, output: Path) -> None:
+    # Given a package whose module says how it is run
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    say = "import sys\nprint(__name__, sys.argv[1:], repr(sys.path[0]), __spec__ and __spec__.name, __package__)\n"
+    (package / "train.py").write_text(say)
+    (package / "__main__.py").write_text(say)
+    ways = [["-m", "project.train", "--epochs", "3"], ["-m", "project", "-q"], ["-c", say, "-m", "x"]]
+    for way in ways:
+        plain = python(*way, cwd=tmp_path)
+        ours = stepscope_run(output, *way, cwd=tmp_path)
+        assert (ours.returncode, ours.stdout) == (0, plain.stdout)
+    assert runs(output) == []
+
+
+INTROSPECTION = """
+import atexit, multiprocessing, pickle, sys, threading, time
+import __main__
+
+
+class Thing:
+    pass
+
+
+def work(number):
+    return Thing, number, __name__
+
+
+def late():
+    time.sleep(0.2)
+    print("thread")
+
+
+if __name__ == "__main__":
+    atexit.register(lambda: print("atexit", __main__.Thing is Thing))
+    print(pickle.loads(pickle.dumps(Thing)) is Thing, __main__.__dict__ is globals())
+    print(sys.argv, repr(sys.path[0]), __file__, __spec__, __package__, __cached__, type(__builtins__).__name__)
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print([(kind is Thing, number, name) for kind, number, name in pool.map(work, [1])])
+    threading.Thread(target=late).start()
+    print("end")
+"""
+
+
+def test_main_is_what_it_is_under_python(tmp_path: Path, output: Path) -> None:
+    # pickling, multiprocessing by fork and spawn, threads that outlive main, atexit: all as without us
+    path = script(tmp_path, INTROSPECTION)
+    plain = python(path, "a", "--b")
+    ours = stepscope_run(output, path, "a", "--b")
+    assert plain.returncode == 0
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout)
+
+
+def test_a_directory_with_a_main_runs(tmp_path: Path, output: Path) -> None:
+    (tmp_path / "app").mkdir()
+    script(
+        tmp_path / "app", "import helper, sys\nprint(helper.X, sys.argv, sys.path[0], __spec__.name)\n", "__main__.py"
+    )
+    script(tmp_path / "app", "X = 5\n", "helper.py")
+    plain = python("app", "1", cwd=tmp_path)
+    ours = stepscope_run(output, "app", "1", cwd=tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout)
+
+
+def test_gradient_accumulation_is_one_step_for_each_optimizer_step(tmp_path: Path, output: Path) -> None:
+    text = TRAINING + (
+        "for number in range(40):\n"
+        "    (model(torch.randn(4, 8)).square().mean() / 4).backward()\n"
+        "    if number % 4 == 3:\n"
+        "        optimizer.step(); optimizer.zero_grad()\n"
+    )
+    stepscope_run(output, "--steps", "3:4", script(tmp_path, text))
+    (run,) = runs(output)
+    assert kineto_steps(kineto(run)) == [3, 4]
+    assert names(kineto(run), "cpu_op")["aten::addmm"] == 2 * 4 * 2
+
+
+TWO_OPTIMIZERS = (
+    TRAINING
+    + """
+critic = nn.Linear(2, 1)
+second = torch.optim.Adam(critic.parameters())
+for number in range(30):
+    for _ in range(CRITIC_STEPS):
+        second.zero_grad()
+        critic(model(torch.randn(4, 8)).detach()).mean().backward()
+        second.step()
+    step()
+"""
+)
+
+
+@pytest.mark.parametrize(("critic_steps", "rule"), [(1, "equally often"), (5, "least often")])
+def test_two_optimizers_make_one_step(tmp_path: Path, output: Path, critic_steps: int, rule: str) -> None:
+    text = f"CRITIC_STEPS = {critic_steps}\n{TWO_OPTIMIZERS}"
+    done = stepscope_run(output, script(tmp_path, text))
+    (run,) = runs(output)
+    # Then each of five steps holds all of the critic's steps and one of the model's
+    counts = names(kineto(run), "user_annotation")
+    assert counts["Optimizer.step#SGD.step"] == 5, done.stderr
+    assert counts["Optimizer.step#Adam.step"] == 5 * critic_steps
+    assert kineto_steps(kineto(run)) == [5, 6, 7, 8, 9]
+    found = manifest(run)["steps"]
+    assert rule in found["rule"]
+    assert sorted(found["optimizers"]) == ["Adam", "SGD"]
+
+
+def test_schedulers_scalers_and_closures_still_work(tmp_path: Path, output: Path) -> None:
+    text = TRAINING + (
+        "import warnings; warnings.simplefilter('error')\n"
+        "import inspect, copy, pickle\n"
+        "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)\n"
+        "class Mine(torch.optim.SGD):\n"
+        "    def step(self, closure=None):\n"
+        "        return super().step(closure)\n"
+        "mine = Mine(model.parameters(), lr=0.01)\n"
+        "for number in range(12):\n"
+        "    step(); scheduler.step()\n"
+        "    mine.step(lambda: (mine.zero_grad(), model(torch.randn(4, 8)).mean())[1])\n"
+        "print(inspect.signature(optimizer.step), type(copy.deepcopy(mine)).__name__)\n"
+        "print(len(pickle.loads(pickle.dumps(mine)).param_groups), scheduler.get_last_lr()[0] < 1e-6)\n"
+    )
+    path = script(tmp_path, text)
+    plain, ours = python(path), stepscope_run(output, "--active", "2", path)
+    assert plain.returncode == 0, plain.stderr
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    (run,) = runs(output)
+    assert names(kineto(run), "cpu_op")["aten::randn"] == 4
+
+
+def test_a_compiled_step_is_compiled_as_before(tmp_path: Path, output: Path) -> None:
+    # Given a program that insists on compiling the optimizer's step in one graph
+    text = TRAINING + (
+        "update = torch.compile(lambda: optimizer.step(), fullgraph=True, backend='eager')\n"
+        "for number in range(12):\n"
+        "    optimizer.zero_grad(); model(torch.randn(4, 8)).square().mean().backward(); update()\n"
+        "print('trained')\n"
+    )
+    path = script(tmp_path, text)
+    plain, ours = python(path), stepscope_run(output, path)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
+
+
+LOADER = (
+    TRAINING
+    + """
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.randn(64, 8))
+    for epoch in range(2):
+        for (batch,) in DataLoader(data, batch_size=8, num_workers=2):
+            step()
+    print("trained")
+"""
+)
+
+
+def test_a_loader_with_workers(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--steps", "9:12", script(tmp_path, LOADER))
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(output)
+    assert kineto_steps(kineto(run)) == [9, 10, 11, 12]
+    waits = [span for span in read_journal(run / "rank0" / "capture" / "journal.ssj").spans if span["kind"] == "data"]
+    assert len(waits) == 4
+    assert manifest(run)["collectors"]["dataloader"]["loaders"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("print('no torch')", "did not import torch"),
+        ("import torch\ntorch.ones(2)", "--steps all"),
+        (LOOP.replace("20", "3"), "ended after 3 training steps"),
+    ],
+    ids=["no torch", "no step", "too few steps"],
+)
+def test_a_program_without_the_steps_says_how_to_go_on(tmp_path: Path, output: Path, text: str, advice: str) -> None:
+    done = stepscope_run(output, script(tmp_path, text))
+    assert done.returncode == 0
+    assert advice in done.stderr
+    assert "Traceback" not in done.stderr
+    assert runs(output) == []
+
+
+def test_a_program_that_ends_in_the_window_keeps_what_there_is(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, LOOP), "8")
+    assert done.returncode == 0
+    (run,) = runs(output)
+    assert kineto_steps(kineto(run))[:3] == [5, 6, 7]
+    assert manifest(run)["losses"] == {"steps_not_recorded": 1}
+
+
+def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Path) -> None:
+    text = TRAINING + (
+        "import stepscope\n"
+        "step(); step()\n"
+        f"with stepscope.profile(output={str(output)!r}, analyse='later') as profile:\n"
+        "    for _ in range(3): step(); profile.step()\n"
+    )
+    done = stepscope_run(output, "--skip", "1", script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    first, second = runs(output)
+    assert manifest(first)["ended_by"] == "the program's own stepscope.profile"
+    assert kineto_steps(kineto(first))[0] == 1
+    assert kineto_steps(kineto(second))[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--active", "0", "x.py"],
+        ["--steps", "1:2", "--skip", "1", "x.py"],
+        ["missing.py"],
+        ["-m", "no.such.module"],
+    ],
+)
+def test_what_cannot_be_run_is_said_in_one_line(tmp_path: Path, output: Path, arguments: list[str]) -> None:
+    script(tmp_path, "", "x.py")
+    done = stepscope_run(output, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("stepscope: ")
