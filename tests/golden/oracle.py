@@ -245,6 +245,30 @@ def device_range(trace: Trace) -> tuple[int, int]:
     return min(event.start for event in trace.device), max(event.end for event in trace.device)
 
 
+# Every piece of device work
+
+
+def pieces(trace: Trace) -> list[tuple[int, int, str, str, int | None]]:
+    """Return start, duration, name, kind and step of each piece of device work."""
+    steps = windows(trace) if trace.steps else []
+    found = []
+    for event in trace.device:
+        numbers = [number for number, start, end in steps if start <= event.start < end]
+        found.append((event.start, event.duration, event.name, event.kind, numbers[0] if numbers else None))
+    return found
+
+
+def waits(trace: Trace) -> list[tuple[int, int]]:
+    """Return start of each piece of device work and how long its stream had nothing before it, in order."""
+    found = []
+    latest: dict[tuple[str, str], int] = {}
+    for event in sorted(trace.device, key=lambda event: event.start):
+        before = latest.get(event.place, event.start)
+        found.append((event.start, max(0, event.start - before)))
+        latest[event.place] = max(before, event.end)
+    return sorted(found)
+
+
 # Memory
 
 

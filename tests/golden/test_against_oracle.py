@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from stepscope.analyse.api_statistic import api_statistic
 from stepscope.analyse.communication import communication
 from stepscope.analyse.device_time import device_time
+from stepscope.analyse.kernel_details import kernel_details
 from stepscope.analyse.memory import operator_memory
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
@@ -69,6 +70,18 @@ def test_time_by_kernel_name(name: str, tables_of: Read, trace_of: Load) -> None
 def _over_devices(rows: list[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
     counts, totals, least, most = zip(*rows, strict=True)
     return sum(counts), sum(totals), min(least), max(most)
+
+
+@each
+def test_every_piece_of_device_work(name: str, tables_of: Read, trace_of: Load) -> None:
+    trace, frame = trace_of(name), kernel_details(tables_of(name))
+    if not trace.device:
+        assert (frame["Device_id"] == "cpu").all()
+        return
+    columns = ("Start Time(us)", "Duration(us)", "Name", "Type", "Step ID", "Wait Time(us)")
+    rows = [(int(start * 1000), ns(dur), *more, ns(wait)) for start, dur, *more, wait in frame.select(columns).rows()]
+    assert Counter(row[:5] for row in rows) == Counter(oracle.pieces(trace))
+    assert sorted((row[0], row[5]) for row in rows) == oracle.waits(trace)
 
 
 @each

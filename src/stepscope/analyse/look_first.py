@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from stepscope.analyse.summary import Summary
 
 DATA_WAIT, HOST_BOUND, COMMUNICATION, COPY, GARBAGE, NOTHING_RUNS = 0.15, 0.30, 0.20, 0.10, 0.03, 0.30
+#: Kernels of templates have names of a thousand characters; the line shows so many of them.
+NAME_LENGTH = 80
 
 
 def look_first(summary: Summary) -> str:
@@ -103,7 +105,9 @@ def _nothing_runs(summary: Summary) -> str | None:
 def _top(summary: Summary) -> str:
     for entries, what in ((summary.kernels, "device work"), (summary.operators, "operators' self time")):
         if entries:
-            return f"{entries[0].name}: {_percent(entries[0].share)} of the {what} in {entries[0].count} calls."
+            name = entries[0].name
+            name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+            return f"{name}: {_percent(entries[0].share)} of the {what} in {entries[0].count} calls."
     return "No operator and no device work was recorded; the steps hold nothing to improve."
 
 

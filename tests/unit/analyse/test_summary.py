@@ -129,3 +129,8 @@ def test_garbage_and_hosts_have_rules_of_their_own() -> None:
     assert look_first.look_first(paused).startswith("Garbage collection: Python's collector pauses 3 %")
     on_host = replace(with_shares(host_only=0.9), on_device=False, kernels=())
     assert look_first.look_first(on_host).startswith("aten::mm: 100 % of the operators' self time")
+
+
+def test_a_long_name_is_cut() -> None:
+    long = replace(with_shares(), kernels=(Entry("x" * 2000, "kernel", 1, 1, 1.0),))
+    assert look_first.look_first(long) == f"{'x' * 79}…: 100 % of the device work in 1 calls."
