@@ -158,7 +158,8 @@ def _arrows(tables: Tables, slices: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     ends = slices.lazy().select("id", "ts").with_row_index("row").filter(pl.col("id").is_not_null())
     origin = ends.select(pl.col("id").alias("from"), pl.col("row").alias("origin"), pl.col("ts").alias("begin"))
     target = ends.select(pl.col("id").alias("to"), pl.col("row").alias("target"), pl.col("ts").alias("end"))
-    joined = flows.lazy().join(origin, on="from").join(target, on="to").filter(pl.col("begin") < pl.col("end"))
+    begun = flows.lazy().join(origin, on="from", maintain_order="left")
+    joined = begun.join(target, on="to", maintain_order="left").filter(pl.col("begin") < pl.col("end"))
     arrows = joined.select("origin", "target", "kind").collect()
     return arrows, len(flows) - len(arrows)
 

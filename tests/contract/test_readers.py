@@ -1,0 +1,153 @@
+"""Every reader keeps the contract: complete tables, one-line errors, every loss counted, whatever the file."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from stepscope import read
+from stepscope.collect.journal import Journal
+from stepscope.errors import InputError, UsageError
+from stepscope.read import read_files
+from stepscope.read.sniff import identify
+from stepscope.trace.schema import TABLES
+from stepscope.trace.tables import Frames, conform
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+def a_journal(directory: Path) -> Path:
+    journal = Journal(directory / "journal.ssj")
+    for i in range(200):
+        journal.span(f"span {i % 7}", "annotation", i * 100, i * 100 + 50, {"i": i})
+        if i % 40 == 0:
+            journal.step(i // 40, i * 100, i * 100 + 4_000, "declared")
+            journal.flush()
+    journal.counter("loss", 0.5)
+    journal.close()
+    return journal.path
+
+
+def a_kineto_trace(directory: Path) -> Path:
+    path = directory / "trace.json"
+    path.write_bytes(gzip.decompress((DATA / "kineto" / "cuda_event_sync.json.gz").read_bytes()))
+    return path
+
+
+#: A small file of every format, by the format's name.
+SAMPLES: dict[str, Callable[[Path], Path]] = {"journal": a_journal, "kineto": a_kineto_trace}
+
+
+@pytest.fixture(params=SAMPLES)
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return SAMPLES[request.param](tmp_path)
+
+
+def check(frames: Frames) -> None:
+    """What holds for the tables of any file."""
+    assert list(frames) == list(TABLES)
+    for name, frame in frames.items():
+        assert conform(name, frame).equals(frame), name
+    spans, tracks = frames["spans"], frames["tracks"]
+    assert spans["id"].to_list() == list(range(spans.height))
+    assert set(spans["track"]) | set(frames["counters"]["track"]) <= set(tracks["id"])
+    assert tracks["id"].is_unique().all()
+    assert (spans["dur"] >= 0).all()
+    assert set(spans["parent"].drop_nulls()) <= set(spans["id"])
+    for name in ("kernels", "operators", "collectives", "arguments"):
+        assert set(frames[name]["span"]) <= set(spans["id"]), name
+    children = spans.filter(pl.col("parent").is_not_null()).join(
+        spans.select(parent="id", start="ts", end=pl.col("ts") + pl.col("dur"), above="depth"), on="parent"
+    )
+    inside = (pl.col("start") <= pl.col("ts")) & (pl.col("ts") + pl.col("dur") <= pl.col("end"))
+    assert children.filter(~inside | (pl.col("depth") != pl.col("above") + 1)).is_empty()
+
+
+def attempt(path: Path) -> Frames | None:
+    """Read a file that may be damaged: tables that hold, or an error of ours in one line."""
+    try:
+        frames = read_files([path])
+    except InputError as error:
+        assert str(error).count("\n") == 0
+        assert str(path.name) in str(error)
+        return None
+    check(frames)
+    return frames
+
+
+def test_every_reader_is_tested() -> None:
+    assert set(SAMPLES) == set(read._READERS)
+
+
+def test_a_sound_file(sample: Path) -> None:
+    frames = read_files([sample])
+    check(frames)
+    assert frames["spans"].height > 30
+    assert frames["losses"].filter(pl.col("severity") != "info").is_empty()
+    assert identify(sample).format in read._READERS
+
+
+def test_the_same_file_gives_the_same_tables(sample: Path) -> None:
+    one, other = read_files([sample]), read_files([sample])
+    assert all(one[name].equals(other[name]) for name in TABLES)
+
+
+def test_rank_and_host_can_be_told(sample: Path) -> None:
+    frames = read_files([sample], rank=5, host="node-9")
+    assert set(frames["tracks"]["rank"]) == {5}
+    assert set(frames["tracks"]["host"].cast(pl.String)) == {"node-9"}
+
+
+def test_progress_grows_to_the_size_of_the_file(sample: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    read_files([sample], progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (sample.stat().st_size, sample.stat().st_size)
+    assert calls == sorted(calls)
+
+
+def test_two_files_of_one_rank_lie_on_one_time_line(tmp_path: Path) -> None:
+    paths = [make(tmp_path) for make in SAMPLES.values()]
+    frames = read_files(paths)
+    check(frames)
+    assert frames["spans"].height == sum(read_files([path])["spans"].height for path in paths)
+
+
+def test_cut_anywhere(sample: Path, tmp_path: Path) -> None:
+    content = sample.read_bytes()
+    whole = read_files([sample])["spans"].height
+    path = tmp_path / f"cut{sample.suffix}"
+    random_lengths = random.Random(1).sample(range(len(content)), 40)
+    for length in sorted([0, 1, 5, len(content) - 1, *random_lengths]):
+        path.write_bytes(content[:length])
+        frames = attempt(path)
+        if frames is not None:
+            assert frames["spans"].height <= whole
+            assert frames["losses"].height or length > len(content) - 3
+
+
+def test_random_damage(sample: Path, tmp_path: Path) -> None:
+    content = sample.read_bytes()
+    path = tmp_path / f"damaged{sample.suffix}"
+    chance = random.Random(2)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(chance.randint(1, 5)):
+            start = chance.randrange(len(damaged))
+            damaged[start : start + chance.randint(0, 8)] = chance.randbytes(chance.randint(0, 8))
+        path.write_bytes(damaged)
+        attempt(path)
+
+
+def test_what_cannot_be_read_is_one_line(sample: Path, tmp_path: Path) -> None:
+    (tmp_path / f"directory{sample.suffix}").mkdir()
+    os.mkfifo(tmp_path / f"pipe{sample.suffix}")
+    for name in ("directory", "pipe", "absent"):
+        assert attempt(tmp_path / f"{name}{sample.suffix}") is None
+    with pytest.raises(UsageError, match="No file to read"):
+        read_files([])
