@@ -89,16 +89,11 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     ending.automatic.install()
     try:
-        program.run(target)
+        error = program.run(target)
     except UsageError:
         ending.automatic = None  # there was no program
         raise
-    except SystemExit as left:
-        ending.leave(left.code)
-        raise
-    except program.ProgramFailed as failed:
-        return ending.fail(failed.__cause__)
-    return 0
+    return 0 if error is None else ending.fail(error)
 
 
 class _Ending:
@@ -111,19 +106,15 @@ class _Ending:
         self._process = os.getpid()
         self._interrupted = False
 
-    def fail(self, error: BaseException | None) -> int:
-        """The program ended with ``error``: close the recording and do what Python does then."""
-        if error is None:
-            return 1
-        if self.automatic is not None and os.getpid() == self._process:
+    def fail(self, error: BaseException) -> int:
+        """The program raised ``error``: close the recording, and do what Python does then."""
+        wrong = not isinstance(error, SystemExit) or error.code not in (None, 0)
+        if wrong and self.automatic is not None and os.getpid() == self._process:
             self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": type(error).__name__})
+        if isinstance(error, SystemExit):
+            raise error
         self._interrupted = isinstance(error, KeyboardInterrupt)
         return program.report_failure(error)
-
-    def leave(self, code: object) -> None:
-        """The program called ``sys.exit``: with anything but success the recording says so."""
-        if code not in (None, 0) and self.automatic is not None and os.getpid() == self._process:
-            self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": "SystemExit"})
 
     def finish(self) -> None:
         """Close the recording, compute the results, print the summary and what to type next."""

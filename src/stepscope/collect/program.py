@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -49,36 +49,28 @@ class Program:
         return "code" if self.kind == "code" else Path(self.target).stem
 
 
-class ProgramFailed(Exception):
-    """The program ended with an exception that nobody caught; ``__cause__`` is that exception."""
-
-
-def run(program: Program) -> None:
+def run(program: Program) -> BaseException | None:
     """Run ``program`` as ``__main__``, with ``sys.argv`` and ``sys.path`` as under ``python``.
 
+    Returns:
+        What the program raised and nobody caught, also ``SystemExit``; its traceback shows the program's frames only.
+
     Raises:
-        SystemExit: The program called ``sys.exit``.
-        ProgramFailed: It raised something else; the traceback shows its own frames only.
         UsageError: There is no such module.
     """
     main = _new_main()
     find = {"script": _find_script, "module": _find_module, "code": _find_code}[program.kind]
-    with _failures(UsageError):
-        code = find(main, program)
-    with _failures():
-        exec(code, vars(main))  # noqa: S102 - running the program is what we are for
-
-
-@contextlib.contextmanager
-def _failures(*but: type[Exception]) -> Iterator[None]:
-    """Turn what the program raises into ProgramFailed."""
     try:
-        yield
-    except (SystemExit, *but):
+        code = find(main, program)
+    except UsageError:
         raise
-    except BaseException as error:
-        error.__traceback__ = _own_frames(error.__traceback__)
-        raise ProgramFailed from error
+    except BaseException as error:  # noqa: BLE001 - a syntax error, or what a package raises; the caller reports it
+        return error.with_traceback(_own_frames(error.__traceback__))
+    try:
+        exec(code, vars(main))  # noqa: S102 - running the program is what we are for
+    except BaseException as error:  # noqa: BLE001 - it is the program's; the caller reports it as Python does
+        return error.with_traceback(_own_frames(error.__traceback__))
+    return None
 
 
 def _new_main() -> ModuleType:
@@ -170,7 +162,11 @@ def report_failure(error: BaseException) -> int:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException:  # noqa: BLE001 - the program's own hook is broken; Python then shows the exception itself
+    except BaseException as broken:  # noqa: BLE001 - the program's own hook is broken: Python then shows both
+        broken.__traceback__ = _own_frames(broken.__traceback__)
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(broken), broken, broken.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
     return 1
 

@@ -1,0 +1,237 @@
+"""However a program ends: it ends as under ``python``, and what was recorded until then is there."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepscope.run import Run
+from tests.frameworks.torch.programs import (
+    TRAINING,
+    environment,
+    kineto,
+    kineto_steps,
+    manifest,
+    python,
+    runs,
+    stepscope_run,
+)
+from tests.unit.collect.reading import read_journal
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+#: A program without torch (nothing to record) → each must end like this under python.
+ENDINGS = {
+    "nothing": "pass",
+    "sys.exit()": "sys.exit()",
+    "sys.exit(3)": "sys.exit(3)",
+    "sys.exit('words')": "sys.exit('words')",
+    "raise SystemExit": "raise SystemExit(4)",
+    "os._exit": "os._exit(7)",
+    "exception": "def inner(): raise ValueError('mine')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    inner()",
+    "syntax error": "print('half'",
+    "exception group": "raise ExceptionGroup('several', [ValueError(1), KeyError(2)])",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+    "terminated, handled": (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); os.kill(os.getpid(), signal.SIGTERM)"
+    ),
+    "interrupted": "raise KeyboardInterrupt",
+    "interrupted by signal": "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
+    "own excepthook": "sys.excepthook = lambda kind, *_: print('hook', kind.__name__)\nraise KeyError(1)",
+    "broken excepthook": "sys.excepthook = lambda *_: 1 / 0\nraise KeyError(1)",
+    "broken pipe": "raise BrokenPipeError('mine')",
+    "stepscope's own error": "import stepscope\nstepscope.profile(activities=['gpu'])",
+    "atexit": "import atexit; atexit.register(print, 'late'); sys.exit(2)",
+    "exception in atexit": "import atexit; atexit.register(lambda: 1 / 0)",
+}
+
+
+def without_addresses(text: str) -> str:
+    return re.sub("0x[0-9a-f]+", "0x…", text)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_program_ends_as_under_python(tmp_path: Path, output: Path, ending: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import os, signal, sys, time\nprint('begun', flush=True)\n{ENDINGS[ending]}\n")
+    plain, ours = python(path), stepscope_run(output, "-q", path)
+    # Then exit code (or signal) and both streams are the same, tracebacks included
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
+    assert without_addresses(ours.stderr) == without_addresses(plain.stderr)
+
+
+RECORDING = (
+    TRAINING
+    + """
+import stepscope
+for number in range(30):
+    with stepscope.span("batch", number=number):
+        step()
+    if number == 6:
+        print("now", flush=True)
+        END
+"""
+)
+
+
+def start(output: Path, path: Path, end: str, *options: str) -> subprocess.Popen[str]:
+    """Start a program that says ``now`` in the middle of a window (steps 5 to 14) and then does ``end``."""
+    path.write_text(RECORDING.replace("END", end.replace("\n", "\n        ")))
+    command = [sys.executable, "-m", "stepscope", "run", "--later", "--output", str(output), "--active", "10", *options]
+    process = subprocess.Popen(
+        [*command, str(path)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    return process
+
+
+def journal_steps(run: Path) -> list[int]:
+    steps: list[int] = read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"]["number"].to_list()
+    return steps
+
+
+WAIT = "import time; time.sleep(1.2); open(sys.argv[0] + '.waiting', 'w').close(); time.sleep(60)"
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path: Path, output: Path) -> None:
+    # Given a program that has been recording for more than the time between two blocks
+    path = tmp_path / "train.py"
+    process = start(output, path, WAIT)
+    wait_for(path.with_name("train.py.waiting"))
+    # When it is killed
+    process.kill()
+    process.communicate(timeout=30)
+    # Then everything up to the last block is there, and the run says how it ended
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "recording"
+    assert journal_steps(run) == [5, 6]
+    assert "ended_abruptly" in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
+
+
+def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(tmp_path: Path, output: Path) -> None:
+    path = tmp_path / "train.py"
+    process = start(output, path, WAIT)
+    wait_for(path.with_name("train.py.waiting"))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "ended at step 7 by SIGTERM"
+    assert journal_steps(run) == [5, 6]
+    assert kineto_steps(kineto(run)) == [5, 6, 7]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path, times: int) -> None:
+    path = tmp_path / "train.py"
+    process = start(output, path, WAIT)
+    wait_for(path.with_name("train.py.waiting"))
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    (run,) = runs(output)
+    assert set(journal_steps(run)) >= {5, 6}
+    if times == 1:
+        assert manifest(run)["status"] == "failed at step 7"
+        assert kineto_steps(kineto(run)) == [5, 6, 7]
+
+
+def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp_path: Path, output: Path) -> None:
+    path = tmp_path / "train.py"
+    process = start(output, path, "raise ValueError('mine')")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    line = path.read_text().splitlines().index("        raise ValueError('mine')") + 1
+    trace = errors[errors.index("Traceback") : errors.index("stepscope: ")]
+    assert trace.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{path}", line {line}, in <module>',
+        "    raise ValueError('mine')",
+        "ValueError: mine",
+    ]
+    (run,) = runs(output)
+    found = manifest(run)
+    assert (found["status"], found["exception"]) == ("failed at step 7", "ValueError")
+    assert kineto_steps(kineto(run)) == [5, 6, 7]
+    assert journal_steps(run) == [5, 6]
+
+
+def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
+    process = start(output, tmp_path / "train.py", "sys.exit(3)")
+    process.communicate(timeout=30)
+    assert process.returncode == 3
+    (run,) = runs(output)
+    assert (manifest(run)["status"], manifest(run)["exception"]) == ("failed at step 7", "SystemExit")
+    assert kineto_steps(kineto(run)) == [5, 6, 7]
+
+
+def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Path, output: Path) -> None:
+    process = start(output, tmp_path / "train.py", "import time; time.sleep(1.2); os._exit(5)")
+    process.communicate(timeout=30)
+    assert process.returncode == 5
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "recording"
+    assert journal_steps(run) == [5, 6]
+
+
+API = (
+    TRAINING
+    + """
+import stepscope
+profile = stepscope.profile(output=OUTPUT, analyse="later")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "status"),
+    [
+        ("profile.start(); step(); profile.step(); step()", 0, "complete"),
+        ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
+        ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
+        (
+            "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
+            -15,
+            "ended at step 1 by SIGTERM",
+        ),
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))\n"
+            "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
+            8,
+            "ended at step 1 by SIGTERM",
+        ),
+    ],
+    ids=["never stopped", "exception", "sys.exit", "SIGTERM", "SIGTERM with a handler"],
+)
+def test_a_profile_in_the_program_is_closed_however_it_ends(
+    tmp_path: Path, output: Path, program: str, code: int, status: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(API.replace("OUTPUT", repr(str(output))) + program)
+    done = python(path)
+    assert done.returncode == code, done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["status"] == status
+    assert journal_steps(run) == [0]
+    assert kineto_steps(kineto(run))[0] == 0
