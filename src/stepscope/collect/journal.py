@@ -50,6 +50,9 @@ ROOM = 1 << 18
 _MANY = ROOM // 8
 _BLOCK_ROWS = 2048
 
+# json.dumps would make one of these for every call.
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
+
 _LOG = logging.getLogger("stepscope")
 
 Span: TypeAlias = "tuple[int, int, int, str, str, Mapping[str, object] | None]"
@@ -366,7 +369,7 @@ def _encode_spans(rows: list[Span], names: _Names) -> dict[str, Any]:
 
 def _encode_args(args: Mapping[str, object]) -> str:
     try:
-        encoded = json.dumps(args, allow_nan=False, ensure_ascii=False)
+        encoded = _ENCODER.encode(args)
         encoded.encode("utf-8")
     except (TypeError, ValueError):  # an object that is no JSON, nan or infinity, a loop, half a surrogate pair
         return json.dumps({text(key): plain(value) for key, value in args.items()})
