@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 from rich.console import Console, Group, OverflowMethod, RenderableType
@@ -28,7 +28,7 @@ _METERS_FROM = 72
 #: Width of the labels in front of the single facts.
 _LABEL = 12
 
-_STRONG, _QUIET, _WARNING = "bold", "dim", "yellow"
+_STRONG, _QUIET, _WARNING, _OURS, _POINT = "bold", "dim", "yellow", "#2fa37c", "#e0a030"
 #: Colour of each part of the step, told apart also by those who do not see red and green, on dark and light ground; and
 #: its sign without colour, in Unicode and in ASCII.
 _PARTS: dict[str, tuple[str, str, str]] = {
@@ -91,7 +91,8 @@ class _Page:
             yield Text()
             yield self.bar()
             yield self.legend()
-        for heading, entries in (("operators", self.summary.operators), ("device work", self.summary.kernels)):
+        tables = (("operators by self time", self.summary.operators), ("device work by time", self.summary.kernels))
+        for heading, entries in tables:
             if entries:
                 yield Text()
                 yield self.entries(heading, entries[:_NAMED])
@@ -105,8 +106,8 @@ class _Page:
         grid = Table.grid(expand=True, padding=(0, 1))
         grid.add_column(ratio=1, no_wrap=True, overflow=self.overflow)
         grid.add_column(justify="right", no_wrap=True, overflow=self.overflow, max_width=self.inside * 2 // 3)
-        name = Text("stepscope", style=f"{_STRONG} #2fa37c")
-        name.append(f"  {self.shown(_program(self.manifest))}", style=_STRONG)
+        program = self.shown(_program(self.manifest))
+        name = Text.assemble(("stepscope", f"{_STRONG} {_OURS}"), (f"  {program}", _STRONG))
         grid.add_row(
             name, Text(self.separator().join(map(self.shown, _where(self.summary, self.manifest))), style=_QUIET)
         )
@@ -139,7 +140,9 @@ class _Page:
     def bar(self) -> RenderableType:
         line = Text(no_wrap=True)
         for part, cells in zip(self.summary.split, _cells(self.summary.split, self.inside), strict=True):
-            line.append(self.sign(part.name) * cells, style=_PARTS[part.name][0])
+            # The same colour behind the sign closes the seams that some fonts leave between blocks.
+            colour = _PARTS[part.name][0]
+            line.append(self.sign(part.name) * cells, style=f"{colour} on {colour}" if self.coloured else colour)
         return line
 
     def legend(self) -> RenderableType:
@@ -147,10 +150,10 @@ class _Page:
         items = []
         for part in self.summary.split:
             if part.total_ns:
-                item = Text(f"{self.sign(part.name)} ", style=_PARTS[part.name][0], no_wrap=True)
-                item.append(f"{part.name} ", style="default")
-                item.append(percent_text(part.share), style=f"default {_STRONG}")
-                items.append(item.append(f" {self.time(part.mean_ns)}", style="default dim"))
+                sign = "■" if self.coloured and not self.ascii else self.sign(part.name)
+                item = Text.assemble((f"{sign} ", _PARTS[part.name][0]), f"{part.name} ")
+                item.append(percent_text(part.share), style=_STRONG)
+                items.append(item.append(f" {self.time(part.mean_ns)}", style=_QUIET))
         widest = max(item.cell_len for item in items) + 3
         columns = max(1, min(len(items), (self.inside + 3) // widest))
         grid = Table.grid(padding=(0, 3, 0, 0))
@@ -160,7 +163,7 @@ class _Page:
             grid.add_row(*items[first : first + columns])
         return grid
 
-    def entries(self, heading: str, entries: Iterable[Entry]) -> RenderableType:
+    def entries(self, heading: str, entries: Sequence[Entry]) -> RenderableType:
         per = "/step" if self.summary.steps.count else ""
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False, header_style=_QUIET)
         table.add_column(heading, ratio=1, no_wrap=True, overflow=self.overflow)
@@ -169,13 +172,14 @@ class _Page:
         meter = self.inside // 6 if self.inside >= _METERS_FROM else 0
         if meter:
             table.add_column(width=meter, no_wrap=True)
+        largest = max(entry.share for entry in entries)
         for entry in entries:
             table.add_row(
                 Text(self.shown(_short(entry.name)), no_wrap=True, overflow=self.overflow),
                 Text(f"{entry.count / self.steps:.4g}", style=_QUIET),
                 self.time(entry.total_ns / self.steps),
                 Text(percent_text(entry.share), style=_STRONG),
-                *([self.meter(entry.share, meter)] if meter else []),
+                *([self.meter(entry.share / largest if largest else 0.0, meter)] if meter else []),
             )
         return table
 
@@ -191,8 +195,9 @@ class _Page:
         """Yield what is known besides: data wait, garbage, memory, losses; and nothing about what was not recorded."""
         waits, garbage = self.summary.data_wait, self.summary.garbage
         if waits.count:
-            each, share = self.time(waits.total_ns / self.steps), percent_text(waits.share)
-            yield "data wait", Text(f"{each} a step, {share} of it{_loading(waits.workers)}")
+            each, exposed = (self.time(ns / self.steps) for ns in (waits.total_ns, waits.exposed_ns))
+            hidden = "" if waits.exposed_ns == waits.total_ns else f", {exposed} of it while nothing else worked"
+            yield "data wait", Text(f"{each} a step{hidden}{_loading(waits.workers)}")
         if garbage.count:
             pauses = count_text(garbage.count, "pause")
             share = f"{percent_text(garbage.share)} of the steps"
@@ -233,12 +238,15 @@ class _Page:
         grid.add_column(no_wrap=True, overflow=self.overflow)
         grid.add_column(ratio=1, overflow="fold")
         sign = ">" if self.ascii else "▶"
-        grid.add_row(Text(f"{sign} look first", style=f"{_STRONG} #e0a030"), Text(self.shown(self.summary.look_first)))
+        grid.add_row(Text(f"{sign} look first", style=f"{_STRONG} {_POINT}"), Text(self.shown(self.summary.look_first)))
         return grid
 
-    def meter(self, share: float, width: int) -> Text:
-        cells = min(round(share * width), width)
-        return Text(("#" if self.ascii else "━") * cells, style="#2fa37c")
+    def meter(self, fraction: float, width: int) -> Text:
+        """Draw a fraction of the first entry's bar, to half a cell."""
+        halves = round(2 * fraction * width)
+        if self.ascii:
+            return Text("#" * (halves // 2), style=_OURS)
+        return Text("━" * (halves // 2) + "╸" * (halves % 2), style=_OURS)
 
     def shown(self, text: object) -> str:
         """Return text from the trace as the terminal can show it, on one line."""
@@ -280,16 +288,16 @@ def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
 
 
 def _how_found(summary: Summary, manifest: Manifest) -> str:
+    by = str(manifest.get("steps", {}).get("by", ""))
     if not summary.steps.inferred:
-        return "declared"
-    by = manifest.get("steps", {}).get("by", "")
-    return "found by the optimizer" if "optimizer" in str(by) else str(by) or "inferred"
+        return f"declared by {by}" if by else "marked in the trace"
+    return "found by the optimizer" if "optimizer" in by else by or "inferred"
 
 
 def _loading(workers: int | None) -> str:
     if workers is None:
         return ""
-    return f", {count_text(workers, 'worker')}" if workers else ", loaded by the training process itself"
+    return f", {count_text(workers, 'worker')}" if workers else ", no workers"
 
 
 def _cells(parts: tuple[Part, ...], width: int) -> list[int]:

@@ -57,7 +57,7 @@ def test_everything_known_is_there() -> None:
         "▒ copy <1 % 200 µs",
         "aten::mm 4 6.00 ms 60 %",
         "gemm<float> 2 8.00 ms 40 %",
-        "data wait 24.0 ms a step, 24 % of it, loaded by the training process itself",
+        "data wait 24.0 ms a step, 20.0 ms of it while nothing else worked, no workers",
         "garbage 3 pauses of Python's collector, 5.00 ms, 1 % of the steps",
         "memory peak cuda:0 3.00 GiB allocated · process 700 MiB resident",
         "lost nothing",
