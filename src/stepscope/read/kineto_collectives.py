@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import polars as pl
 
 from stepscope.read import kineto_details
 from stepscope.read.kineto_columns import Codes, Columns
 from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import Class
 from stepscope.read.kineto_spans import Spans, distinct, nullable, text_of
 
@@ -30,19 +32,34 @@ _ALGORITHM = re.compile(r"(RING|TREE|COLLNET\w*|NVLS(?:_TREE)?|PAT)_(LL128|LL|SI
 
 def build(spans: Spans, facts: Facts) -> pl.DataFrame:
     """Return the table ``collectives``."""
-    parts = [_of_class(spans, kind, facts) for kind in (Class.DEVICE, Class.OPERATOR, Class.ANNOTATION)]
-    return pl.concat(parts)
+    ids = np.flatnonzero(spans.kind == KIND_CODE["collective"])
+    name = spans.events.base["name"][spans.rows[ids]]
+    frame = pl.DataFrame({"span": ids, **_from_names(spans, name, facts)})
+    columns = spans.events.of(Class.COLLECTIVE)
+    said = _from_arguments(spans, columns, facts).filter(pl.col("span") >= 0).unique("span", keep="last")
+    joined = frame.join(said, on="span", how="left", maintain_order="left")
+    return joined.with_columns(operation=pl.coalesce("said", "operation")).drop("said")
 
 
-def _of_class(spans: Spans, kind: Class, facts: Facts) -> pl.DataFrame:
-    columns, ids = kineto_details.rows_of(spans, kind, ("collective",))
-    names = _per_name(spans, columns, facts)
+def _from_names(spans: Spans, name: Codes, facts: Facts) -> dict[str, pl.Series]:
+    """Return operation, algorithm and transport, which the name of the event may tell."""
+    found = distinct(name, spans.events.texts)
+    parsed = [_parse_name(text_of(spans.events, code), facts) for code in found]
+    columns = ("operation", "algorithm", "transport")
+    values = {
+        column: pl.Series([row[place] for row in parsed], dtype=pl.String) for place, column in enumerate(columns)
+    }
+    return {column: kineto_details.gather(series, found, name) for column, series in values.items()}
+
+
+def _from_arguments(spans: Spans, columns: Columns, facts: Facts) -> pl.DataFrame:
+    """Return what torch.distributed wrote on the event."""
     size = _element_size(spans, columns["dtype"])
     return pl.DataFrame(
         {
-            "span": ids,
-            **names,
-            "group": _group(spans, columns),
+            "span": spans.of_event[columns["event"]],
+            "said": spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase(),
+            "group": spans.texts(columns["group"]).cast(pl.String),
             "group_ranks": _group_ranks(spans, columns, facts),
             "group_size": nullable(columns["group_size"]),
             "dtype": spans.texts(columns["dtype"]).cast(pl.String),
@@ -53,23 +70,6 @@ def _of_class(spans: Spans, kind: Class, facts: Facts) -> pl.DataFrame:
             "sequence": nullable(columns["collective_sequence"]),
         }
     )
-
-
-def _per_name(spans: Spans, columns: Columns, facts: Facts) -> dict[str, pl.Series]:
-    """Return operation, algorithm and transport, which the name of the event may tell."""
-    names = spans.events.base["name"][columns["event"]]
-    found = distinct(names, spans.events.texts)
-    parsed = [_parse_name(text_of(spans.events, code), facts) for code in found]
-    operation, algorithm, transport = (
-        kineto_details.gather(pl.Series([row[place] for row in parsed], dtype=pl.String), found, names)
-        for place in range(3)
-    )
-    said = spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase()
-    return {
-        "operation": said.fill_null(operation) if len(said) else said,
-        "algorithm": algorithm,
-        "transport": transport,
-    }
 
 
 def _parse_name(name: str, facts: Facts) -> tuple[str, str | None, str | None]:
@@ -89,14 +89,10 @@ def _element_size(spans: Spans, codes: Codes) -> pl.Series:
     return kineto_details.gather(pl.Series(sizes, dtype=pl.Int64), found, codes)
 
 
-def _group(spans: Spans, columns: Columns) -> pl.Series:
-    return spans.texts(columns["group"]).cast(pl.String)
-
-
 def _group_ranks(spans: Spans, columns: Columns, facts: Facts) -> pl.Series:
     """Return the ranks of the group as the event lists them, else as the document does."""
     said = spans.texts(columns["group_ranks"]).cast(pl.String)
     listed = {name: json.dumps(ranks) for name, ranks in facts.groups.items()}
-    group = _group(spans, columns)
+    group = spans.texts(columns["group"]).cast(pl.String)
     known = pl.Series([listed.get(name) for name in group.to_list()], dtype=pl.String)
     return said.zip_with(said.is_not_null() & (said != ""), known) if len(said) else said

@@ -31,7 +31,12 @@ BASE: dict[str, type[np.generic]] = {
     "dur": np.int64,
 }
 
-_DTYPES: dict[str, type[np.generic]] = {"integer": np.int64, "real": np.float64, "text": np.int32}
+_DTYPES: dict[str, type[np.generic]] = {
+    "integer": np.int64,
+    "unsigned": np.int64,
+    "real": np.float64,
+    "text": np.int32,
+}
 
 
 def class_columns(kind: Class) -> dict[str, type[np.generic]]:
@@ -54,10 +59,17 @@ class Interner(dict[Any, int]):
 
 @dataclass
 class Batch:
-    """The events of one chunk of a file, in the file's order."""
+    """Events of a file that follow each other, in the file's order.
+
+    Attributes:
+        base: Columns of :data:`BASE`.
+        classes: For each class that occurs its columns; ``event`` is a row of ``base``.
+        pool: Number of the pool that the codes of texts belong to.
+    """
 
     base: Columns
     classes: dict[Class, Columns] = field(default_factory=dict)
+    pool: int = 0
 
     def __len__(self) -> int:
         return len(self.base["ts"])
@@ -87,36 +99,41 @@ class Events:
         return {name: np.empty(0, dtype) for name, dtype in class_columns(kind).items()}
 
 
-def join(batches: Sequence[Batch], keys: Iterable[str | bytes | int], ledger: LossLedger) -> Events:
-    """Put batches one behind the other and make the pool of texts readable.
+def join(batches: Sequence[Batch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger) -> Events:
+    """Put batches one behind the other and make the pools of texts one readable pool.
 
     Args:
-        batches: In the file's order; their codes are indices of ``keys``.
-        keys: What was interned, see :class:`Interner`.
+        batches: In the file's order; the codes of each are places in its pool.
+        pools: What was interned, see :class:`Interner`.
         ledger: Counts texts that are no UTF-8.
     """
-    texts, code_of = _pool(keys, ledger)
+    texts, codes_of = _merge_pools(pools, ledger)
     starts = np.cumsum([0, *(len(batch) for batch in batches)])
-    base = {name: _concatenate([batch.base[name] for batch in batches], dtype) for name, dtype in BASE.items()}
-    for name in ("category", "name", "process", "thread"):
-        base[name] = _recode(base[name], code_of)
+    base = {}
+    for name, dtype in BASE.items():
+        recoded = name in ("category", "name", "process", "thread")
+        base[name] = _concatenate(
+            [_recode(batch.base[name], codes_of[batch.pool] if recoded else None) for batch in batches], dtype
+        )
     classes: dict[Class, Columns] = {}
     for kind in Class:
-        parts = [
-            (start, batch.classes[kind]) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes
-        ]
+        parts = [(int(start), batch) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes]
         if parts:
-            classes[kind] = _join_class(kind, parts, code_of)
+            classes[kind] = _join_class(kind, parts, codes_of)
     return Events(base, classes, texts)
 
 
-def _join_class(kind: Class, parts: list[tuple[int, Columns]], code_of: Codes | None) -> Columns:
+def _join_class(kind: Class, parts: list[tuple[int, Batch]], codes_of: Sequence[Codes | None]) -> Columns:
     texts = {item.column for item in FIELDS.get(kind, ()) if item.type == "text"} | {"arguments"}
     joined = {}
     for name, dtype in class_columns(kind).items():
-        pieces = [columns[name] + start if name == "event" else columns[name] for start, columns in parts]
-        column = _concatenate(pieces, dtype)
-        joined[name] = _recode(column, code_of) if name in texts else column
+        pieces = []
+        for start, batch in parts:
+            column = batch.classes[kind][name]
+            if name == "event":
+                column = column + start if start else column
+            pieces.append(_recode(column, codes_of[batch.pool] if name in texts else None))
+        joined[name] = _concatenate(pieces, dtype)
     return joined
 
 
@@ -131,16 +148,24 @@ def _recode(codes: Column, code_of: Codes | None) -> Column:
     return codes if code_of is None else code_of[codes]
 
 
-def _pool(keys: Iterable[str | bytes | int], ledger: LossLedger) -> tuple[list[str], Codes | None]:
-    """Return the readable texts and, where two keys read the same, the code of each key."""
-    readable = [_readable(key) for key in keys]
-    damaged = sum(1 for _, whole in readable if not whole)
-    ledger.add("text_not_utf8", damaged)
+def _merge_pools(
+    pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger
+) -> tuple[list[str], list[Codes | None]]:
+    """Return the readable texts, and for each pool the code of each of its keys; None where they are the same."""
     first: dict[str, int] = {}
-    codes = [first.setdefault(text, len(first)) for text, _ in readable]
-    if len(first) == len(codes):
-        return list(first), None
-    return list(first), np.array([*codes, -1], np.int32)
+    codes_of: list[Codes | None] = []
+    damaged = set()
+    for pool in pools:
+        codes = []
+        for key in pool:
+            text, whole = _readable(key)
+            codes.append(first.setdefault(text, len(first)))
+            if not whole:
+                damaged.add(text)
+        same = codes == list(range(len(codes)))
+        codes_of.append(None if same else np.array([*codes, -1], np.int32))
+    ledger.add("text_not_utf8", len(damaged))
+    return list(first), codes_of
 
 
 def _readable(key: str | bytes | int) -> tuple[str, bool]:

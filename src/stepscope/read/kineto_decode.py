@@ -23,9 +23,10 @@ from stepscope.read.kineto_schema import (
     ABSENT,
     BAD,
     CLASS_OF_CATEGORY,
+    COLLECTIVE_IN,
+    COLLECTIVE_MARK,
     FIELDS,
     MEMORY_EVENT,
-    UNSIGNED,
     WHOLE,
     Class,
     Field,
@@ -34,6 +35,8 @@ from stepscope.trace.losses import LossLedger
 
 _NOTHING = msgspec.Raw()
 _PHASES = {chr(code): code for code in range(33, 127)}
+_COLLECTIVE_NAME = f'"{COLLECTIVE_MARK.spellings[0]}"'.encode()
+_NO_TEXT = (b"", b"null")
 _PLAIN_NUMBER = r"^-?\d{1,18}(\.\d{1,3})?$"
 
 
@@ -100,9 +103,24 @@ class Decoder:
         for kind in Class:
             rows = np.flatnonzero(base["class"] == kind)
             if kind is not Class.NONE and len(rows):
-                sources = [bytes(events[row].args) or b"{}" for row in rows.tolist()]
+                sources = [_arguments_of(events[row]) for row in rows.tolist()]
                 classes[kind] = {"event": rows, **self._arguments(kind, sources)}
+                if kind in COLLECTIVE_IN:
+                    self._add_collectives(classes, rows, sources)
         return Batch(base, classes)
+
+    def _add_collectives(self, classes: dict[Class, Columns], rows: Integers, sources: list[bytes]) -> None:
+        """Add to the class COLLECTIVE those events that name one."""
+        named = [place for place, source in enumerate(sources) if _COLLECTIVE_NAME in source]
+        if not named:
+            return
+        columns = self._arguments(Class.COLLECTIVE, [sources[place] for place in named])
+        really = columns[COLLECTIVE_MARK.column] >= 0
+        columns = {"event": rows[named][really], **{name: column[really] for name, column in columns.items()}}
+        before = classes.get(Class.COLLECTIVE)
+        if before is not None:
+            columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
+        classes[Class.COLLECTIVE] = columns
 
     def _base(self, events: list[Event]) -> Columns:
         code = self.interner.__getitem__
@@ -154,15 +172,22 @@ class Decoder:
         values = _values(item, records)
         if item.type == "text":
             code = self.interner.__getitem__
-            return np.array([code(text) if (text := bytes(value)) else -1 for value in values], np.int32)
+            return np.array(
+                [code(text) if (text := bytes(value)) not in _NO_TEXT else -1 for value in values], np.int32
+            )
         if item.type == "real":
             return np.array([np.nan if value is None else value for value in values], np.float64)
         integers = [ABSENT if value is None else value for value in values]
-        if item.column in UNSIGNED:
+        if item.type == "unsigned":
             return np.array(
                 [value & 0xFFFF_FFFF_FFFF_FFFF if value != ABSENT else 1 << 63 for value in integers], np.uint64
             ).view(np.int64)
         return np.array(integers, np.int64)
+
+
+def _arguments_of(event: Event) -> bytes:
+    source = bytes(event.args)
+    return b"{}" if source in _NO_TEXT else source
 
 
 def _values(item: Field, records: list[Any]) -> list[Any]:
@@ -188,6 +213,7 @@ def _arguments_decoder(kind: Class) -> msgspec.json.Decoder[list[Any]]:
     """Return the decoder of a list of arguments of one class, each a record with an attribute per spelling."""
     types: dict[str, tuple[Any, Any]] = {
         "integer": (int | None, None),
+        "unsigned": (int | None, None),
         "real": (float | None, None),
         "text": (msgspec.Raw, _NOTHING),
     }

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read import kineto_arrows, kineto_collectives
+from stepscope.read.dense import distinct_rows
 from stepscope.read.kineto_columns import Codes, Columns, Integers
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
@@ -36,7 +37,12 @@ _DEVICE_TYPES = {
 # Arguments that Kineto adds to ranges of its own accord.
 _OWN_ARGUMENTS = frozenset(
     {"Ev Idx", "Trace name", "Trace iteration", "Profiler Event Index", "Device", "finished", "scope"}
-    | {spelling for item in FIELDS[Class.ANNOTATION] for spelling in item.spellings}
+    | {
+        spelling
+        for kind in (Class.ANNOTATION, Class.COLLECTIVE)
+        for item in FIELDS[kind]
+        for spelling in item.spellings
+    }
 )
 
 
@@ -142,13 +148,14 @@ def _without_empty(texts: pl.Series) -> pl.Series:
 
 
 def _stacks(spans: Spans, codes: Codes) -> tuple[pl.Series, pl.DataFrame]:
-    """Return the stack's id of each code, and the table ``stacks``."""
-    found = distinct(codes, spans.events.texts)
-    frames = {int(code): _frames(text_of(spans.events, code)) for code in found}
-    ids = {code: number for number, code in enumerate(code for code, stack in frames.items() if stack)}
-    of_code = pl.Series([ids.get(int(code)) for code in found], dtype=pl.Int64)
-    table = {"id": list(ids.values()), "frames": [frames[code] for code in ids]}
-    return gather(of_code, found, codes), pl.DataFrame(table, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
+    """Return the stack's id of each code, in the order in which they come, and the table ``stacks``."""
+    first, inverse = distinct_rows([codes])
+    frames = [_frames(text_of(spans.events, int(codes[place]))) for place in first]
+    ids = np.where([bool(stack) for stack in frames], np.cumsum([bool(stack) for stack in frames]) - 1, -1)
+    kept = [stack for stack in frames if stack]
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"id": pl.Int64, "frames": pl.List(FRAME)}
+    table = pl.DataFrame({"id": range(len(kept)), "frames": kept}, schema=schema)
+    return pl.Series(ids[inverse], dtype=pl.Int64).replace(-1, None), table
 
 
 def _frames(text: str) -> list[dict[str, Any]]:

@@ -151,7 +151,7 @@ def _fitting(source: bytes, item: Field, ledger: LossLedger) -> Any:  # noqa: AN
     except (ValueError, OverflowError):
         ledger.add("value_unreadable", int(source not in (b"null", b'""')))
         return None
-    if integer in _INT64 or (item.column == "address" and integer <= _UINT64_MAX):
+    if integer in _INT64 or (item.type == "unsigned" and integer <= _UINT64_MAX):
         return integer
     ledger.add("integer_too_large")
     return None

@@ -17,7 +17,10 @@ BAD = ABSENT + 1
 
 
 class Class(IntEnum):
-    """Which arguments of an event are read."""
+    """Which arguments of an event are read.
+
+    Every event has one class. Events of some classes belong to COLLECTIVE besides: those that name a collective.
+    """
 
     NONE = 0
     DEVICE = 1
@@ -27,6 +30,7 @@ class Class(IntEnum):
     PYTHON = 5
     MEMORY = 6
     OTHER = 7
+    COLLECTIVE = 8
 
 
 #: Category → class. Complete events of other categories, counters, marks and metadata are OTHER; flows are NONE.
@@ -61,7 +65,11 @@ MEMORY_EVENT = "[memory]"
 
 @dataclass(frozen=True)
 class Field:
-    """One argument: its column, its type (``integer``, ``real`` or ``text``: JSON as written) and its spellings."""
+    """One argument: its column, its type and its spellings.
+
+    Types are ``integer``, ``real``, ``text`` (JSON as written) and ``unsigned`` (64 bits, kept as those of a signed
+    integer).
+    """
 
     column: str
     type: str
@@ -130,11 +138,11 @@ FIELDS: dict[Class, tuple[Field, ...]] = {
         _integer("graph", "graph id"),
         _integer("graph_node", "graph node id"),
         _integer("priority", "priority", "stream priority"),
-        *_COLLECTIVE,
     ),
     Class.RUNTIME: _LINK,
-    Class.OPERATOR: (*_OPERATOR, *_COLLECTIVE),
-    Class.ANNOTATION: (*_OPERATOR, *_COLLECTIVE),
+    Class.OPERATOR: _OPERATOR,
+    Class.ANNOTATION: _OPERATOR,
+    Class.COLLECTIVE: _COLLECTIVE,
     Class.PYTHON: (
         _integer("python_parent", "Python parent id"),
         _integer("python", "Python id"),
@@ -146,12 +154,13 @@ FIELDS: dict[Class, tuple[Field, ...]] = {
         _integer("device", "Device Id"),
         _integer("device_type", "Device Type"),
         _integer("bytes", "Bytes"),
-        _integer("address", "Addr"),
+        Field("address", "unsigned", ("Addr",)),
     ),
 }
 
 #: Classes whose arguments are also kept as a whole, as JSON text in the column ``arguments``.
 WHOLE = frozenset({Class.ANNOTATION, Class.OTHER})
 
-#: Integers of these columns use all 64 bits unsigned; they are kept as the bits of a signed number.
-UNSIGNED = frozenset({"address"})
+#: Classes whose events are also COLLECTIVE where they have this argument, one of the columns of COLLECTIVE.
+COLLECTIVE_IN = frozenset({Class.DEVICE, Class.OPERATOR, Class.ANNOTATION})
+COLLECTIVE_MARK = _COLLECTIVE[0]

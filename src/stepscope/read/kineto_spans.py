@@ -178,10 +178,8 @@ def _kinds(events: Events, rows: Integers) -> npt.NDArray[np.uint8]:
 
 def _with_collective_arguments(events: Events) -> npt.NDArray[np.bool_]:
     """Return which events name the collective they are, on the host or on a stream."""
-    result = np.zeros(len(events) + 1, np.bool_)
-    for kind in (Class.DEVICE, Class.OPERATOR, Class.ANNOTATION):
-        columns = events.of(kind)
-        result[columns["event"][columns["collective"] >= 0]] = True
+    result = np.zeros(len(events), np.bool_)
+    result[events.of(Class.COLLECTIVE)["event"]] = True
     return result
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.read.dense import distinct_rows
 from stepscope.read.kineto_columns import Codes, Events, Integers
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import DEVICE_CATEGORIES, KIND_CODE
@@ -63,23 +64,30 @@ class Tracks:
             rows: Row of each span's event.
             kinds: Number of the kind of each span.
         """
+        device_classes = np.array([kind is Class.DEVICE for kind in Class])[self._events.base["class"][rows]]
+        result = np.empty(len(rows), np.int32)
+        for chosen in (~device_classes, device_classes):
+            result[chosen] = self._of_places(rows[chosen], kinds[chosen], device=chosen is device_classes)
+        return result
+
+    def _of_places(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:
         base = self._events.base
-        device, stream = self._places()
-        columns = np.stack(
-            [base["category"][rows], kinds, base["process"][rows], base["thread"][rows], device[rows], stream[rows]]
-        ).astype(np.int64)
-        distinct, inverse = _distinct_columns(columns)
+        columns = [base["category"][rows], kinds, base["process"][rows], base["thread"][rows]]
+        columns += [column[rows] for column in self._places()] if device else []
+        first, inverse = distinct_rows(columns)
         numbers = []
-        for category, kind, process, thread, device_index, stream_index in distinct.T.tolist():
-            place = Place(self._text(process), self._text(thread), device_index, stream_index)
-            numbers.append(self.number(self._key(self._text(category), kind, place)))
-        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+        for place in first.tolist():
+            category, kind, process, thread, *where = (int(column[place]) for column in columns)
+            numbers.append(
+                self.number(self._key(category, kind, Place(self._text(process), self._text(thread), *where)))
+            )
+        return np.array(numbers, np.int32)[inverse]
 
     def of_thread(self, rows: Integers) -> Codes:
         """Return the host thread's track of each event that is not a span: marks and arrows."""
         places, inverse = self._distinct_places(rows)
         numbers = [self.number(Key("thread", place)) for place in places]
-        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+        return np.array(numbers, np.int32)[inverse]
 
     def of_flows(self, rows: Integers) -> Codes:
         """Return the track of each flow event, −1 where nothing else lies there: a thread's, else a stream's."""
@@ -88,13 +96,13 @@ class Tracks:
         for place in places:
             stream = Key("stream", Place("", "", _number(place.process, 0), _number(place.thread, 0)))
             numbers.append(self._numbers.get(Key("thread", place), self._numbers.get(stream, -1)))
-        return np.array(numbers, np.int32)[inverse] if numbers else np.zeros(0, np.int32)
+        return np.array(numbers, np.int32)[inverse]
 
     def _distinct_places(self, rows: Integers) -> tuple[list[Place], Integers]:
         """Return the threads of events, and which of them each event is on."""
-        base = self._events.base
-        distinct, inverse = _distinct_columns(np.stack([base["process"][rows], base["thread"][rows]]).astype(np.int64))
-        return [Place(self._text(process), self._text(thread)) for process, thread in distinct.T.tolist()], inverse
+        process, thread = (self._events.base[name][rows] for name in ("process", "thread"))
+        first, inverse = distinct_rows([process, thread])
+        return [Place(self._text(int(process[row])), self._text(int(thread[row]))) for row in first.tolist()], inverse
 
     def _text(self, code: int) -> str:
         return self._events.texts[code] if code >= 0 else ""
@@ -103,13 +111,15 @@ class Tracks:
         """Return device and stream of every event, as its arguments say them."""
         device, stream = (np.full(len(self._events), ABSENT, np.int64) for _ in range(2))
         columns = self._events.of(Class.DEVICE)
-        device[columns["event"]] = np.where(np.abs(columns["device"]) < 1 << 31, columns["device"], ABSENT)
+        small = (columns["device"] > -(1 << 31)) & (columns["device"] < 1 << 31)
+        device[columns["event"]] = np.where(small, columns["device"], ABSENT)
         stream[columns["event"]] = columns["stream"]
         return device, stream
 
-    def _key(self, category: str, kind: int, place: Place) -> Key:
-        lane = _LANE_OF_CATEGORY.get(category) or _LANE_OF_KIND.get(kind)
-        if category in DEVICE_CATEGORIES:
+    def _key(self, category: int, kind: int, place: Place) -> Key:
+        name = self._text(category)
+        lane = _LANE_OF_CATEGORY.get(name) or _LANE_OF_KIND.get(kind)
+        if name in DEVICE_CATEGORIES:
             device = _number(place.process, 0) if place.device == ABSENT else place.device
             stream = _number(place.thread, 0) if place.stream == ABSENT else place.stream
             return Key(lane or "stream", Place("", "", device, stream))
@@ -159,19 +169,6 @@ class Tracks:
 def _device_type(events: Events) -> str:
     types = (("mtia_ccp_events", "mtia"), ("xpu_runtime", "xpu"), ("privateuse1_runtime", "privateuseone"))
     return next((name for category, name in types if category in events.texts), "cuda")
-
-
-def _distinct_columns(columns: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct columns of a matrix, and which of them each column is.
-
-    Rows are numbered densely and combined one after the other, which is faster than sorting wide keys.
-    """
-    combined = np.zeros(columns.shape[1], np.int64)
-    for row in columns:
-        values, dense = np.unique(row, return_inverse=True)
-        combined = combined * len(values) + dense
-    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    return columns[:, first], inverse
 
 
 def _thread_names(events: Events) -> dict[tuple[str, str], str]:

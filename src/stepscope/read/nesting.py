@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.native import nesting as native
+
 Integers = npt.NDArray[np.int64]
 
 
@@ -37,6 +39,14 @@ def nest(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Nesting:
         ts: Start, ns.
         dur: Duration, ns, not negative; ``ts + dur`` fits 64 bits.
     """
+    fast = native.nest(track, ts, dur)
+    if fast is not None:
+        return Nesting(*fast)
+    return nest_in_python(track, ts, dur)
+
+
+def nest_in_python(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Nesting:
+    """Do what :func:`nest` does, without the C library."""
     order = np.lexsort((-dur, ts, track))
     parent, depth, crossing = _walk(track[order].tolist(), ts[order].tolist(), (ts + dur)[order].tolist())
     return Nesting(order, np.array(parent, np.int64), np.array(depth, np.int32), np.array(crossing, np.bool_))
@@ -78,6 +88,12 @@ def inherit(parent: Integers, own: Integers) -> Integers:
         parent: Place of each span's parent, −1 at the top; parents come before children.
         own: Value of each span; −1 where it has none.
     """
+    fast = native.inherit(parent, own)
+    return inherit_in_python(parent, own) if fast is None else fast
+
+
+def inherit_in_python(parent: Integers, own: Integers) -> Integers:
+    """Do what :func:`inherit` does, without the C library."""
     result: list[int] = []
     append = result.append
     for above, value in zip(parent.tolist(), own.tolist(), strict=True):

@@ -1,0 +1,66 @@
+"""The few hundred lines of C that must be fast, behind ctypes; every one has a plain Python twin that gives the same.
+
+The library is built with the package where there is a compiler. ``STEPSCOPE_NATIVE=0`` switches it off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+_SWITCH = "STEPSCOPE_NATIVE"
+
+
+def available() -> str | None:
+    """Return None where the library can be used, else the reason why it cannot."""
+    if os.environ.get(_SWITCH) == "0":
+        return f"switched off by {_SWITCH}=0"
+    return _load()[1]
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the library, None where :func:`available` has a reason."""
+    return None if available() else _load()[0]
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    found = sorted(Path(__file__).parent.glob("_stepscope*.so")) + sorted(Path(__file__).parent.glob("_stepscope*.pyd"))
+    if not found:
+        return None, "not built: there was no C compiler when stepscope was installed"
+    try:
+        loaded = ctypes.CDLL(str(found[0]))
+        _declare(loaded)
+    except (OSError, AttributeError) as error:
+        return None, f"{found[0].name} cannot be loaded: {error}"
+    return loaded, None
+
+
+def _declare(loaded: ctypes.CDLL) -> None:
+    """Give every function its types; a library of another version lacks one and is not used."""
+    pointer, text, int32, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64
+    functions: dict[str, tuple[object, list[object]]] = {
+        "ss_new": (pointer, [ctypes.c_int]),
+        "ss_free": (None, [pointer]),
+        "ss_add_category": (ctypes.c_int, [pointer, text, int32, int32]),
+        "ss_add_key": (ctypes.c_int, [pointer, int32, text, int32, int32, int32, int32]),
+        "ss_keep_whole": (ctypes.c_int, [pointer, int32, int32]),
+        "ss_special": (ctypes.c_int, [pointer, int32, int32, int32, int32, int32]),
+        "ss_tokenize": (int64, [pointer, pointer, int64, int32]),
+        "ss_position": (int64, [pointer]),
+        "ss_rows": (int64, [pointer]),
+        "ss_base": (pointer, [pointer, int32]),
+        "ss_class_rows": (int64, [pointer, int32]),
+        "ss_class_column": (pointer, [pointer, int32, int32]),
+        "ss_texts": (int64, [pointer]),
+        "ss_arena": (pointer, [pointer]),
+        "ss_ends": (pointer, [pointer]),
+        "ss_nest": (ctypes.c_int, [int64, *[pointer] * 7]),
+        "ss_inherit": (None, [int64, *[pointer] * 3]),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments

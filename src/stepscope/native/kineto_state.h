@@ -1,0 +1,138 @@
+/* What a tokenizer holds: columns that grow, a pool of distinct texts, and the description of the events. */
+#ifndef STEPSCOPE_KINETO_STATE_H
+#define STEPSCOPE_KINETO_STATE_H
+
+#include "kineto.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    void *data;
+    int32_t type; /* enum ss_type */
+} ss_column;
+
+/* The rows of one class of events; `event` is the row in the base columns. */
+typedef struct {
+    int64_t rows, capacity;
+    int64_t *event;
+    int32_t columns;
+    int32_t whole; /* column for the arguments as a whole, -1: none */
+    ss_column column[SS_MAX_FIELDS];
+} ss_class;
+
+/* An argument's name, and where its value goes. Names nobody asked for are learnt as well, with column -1. */
+typedef struct {
+    const char *text;
+    int32_t length, column, type, group;
+    int32_t next; /* the name that followed it last time: names come in the same order again and again */
+} ss_key;
+
+typedef struct {
+    ss_key key[SS_MAX_KEYS];
+    int32_t count, first;
+    uint8_t slot[2 * SS_MAX_KEYS]; /* by hash: place + 1; 0: free */
+} ss_keys;
+
+/* Distinct texts, one behind the other in the arena; text i ends at end[i] and begins where text i - 1 ends. */
+typedef struct {
+    char *arena;
+    int64_t arena_size, arena_capacity;
+    int64_t *end;
+    int8_t *class_number; /* of a text that is a category; -1: not looked up yet */
+    int64_t count, capacity;
+    uint64_t *slot; /* upper half: hash, lower half: code + 1; 0: free */
+    int64_t slots;
+} ss_pool;
+
+typedef struct {
+    char *text;
+    int32_t length, class_number;
+} ss_category;
+
+struct ss_tokenizer {
+    void *base[SS_BASE_COLUMNS];
+    int64_t rows, capacity;
+    ss_class classes[SS_CLASSES];
+    ss_keys keys[SS_CLASSES];
+    ss_pool pool;
+    ss_category category[SS_MAX_KEYS];
+    int32_t categories;
+    int32_t none, memory, other;               /* numbers of the classes that are not found by category */
+    int32_t required_column, required_class;   /* rows of this class count only with this text */
+    int32_t memory_name;                       /* code of the name of memory events */
+    int32_t last[SS_BASE_COLUMNS];             /* code of the last value: it mostly comes again */
+    const char *text;                          /* the chunk that is being read */
+    int64_t position;
+    int error;
+    bool fast; /* the processor has AVX2 */
+};
+
+/* An event while it is read. */
+typedef struct {
+    int64_t id, ts, dur;
+    int32_t category, name, process, thread, class_number;
+    unsigned seen; /* bit per member */
+    uint8_t phase;
+    bool classified;  /* the class is known and the arguments are read */
+    const char *args; /* arguments that came before the class could be known */
+} ss_event;
+
+
+static inline uint64_t ss_load8(const char *p) {
+    uint64_t value;
+    memcpy(&value, p, 8);
+    return value;
+}
+
+/* Reads [p, p + n) only. */
+static inline uint32_t ss_hash(const char *p, int64_t n) {
+    uint64_t h = (uint64_t)n * 0x9E3779B97F4A7C15u, v = 0;
+    for (; n >= 8; p += 8, n -= 8) {
+        h = (h ^ ss_load8(p)) * 0x9FB21C651E98DF25u;
+        h ^= h >> 32;
+    }
+    memcpy(&v, p, (size_t)n);
+    h = (h ^ v) * 0x9FB21C651E98DF25u;
+    return (uint32_t)(h ^ (h >> 29)) | 1u;
+}
+
+/* The member `args` of an event, numbered behind the columns. */
+enum { SS_ARGS = SS_BASE_COLUMNS };
+
+int ss_pool_grow_slots(ss_pool *pool);
+int32_t ss_pool_append(ss_pool *pool, const char *text, int64_t length, uint64_t *slot, uint32_t hash);
+int ss_grow_rows(ss_tokenizer *t);
+int ss_grow_class(ss_class *rows);
+int32_t ss_learn(ss_keys *keys, const char *text, int64_t length);
+int32_t ss_look_up_category(ss_tokenizer *t, int32_t code);
+bool ss_slow_real(const char *p, const char *end, double *result);
+bool ss_processor_is_fast(void);
+
+static inline const char *ss_text(const ss_pool *pool, int32_t code, int64_t *length) {
+    int64_t begin = code ? pool->end[code - 1] : 0;
+    *length = pool->end[code] - begin;
+    return pool->arena + begin;
+}
+
+static inline bool ss_same(const ss_pool *pool, int32_t code, const char *text, int64_t length) {
+    int64_t n;
+    const char *known = ss_text(pool, code, &n);
+    return n == length && !memcmp(known, text, (size_t)n);
+}
+
+/* Returns the code of a text, or a negative error. */
+static inline int32_t ss_intern(ss_pool *pool, const char *text, int64_t length) {
+    if (pool->count * 2 >= pool->slots && ss_pool_grow_slots(pool)) return -SS_NO_MEMORY;
+    uint32_t hash = ss_hash(text, length);
+    uint64_t mask = (uint64_t)pool->slots - 1, i = hash & mask;
+    for (;; i = (i + 1) & mask) {
+        uint64_t slot = pool->slot[i];
+        if (!slot) return ss_pool_append(pool, text, length, &pool->slot[i], hash);
+        if ((uint32_t)(slot >> 32) == hash && ss_same(pool, (int32_t)((uint32_t)slot - 1), text, length))
+            return (int32_t)((uint32_t)slot - 1);
+    }
+}
+
+#endif

@@ -1,0 +1,43 @@
+"""The C twins of ``stepscope/read/nesting.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope import native
+
+Integers = npt.NDArray[np.int64]
+
+
+def nest(
+    track: npt.NDArray[Any], ts: Integers, dur: Integers
+) -> tuple[Integers, Integers, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
+    """Return order, parent, depth and crossing of spans; None where the library cannot do it."""
+    library = native.library()
+    if library is None:
+        return None
+    count = len(track)
+    given: list[npt.NDArray[Any]] = [
+        np.ascontiguousarray(track, np.int32),
+        np.ascontiguousarray(ts, np.int64),
+        np.ascontiguousarray(dur, np.int64),
+    ]
+    order, parent = np.empty(count, np.int64), np.empty(count, np.int64)
+    depth, crossing = np.empty(count, np.int32), np.empty(count, np.bool_)
+    results: list[npt.NDArray[Any]] = [order, parent, depth, crossing]
+    failed = library.ss_nest(count, *(array.ctypes.data for array in (*given, *results)))
+    return None if failed else (order, parent, depth, crossing)
+
+
+def inherit(parent: Integers, own: Integers) -> Integers | None:
+    """Return every span's value, its own or its nearest ancestor's; None where the library is not available."""
+    library = native.library()
+    if library is None:
+        return None
+    parent, own = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(own, np.int64)
+    result = np.empty(len(own), np.int64)
+    library.ss_inherit(len(own), *(array.ctypes.data for array in (parent, own, result)))
+    return result

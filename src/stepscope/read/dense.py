@@ -1,0 +1,50 @@
+"""Distinct values of long columns that hold few, found without sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.read.nesting import Integers
+
+# A table of this size beside a column costs less than sorting the column.
+_SMALL_TABLE = 1 << 20
+
+
+def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Integers]:
+    """Find the distinct combinations of integer columns of equal length.
+
+    Returns:
+        Place at which each combination occurs first, ascending; and for each place the number of its combination.
+    """
+    combined, count = _dense(columns[0])
+    for column in columns[1:]:
+        values, distinct = _dense(column)
+        combined, count = _dense(combined * distinct + values)
+    first = np.full(count, len(combined), np.int64)
+    # Assigned from behind, so that the first place of each combination is the one that stays.
+    first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
+    order = np.argsort(first)
+    number = np.empty(count, np.int64)
+    number[order] = np.arange(count)
+    return first[order], number[combined]
+
+
+def _dense(values: npt.NDArray[Any]) -> tuple[Integers, int]:
+    """Number the distinct values of a column in ascending order; return the numbers and how many there are."""
+    if not len(values):
+        return np.zeros(0, np.int64), 0
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.zeros(len(values), np.int64), 1
+    if high - low > max(_SMALL_TABLE, 4 * len(values)):
+        found, inverse = np.unique(values, return_inverse=True)
+        return inverse.astype(np.int64), len(found)
+    offset = values.astype(np.int64) - low
+    seen = np.zeros(high - low + 1, np.int64)
+    seen[offset] = 1
+    number = np.cumsum(seen) - 1
+    return number[offset], int(number[-1]) + 1
