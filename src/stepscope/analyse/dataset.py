@@ -6,6 +6,7 @@ import json
 
 import polars as pl
 
+from stepscope.analyse.work import track_ids
 from stepscope.trace.tables import Tables
 
 
@@ -43,8 +44,8 @@ def waits(tables: Tables) -> pl.DataFrame:
 
     Two sources may have seen the same wait: the framework's profiler and our own collector, one around the other.
     """
-    threads = tables["tracks"].filter(pl.col("kind") == "thread").select(pl.col("id").alias("track"))
-    spans = tables["spans"].filter(pl.col("kind") == "data").join(threads, on="track", how="semi")
+    on_thread = pl.col("track").is_in(track_ids(tables, "thread"))
+    spans = tables["spans"].filter((pl.col("kind") == "data") & on_thread)
     ends = pl.col("ts") + pl.col("dur")
     inside = (ends <= ends.cum_max().shift(1).over("track")).fill_null(value=False)
     outermost = spans.sort("ts", "dur", "id", descending=[False, True, False]).filter(~inside)

@@ -60,7 +60,9 @@ def _on_lanes(spans: pl.LazyFrame, tracks: pl.LazyFrame) -> pl.LazyFrame:
 
 def _of_operators(work: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     """Add the launching operator's name, shapes and data types."""
-    names = tables["spans"].select(pl.col("id").alias("operator"), pl.col("name").alias("operator_name"))
+    launching = tables["kernels"].select(pl.col("operator").alias("id")).unique()
+    spans = tables["spans"].select("id", pl.col("name").alias("operator_name")).join(launching, on="id", how="semi")
+    names = spans.rename({"id": "operator"})
     inputs = tables["operators"].select(pl.col("span").alias("operator"), "shapes", "dtypes")
     return work.join(names, on="operator", how="left").join(inputs, on="operator", how="left")
 
@@ -81,7 +83,7 @@ def _shown() -> list[pl.Expr]:
         "start": timestamp_us("ts"),
         "duration": us("dur"),
         "wait": us("idle"),
-        "blocks": pl.col("grid").list.eval(pl.element().product()).list.first(),
+        "blocks": pl.col("grid").list.get(0) * pl.col("grid").list.get(1) * pl.col("grid").list.get(2),
         "grid_text": _triple("grid"),
         "block_text": _triple("block"),
     }

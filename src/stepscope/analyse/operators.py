@@ -7,6 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.intervals import Times
+from stepscope.analyse.work import track_ids
 from stepscope.trace.tables import Tables
 
 #: Kinds of spans on host threads that count as operators: framework operators and communication calls.
@@ -23,9 +24,9 @@ def host_operators(tables: Tables) -> pl.DataFrame:
     Python code and ranges inside an operator count as its own time, so that the self times of nested operators add up
     to the time the thread spends in operators.
     """
-    threads = tables["tracks"].filter(pl.col("kind") == "thread").select(pl.col("id").alias("track"))
     columns = ("id", "track", "ts", "dur", "name", "kind", "step", "depth", "parent")
-    spans = tables["spans"].select(columns).join(threads, on="track", how="semi").sort("id").collect()
+    threads = tables["spans"].select(columns).filter(pl.col("track").is_in(track_ids(tables, "thread")))
+    spans = in_order(threads.collect())
     chosen = spans["kind"].is_in(OPERATOR_KINDS).to_numpy()
     outer = nearest(spans, chosen)[chosen]
     place = np.cumsum(chosen) - 1
@@ -53,11 +54,18 @@ def nearest(spans: pl.DataFrame, chosen: npt.NDArray[np.bool_]) -> Rows:
     return nearest
 
 
+def in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows ordered by id, as readers write them; the check is much cheaper than sorting again."""
+    return spans if spans["id"].is_sorted() else spans.sort("id")
+
+
 def by_depth(depth: pl.Series) -> list[Rows]:
     """Return the rows at each depth, outermost first."""
     values = depth.to_numpy()
-    order = np.argsort(values, kind="stable")
-    edges = np.searchsorted(values[order], np.arange(1, values.max(initial=0) + 1))
+    deepest = int(values.max(initial=0))
+    # NumPy sorts integers of 16 bits by counting.
+    order = np.argsort(values.astype(np.uint16) if deepest < 1 << 16 else values, kind="stable")
+    edges = np.searchsorted(values[order], np.arange(1, deepest + 1))
     return [np.asarray(rows, np.int64) for rows in np.split(order, edges)]
 
 
@@ -66,8 +74,18 @@ def rows_of(ids: pl.Series, wanted: pl.Series) -> Rows:
     known, asked = ids.to_numpy(), wanted.fill_null(-1).to_numpy()
     if not len(known):
         return np.full(len(asked), -1, np.int64)
-    place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    return np.where((known[place] == asked) & wanted.is_not_null().to_numpy(), place, -1)
+    found = _placed(known, asked)
+    return np.where((known[found] == asked) & wanted.is_not_null().to_numpy(), found, -1)
+
+
+def _placed(known: Rows, asked: Rows) -> Rows:
+    """Return where each of ``asked`` would stand in ``known``, by a table where ids are dense, else by bisection."""
+    first, extent = int(known[0]), int(known[-1]) - int(known[0]) + 1
+    if extent > 8 * len(known):
+        return np.minimum(np.searchsorted(known, asked), len(known) - 1)
+    table = np.zeros(extent, np.int64)
+    table[known - first] = np.arange(len(known))
+    return table[np.clip(asked - first, 0, extent - 1)]
 
 
 def device_time(tables: Tables, operators: pl.DataFrame) -> tuple[Times, Times]:

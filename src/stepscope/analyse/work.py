@@ -68,12 +68,18 @@ class Windows:
     declared: bool
 
 
+def track_ids(tables: Tables, kind: str) -> list[int]:
+    """Return the ids of the tracks of one kind: ``thread``, ``stream``, …; filtering by them is faster than a join."""
+    tracks = tables["tracks"].filter(pl.col("kind") == kind).select("id").collect()
+    return tracks["id"].to_list()
+
+
 def located(tables: Tables) -> pl.DataFrame:
     """Return the spans on host threads and device streams: id, track, ts, end, kind, on_stream."""
-    tracks = tables["tracks"].filter(pl.col("kind").is_in(["thread", "stream"]))
-    place = tracks.select(pl.col("id").alias("track"), (pl.col("kind") == "stream").alias("on_stream"))
-    spans = tables["spans"].select("id", "track", "ts", (pl.col("ts") + pl.col("dur")).alias("end"), "kind")
-    return spans.join(place, on="track", how="inner").collect()
+    threads, streams = track_ids(tables, "thread"), track_ids(tables, "stream")
+    spans = tables["spans"].filter(pl.col("track").is_in(threads + streams))
+    on_stream = pl.col("track").is_in(streams).alias("on_stream")
+    return spans.select("id", "track", "ts", (pl.col("ts") + pl.col("dur")).alias("end"), "kind", on_stream).collect()
 
 
 def windows(tables: Tables, spans: pl.DataFrame) -> Windows:
