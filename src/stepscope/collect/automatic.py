@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,8 @@ class Automatic:
         self._hooks = OptimizerSteps(self._stepped)
         self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._names: list[str] = []
+        #: Keys of optimizers that were deleted: a finalizer may run at any moment, so it only leaves a note.
+        self._gone: deque[int] = deque()
         self._withdraw: Callable[[], None] = lambda: None
 
     @property
@@ -97,6 +100,8 @@ class Automatic:
     def _stepped(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
         """An optimizer has stepped: this runs inside the program's training loop."""
         try:
+            while self._gone:
+                self._finder.forget(self._gone.popleft())
             learning = self._session is None
             if self._finder.stepped(self._key(optimizer), learning=learning):
                 self._boundary()
@@ -146,6 +151,7 @@ class Automatic:
         if key is None:
             key = self._keys[optimizer] = len(self._names)
             self._names.append(type(optimizer).__name__)
+            weakref.finalize(optimizer, self._gone.append, key).atexit = False
         return key
 
     def _describe_steps(self) -> dict[str, Any]:

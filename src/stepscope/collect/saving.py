@@ -60,11 +60,14 @@ class SavedFile:
 
     def _write(self) -> None:
         self._save(str(self._temporary))
+        if not self._temporary.exists():
+            message = f"{self.path} was not written: the disk is full or refuses it"
+            raise OSError(message)
         complete = _ends_as_json(self._temporary)
         self._temporary.chmod(0o600)
         self._temporary.replace(self.path)
         if not complete:
-            message = f"{self.path} is cut: the disk is full or refused it"
+            message = f"{self.path} is cut: the disk is full or refuses it"
             raise OSError(message)
 
     def _wait_for_child(self) -> None:

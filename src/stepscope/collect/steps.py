@@ -70,17 +70,25 @@ class StepFinder:
             self._learn()
         return optimizer == self._closer
 
+    def forget(self, optimizer: object) -> None:
+        """An optimizer does not exist any more: the others make up the cycle."""
+        if self._counts.pop(optimizer, None) is not None:
+            self._order.remove(optimizer)
+        if optimizer == self._closer:
+            self._closer = None
+
     def _learn(self) -> None:
-        if self._absent > _GONE:  # it is gone: whoever stepped since then is left
-            recent = Counter(list(self._history)[-self._absent :])
+        if self._absent > _GONE:
+            recent = set(list(self._history)[-self._absent :])
+            for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
+                self.forget(gone)
             self._absent = 0
-        else:
-            recent = self._counts
-        most = max(recent.values())
-        fewest = min(count for count in recent.values() if count * _RARE >= most)
-        candidates = [optimizer for optimizer in self._order if recent.get(optimizer) == fewest]
-        self._closer = candidates[-1]
-        self.rule = _ONE if len(recent) == 1 else _LEAST if most > fewest else _LAST
+        # Who stepped only once has not come back yet: that makes a cycle only for the one that came last.
+        counts = {name: count for name, count in self._counts.items() if count > 1 or name == self._order[-1]}
+        most = max(counts.values())
+        fewest = min(count for count in counts.values() if count * _RARE >= most)
+        self._closer = [optimizer for optimizer in self._order if counts.get(optimizer) == fewest][-1]
+        self.rule = _ONE if len(counts) == 1 else _LEAST if most > fewest else _LAST
 
 
 class OptimizerSteps:

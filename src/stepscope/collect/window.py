@@ -31,6 +31,12 @@ _Value = TypeVar("_Value")
 RECORDING = "recording"
 COMPLETE = "complete"
 
+#: Bytes kept free for the last manifest, so that a full disk can be said there.
+_RESERVED = 1 << 16
+
+#: Losses that the journal cannot write down itself, because it can write no more.
+_UNWRITTEN = ("disk_full", "capture_not_written")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -103,6 +109,8 @@ class Window:
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
         self._journal = Journal(self.directory.capture / "journal.ssj")
         self._status = RECORDING
+        self._reserve = self.directory.path / ".reserve"
+        self._reserve.write_bytes(bytes(_RESERVED))
 
     def prepare(self) -> None:
         """Let collectors do what is slow, and write the manifest, so that a killed process leaves a readable run."""
@@ -172,6 +180,7 @@ class Window:
         self._status = status
         self._notes.update(notes)
         self._cost["stop_ns"] = time.perf_counter_ns() - begin
+        self._reserve.unlink(missing_ok=True)
         self.write_manifest()
 
     def discard(self) -> None:
@@ -180,7 +189,7 @@ class Window:
             if part.unavailable is None:
                 part.attempt(part.collector.stop)
         self._journal.close()
-        _remove_empty_run(self.directory, self._journal.path)
+        _remove_empty_run(self.directory, self._journal.path, self._reserve)
 
     def settle(self) -> None:
         """Wait until every file is whole, then say in the manifest what could not be written. Runs on any thread."""
@@ -232,8 +241,7 @@ class Window:
             "schedule": self.settings.schedule,
             "steps": {**self.settings.steps(), "recorded": self.steps},
             "collectors": {part.collector.name: part.describe() for part in self._parts},
-            "losses": dict(self._losses),
-            "journal_losses": _journal_losses(self._journal),
+            "losses": {**_unwritten_losses(self._journal), **self._losses},
             "window": dict(self._wall),
             "captures": self._captures(),
             "cost": dict(self._cost),
@@ -253,14 +261,14 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _journal_losses(journal: Journal) -> dict[str, int]:
-    return {loss.what: loss.count for loss in journal.ledger.rows()}
+def _unwritten_losses(journal: Journal) -> dict[str, int]:
+    return {loss.what: loss.count for loss in journal.ledger.rows() if loss.what in _UNWRITTEN}
 
 
-def _remove_empty_run(directory: RankDirectory, journal: Path) -> None:
+def _remove_empty_run(directory: RankDirectory, *files: Path) -> None:
     """Remove what a window that never opened has made; whatever else is there stays."""
     try:
-        for path in (journal, directory.manifest_path):
+        for path in (*files, directory.manifest_path):
             path.unlink(missing_ok=True)
         for path in (directory.capture, directory.path, directory.path.parent):
             path.rmdir()

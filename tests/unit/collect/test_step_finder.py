@@ -46,6 +46,26 @@ def test_an_optimizer_that_hardly_ever_steps_is_no_part_of_the_cycle() -> None:
     assert finder.number == 400
 
 
+def test_an_optimizer_that_stepped_once_before_the_training_does_not_count() -> None:
+    assert ends("A" + "B" * 5) == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_optimizer_that_does_not_exist_any_more_does_not_count() -> None:
+    finder = StepFinder()
+    for name in "AAAAB":
+        finder.stepped(name, learning=True)
+    finder.forget("A")
+    assert [finder.stepped("B", learning=True) for _ in range(9)] == [True] * 9
+
+
+def test_the_next_one_takes_over_at_once_where_the_one_that_counted_was_deleted() -> None:
+    finder = StepFinder()
+    for name in "AAAA":
+        finder.stepped(name, learning=True)
+    finder.forget("A")
+    assert [finder.stepped("B", learning=False) for _ in range(3)] == [True] * 3
+
+
 def test_the_rule_holds_while_recording() -> None:
     # Given three steps learnt with one optimizer, a second one that appears changes nothing
     assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]

@@ -1,0 +1,215 @@
+"""Where nothing can be written: said before training starts, or training goes on without us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stepscope
+from stepscope.collect import window
+from stepscope.errors import OutputError
+from stepscope.run import Run
+from tests.frameworks.torch.programs import LOOP, TRAINING, kineto, manifest, python, runs, stepscope_run
+
+#: A program that must not begin.
+NEVER = "print('trained')"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(NEVER)
+    return path
+
+
+def refuse(output: Path, script: Path, **options: Any) -> str:
+    """Run ``script`` into ``output``, which cannot be used, and return the one line that says so."""
+    done = stepscope_run(output, script, **options)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stepscope: ")
+    assert "--output" in line
+    return line
+
+
+def test_an_output_that_is_a_file(tmp_path: Path, script: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    assert "taken" in refuse(tmp_path / "taken", script)
+    assert "taken" in refuse(tmp_path / "taken" / "below", script)
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_an_output_that_is_a_dangling_link(tmp_path: Path, script: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    refuse(tmp_path / "link", script)
+
+
+def test_an_output_that_is_a_link_to_a_directory_is_used(tmp_path: Path, script: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    script.write_text(LOOP)
+    assert stepscope_run(tmp_path / "link", script, "12").returncode == 0
+    assert len(runs(tmp_path / "real")) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to become somebody else")
+def test_an_output_that_belongs_to_somebody_else(tmp_path: Path) -> None:
+    # Given a directory of root, and a process of nobody
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o755)
+    code = f"import stepscope\nstepscope.profile(output={str(locked / 'runs')!r}).start()"
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != folder.parent and folder.name.startswith("pytest"):
+            folder.chmod(0o755)
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    done = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if "OutputError" not in done.stderr and "Permission denied" in done.stderr:
+        pytest.skip("nobody cannot read this Python")
+    assert "stepscope.errors.OutputError: Cannot write to the output directory" in done.stderr
+    assert not (locked / "runs").exists()
+
+
+def test_a_directory_that_is_gone_and_a_relative_output(tmp_path: Path, script: Path) -> None:
+    command = [sys.executable, "-m", "stepscope", "run", str(script)]
+    code = f"import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, {command!r})"
+    (tmp_path / "gone").mkdir()
+    done = python("-c", code, cwd=tmp_path / "gone")
+    assert done.returncode == 2
+    assert "current directory does not exist" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_directory_that_is_gone_and_an_absolute_output(tmp_path: Path, script: Path) -> None:
+    # torch itself needs its directory when it is loaded
+    script.write_text(
+        TRAINING + "import tempfile\nstep()\nos.chdir(tempfile.mkdtemp())\nos.rmdir(os.getcwd())\n" + LOOP
+    )
+    done = stepscope_run(tmp_path / "runs", script, "12")
+    assert (done.returncode, done.stdout) == (0, "trained 12\n"), done.stderr
+    assert kineto(runs(tmp_path / "runs")[0])
+
+
+def test_the_api_refuses_before_training(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    profile = stepscope.profile(output=tmp_path / "taken")
+    with pytest.raises(OutputError, match="taken"):
+        profile.start()
+    # and it is as if nothing had happened
+    with stepscope.profile(output=tmp_path / "runs", analyse="later"):
+        pass
+
+
+def test_a_run_that_exists_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a run of the same program in the same second
+    monkeypatch.setattr("time.strftime", lambda *_: "20260101-000000")
+    for _ in range(3):
+        with stepscope.profile(output=tmp_path, analyse="later"):
+            torch.ones(2)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"{names[0]}{suffix}" for suffix in ("", "-2", "-3")]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a small file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_at_the_start(small_disk: Path, script: Path) -> None:
+    with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(bytes(4096))
+    assert "No space left" in refuse(small_disk / "runs", script)
+
+
+MANY = (
+    TRAINING
+    + """
+import stepscope
+for number in range(40):
+    step()
+    if number > 4:
+        for _ in range(3000):
+            with stepscope.span(os.urandom(16).hex()):
+                pass
+        torch.ones(4).add(1)
+print("trained", number + 1)
+"""
+)
+
+
+def test_a_disk_that_fills_up_while_recording(small_disk: Path, script: Path, tmp_path: Path) -> None:
+    # Given a program that records more than the disk holds
+    script.write_text(MANY)
+    done = stepscope_run(small_disk / "runs", "--active", "20", script)
+    # Then it trains to its end, one line says what happened, and the run can be read
+    assert (done.returncode, done.stdout) == (0, "trained 40\n")
+    assert "Traceback" not in done.stderr
+    (run,) = runs(small_disk / "runs")
+    found = manifest(run)
+    assert found["status"] == "complete"
+    assert found["losses"]["disk_full"] == 1
+    assert "the disk is full" in found["collectors"]["torch"]["failed"]
+    assert "the disk is full" in done.stderr
+    # the journal is readable up to its last block
+    copied = shutil.copytree(run, tmp_path / "copied")
+    losses = Run(copied).ranks[0].tables["losses"].collect()["what"].to_list()
+    assert {"disk_full", "collector_failed"} <= set(losses)
+    assert Run(copied).ranks[0].tables["steps"].collect().height > 0
+
+
+def test_a_disk_that_is_full_at_the_end(tmp_path: Path, script: Path) -> None:
+    # Given a limit on the size of files instead of a small disk: Kineto's file does not fit
+    script.write_text(
+        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n" + LOOP
+    )
+    done = stepscope_run(tmp_path / "runs", script, "12")
+    assert (done.returncode, done.stdout) == (0, "trained 12\n")
+    (run,) = runs(tmp_path / "runs")
+    assert "the disk is full or refuses it" in manifest(run)["collectors"]["torch"]["failed"]
+    assert manifest(run)["status"] == "complete"
+
+
+def test_a_directory_that_vanishes_while_recording(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    profile = stepscope.profile(output=tmp_path / "runs", analyse="later")
+    profile.start()
+    torch.ones(2).add(1)
+    shutil.rmtree(tmp_path / "runs")
+    profile.step()
+    profile.stop()
+    assert not profile.recorded[0].wait(10) or not (tmp_path / "runs").exists()
+
+
+def test_a_window_that_cannot_be_opened_later_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an output that stops working between the start and the first window
+    profile = stepscope.profile(
+        schedule=stepscope.schedule(wait=1, warmup=1, active=1), output=tmp_path / "runs", analyse="later"
+    )
+    profile.start()
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").write_text("in the way")
+    # When training goes on
+    for _ in range(6):
+        profile.step()
+    profile.stop()
+    # Then it is said once
+    assert len([record for record in caplog.records if record.name == "stepscope"]) == 1
+    assert profile.recorded == []
+    assert window.COMPLETE == "complete"
