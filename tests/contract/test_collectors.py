@@ -138,6 +138,7 @@ def test_results_of_the_training_are_the_same(collector: Collector, context: Con
     assert torch.equal(alone, watched)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_ends_well(collector: Collector, context: Context) -> None:
     collector.prepare(context)
     collector.start()

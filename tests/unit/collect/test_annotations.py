@@ -298,6 +298,7 @@ def test_the_recording_may_end_at_any_moment(tmp_path: Path) -> None:
     assert all(set(losses) <= {"span_not_closed", "span_opened_before"} for losses in counted)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_records_nothing(recorded: Callable[[], Read]) -> None:
     with stepscope.span("parent"):
         child = os.fork()

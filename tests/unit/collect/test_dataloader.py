@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import stepscope
+from stepscope.collect import annotations
 from stepscope.collect.collectors.dataloader import DataLoaderCollector
 
 from .conftest import Recording
@@ -61,6 +63,34 @@ def test_each_wait_is_a_span_with_the_loaders_facts(recording: Recording) -> Non
     assert (facts["dataloader.0"]["workers"], facts["dataloader.1"]["workers"]) == (0, 2)
     assert facts["dataloader.1"]["dataset"] == "Slow"
     assert facts["dataloader.1"]["prefetch_factor"] == 2
+
+
+class Annotated(data.Dataset):  # type: ignore[misc]
+    """Uses annotations in the worker processes."""
+
+    def __len__(self) -> int:
+        return 8
+
+    @stepscope.span("sample")
+    def __getitem__(self, index: int) -> int:
+        stepscope.counter("index", index)
+        return index
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_workers_are_inert(recording: Recording) -> None:
+    # Given: workers that are forked from a process that records, and that annotate
+    annotations.bind(recording.journal)
+    try:
+        with recording.of(DataLoaderCollector()):
+            loader = data.DataLoader(Annotated(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+            assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    finally:
+        annotations.unbind()
+    # Then: only the training process's own waits are there
+    found = recording.read()
+    assert [span["kind"] for span in found.spans] == ["data"] * 5
+    assert (found.counters, found.counted, found.lost) == ([], {}, {})
 
 
 def test_exceptions_pass_unchanged(recording: Recording) -> None:
@@ -162,6 +192,8 @@ def test_a_loader_imported_during_the_window_is_seen(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
+import stepscope
+from stepscope.collect import annotations
 from stepscope.collect.collectors.dataloader import DataLoaderCollector
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.journal import Journal

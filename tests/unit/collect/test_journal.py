@@ -322,6 +322,7 @@ def test_killed_process_leaves_all_it_had_flushed(tmp_path: Path, seed: int) -> 
     assert found.lost in ({}, {"block_cut": 1})
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_writes_nothing_and_ends_well(journal: Journal) -> None:
     # Given: a journal with records that wait, and a thread that is writing all the time
     journal.span("parent", "annotation", 0, 1)
@@ -373,6 +374,36 @@ def test_recording_inside_the_garbage_collector(journal: Journal) -> None:
         gc.callbacks.remove(record)
     journal.close()
     assert len(read_journal(journal.path).spans) >= 60
+
+
+def test_recording_in_del_and_atexit(tmp_path: Path) -> None:
+    # Given: objects that record when they die, in the middle of a flush, at the end of the process, and after close
+    program = """
+import atexit, sys
+from pathlib import Path
+from stepscope.collect.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+class Dying:
+    def __del__(self):
+        journal.span("died", "annotation", 0, 1)
+        journal.flush()
+atexit.register(journal.close)
+atexit.register(lambda: journal.span("at exit", "annotation", 0, 1))
+for _ in range(100):
+    cycle = Dying()
+    cycle.itself = cycle
+    journal.span("alive", "annotation", 0, 1, {"list": [[]]})
+    journal.flush()
+last = Dying()
+"""
+    path = tmp_path / "journal.ssj"
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = read_journal(path)
+    counts = dict(found.frames["spans"]["name"].value_counts().iter_rows())
+    assert counts["alive"] == 100
+    assert counts["at exit"] == 1
+    assert found.lost == {}
 
 
 def test_a_hanging_disk_does_not_hang_close(
