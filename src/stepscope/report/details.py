@@ -108,7 +108,7 @@ class Details:
         texts = Vocabulary()
         found, arguments = {}, {}
         for name, frame in _sources(tables).items():
-            collected = frame.unique("span", keep="first").sort("span").collect()
+            collected = frame.sort("span", maintain_order=True).collect()
             wanted = [entry for entry in _COLUMNS[name] if collected[entry[1]].null_count() < len(collected)]
             columns = {column: _prepared(collected[column], form, texts) for _, column, form in wanted}
             found[name] = pl.DataFrame({"span": collected["span"], **columns})
