@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.collectors.open_ranges import OpenRanges
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.options import Activity
 from stepscope.collect.saving import SavedFile, fork_pays, own_memory
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal import Journal
 
 #: Names of the members of ``torch.profiler.ProfilerActivity``.
 _ACTIVITY_NAMES = {activity: activity.name for activity in Activity} | {Activity.PRIVATE_USE: "PrivateUse1"}
@@ -42,6 +46,8 @@ class TorchCollector:
         self._step: Any = None
         self._thread = 0
         self._started = False
+        self._ranges = OpenRanges()
+        self._journal: Journal | None = None
         self._guard: _ForeignGuard | None = None
         self._description: dict[str, object] = {}
 
@@ -72,6 +78,7 @@ class TorchCollector:
             experimental_config=torch._C._profiler._ExperimentalConfig(**flags),
         )
         self._path = context.capture / "kineto_0.json"
+        self._journal = context.journal
         self._description = {
             "version": str(torch.__version__),
             "activities": [activity.name for activity in activities],
@@ -86,6 +93,7 @@ class TorchCollector:
         self._memory_before = own_memory()
         self._kineto.start_trace()
         self._started = True
+        self._ranges.watch()
         # A recording of all threads is no property of this one; torch says so, whatever was asked for.
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
@@ -139,6 +147,10 @@ class TorchCollector:
 
     def _close(self, *, may_fork: bool) -> None:
         torch = sys.modules["torch"]
+        self.end_step()
+        left_open = self._ranges.end_all()
+        if left_open and self._journal is not None:
+            self._journal.loss("span_not_closed", left_open)
         if not _recording_here(torch, self._thread):
             if self._thread:  # makes torch forget the recording, so that the next one can start
                 self._kineto.stop_trace()
@@ -159,7 +171,6 @@ class TorchCollector:
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch has room for one."""
         self._description["ended_early"] = "the program started its own torch profiler"
-        self.end_step()
         self._close(may_fork=False)
 
 

@@ -1,0 +1,37 @@
+"""A range that is open across two recordings: torch itself crashes on it, a training under stepscope does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys, torch, stepscope
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(8)])
+def step():
+    model(torch.randn(4, 16)).sum().backward()
+epoch = None
+for window in range(60):
+    with stepscope.profile(activities=["cpu"], output=sys.argv[1], analyse="later", record_shapes=True):
+        for _ in range(5):
+            step()
+        if epoch is not None:
+            epoch.__exit__(None, None, None)
+        epoch = torch.profiler.record_function("epoch")
+        epoch.__enter__()
+        for _ in range(5):
+            step()
+print("done")
+"""
+
+
+def test_a_range_open_across_two_windows_does_not_crash(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.endswith("done\n")
+    captures = sorted(tmp_path.glob("*/rank0/capture/kineto_0.json"))
+    assert len(captures) == 60
+    assert all('"epoch"' in path.read_text() for path in captures), "the range is in every capture, ended with it"
