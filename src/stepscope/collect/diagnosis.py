@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import stepscope
+from stepscope import native
 from stepscope.collect.ranks import find_place
 from stepscope.errors import OutputError
 from stepscope.trace.clock import take_anchor
@@ -234,13 +235,11 @@ def _reading() -> Iterator[Check]:
 
 def _native() -> Check:
     name = "fast Kineto reader"
-    remedy = "Traces are read all the same, slower. To build it: install a C compiler, then stepscope again."
-    try:
-        native = importlib.import_module("stepscope.native")
-        reason = native.unavailable()
-    except Exception as error:  # noqa: BLE001 - the reason is the answer
-        reason = f"{type(error).__name__}: {error}"
-    return Check(name, PARTLY, reason, remedy) if reason else Check(name, YES, "built in C")
+    reason = native.available()
+    if reason is None:
+        return Check(name, YES, "built in C")
+    remedy = "Traces are read all the same, slower. To build it, install a C compiler, then stepscope again."
+    return Check(name, PARTLY, reason, remedy)
 
 
 def _version(distribution: str) -> str | None:

@@ -133,6 +133,14 @@ def test_counters_a_machine_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.usefixtures("without_torch")
+def test_the_fast_reader_and_why_it_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STEPSCOPE_NATIVE", "0")
+    check = found(diagnose(tmp_path), "fast Kineto reader")
+    assert (check.state, check.detail) == ("partly", "switched off by STEPSCOPE_NATIVE=0")
+    assert "install a C compiler" in check.remedy
+
+
+@pytest.mark.usefixtures("without_torch")
 def test_the_rank_and_who_told_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
