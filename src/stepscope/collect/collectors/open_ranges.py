@@ -1,7 +1,7 @@
 """User ranges that are still open when a torch recording ends.
 
 ``torch.autograd.profiler.record_function`` keeps a pointer into the recording it began in. Where that recording has
-ended and another one runs when the range is left, torch (2.13) writes through the stale pointer, and the process crashes
+ended and another one runs when the range is left, torch (2.13) writes through the stale pointer and the process dies
 in some later ``stop``. A training that marks its epochs with a range and records a window now and then does just that.
 So the ranges still open at the end of a window are ended there, and leaving them later does nothing.
 """
