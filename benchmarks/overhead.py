@@ -28,8 +28,9 @@ STEPS = 20
 
 
 def torch_profiler(switches: dict[str, bool]) -> AbstractContextManager[Any]:
-    """Return torch.profiler with the switches, recording from its start."""
-    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **switches)
+    """Return torch.profiler with the switches, recording and marking steps from its start."""
+    schedule = torch.profiler.schedule(wait=0, warmup=0, active=1_000_000)
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule, **switches)
 
 
 def ours(switches: dict[str, bool], output: str) -> AbstractContextManager[Any]:
@@ -56,7 +57,8 @@ def compare(step: Step, switches: dict[str, bool], rounds: int) -> tuple[float, 
     """Return the bare step, what torch.profiler adds and what stepscope adds, in µs."""
     bare, added_torch, added_ours = [], [], []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as output:
+        # A child may still be writing the capture when the block is over; it is no part of the figure.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
             recorders: dict[str, Callable[[], AbstractContextManager[Any]]] = {
                 "bare": nullcontext,
                 "torch": lambda: torch_profiler(switches),

@@ -40,7 +40,7 @@ def measure(name: str, events: int, switches: dict[str, bool]) -> dict[str, floa
     torch.set_num_threads(1)
     steps = steps_for(events, switches)
     step = WORKLOADS["mlp"]()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         if name == "torch":
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **switches)
         else:
