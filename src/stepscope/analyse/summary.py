@@ -114,7 +114,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None where unknown."""
+    """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None where not known."""
 
     device: str
     allocated: int | None
@@ -255,9 +255,11 @@ def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
 
 
 def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
+    """Return the peaks; nothing is reserved on the host, where PyTorch gives mapped files' sizes under that name."""
     peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
     known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
-    return tuple(MemoryPeak(*row) for row in known.sort("device").collect().rows())
+    rows = known.sort("device").collect().rows()
+    return tuple(MemoryPeak(name, allocated, None if name == "cpu" else reserved) for name, allocated, reserved in rows)
 
 
 def _resident(tables: Tables) -> int | None:

@@ -71,9 +71,11 @@ def test_peaks_of_memory() -> None:
     for ts, allocated in enumerate((100, 300, 200)):
         rank.add("allocations", ts=ORIGIN + ts, device="cuda:0", bytes=1, allocated=allocated, reserved=1000)
         rank.add("counters", ts=ORIGIN + ts, track=0, name=RESIDENT, value=float(allocated), unit="bytes")
-    rank.add("allocations", ts=ORIGIN, device="cpu", bytes=1)
+    rank.add("allocations", ts=ORIGIN, device="cpu", bytes=1, allocated=0, reserved=500)  # a mapped file
+    rank.add("allocations", ts=ORIGIN, device="mtia:0", bytes=1)
     summary = summarise(rank.tables())
-    assert [(peak.device, peak.allocated, peak.reserved) for peak in summary.memory] == [("cuda:0", 300, 1000)]
+    peaks = [(peak.device, peak.allocated, peak.reserved) for peak in summary.memory]
+    assert peaks == [("cpu", 0, None), ("cuda:0", 300, 1000)]
     assert summary.resident_bytes == 300
 
 
