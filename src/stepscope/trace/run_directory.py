@@ -130,7 +130,9 @@ def ranks(run: Path) -> list[RankDirectory]:
     """
     if (run / MANIFEST).exists():
         return [RankDirectory(run)]
-    found = [RankDirectory(path) for path in run.glob("rank*") if (path / MANIFEST).is_file() and path.name[4:].isdigit()]
+    found = [
+        RankDirectory(path) for path in run.glob("rank*") if (path / MANIFEST).is_file() and path.name[4:].isdigit()
+    ]
     if not found:
         reason = "does not exist" if not run.exists() else "holds no stepscope run"
         message = f"{run} {reason}."
