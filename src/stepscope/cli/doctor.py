@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from stepscope.collect.diagnosis import Check
 
-_MARKS = {"yes": ("✓", "green"), "partly": ("–", "yellow"), "no": ("✗", "red")}
+#: Mark, the same where the terminal has no Unicode, and colour.
+_MARKS = {"yes": ("✓", "+", "green"), "partly": ("–", "~", "yellow"), "no": ("✗", "-", "red")}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,9 +49,16 @@ def _show(checks: list[Check], console: Console) -> None:
 
     from stepscope.report.text import printable
 
+    unicode = console.encoding.lower().startswith("utf")
+
+    def shown(text: str) -> str:
+        return printable(text.encode(console.encoding, "backslashreplace").decode(console.encoding))
+
     for check in checks:
-        mark, colour = _MARKS[check.state]
-        line = Text.assemble((f"{mark} ", colour), (f"{check.name:<22}", "bold"), printable(check.detail))
+        mark, plain, colour = _MARKS[check.state]
+        name = (f"{check.name:<22}", "bold")
+        line = Text.assemble((f"{mark if unicode else plain} ", colour), name, shown(check.detail))
         console.print(line, soft_wrap=not console.is_terminal)
         if check.remedy:
-            console.print(Text(f"{'':<24}→ {printable(check.remedy)}", style="dim"), soft_wrap=not console.is_terminal)
+            remedy = f"{'':<24}{'→' if unicode else '->'} {shown(check.remedy)}"
+            console.print(Text(remedy, style="dim"), soft_wrap=not console.is_terminal)

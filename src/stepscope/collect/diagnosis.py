@@ -77,7 +77,7 @@ def _basics() -> Iterator[Check]:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Check("stepscope", YES, f"{stepscope.__version__}, {python}, {platform.platform()}")
     anchor = take_anchor()
-    yield Check("clock", YES, f"monotonic to epoch within ± {anchor.uncertainty} ns")
+    yield Check("clock", YES, f"monotonic to epoch within {anchor.uncertainty} ns")
 
 
 def _framework() -> Iterator[Check]:
@@ -148,7 +148,7 @@ def _device(facts: Mapping[str, Any]) -> Check:
         return Check(name, NO, f"no GPU is visible to CUDA {build}{_hidden()}", "See whether nvidia-smi finds one.")
     if "CUDA" not in (facts.get("activities") or []):
         return Check(name, NO, "this PyTorch's Kineto was built without CUPTI", "Install a build of pytorch.org.")
-    found = f"{len(devices)} × {devices[0]}, CUDA {build}"
+    found = f"{len(devices)} x {devices[0]}, CUDA {build}"
     recorded = facts["trial"].get("device", 0)
     if not recorded:
         reason = facts["trial"].get("error", "CUPTI delivered nothing in a trial")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
         main(["doctor", "--help"])
     assert stopped.value.code == 0
     assert "Nothing is installed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_terminal_without_unicode(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stepscope", "doctor", "-o", str(tmp_path / "ö")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(tmp_path)}
+    (tmp_path / "torch.py").write_text("raise ImportError('nö')")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\n+ stepscope " in "\n" + done.stdout
+    assert "\\xf6" in done.stdout
 
 
 def test_the_real_command(tmp_path: Path) -> None:

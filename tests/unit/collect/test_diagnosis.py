@@ -93,7 +93,7 @@ FACTS = {
 @pytest.mark.parametrize(
     ("change", "state", "said"),
     [
-        ({}, "yes", "1 × NVIDIA H200, CUDA 13.0; 3 device events"),
+        ({}, "yes", "1 x NVIDIA H200, CUDA 13.0; 3 device events"),
         ({"cuda_build": None}, "no", "built without CUDA"),
         ({"cuda": {"devices": []}}, "no", "no GPU is visible to CUDA 13.0 (CUDA_VISIBLE_DEVICES='')"),
         ({"cuda": {"error": "RuntimeError: driver too old"}}, "no", "driver too old"),
