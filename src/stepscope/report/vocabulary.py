@@ -29,7 +29,7 @@ class Vocabulary:
         """
         column = column if isinstance(column.dtype, pl.Categorical) else column.cast(pl.Categorical)
         codes = column.to_physical()
-        distinct = column.unique().drop_nulls()
+        distinct = column.unique(maintain_order=True).drop_nulls()
         if distinct.is_empty():
             return pl.Series(column.name, codes, dtype=pl.UInt32)
         first = len(self.texts)
