@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from stepscope.cli import options
@@ -31,17 +32,23 @@ def write(rank: RankRun, formats: str, *, pretty: bool, directory: Path | None =
 
 
 def show(run: Run, *, quiet: bool) -> None:
-    """Print the summary of every rank, where the files are, and the next command to type."""
+    """Print the summary of every rank, where the results are, and the next command to type; quietly, only the run."""
     console = options.output_console()
     if quiet:
         console.print(str(run.path), soft_wrap=True, markup=False)
         return
     for rank in run.ranks:
         render(rank.summary, rank.manifest, console)
-    results = run.path / "rank*" / "results" if len(run.ranks) > 1 else run.ranks[0].directory.results
-    console.print(f"Results   {results}", soft_wrap=True, markup=False)
-    console.print(
-        f"Timeline  stepscope export {run.path} --to pftrace   then open it at ui.perfetto.dev",
-        soft_wrap=True,
-        markup=False,
-    )
+    whole = run.ranks[0].directory.path.parent
+    results = run.ranks[0].directory.results if len(run.ranks) == 1 else whole / "rank*" / "results"
+    console.print(f" results      {near(results)}", soft_wrap=True, markup=False)
+    command = f"stepscope export {shlex.quote(str(near(whole)))} --to pftrace"
+    console.print(f" timeline     {command}   (for ui.perfetto.dev)\n", soft_wrap=True, markup=False)
+
+
+def near(path: Path) -> Path:
+    """Return a path as one would type it here: relative where it lies below the working directory."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path
