@@ -1,35 +1,38 @@
 /* The tokenizer's two bodies, one per kind of processor, and what they share: see kineto.h. */
 #include "kineto_state.h"
 
-/* Returns the column of an event's member, SS_ARGS for the arguments; -1: a member that is not read. */
-static inline int ss_member(const char *key, int64_t length) {
-    switch (length) {
-    case 2:
-        if (!memcmp(key, "ph", 2)) return SS_PHASE;
-        if (!memcmp(key, "ts", 2)) return SS_TS;
-        return memcmp(key, "id", 2) ? -1 : SS_ID;
-    case 3:
-        if (!memcmp(key, "cat", 3)) return SS_CATEGORY;
-        if (!memcmp(key, "pid", 3)) return SS_PROCESS;
-        if (!memcmp(key, "tid", 3)) return SS_THREAD;
-        return memcmp(key, "dur", 3) ? -1 : SS_DUR;
-    case 4:
-        if (!memcmp(key, "name", 4)) return SS_NAME;
-        return memcmp(key, "args", 4) ? -1 : SS_ARGS;
-    default: return -1;
+/* Returns one of the two expected names where it is what comes at p, else NULL. */
+static inline ss_key *ss_expected(ss_keys *keys, ss_next *next, const char *p, const char *end) {
+    for (int i = 0; i < 2 && next->place[i] >= 0; i++) {
+        ss_key *key = &keys->key[next->place[i]];
+        if (end - p <= key->length || !ss_equal(p, key->text, key->length)) continue;
+        if (i) next->place[1] = next->place[0], next->place[0] = (int32_t)(key - keys->key);
+        return key;
     }
+    return NULL;
 }
 
-/* Finds an argument's name, which is mostly the one that is expected; learns it where it is new and there is room. */
-static inline ss_key *ss_find_key(ss_keys *keys, int32_t *expected, const char *text, int64_t length) {
-    if (*expected >= 0) {
-        ss_key *key = &keys->key[*expected];
-        if (key->length == length && !memcmp(key->text, text, (size_t)length)) return key;
-    }
+/* Finds a name that was not expected; learns it where it is new and there is room, else returns NULL. */
+static ss_key *ss_find_key(ss_keys *keys, ss_next *next, const char *text, int64_t length) {
     int32_t place = ss_learn(keys, text, length);
     if (place < 0) return NULL;
-    *expected = place;
+    next->place[1] = next->place[0];
+    next->place[0] = place;
     return &keys->key[place];
+}
+
+/* Bytes that may follow a number, a name or a literal. */
+static const bool ss_may_follow[256] = {
+    [','] = true, ['}'] = true, [']'] = true, [' '] = true, ['\n'] = true, ['\r'] = true, ['\t'] = true,
+};
+
+/* Returns how long the text of a code is where the same value comes at p again, else 0. A value that begins with the same
+ * bytes and has nothing more is the same: quotes and brackets close where they closed before. */
+static inline int64_t ss_again(const ss_pool *pool, int32_t code, const char *p, const char *end) {
+    int64_t length;
+    if (code < 0) return 0;
+    const char *text = ss_text(pool, code, &length);
+    return end - p > length && ss_equal(p, text, length) && ss_may_follow[(uint8_t)p[length]] ? length : 0;
 }
 
 /* Returns whether [p, end) is a JSON number, and its value rounded as Python's float() does. */
@@ -68,23 +71,12 @@ static inline int32_t ss_class_of(ss_tokenizer *t, const ss_event *e) {
     return e->phase == 'C' || e->phase == 'M' ? t->other : t->none;
 }
 
-/* Appends a row to a class, every column without a value; returns its number, or a negative error. */
+/* Appends a row without values to a class; returns its number, or a negative error. */
 static inline int64_t ss_new_row(ss_tokenizer *t, int32_t number) {
     ss_class *rows = &t->classes[number];
     if (rows->rows == rows->capacity && ss_grow_class(rows)) return -SS_NO_MEMORY;
-    int64_t row = rows->rows++;
-    rows->event[row] = t->rows;
-    for (int32_t i = 0; i < rows->columns; i++) {
-        ss_column *column = &rows->column[i];
-        if (column->type == SS_TEXT) {
-            ((int32_t *)column->data)[row] = -1;
-        } else if (column->type == SS_REAL) {
-            ((double *)column->data)[row] = (double)__builtin_nan("");
-        } else {
-            ((int64_t *)column->data)[row] = SS_ABSENT;
-        }
-    }
-    return row;
+    rows->event[rows->rows] = t->rows;
+    return rows->rows++;
 }
 
 /* Appends a row for an event without arguments. */
@@ -101,7 +93,9 @@ static int ss_new_row_whole(ss_tokenizer *t, int32_t number) {
 /* Takes back the newest row of the class that only some events have, unless it holds the text that makes it one. */
 static inline void ss_drop_unnamed(ss_tokenizer *t, int64_t row) {
     ss_class *rows = &t->classes[t->required_class];
-    if (((int32_t *)rows->column[t->required_column].data)[row] < 0) rows->rows--;
+    if (((int32_t *)rows->column[t->required_column].data)[row] >= 0) return;
+    ss_clear_rows(rows, row, row + 1);
+    rows->rows--;
 }
 
 static inline void ss_append(ss_tokenizer *t, const ss_event *e) {
@@ -158,6 +152,9 @@ int64_t ss_tokenize(ss_tokenizer *t, const char *text, int64_t length, int32_t l
     t->text = NULL;
     if (reached) return reached - text;
     t->rows = rows;
-    for (int i = 0; i < SS_CLASSES; i++) t->classes[i].rows = class_rows[i];
+    for (int i = 0; i < SS_CLASSES; i++) {
+        ss_clear_rows(&t->classes[i], class_rows[i], t->classes[i].rows);
+        t->classes[i].rows = class_rows[i];
+    }
     return -t->error;
 }

@@ -46,6 +46,7 @@ SS_EXPORT void ss_free(ss_tokenizer *tokenizer);
 
 /* The description of the events, before the first chunk. Return 0, or a negative error. */
 SS_EXPORT int ss_add_category(ss_tokenizer *tokenizer, const char *text, int32_t length, int32_t class_number);
+/* Names of arguments come with their quotes. */
 SS_EXPORT int ss_add_key(ss_tokenizer *tokenizer, int32_t class_number, const char *text, int32_t length, int32_t column,
                          int32_t type, int32_t group);
 SS_EXPORT int ss_keep_whole(ss_tokenizer *tokenizer, int32_t class_number, int32_t column);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -143,7 +144,7 @@ class Tokenizer:
             failed |= library.ss_add_category(handle, text, len(text), number)
         for number, keys in given.keys.items():
             for key in keys:
-                text = key.spelling.encode()
+                text = json.dumps(key.spelling).encode()
                 failed |= library.ss_add_key(handle, number, text, len(text), key.column, _TYPES[key.type], key.group)
         for number, column in given.whole.items():
             failed |= library.ss_keep_whole(handle, number, column)

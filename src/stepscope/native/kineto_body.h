@@ -60,12 +60,10 @@ static SS_TARGET const char *SS(skip_nested)(ss_tokenizer *t, const char *p, con
 }
 
 static inline SS_TARGET const char *SS(skip_white)(const char *p, const char *end) {
+    if (p < end && *p > ' ') return p;
+    while (end - p >= 8 && ss_load8(p) == 0x2020202020202020u) p += 8;
     while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
     return p;
-}
-
-static inline SS_TARGET bool SS(ends_value)(char c) {
-    return c == ',' || c == '}' || c == ']' || c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
 static inline SS_TARGET const char *SS(skip_value)(ss_tokenizer *t, const char *p, const char *end) {
@@ -76,7 +74,7 @@ static inline SS_TARGET const char *SS(skip_value)(ss_tokenizer *t, const char *
         return p ? p + 1 : SS(fail)(t, SS_CUT, begin);
     }
     if (*p == '[' || *p == '{') return SS(skip_nested)(t, p, end);
-    while (p < end && !SS(ends_value)(*p)) p++;
+    while (p < end && !ss_may_follow[(uint8_t)*p]) p++;
     if (p == end) return SS(fail)(t, SS_CUT, begin);
     return p > begin ? p : SS(fail)(t, SS_NOT_JSON, p);
 }
@@ -103,7 +101,7 @@ static inline SS_TARGET const char *SS(integer)(ss_tokenizer *t, const char *p, 
     uint64_t value;
     /* 19 digits cannot overflow 64 bits unsigned. */
     p = SS(digits)(p + negative, end, 19, &value);
-    if (!p || (p < end && !SS(ends_value)(*p))) return SS(fail)(t, SS_UNUSUAL, begin);
+    if (!p || (p < end && !ss_may_follow[(uint8_t)*p])) return SS(fail)(t, SS_UNUSUAL, begin);
     if (value > INT64_MAX && (!is_unsigned || negative || value == 1ull << 63)) return SS(fail)(t, SS_UNUSUAL, begin);
     *result = negative ? -(int64_t)value : (int64_t)value;
     return p;
@@ -127,7 +125,7 @@ static inline SS_TARGET const char *SS(time)(ss_tokenizer *t, const char *p, con
         }
         if (p == first) return SS(fail)(t, SS_UNUSUAL, begin);
     }
-    if (p < end && !SS(ends_value)(*p)) return SS(fail)(t, SS_UNUSUAL, begin);
+    if (p < end && !ss_may_follow[(uint8_t)*p]) return SS(fail)(t, SS_UNUSUAL, begin);
     int64_t value = (int64_t)(whole * 1000 + nanoseconds);
     *result = negative ? -value : value;
     return p;
@@ -136,20 +134,25 @@ static inline SS_TARGET const char *SS(time)(ss_tokenizer *t, const char *p, con
 static SS_TARGET const char *SS(real)(ss_tokenizer *t, const char *p, const char *end, double *result) {
     const char *begin = p;
     if (SS(is_null)(p, end)) return p + 4;
-    while (p < end && !SS(ends_value)(*p)) p++;
+    while (p < end && !ss_may_follow[(uint8_t)*p]) p++;
     return ss_real(begin, p, result) ? p : SS(fail)(t, SS_UNUSUAL, begin);
 }
 
-/* Reads a key and the colon behind it; `*key` and `*length` are what is between the quotes. */
-static inline SS_TARGET const char *SS(key)(ss_tokenizer *t, const char *p, const char *end, const char **key,
-                                            int64_t *length) {
-    if (p == end) return SS(fail)(t, SS_CUT, p);
-    if (*p != '"') return SS(fail)(t, SS_NOT_JSON, p);
-    const char *close = SS(string_end)(p + 1, end);
-    if (!close) return SS(fail)(t, SS_CUT, p);
-    *key = p + 1;
-    *length = close - *key;
-    p = SS(skip_white)(close + 1, end);
+/* Reads a name and the colon behind it. `expected` are the names that mostly come here; `*key` is NULL where the name is new and cannot be learnt. */
+static inline SS_TARGET const char *SS(key)(ss_tokenizer *t, ss_keys *keys, ss_next *expected, const char *p,
+                                            const char *end, ss_key **key) {
+    *key = ss_expected(keys, expected, p, end);
+    if (*key) {
+        p += (*key)->length;
+    } else {
+        if (p == end) return SS(fail)(t, SS_CUT, p);
+        if (*p != '"') return SS(fail)(t, SS_NOT_JSON, p);
+        const char *close = SS(string_end)(p + 1, end);
+        if (!close) return SS(fail)(t, SS_CUT, p);
+        *key = ss_find_key(keys, expected, p, close + 1 - p);
+        p = close + 1;
+    }
+    p = SS(skip_white)(p, end);
     if (p == end) return SS(fail)(t, SS_CUT, p);
     if (*p != ':') return SS(fail)(t, SS_NOT_JSON, p);
     return SS(skip_white)(p + 1, end);
@@ -164,18 +167,24 @@ static inline SS_TARGET const char *SS(after_member)(ss_tokenizer *t, const char
     return *more ? SS(skip_white)(p + 1, end) : p + 1;
 }
 
-static inline SS_TARGET const char *SS(argument)(ss_tokenizer *t, const ss_key *key, int64_t row, const char *p,
+static inline SS_TARGET const char *SS(argument)(ss_tokenizer *t, ss_key *key, int64_t row, const char *p,
                                                  const char *end) {
     ss_column *column = &t->classes[key->group].column[key->column];
     if (key->type == SS_INTEGER || key->type == SS_UNSIGNED)
         return SS(integer)(t, p, end, key->type == SS_UNSIGNED, (int64_t *)column->data + row);
     if (key->type == SS_REAL) return SS(real)(t, p, end, (double *)column->data + row);
+    int32_t *code = (int32_t *)column->data + row;
+    int64_t again = ss_again(&t->pool, key->last, p, end);
+    if (again) {
+        *code = key->last;
+        return p + again;
+    }
     const char *begin = p;
     p = SS(skip_value)(t, p, end);
     if (!p || (p - begin == 4 && SS(is_null)(begin, end))) return p;
-    int32_t code = ss_intern(&t->pool, begin, p - begin);
-    if (code < 0) return SS(fail)(t, -code, begin);
-    ((int32_t *)column->data)[row] = code;
+    int32_t found = ss_intern(&t->pool, begin, p - begin);
+    if (found < 0) return SS(fail)(t, -found, begin);
+    key->last = *code = found;
     return p;
 }
 
@@ -190,12 +199,10 @@ static SS_TARGET const char *SS(arguments)(ss_tokenizer *t, int32_t number, cons
     bool more = true;
     p = SS(skip_white)(p + 1, end);
     if (p < end && *p == '}') more = false, p++;
-    int32_t *expected = &keys->first;
+    ss_next *expected = &keys->first;
     while (more) {
-        const char *text;
-        int64_t length;
-        if (!(p = SS(key)(t, p, end, &text, &length))) return NULL;
-        ss_key *key = ss_find_key(keys, expected, text, length);
+        ss_key *key;
+        if (!(p = SS(key)(t, keys, expected, p, end, &key))) return NULL;
         if (!key || key->column < 0) {
             p = SS(skip_value)(t, p, end);
         } else {
@@ -214,27 +221,31 @@ static SS_TARGET const char *SS(arguments)(ss_tokenizer *t, int32_t number, cons
     return p;
 }
 
-/* Reads a text or an integer and gives its code; null has none. */
-static inline SS_TARGET const char *SS(label)(ss_tokenizer *t, int column, bool number_too, const char *p,
-                                              const char *end, int32_t *code) {
+/* Reads a text, or for processes and threads an integer, and gives its code; null has none. */
+static inline SS_TARGET const char *SS(label)(ss_tokenizer *t, int column, const char *p, const char *end,
+                                              int32_t *code) {
     const char *begin = p;
+    int64_t again = ss_again(&t->pool, t->last[column], p, end);
+    if (again) {
+        *code = t->last[column];
+        return p + again;
+    }
     if (p < end && *p == '"') {
         p = SS(string_end)(p + 1, end);
         if (!p) return SS(fail)(t, SS_CUT, begin);
         p++;
     } else if (SS(is_null)(p, end)) {
         return p + 4;
-    } else if (number_too) {
+    } else if (p < end && (column == SS_PROCESS || column == SS_THREAD)) {
         int64_t ignored;
         if (!(p = SS(integer)(t, p, end, false, &ignored))) return NULL;
         if (p - begin == 2 && !memcmp(begin, "-0", 2)) return SS(fail)(t, SS_UNUSUAL, begin);
     } else {
         return SS(fail)(t, p < end ? SS_UNUSUAL : SS_CUT, begin);
     }
-    int32_t last = t->last[column];
-    if (last < 0 || !ss_same(&t->pool, last, begin, p - begin)) last = ss_intern(&t->pool, begin, p - begin);
-    if (last < 0) return SS(fail)(t, -last, begin);
-    t->last[column] = *code = last;
+    int32_t found = ss_intern(&t->pool, begin, p - begin);
+    if (found < 0) return SS(fail)(t, -found, begin);
+    t->last[column] = *code = found;
     return p;
 }
 
@@ -265,23 +276,33 @@ static SS_TARGET const char *SS(args)(ss_tokenizer *t, ss_event *e, const char *
 }
 
 /* Reads the value of a member of an event. */
-static inline SS_TARGET const char *SS(member)(ss_tokenizer *t, ss_event *e, const char *key, int64_t length,
-                                               const char *p, const char *end) {
-    int column = ss_member(key, length);
-    if (column < 0) return SS(skip_value)(t, p, end);
-    if (e->seen >> column & 1 || (e->classified && column <= SS_NAME)) return SS(fail)(t, SS_UNUSUAL, key);
+static inline SS_TARGET const char *SS(member)(ss_tokenizer *t, ss_event *e, int column, const char *p,
+                                               const char *end) {
+    if (e->seen >> column & 1 || (e->classified && column <= SS_NAME)) return SS(fail)(t, SS_UNUSUAL, p);
     e->seen |= 1u << column;
     switch (column) {
     case SS_PHASE: return SS(phase)(t, p, end, &e->phase);
-    case SS_CATEGORY: return SS(label)(t, column, false, p, end, &e->category);
-    case SS_NAME: return SS(label)(t, column, false, p, end, &e->name);
-    case SS_PROCESS: return SS(label)(t, column, true, p, end, &e->process);
-    case SS_THREAD: return SS(label)(t, column, true, p, end, &e->thread);
+    case SS_CATEGORY: return SS(label)(t, column, p, end, &e->category);
+    case SS_NAME: return SS(label)(t, column, p, end, &e->name);
+    case SS_PROCESS: return SS(label)(t, column, p, end, &e->process);
+    case SS_THREAD: return SS(label)(t, column, p, end, &e->thread);
     case SS_ID: return SS(integer)(t, p, end, false, &e->id);
     case SS_TS: return SS(time)(t, p, end, &e->ts);
     case SS_DUR: return SS(time)(t, p, end, &e->dur);
     default: return SS(args)(t, e, p, end);
     }
+}
+
+/* Makes a row of an event that has been read, and reads its arguments where that had to wait. */
+static SS_TARGET bool SS(finish)(ss_tokenizer *t, ss_event *e, const char *end) {
+    if (!e->classified) {
+        e->class_number = ss_class_of(t, e);
+        bool wanted = e->class_number != t->none;
+        if (wanted && e->args && !SS(arguments)(t, e->class_number, e->args, end)) return false;
+        if (wanted && !e->args && ss_new_row_whole(t, e->class_number)) return SS(fail)(t, SS_NO_MEMORY, end);
+    }
+    ss_append(t, e);
+    return true;
 }
 
 /* Reads one event, given the place of its brace. */
@@ -291,27 +312,21 @@ static SS_TARGET const char *SS(event)(ss_tokenizer *t, const char *p, const cha
     p = SS(skip_white)(p + 1, end);
     bool more = !(p < end && *p == '}');
     if (!more) p++;
+    ss_next *expected = &t->members.first;
     while (more) {
-        const char *key;
-        int64_t length;
-        if (!(p = SS(key)(t, p, end, &key, &length))) return NULL;
-        if (!(p = SS(member)(t, &e, key, length, p, end))) return NULL;
-        if (!(p = SS(after_member)(t, p, end, &more))) return NULL;
+        ss_key *key;
+        if (!(p = SS(key)(t, &t->members, expected, p, end, &key))) return NULL;
+        p = key && key->column >= 0 ? SS(member)(t, &e, key->column, p, end) : SS(skip_value)(t, p, end);
+        if (!p || !(p = SS(after_member)(t, p, end, &more))) return NULL;
+        if (key) expected = &key->next;
     }
-    if (!e.classified) {
-        e.class_number = ss_class_of(t, &e);
-        bool wanted = e.class_number != t->none;
-        if (wanted && e.args && !SS(arguments)(t, e.class_number, e.args, p)) return NULL;
-        if (wanted && !e.args && ss_new_row_whole(t, e.class_number)) return SS(fail)(t, SS_NO_MEMORY, p);
-    }
-    ss_append(t, &e);
-    return p;
+    return SS(finish)(t, &e, p) ? p : NULL;
 }
 
 /* Reads events up to the end of the text or, where it is allowed, of the list. */
 static SS_TARGET const char *SS(events)(ss_tokenizer *t, const char *p, const char *end, bool last) {
     for (;;) {
-        while (p < end && (SS(ends_value)(*p) && *p != '}' && *p != ']')) p++;
+        while (p < end && (ss_may_follow[(uint8_t)*p] && *p != '}' && *p != ']')) p++;
         if (p == end) return last ? SS(fail)(t, SS_CUT, p) : p;
         if (*p == ']') return last ? p + 1 : SS(fail)(t, SS_LIST_ENDED, p);
         if (*p != '{') return SS(fail)(t, SS_UNUSUAL, p);

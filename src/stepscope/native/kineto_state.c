@@ -36,8 +36,23 @@ int ss_grow_class(ss_class *rows) {
     if (grow((void **)&rows->event, capacity, 8)) return -1;
     for (int32_t i = 0; i < rows->columns; i++)
         if (grow(&rows->column[i].data, capacity, size_of(rows->column[i].type))) return -1;
+    ss_clear_rows(rows, rows->capacity, capacity);
     rows->capacity = capacity;
     return 0;
+}
+
+/* Rows that are not used yet hold no value in any column, so that a new row needs no work. */
+void ss_clear_rows(ss_class *rows, int64_t from, int64_t to) {
+    for (int32_t i = 0; i < rows->columns; i++) {
+        ss_column *column = &rows->column[i];
+        if (column->type == SS_TEXT) {
+            memset((int32_t *)column->data + from, 0xFF, (size_t)(to - from) * 4);
+        } else if (column->type == SS_REAL) {
+            for (int64_t row = from; row < to; row++) ((double *)column->data)[row] = (double)__builtin_nanf("");
+        } else {
+            for (int64_t row = from; row < to; row++) ((int64_t *)column->data)[row] = SS_ABSENT;
+        }
+    }
 }
 
 int ss_pool_grow_slots(ss_pool *pool) {
@@ -78,6 +93,7 @@ int32_t ss_pool_append(ss_pool *pool, const char *text, int64_t length, uint64_t
     return (int32_t)pool->count++;
 }
 
+/* Returns the place of a name, given with its quotes; -1: it is new, and there is no room for it. */
 int32_t ss_learn(ss_keys *keys, const char *text, int64_t length) {
     if (length > INT32_MAX) return -1;
     uint32_t mask = 2 * SS_MAX_KEYS - 1, i = ss_hash(text, length) & mask;
@@ -89,7 +105,7 @@ int32_t ss_learn(ss_keys *keys, const char *text, int64_t length) {
     char *copy = malloc((size_t)length + 1);
     if (!copy) return -1;
     memcpy(copy, text, (size_t)length);
-    keys->key[keys->count] = (ss_key){.text = copy, .length = (int32_t)length, .column = -1, .next = -1};
+    keys->key[keys->count] = (ss_key){.text = copy, .length = (int32_t)length, .column = -1, .last = -1, .next = {{-1, -1}}};
     keys->slot[i] = (uint8_t)++keys->count;
     return keys->count - 1;
 }
@@ -132,17 +148,37 @@ bool ss_slow_real(const char *p, const char *end, double *result) {
     return behind > copy && !*behind && *result - *result == 0;
 }
 
+/* Says where the values of a name go. */
+static int add_name(ss_keys *keys, const char *text, int64_t length, ss_key where) {
+    int32_t place = ss_learn(keys, text, length);
+    if (place < 0) return -1;
+    ss_key *key = &keys->key[place];
+    key->column = where.column;
+    key->type = where.type;
+    key->group = where.group;
+    return 0;
+}
+
+static void free_names(ss_keys *keys) {
+    for (int32_t i = 0; i < keys->count; i++) free((char *)keys->key[i].text);
+}
+
 ss_tokenizer *ss_new(int plain) {
     ss_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     t->fast = !plain && ss_processor_is_fast();
     for (int i = 0; i < SS_CLASSES; i++) {
-        t->keys[i].first = -1;
+        t->keys[i].first = (ss_next){{-1, -1}};
         t->classes[i].whole = -1;
     }
     for (int i = 0; i < SS_BASE_COLUMNS; i++) t->last[i] = -1;
+    t->members.first = (ss_next){{-1, -1}};
+    static const char *const members[] = {"\"ph\"", NULL, "\"cat\"", "\"name\"", "\"pid\"", "\"tid\"", "\"id\"", "\"ts\"", "\"dur\"", "\"args\""};
+    for (int32_t i = 0; i <= SS_ARGS; i++)
+        if (members[i] && add_name(&t->members, members[i], (int64_t)strlen(members[i]), (ss_key){.column = i})) goto failed;
     t->memory_name = ss_intern(&t->pool, "\"[memory]\"", 10);
     if (t->memory_name >= 0 && !ss_grow_rows(t)) return t;
+failed:
     ss_free(t);
     return NULL;
 }
@@ -153,8 +189,9 @@ void ss_free(ss_tokenizer *t) {
     for (int i = 0; i < SS_CLASSES; i++) {
         free(t->classes[i].event);
         for (int32_t j = 0; j < t->classes[i].columns; j++) free(t->classes[i].column[j].data);
-        for (int32_t j = 0; j < t->keys[i].count; j++) free((char *)t->keys[i].key[j].text);
+        free_names(&t->keys[i]);
     }
+    free_names(&t->members);
     for (int32_t i = 0; i < t->categories; i++) free(t->category[i].text);
     free(t->pool.arena);
     free(t->pool.end);
@@ -184,13 +221,8 @@ int ss_add_key(ss_tokenizer *t, int32_t class_number, const char *text, int32_t 
                int32_t group) {
     if (class_number < 0 || class_number >= SS_CLASSES || group < 0 || group >= SS_CLASSES) return -SS_UNUSUAL;
     if (add_column(&t->classes[group], column, type)) return -SS_UNUSUAL;
-    int32_t place = ss_learn(&t->keys[class_number], text, length);
-    if (place < 0) return -SS_NO_MEMORY;
-    ss_key *key = &t->keys[class_number].key[place];
-    key->column = column;
-    key->type = type;
-    key->group = group;
-    return 0;
+    ss_key where = {.column = column, .type = type, .group = group};
+    return add_name(&t->keys[class_number], text, length, where) ? -SS_NO_MEMORY : 0;
 }
 
 int ss_keep_whole(ss_tokenizer *t, int32_t class_number, int32_t column) {

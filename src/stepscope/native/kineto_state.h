@@ -22,16 +22,23 @@ typedef struct {
     ss_column column[SS_MAX_FIELDS];
 } ss_class;
 
-/* An argument's name, and where its value goes. Names nobody asked for are learnt as well, with column -1. */
+/* The names that followed a name last, the latest first: names come in the same few orders again and again. -1: none. */
 typedef struct {
-    const char *text;
+    int32_t place[2];
+} ss_next;
+
+/* The name of a member or an argument, and where its value goes. Names nobody asked for are learnt too, with column -1. */
+typedef struct {
+    const char *text; /* as written: with its quotes */
     int32_t length, column, type, group;
-    int32_t next; /* the name that followed it last time: names come in the same order again and again */
+    int32_t last; /* code of the last value: it often comes again */
+    ss_next next;
 } ss_key;
 
 typedef struct {
     ss_key key[SS_MAX_KEYS];
-    int32_t count, first;
+    int32_t count;
+    ss_next first;
     uint8_t slot[2 * SS_MAX_KEYS]; /* by hash: place + 1; 0: free */
 } ss_keys;
 
@@ -55,7 +62,8 @@ struct ss_tokenizer {
     void *base[SS_BASE_COLUMNS];
     int64_t rows, capacity;
     ss_class classes[SS_CLASSES];
-    ss_keys keys[SS_CLASSES];
+    ss_keys keys[SS_CLASSES]; /* arguments of each class */
+    ss_keys members;          /* of an event: columns are those of enum ss_base_column, and SS_ARGS */
     ss_pool pool;
     ss_category category[SS_MAX_KEYS];
     int32_t categories;
@@ -105,10 +113,29 @@ int ss_pool_grow_slots(ss_pool *pool);
 int32_t ss_pool_append(ss_pool *pool, const char *text, int64_t length, uint64_t *slot, uint32_t hash);
 int ss_grow_rows(ss_tokenizer *t);
 int ss_grow_class(ss_class *rows);
+void ss_clear_rows(ss_class *rows, int64_t from, int64_t to);
 int32_t ss_learn(ss_keys *keys, const char *text, int64_t length);
 int32_t ss_look_up_category(ss_tokenizer *t, int32_t code);
 bool ss_slow_real(const char *p, const char *end, double *result);
 bool ss_processor_is_fast(void);
+
+/* memcmp for short texts, without the call. */
+static inline bool ss_equal(const char *a, const char *b, int64_t n) {
+    if (n >= 8) {
+        for (int64_t i = 0; i < n - 8; i += 8)
+            if (ss_load8(a + i) != ss_load8(b + i)) return false;
+        return ss_load8(a + n - 8) == ss_load8(b + n - 8);
+    }
+    if (n >= 4) {
+        uint32_t first[2], last[2];
+        memcpy(&first[0], a, 4), memcpy(&first[1], b, 4);
+        memcpy(&last[0], a + n - 4, 4), memcpy(&last[1], b + n - 4, 4);
+        return first[0] == first[1] && last[0] == last[1];
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (a[i] != b[i]) return false;
+    return true;
+}
 
 static inline const char *ss_text(const ss_pool *pool, int32_t code, int64_t *length) {
     int64_t begin = code ? pool->end[code - 1] : 0;
@@ -119,7 +146,7 @@ static inline const char *ss_text(const ss_pool *pool, int32_t code, int64_t *le
 static inline bool ss_same(const ss_pool *pool, int32_t code, const char *text, int64_t length) {
     int64_t n;
     const char *known = ss_text(pool, code, &n);
-    return n == length && !memcmp(known, text, (size_t)n);
+    return n == length && ss_equal(known, text, n);
 }
 
 /* Returns the code of a text, or a negative error. */

@@ -68,14 +68,10 @@ def _prepared(part: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
 
 def _one_wait_per_batch(parts: list[dict[str, pl.DataFrame]]) -> list[dict[str, pl.DataFrame]]:
     """Where a part measured the waits for data itself, PyTorch's own ranges around the same waits are annotations."""
-    is_data = pl.col("kind") == "data"
-    own = [
-        part["spans"].filter(is_data & ~pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)).height
-        for part in parts
-    ]
-    if not any(own):
+    waits = [part["spans"].filter(pl.col("kind") == "data")["name"].cast(pl.String) for part in parts]
+    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits):
         return parts
-    foreign = is_data & pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)
+    foreign = (pl.col("kind") == "data") & pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)
     kind = pl.when(foreign).then(pl.lit("annotation").cast(dtype("enum:kind"))).otherwise(pl.col("kind"))
     return [{**part, "spans": part["spans"].with_columns(kind=kind)} for part in parts]
 

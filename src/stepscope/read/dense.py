@@ -1,4 +1,4 @@
-"""Distinct values of long columns that hold few, found without sorting."""
+"""Distinct values and matches in long columns of small numbers, found without sorting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepscope.read.nesting import Integers
 
-# A table of this size beside a column costs less than sorting the column.
+# A table of this many entries beside a column costs less than sorting the column.
 _SMALL_TABLE = 1 << 20
 
 
@@ -48,3 +48,20 @@ def _dense(values: npt.NDArray[Any]) -> tuple[Integers, int]:
     seen[offset] = 1
     number = np.cumsum(seen) - 1
     return number[offset], int(number[-1]) + 1
+
+
+def first_places(keys: Integers, wanted: Integers) -> Integers:
+    """Return for each wanted number the place at which it occurs first among the keys, −1 where it does not."""
+    if not len(keys) or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    low, high = int(keys.min()), int(keys.max())
+    if high - low > max(_SMALL_TABLE, 4 * len(keys)):
+        found, first = np.unique(keys, return_index=True)
+        place = np.minimum(np.searchsorted(found, wanted), len(found) - 1)
+        return np.where(found[place] == wanted, first[place], -1)
+    # One entry more, for all numbers outside the table.
+    table = np.full(high - low + 2, -1, np.int64)
+    table[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
+    inside = (wanted >= low) & (wanted <= high)
+    result: Integers = table[np.where(inside, wanted - low, -1)]
+    return result

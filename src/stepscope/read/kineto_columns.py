@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +18,9 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int32]
 Column: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
+
+_LOOSE = json.JSONDecoder(strict=False)
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 #: Columns every event has. ``ts`` and ``dur`` are ns relative to the file's base, texts codes of the pool (−1: none).
 BASE: dict[str, type[np.generic]] = {
@@ -174,6 +178,8 @@ def _readable(key: str | bytes | int) -> tuple[str, bool]:
         return str(key), True
     if isinstance(key, bytes):
         key = _from_json(key)
+    if key.isascii():
+        return key, True
     try:
         key.encode("utf-8")
     except UnicodeEncodeError:
@@ -191,11 +197,18 @@ def _with_escapes(text: str) -> str:
 
 
 def _from_json(source: bytes) -> str:
+    """Return the content of a JSON string, or other JSON without white space; what is no JSON stays as it is."""
     text = source.decode("utf-8", "surrogateescape")
-    if text[:1] == '"' and "\\" not in text:
-        return text[1:-1]
+    if text[:1] == '"':
+        return _content(text) if "\\" in text else text[1:-1]
     try:
-        value = json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        return msgspec.json.format(source, indent=-1).decode("utf-8", "surrogateescape")
+    except _NOT_JSON:
         return text
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _content(text: str) -> str:
+    try:
+        return str(_LOOSE.decode(text))
+    except ValueError:
+        return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -131,8 +132,8 @@ def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
     parts, codes = [], []
     for kind in (Class.OPERATOR, Class.ANNOTATION):
         columns, ids = rows_of(spans, kind, ("operator", "collective"))
-        texts = {name: spans.texts(columns[name]) for name in ("shapes", "dtypes", "strides", "concrete", "module")}
-        texts["module"] = _without_empty(texts["module"])
+        texts = {name: spans.texts(columns[name]) for name in ("shapes", "dtypes", "strides", "concrete")}
+        texts["module"] = spans.texts(_without_empty(spans, columns["module"]))
         integers = {name: nullable(columns[name]) for name in ("scope", "flops", "external", "forward_thread")}
         parts.append(pl.DataFrame({"span": ids, **texts, **integers}))
         codes.append(columns["stack"])
@@ -142,9 +143,10 @@ def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
     return frame.with_columns(stack=stack), stacks
 
 
-def _without_empty(texts: pl.Series) -> pl.Series:
-    """Return texts with null where Kineto writes an empty text for 'none'."""
-    return texts.to_frame("t").select(pl.when(pl.col("t").cast(pl.String) != "").then(pl.col("t"))).to_series()
+def _without_empty(spans: Spans, codes: Codes) -> Codes:
+    """Return codes of texts with −1 where Kineto writes an empty text for none."""
+    empty = spans.events.texts.index("") if "" in spans.events.texts else -1
+    return np.where(codes == empty, np.int32(-1), codes)
 
 
 def _stacks(spans: Spans, codes: Codes) -> tuple[pl.Series, pl.DataFrame]:
@@ -168,20 +170,20 @@ def _arguments(spans: Spans) -> pl.DataFrame:
     for kind, hidden in ((Class.ANNOTATION, _OWN_ARGUMENTS), (Class.OTHER, frozenset[str]())):
         columns, ids = rows_of(spans, kind, ("annotation", "step", "data", "collective"))
         category = spans.events.base["category"][columns["event"]]
-        ranges = np.array(
-            [text_of(spans.events, code) != "cuda_profiler_range" for code in category.tolist()], np.bool_
-        )
-        parsed: dict[int, list[tuple[str, str]]] = {}
-        for span, code in zip(ids[ranges].tolist(), columns["arguments"][ranges].tolist(), strict=True):
-            if code not in parsed:
-                given = parse_arguments(text_of(spans.events, code))
-                parsed[code] = [(key, _json(value)) for key, value in given.items() if key not in hidden]
-            rows.extend((span, *pair) for pair in parsed[code])
+        measured = [text_of(spans.events, code) == "cuda_profiler_range" for code in category.tolist()]
+        for span, code, ranges in zip(ids.tolist(), columns["arguments"].tolist(), measured, strict=True):
+            given = {} if ranges else _raw_arguments(text_of(spans.events, code))
+            rows.extend((span, key, value) for key, value in given.items() if key not in hidden)
     return pl.DataFrame(rows, schema={"span": pl.Int64, "key": pl.String, "value": pl.String}, orient="row")
 
 
-def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
-    return json.dumps(value, ensure_ascii=True)
+def _raw_arguments(source: str) -> dict[str, str]:
+    """Return arguments by name, each as JSON."""
+    try:
+        found = msgspec.json.decode(source.encode("utf-8", "surrogateescape"), type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {key: json.dumps(value) for key, value in parse_arguments(source).items()}
+    return {key: bytes(value).decode("utf-8", "backslashreplace") for key, value in found.items()}
 
 
 def _whole(spans: Spans, phase: str) -> tuple[Integers, list[dict[str, Any]]]:

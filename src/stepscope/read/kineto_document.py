@@ -13,10 +13,8 @@ import msgspec
 from stepscope.errors import DamagedTraceError, NotATraceError
 from stepscope.trace.losses import LossLedger
 
-#: Bytes of whole events that are tokenized at once.
-CHUNK = 4 << 20
-
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_EVENT = re.compile(rb'\{\s{0,60}"ph"')
 _WHITE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Metadata before the events is a few KiB, with many process groups a few hundred.
@@ -37,7 +35,7 @@ class Document:
     ledger: LossLedger
     metadata: dict[str, str] = field(default_factory=dict)
 
-    def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
         """Yield chunks of whole events, and for each whether it is the last, which may end in the end of the list.
 
         Raises:
@@ -127,23 +125,29 @@ def _start_of_events(head: bytes) -> int | None:
     return None if match is None else match.end()
 
 
-def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Join blocks and cut them where an event begins; where no such place is known, everything is one chunk."""
+def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
+    """Cut blocks where an event begins, and join what lies across their seams.
+
+    Where no event's beginning can be told, blocks are kept until one comes, if need be to the end of the file.
+    """
     pending: list[bytes] = []
-    size, wanted = 0, CHUNK
     for block in blocks:
-        pending.append(block)
-        size += len(block)
-        if size < wanted:
+        first, last = first_event(block), last_event(block)
+        if first < 0:
+            pending.append(block)
             continue
-        text = b"".join(pending)
-        cut = last_event(text)
-        if cut > 0:
-            yield text[:cut], False
-            text = text[cut:]
-        # Where nothing could be cut, look again only when there is twice as much.
-        pending, size, wanted = [text], len(text), max(CHUNK, 2 * len(text))
+        pending.append(block[:first])
+        yield b"".join(pending), False
+        if last > first:
+            yield memoryview(block)[first:last], False
+        pending = [block[last:]]
     yield b"".join(pending), True
+
+
+def first_event(text: bytes) -> int:
+    """Return where the first event begins, or −1 where that cannot be told; see :func:`last_event`."""
+    match = _EVENT.search(text)
+    return match.start() if match else -1
 
 
 def last_event(text: bytes) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from stepscope.read.dense import first_places
 from stepscope.read.nesting import Integers
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
@@ -18,17 +20,9 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
 
     The correlation number tells; where device work has none, an arrow from the call to the start of the work.
     """
-    spans = timeline.spans
-    calls = spans.filter(timeline.of_kinds("runtime", "driver") & spans["correlation"].is_not_null().to_numpy())
-    # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
-    calls = calls.select("part", "correlation", call="id").unique(
-        ["part", "correlation"], keep="first", maintain_order=True
-    )
     device = timeline.on_device
-    work = spans.filter(device).select("id", "part", "correlation")
-    found = work.join(calls, on=["part", "correlation"], how="inner")
-    result = np.full(spans.height, -1, np.int64)
-    result[found["id"].to_numpy()] = found["call"].to_numpy()
+    # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
+    result = _same_number(timeline, "correlation", timeline.of_kinds("runtime", "driver"), device)
     drawn = arrows.filter(pl.col("kind") == "launch")
     if drawn.height:
         start = _starting_at(timeline, drawn["to_track"], drawn["to_ts"])
@@ -45,17 +39,29 @@ def operators(timeline: Timeline, launch: Integers) -> Integers:
 
     Where the launching call lies in no operator, the operator's number that the device work carries tells.
     """
-    spans = timeline.spans
     candidates = timeline.of_kinds("operator", "collective") & ~timeline.on_device
     result = np.full(len(launch), -1, np.int64)
     launched = launch >= 0
     result[launched] = timeline.nearest(candidates)[launch[launched]]
-    key = ["part", "external"]
-    numbered = spans.filter(candidates).select("id", *key).drop_nulls().unique(key, keep="last", maintain_order=True)
     # Some writers repeat the correlation number as the operator's: that says nothing.
-    said = pl.col("external").is_not_null() & pl.col("external").ne_missing(pl.col("correlation"))
-    found = spans.filter(timeline.on_device & (result < 0)).filter(said).join(numbered, on=key, suffix="_operator")
-    result[found["id"].to_numpy()] = found["id_operator"].to_numpy()
+    said = timeline.spans["external"].ne_missing(timeline.spans["correlation"]).to_numpy()
+    open_work = timeline.on_device & (result < 0) & said
+    return np.where(open_work, _same_number(timeline, "external", candidates, open_work), result)
+
+
+def _same_number(
+    timeline: Timeline, column: str, givers: npt.NDArray[np.bool_], takers: npt.NDArray[np.bool_]
+) -> Integers:
+    """Return for each taker the first giver of the same part with the same number; −1 for all others."""
+    result = np.full(timeline.spans.height, -1, np.int64)
+    numbers = timeline.spans[column]
+    known = numbers.is_not_null().to_numpy()
+    values, part = numbers.fill_null(0).to_numpy(), timeline.spans["part"].to_numpy()
+    for number in range(int(part.max(initial=-1)) + 1):
+        of_part = known & (part == number)
+        giving, taking = np.flatnonzero(of_part & givers), np.flatnonzero(of_part & takers)
+        place = first_places(values[giving], values[taking])
+        result[taking[place >= 0]] = giving[place[place >= 0]]
     return result
 
 
@@ -66,11 +72,13 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     drawn = arrows.filter(pl.col("kind") != "launch")
     for kind in ("forward_backward", "send_receive", "other"):
         chosen = drawn.filter(pl.col("kind") == kind)
+        if not chosen.height:
+            continue
         begin = _operator_at(timeline, chosen["from_track"], chosen["from_ts"])
         end = _operator_at(timeline, chosen["to_track"], chosen["to_ts"])
         whole = (begin >= 0) & (end >= 0)
         parts.append(_table(begin[whole], end[whole], kind))
-    if not parts[1].height:
+    if not drawn.filter(pl.col("kind") == "forward_backward").height:
         parts.append(_by_sequence(timeline))
     return pl.concat(parts)
 
@@ -102,10 +110,8 @@ def _by_sequence(timeline: Timeline) -> pl.DataFrame:
     Of several operators with one number on the forward side the last one made the graph node, as Kineto has it; on the
     backward side the outermost is the node's evaluation.
     """
-    spans = timeline.spans.filter(timeline.of_kinds("operator"))
-    if "forward_thread" not in spans.columns:
-        return _table(np.empty(0, np.int64), np.empty(0, np.int64), "forward_backward")
-    numbered = spans.filter(pl.col("sequence") >= 0).select("id", "part", "sequence", "ts", "forward_thread")
+    columns = timeline.spans.select("id", "part", "sequence", "ts", "forward_thread")
+    numbered = columns.filter(timeline.of_kinds("operator")).filter(pl.col("sequence") >= 0)
     backward = numbered.filter(pl.col("forward_thread") > 0).sort("ts", "id")
     forward = numbered.filter(pl.col("forward_thread").fill_null(0) <= 0).sort("ts", "id")
     key = ["part", "sequence"]
