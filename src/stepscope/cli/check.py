@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _show(rank: RankRun, console: Console) -> None:
-    from stepscope.report.text import visible
+    from stepscope.report.text import printable
 
     manifest = rank.manifest
     counts = {name: int(frame.select("len").collect().item()) for name, frame in _lengths(rank).items()}
@@ -48,12 +48,12 @@ def _show(rank: RankRun, console: Console) -> None:
         **{f"collector {name}": _collector(state) for name, state in manifest.get("collectors", {}).items()},
     }
     for name, value in facts.items():
-        console.print(f"{name:<22} {visible(str(value))}", markup=False, soft_wrap=True)
+        console.print(f"{name:<22} {printable(str(value))}", markup=False, soft_wrap=True)
     losses = rank.tables["losses"].collect().rows(named=True)
     console.print(f"{'losses':<22} {'none' if not losses else ''}", markup=False)
     for loss in losses:
         text = f"  {loss['count']} × {loss['what']} ({loss['severity']}, {loss['source']}): {loss['advice']}"
-        console.print(visible(text), markup=False, soft_wrap=True)
+        console.print(printable(text), markup=False, soft_wrap=True)
 
 
 def _lengths(rank: RankRun) -> dict[str, pl.LazyFrame]:
