@@ -42,7 +42,7 @@ def _declare(loaded: ctypes.CDLL) -> None:
     """Give every function its types; a library of another version lacks one and is not used."""
     pointer, text, int32, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[object, list[object]]] = {
-        "ss_new": (pointer, [ctypes.c_int]),
+        "ss_new": (pointer, []),
         "ss_free": (None, [pointer]),
         "ss_add_category": (ctypes.c_int, [pointer, text, int32, int32]),
         "ss_add_key": (ctypes.c_int, [pointer, int32, text, int32, int32, int32, int32]),

@@ -41,7 +41,7 @@ enum ss_base_column {
 
 typedef struct ss_tokenizer ss_tokenizer;
 
-SS_EXPORT ss_tokenizer *ss_new(int plain);
+SS_EXPORT ss_tokenizer *ss_new(void);
 SS_EXPORT void ss_free(ss_tokenizer *tokenizer);
 
 /* The description of the events, before the first chunk. Return 0, or a negative error. */

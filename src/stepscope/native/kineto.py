@@ -112,20 +112,19 @@ class Tokenizer:
 
     Args:
         description: What to read.
-        plain: Do without the instructions that only some processors have.
 
     Raises:
         StepscopeError: The library is not available, or there is no memory.
     """
 
-    def __init__(self, description: Description, *, plain: bool = False) -> None:
+    def __init__(self, description: Description) -> None:
         library = native.library()
         if library is None:
             message = f"The native library is not available: {native.available()}."
             raise StepscopeError(message)
         self._library = library
         self._description = description
-        self._handle = library.ss_new(int(plain))
+        self._handle = library.ss_new()
         if not self._handle or self._describe():
             message = "The native tokenizer could not be made."
             raise StepscopeError(message, "Set STEPSCOPE_NATIVE=0 to do without.")

@@ -43,6 +43,7 @@ int ss_grow_class(ss_class *rows) {
 
 /* Rows that are not used yet hold no value in any column, so that a new row needs no work. */
 void ss_clear_rows(ss_class *rows, int64_t from, int64_t to) {
+    if (from == to) return;
     for (int32_t i = 0; i < rows->columns; i++) {
         ss_column *column = &rows->column[i];
         if (column->type == SS_TEXT) {
@@ -163,10 +164,9 @@ static void free_names(ss_keys *keys) {
     for (int32_t i = 0; i < keys->count; i++) free((char *)keys->key[i].text);
 }
 
-ss_tokenizer *ss_new(int plain) {
+ss_tokenizer *ss_new(void) {
     ss_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return NULL;
-    t->fast = !plain && ss_processor_is_fast();
     for (int i = 0; i < SS_CLASSES; i++) {
         t->keys[i].first = (ss_next){{-1, -1}};
         t->classes[i].whole = -1;

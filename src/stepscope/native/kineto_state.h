@@ -74,7 +74,6 @@ struct ss_tokenizer {
     const char *text;                          /* the chunk that is being read */
     int64_t position;
     int error;
-    bool fast; /* the processor has AVX2 */
 };
 
 /* An event while it is read. */
@@ -117,7 +116,6 @@ void ss_clear_rows(ss_class *rows, int64_t from, int64_t to);
 int32_t ss_learn(ss_keys *keys, const char *text, int64_t length);
 int32_t ss_look_up_category(ss_tokenizer *t, int32_t code);
 bool ss_slow_real(const char *p, const char *end, double *result);
-bool ss_processor_is_fast(void);
 
 /* memcmp for short texts, without the call. */
 static inline bool ss_equal(const char *a, const char *b, int64_t n) {

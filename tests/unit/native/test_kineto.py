@@ -1,4 +1,4 @@
-"""The C tokenizer gives what the plain reader gives, on every real capture and on every processor."""
+"""The C tokenizer gives what the plain reader gives, on every real capture."""
 
 from __future__ import annotations
 
@@ -57,14 +57,13 @@ def test_any_number_of_workers_gives_the_same(shared_data: Path, monkeypatch: py
         assert_frame_equal(_comparable(found[name]), _comparable(frame))
 
 
-def _tokenize(text: bytes, *, last: bool = True, plain: bool = False) -> Tokenizer:
-    tokenizer = Tokenizer(kineto_native.description(), plain=plain)
+def _tokenize(text: bytes, *, last: bool = True) -> Tokenizer:
+    tokenizer = Tokenizer(kineto_native.description())
     tokenizer.tokenize(text, last=last)
     return tokenizer
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_times_are_exact(plain: bool) -> None:
+def test_times_are_exact() -> None:
     # Given times that a float cannot hold, and more digits than nanoseconds
     texts = [
         "4398046511103.999",
@@ -78,23 +77,22 @@ def test_times_are_exact(plain: bool) -> None:
     ]
     chunk = ",".join(f'{{"ph": "X", "ts": {text}, "dur": 0}}' for text in texts).encode()
     # When they are tokenized
-    tokenizer = _tokenize(chunk + b"]", plain=plain)
+    tokenizer = _tokenize(chunk + b"]")
     # Then they are whole nanoseconds, rounded half up
     expected = [4398046511103999, 4371323315486714, 1, 0, -1, -1500, 7000, 2086]
     assert tokenizer.base()["ts"].tolist() == expected
 
 
-@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(
     "filler", ["", "x" * 31, "x" * 32, "x" * 33, "x" * 100, '\\"', "x\\\\", "x" * 30 + '\\"', "é" * 40]
 )
-def test_texts_of_every_length_and_escape_survive(filler: str, plain: bool) -> None:
+def test_texts_of_every_length_and_escape_survive(filler: str) -> None:
     # Given a name that ends near the edge of what is looked at at once, with escapes there
     chunk = (
         f'{{"ph": "X", "cat": "cpu_op", "name": "{filler}", "ts": 1, "dur": 2, "args": {{"External id": 5}}}}'.encode()
     )
     # When it is tokenized
-    tokenizer = _tokenize(chunk + b"]", plain=plain)
+    tokenizer = _tokenize(chunk + b"]")
     # Then the pool holds it as written, and what follows was read
     name = tokenizer.texts()[tokenizer.base()["name"][0]]
     assert name == f'"{filler}"'.encode()
