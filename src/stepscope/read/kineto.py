@@ -40,12 +40,12 @@ def read_events(document: Document, progress: Progress | None = None) -> Events:
     decoder = Decoder(document.ledger)
     batches = []
     for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):
-        batches.append(_decode_last(document, decoder, chunk) if last else decoder.decode(bytes(chunk)))
+        batches.append(_decode_last(document, decoder, chunk) if last else decoder.decode(chunk))
     return join(batches, [decoder.interner], document.ledger)
 
 
 def _decode_last(document: Document, decoder: Decoder, chunk: bytes | memoryview) -> Batch:
-    batch, tail = decoder.decode_last(bytes(chunk))
+    batch, tail = decoder.decode_last(chunk)
     document.read_tail(tail)
     return batch
 
@@ -65,7 +65,7 @@ def _read_natively(document: Document, progress: Progress | None, workers: int) 
         try:
             parts.append(future.result())
         except NotTokenized:
-            parts.append(decoder.decode(bytes(chunk)))
+            parts.append(decoder.decode(chunk))
 
     try:
         for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):

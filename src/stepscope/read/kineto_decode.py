@@ -7,21 +7,17 @@ then take the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
-import polars as pl
 
 from stepscope.read import kineto_repair
 from stepscope.read.kineto_columns import Batch, Column, Columns, Integers, Interner
 from stepscope.read.kineto_schema import (
     ABSENT,
-    BAD,
     CLASS_OF_CATEGORY,
     COLLECTIVE_IN,
     COLLECTIVE_MARK,
@@ -31,13 +27,13 @@ from stepscope.read.kineto_schema import (
     Class,
     Field,
 )
+from stepscope.read.kineto_values import NOTHING, codes, identifiers, integers, json_codes, reals, times
 from stepscope.trace.losses import LossLedger
 
-_NOTHING = msgspec.Raw()
 _PHASES = {chr(code): code for code in range(33, 127)}
 _COLLECTIVE_NAME = f'"{COLLECTIVE_MARK.spellings[0]}"'.encode()
-_NO_TEXT = (b"", b"null")
-_PLAIN_NUMBER = r"^-?\d{1,18}(\.\d{1,3})?$"
+_NO_ARGUMENTS = (b"", b"null")
+_SEPARATORS = b" \t\r\n,"
 
 
 class Event(msgspec.Struct, gc=False):
@@ -48,10 +44,10 @@ class Event(msgspec.Struct, gc=False):
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: msgspec.Raw = _NOTHING
-    dur: msgspec.Raw = _NOTHING
+    ts: msgspec.Raw = NOTHING
+    dur: msgspec.Raw = NOTHING
     id: int | str | None = None
-    args: msgspec.Raw = _NOTHING
+    args: msgspec.Raw = NOTHING
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
@@ -69,33 +65,35 @@ class Decoder:
     def __init__(self, ledger: LossLedger) -> None:
         self.interner = Interner()
         self._ledger = ledger
-        self._categories: dict[int, Class] = {}
 
-    def decode(self, chunk: bytes) -> Batch:
+    def decode(self, chunk: bytes | memoryview) -> Batch:
         """Return the events of ``chunk``: JSON objects separated by commas, without the brackets around the list."""
-        text = chunk.strip().strip(b",")
+        view = memoryview(chunk)
+        behind = bytes(view[-256:])
+        end = len(view) - len(behind) + len(behind.rstrip(_SEPARATORS))
         try:
-            return self._batch(_EVENTS.decode(b"[" + text + b"]"))
+            return self._batch(_EVENTS.decode(b"".join((b"[", view[:end], b"]"))))
         except _UNREADABLE:
-            return self._tolerantly(chunk, last=False)[0]
+            return self._tolerantly(bytes(chunk), last=False)[0]
 
-    def decode_last(self, chunk: bytes) -> tuple[Batch, bytes | str | None]:
+    def decode_last(self, chunk: bytes | memoryview) -> tuple[Batch, bytes | str | None]:
         """Return the events of the file's last chunk, and the text after the list (None: the file was cut)."""
+        text = bytes(chunk)
         try:
-            return self._batch(_EVENTS.decode(b"[" + chunk)), b""
+            return self._batch(_EVENTS.decode(b"[" + text)), b""
         except _UNREADABLE:
             pass
         try:
-            parts = _PARTS.decode(b'{"":[' + chunk)
+            parts = _PARTS.decode(b'{"":[' + text)
             batch = self._batch(_EVENTS.decode(parts.pop("")))
         except _UNREADABLE:
-            return self._tolerantly(chunk, last=True)
+            return self._tolerantly(text, last=True)
         return batch, msgspec.json.encode(parts)[1:]
 
     def _tolerantly(self, chunk: bytes, *, last: bool) -> tuple[Batch, str | None]:
         objects, rest = kineto_repair.read_events(chunk, self._ledger, last=last)
-        events = [event for item in objects if (event := _event(item, self._ledger)) is not None]
-        return self._batch(events), rest
+        loose = [kineto_repair.convert(item, Event, self._ledger) for item in objects]
+        return self._batch([event for event in loose if event is not None]), rest
 
     def _batch(self, events: list[Event]) -> Batch:
         base = self._base(events)
@@ -103,7 +101,9 @@ class Decoder:
         for kind in Class:
             rows = np.flatnonzero(base["class"] == kind)
             if kind is not Class.NONE and len(rows):
-                sources = [_arguments_of(events[row]) for row in rows.tolist()]
+                sources = [bytes(events[row].args) for row in rows.tolist()]
+                if b"" in sources or b"null" in sources:
+                    sources = [b"{}" if source in _NO_ARGUMENTS else source for source in sources]
                 classes[kind] = {"event": rows, **self._arguments(kind, sources)}
                 if kind in COLLECTIVE_IN:
                     self._add_collectives(classes, rows, sources)
@@ -111,9 +111,9 @@ class Decoder:
 
     def _add_collectives(self, classes: dict[Class, Columns], rows: Integers, sources: list[bytes]) -> None:
         """Add to the class COLLECTIVE those events that name one."""
-        named = [place for place, source in enumerate(sources) if _COLLECTIVE_NAME in source]
-        if not named:
+        if _COLLECTIVE_NAME not in b"".join(sources):
             return
+        named = [place for place, source in enumerate(sources) if _COLLECTIVE_NAME in source]
         columns = self._arguments(Class.COLLECTIVE, [sources[place] for place in named])
         really = columns[COLLECTIVE_MARK.column] >= 0
         columns = {"event": rows[named][really], **{name: column[really] for name, column in columns.items()}}
@@ -124,23 +124,19 @@ class Decoder:
 
     def _base(self, events: list[Event]) -> Columns:
         code = self.interner.__getitem__
-
-        def texts(values: list[Any]) -> Column:
-            return np.array([-1 if value is None else code(value) for value in values], np.int32)
-
-        phase = np.array([_PHASES.get(event.ph, 0) for event in events], np.uint8)
-        category = texts([event.cat for event in events])
-        name = texts([event.name for event in events])
+        phase = _phases([event.ph for event in events])
+        category = codes([event.cat for event in events], code)
+        name = codes([event.name for event in events], code)
         return {
             "phase": phase,
             "class": self._classes(phase, category, name),
             "category": category,
             "name": name,
-            "process": texts([event.pid for event in events]),
-            "thread": texts([event.tid for event in events]),
-            "id": np.array([_identifier(event.id, code) for event in events], np.int64),
-            "ts": _times([bytes(event.ts) for event in events]),
-            "dur": _times([bytes(event.dur) for event in events]),
+            "process": codes([event.pid for event in events], code),
+            "thread": codes([event.tid for event in events], code),
+            "id": identifiers([event.id for event in events], code),
+            "ts": times([bytes(event.ts) for event in events]),
+            "dur": times([bytes(event.dur) for event in events]),
         }
 
     def _classes(self, phase: Column, category: Column, name: Column) -> Column:
@@ -165,43 +161,46 @@ class Decoder:
                 records = _arguments_decoder(kind).decode(b"[" + b",".join(repaired) + b"]")
             columns = {item.column: self._column(item, records) for item in FIELDS[kind]}
         if kind in WHOLE:
-            columns["arguments"] = np.array(list(map(self.interner.__getitem__, sources)), np.int32)
+            columns["arguments"] = codes(sources, self.interner.__getitem__)
         return columns
 
     def _column(self, item: Field, records: list[Any]) -> Column:
         values = _values(item, records)
         if item.type == "text":
-            code = self.interner.__getitem__
-            return np.array(
-                [code(text) if (text := bytes(value)) not in _NO_TEXT else -1 for value in values], np.int32
-            )
+            return json_codes(values, self.interner.__getitem__)
         if item.type == "real":
-            return np.array([np.nan if value is None else value for value in values], np.float64)
-        integers = [ABSENT if value is None else value for value in values]
-        if item.type == "unsigned":
-            return np.array(
-                [value & 0xFFFF_FFFF_FFFF_FFFF if value != ABSENT else 1 << 63 for value in integers], np.uint64
-            ).view(np.int64)
-        return np.array(integers, np.int64)
+            return reals(values)
+        column, too_large = integers(values, unsigned=item.type == "unsigned")
+        self._ledger.add("integer_too_large", too_large)
+        return column
 
 
-def _arguments_of(event: Event) -> bytes:
-    source = bytes(event.args)
-    return b"{}" if source in _NO_TEXT else source
+def _phases(values: list[str]) -> Column:
+    """Return the characters that say what events are; 0 for what is no single visible character."""
+    joined = "".join(values)
+    if len(joined) == len(values) and joined.isascii() and "" not in values:
+        return np.frombuffer(joined.encode(), np.uint8)
+    return np.array([_PHASES.get(value, 0) for value in values], np.uint8)
+
+
+#: Type and value when absent of an argument's attribute.
+_ATTRIBUTES: dict[str, tuple[Any, Any]] = {
+    "integer": (int | None, ABSENT),
+    "unsigned": (int | None, ABSENT),
+    "real": (float | None, None),
+    "text": (msgspec.Raw, NOTHING),
+}
 
 
 def _values(item: Field, records: list[Any]) -> list[Any]:
     """Return the argument of every record, under whichever spelling it came."""
-    first = list(map(attrgetter(_attribute(item, 0)), records))
-    if len(item.spellings) == 1:
-        return first
-    missing: Callable[[Any], bool] = (
-        (lambda value: not bytes(value)) if item.type == "text" else (lambda value: value is None)
-    )
+    absent = _ATTRIBUTES[item.type][1]
+    values = list(map(attrgetter(_attribute(item, 0)), records))
     for number in range(1, len(item.spellings)):
         other = list(map(attrgetter(_attribute(item, number)), records))
-        first = [b if missing(a) else a for a, b in zip(first, other, strict=True)]
-    return first
+        if other.count(absent) != len(other):
+            values = [b if a is absent else a for a, b in zip(values, other, strict=True)]
+    return values
 
 
 def _attribute(item: Field, spelling: int) -> str:
@@ -211,58 +210,10 @@ def _attribute(item: Field, spelling: int) -> str:
 @cache
 def _arguments_decoder(kind: Class) -> msgspec.json.Decoder[list[Any]]:
     """Return the decoder of a list of arguments of one class, each a record with an attribute per spelling."""
-    types: dict[str, tuple[Any, Any]] = {
-        "integer": (int | None, None),
-        "unsigned": (int | None, None),
-        "real": (float | None, None),
-        "text": (msgspec.Raw, _NOTHING),
-    }
     attributes, names = [], {}
     for item in FIELDS[kind]:
         for number, spelling in enumerate(item.spellings):
-            attributes.append((_attribute(item, number), *types[item.type]))
+            attributes.append((_attribute(item, number), *_ATTRIBUTES[item.type]))
             names[_attribute(item, number)] = spelling
     record = msgspec.defstruct(f"Arguments{kind.name.title()}", attributes, rename=names, gc=False)
     return msgspec.json.Decoder(list[record])  # type: ignore[valid-type]
-
-
-def _identifier(value: int | str | None, code: Callable[[Any], int]) -> int:
-    """Return a flow's identifier as a number: texts like ``0x1f`` by their value, others by their place in the pool."""
-    if value is None:
-        return ABSENT
-    if isinstance(value, str):
-        try:
-            value = int(value, 0)
-        except ValueError:
-            return (1 << 62) + code(value)
-    return value if ABSENT < value < -ABSENT else ABSENT
-
-
-def _times(sources: list[bytes]) -> Integers:
-    """Return times written in µs as ns, exactly; digits beyond the nanosecond are rounded half up.
-
-    A time that is not there is :data:`ABSENT`; one that is no number, or lies outside 64 bits of ns, is :data:`BAD`.
-    """
-    texts = pl.Series(sources, dtype=pl.Binary).cast(pl.String)
-    plain = texts.str.contains(_PLAIN_NUMBER).to_numpy()
-    exact = texts.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
-    result = exact.fill_null(BAD).to_numpy().copy()
-    for row in np.flatnonzero(~plain).tolist():
-        result[row] = _unusual_time(sources[row])
-    return result
-
-
-def _unusual_time(source: bytes) -> int:
-    if source in (b"", b"null"):
-        return ABSENT
-    try:
-        with localcontext(prec=60):
-            value = int((Decimal(source.strip(b'"').decode()) * 1000).quantize(Decimal(1), ROUND_HALF_UP))
-    except (InvalidOperation, ValueError, OverflowError):
-        return BAD
-    return value if BAD < value < -ABSENT else BAD
-
-
-def _event(item: dict[str, Any], ledger: LossLedger) -> Event | None:
-    """Make a record of an event that was read loosely."""
-    return kineto_repair.convert(item, Event, ledger)

@@ -48,37 +48,52 @@ def nest(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Nesting:
 def nest_in_python(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Nesting:
     """Do what :func:`nest` does, without the C library."""
     order = np.lexsort((-dur, ts, track))
-    parent, depth, crossing = _walk(track[order].tolist(), ts[order].tolist(), (ts + dur)[order].tolist())
-    return Nesting(order, np.array(parent, np.int64), np.array(depth, np.int32), np.array(crossing, np.bool_))
+    track, start, end = track[order], ts[order], (ts + dur)[order]
+    parent = _parents(track, start, end)
+    return Nesting(order, parent, _depths(parent), _crossings(track, parent, start, end))
 
 
-def _walk(tracks: list[int], starts: list[int], ends: list[int]) -> tuple[list[int], list[int], list[bool]]:
-    """Walk the ordered spans with a stack of those that may still contain one.
+def _parents(track: npt.NDArray[Any], start: Integers, end: Integers) -> Integers:
+    """Return the parent of each ordered span.
 
-    A span below another in the stack that ends earlier can contain nothing that the one above does not contain as well,
-    so it is dropped: ends never increase from bottom to top, and the walk is linear.
+    Each looks at its predecessor first. Where that cannot contain it, nothing between the predecessor and what the
+    predecessor looks at can either, because all of that ends before the predecessor; so it looks there next. All spans
+    look at once, and the distances that they skip double.
     """
-    parents: list[int] = []
-    depths: list[int] = []
-    crossings: list[bool] = []
-    stack: list[int] = []
-    current = None
-    for place, (track, start, end) in enumerate(zip(tracks, starts, ends, strict=True)):
-        if track != current:
-            stack.clear()
-            current = track
-        crossing = False
-        while stack:
-            top = stack[-1]
-            if ends[top] >= end and (ends[top] > start or starts[top] == start):
-                break
-            crossing = crossing or start < ends[top] < end
-            stack.pop()
-        parents.append(stack[-1] if stack else -1)
-        depths.append(depths[stack[-1]] + 1 if stack else 0)
-        crossings.append(crossing)
-        stack.append(place)
-    return parents, depths, crossings
+    looks = np.arange(-1, len(start) - 1)
+    open_spans = np.flatnonzero(looks >= 0)
+    while len(open_spans):
+        at = looks[open_spans]
+        too_short = (end[at] < end[open_spans]) | ((end[at] <= start[open_spans]) & (start[at] != start[open_spans]))
+        elsewhere = track[at] != track[open_spans]
+        looks[open_spans[elsewhere]] = -1
+        again = open_spans[too_short & ~elsewhere]
+        looks[again] = looks[looks[again]]
+        open_spans = again[looks[again] >= 0]
+    return looks
+
+
+def _depths(parent: Integers) -> npt.NDArray[np.int32]:
+    """Return how many ancestors each span has: the distances to an ancestor double until it is the topmost."""
+    ancestor = parent.copy()
+    depth = (parent >= 0).astype(np.int32)
+    below = np.flatnonzero(ancestor >= 0)
+    while len(below):
+        above = ancestor[below]
+        depth[below] += depth[above]
+        ancestor[below] = ancestor[above]
+        below = below[ancestor[below] >= 0]
+    return depth
+
+
+def _crossings(track: npt.NDArray[Any], parent: Integers, start: Integers, end: Integers) -> npt.NDArray[np.bool_]:
+    """Return which spans begin before the child of the same parent ends that comes before them."""
+    siblings = np.lexsort((np.arange(len(parent)), parent, track))
+    before, after = siblings[:-1], siblings[1:]
+    crossing = np.zeros(len(parent), np.bool_)
+    related = (parent[before] == parent[after]) & (track[before] == track[after])
+    crossing[after] = related & (end[before] > start[after]) & (end[before] < end[after])
+    return crossing
 
 
 def inherit(parent: Integers, own: Integers) -> Integers:
@@ -94,11 +109,14 @@ def inherit(parent: Integers, own: Integers) -> Integers:
 
 def inherit_in_python(parent: Integers, own: Integers) -> Integers:
     """Do what :func:`inherit` does, without the C library."""
-    result: list[int] = []
-    append = result.append
-    for above, value in zip(parent.tolist(), own.tolist(), strict=True):
-        append(value if value >= 0 or above < 0 else result[above])
-    return np.array(result, np.int64)
+    result, ancestor = own.astype(np.int64), parent.copy()
+    seeking = np.flatnonzero((result < 0) & (ancestor >= 0))
+    while len(seeking):
+        above = ancestor[seeking]
+        result[seeking] = result[above]
+        ancestor[seeking] = ancestor[above]
+        seeking = seeking[(result[seeking] < 0) & (ancestor[seeking] >= 0)]
+    return result
 
 
 def innermost(
