@@ -33,7 +33,7 @@ bench: $(ENV)/.test
 	@echo "Run one at a time on a quiet machine:"; for file in benchmarks/[a-z]*.py; do echo "  $(BIN)/python $$file --help"; done
 
 # Stamps carry the time of the last successful install; pyproject.toml or the C sources changing installs again.
-$(ENV)/.ready: pyproject.toml $(wildcard src/stepscope/native/*.[ch])
+$(ENV)/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 	$(PYTHON) -m venv $(ENV)
 	$(PIP) --upgrade pip
 	$(PIP) torch==$(TORCH)
@@ -46,7 +46,7 @@ $(ENV)/.test: $(ENV)/.ready
 	$(PIP) --no-deps HolisticTraceAnalysis
 	touch $@
 
-.envs/gpu/.ready: pyproject.toml $(wildcard src/stepscope/native/*.[ch])
+.envs/gpu/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 	$(PYTHON) -m venv --system-site-packages .envs/gpu
 	.envs/gpu/bin/python -m pip install --quiet --editable . pytest
 	touch $@
