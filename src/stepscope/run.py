@@ -212,8 +212,8 @@ def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFra
     first, last = steps
     kept = found["steps"].filter(pl.col("number").is_between(first, last)).collect()
     if kept.is_empty():
-        numbers = found["steps"].select("number").collect()["number"]
-        have = f"The run has steps {numbers.min()} to {numbers.max()}." if len(numbers) else "The run has no steps."
+        numbers = sorted(found["steps"].select("number").collect()["number"].to_list())
+        have = f"The run has steps {numbers[0]} to {numbers[-1]}." if numbers else "The run has no steps."
         message = f"No step between {first} and {last}."
         raise UsageError(message, have)
     begin, end = int(kept["ts"].min()), int((kept["ts"] + kept["dur"]).max())  # type: ignore[arg-type]

@@ -66,7 +66,8 @@ def _steps(rank: RankRun) -> str:
     steps = rank.tables["steps"].select("number", "source").collect()
     if steps.is_empty():
         return "none found"
-    return f"{len(steps)} ({steps['number'].min()} to {steps['number'].max()}, {steps['source'][0]})"
+    numbers = sorted(steps["number"].to_list())
+    return f"{len(numbers)} ({numbers[0]} to {numbers[-1]}, {steps['source'][0]})"
 
 
 def _collector(state: dict[str, object]) -> str:
