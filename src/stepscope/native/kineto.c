@@ -9,22 +9,23 @@
 #include <emmintrin.h>
 #endif
 
-/* Returns one of the two expected names where it is what comes at p, else NULL. */
-static inline ss_key *ss_expected(ss_keys *keys, ss_next *next, const char *p, const char *end) {
+/* Returns that of the two expected names which comes at p, led as it was led last; else NULL. */
+static inline ss_key *ss_expected(ss_keys *keys, ss_next *next, bool first, const char *p, const char *end) {
     for (int i = 0; i < 2 && next->place[i] >= 0; i++) {
         ss_key *key = &keys->key[next->place[i]];
-        if (end - p <= key->length || !ss_equal(p, key->text, key->length)) continue;
+        int64_t length = key->lead_length;
+        if (!length || key->lead_is_first != first || end - p <= length || !ss_equal(p, key->lead, length)) continue;
         if (i) next->place[1] = next->place[0], next->place[0] = (int32_t)(key - keys->key);
         return key;
     }
     return NULL;
 }
 
-/* Finds a name that was not expected; learns it where it is new and there is room, else returns NULL. */
+/* Finds a name that was not expected; learns it where it is new and there is room. */
 static ss_key *ss_find_key(ss_keys *keys, ss_next *next, const char *text, int64_t length) {
     int32_t place = ss_learn(keys, text, length);
-    if (place < 0) return NULL;
-    next->place[1] = next->place[0];
+    if (place < 0) return &keys->unknown;
+    if (place != next->place[0]) next->place[1] = next->place[0];
     next->place[0] = place;
     return &keys->key[place];
 }
@@ -119,6 +120,23 @@ static inline void ss_append(ss_tokenizer *t, const ss_event *e) {
     ((int64_t *)t->base[SS_DUR])[row] = e->dur;
 }
 
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+/* Returns whether eight bytes are digits; and the number they are, added up in pairs, then pairs of pairs. */
+static inline bool ss_eight_digits(const char *p) {
+    uint64_t v = ss_load8(p);
+    return !(((v + 0x4646464646464646u) | (v - 0x3030303030303030u)) & 0x8080808080808080u);
+}
+
+static inline uint64_t ss_eight(const char *p) {
+    uint64_t v = ss_load8(p) - 0x3030303030303030u;
+    v = v * 10 + (v >> 8);
+    return (((v & 0x000000FF000000FFu) * 0x000F424000000064u) + (((v >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u)) >> 32;
+}
+#else
+static inline bool ss_eight_digits(const char *p) { return (void)p, false; }
+static inline uint64_t ss_eight(const char *p) { return (void)p, 0; }
+#endif
+
 static const char *fail(ss_tokenizer *t, int error, const char *at) {
     t->error = error;
     t->position = at - t->text;
@@ -203,6 +221,7 @@ static inline bool is_null(const char *p, const char *end) {
 static inline const char *read_digits(const char *p, const char *end, int limit, uint64_t *value) {
     const char *begin = p;
     uint64_t v = 0;
+    while (end - p >= 8 && p - begin <= limit - 8 && ss_eight_digits(p)) v = v * 100000000 + ss_eight(p), p += 8;
     while (p < end && (uint8_t)(*p - '0') < 10 && p - begin <= limit) v = v * 10 + (uint64_t)(*p++ - '0');
     *value = v;
     if (p == begin || p - begin > limit || (*begin == '0' && p - begin > 1)) return NULL;
@@ -254,33 +273,38 @@ static const char *read_real(ss_tokenizer *t, const char *p, const char *end, do
     return ss_real(begin, p, result) ? p : fail(t, SS_UNUSUAL, begin);
 }
 
-/* Reads a name and the colon behind it. `expected` are the names that mostly come here; `*key` is NULL where the name is new and cannot be learnt. */
-static inline const char *read_key(ss_tokenizer *t, ss_keys *keys, ss_next *expected, const char *p,
-                                            const char *end, ss_key **key) {
-    *key = ss_expected(keys, expected, p, end);
-    if (*key) {
-        p += (*key)->length;
-    } else {
-        if (p == end) return fail(t, SS_CUT, p);
-        if (*p != '"') return fail(t, SS_NOT_JSON, p);
-        const char *close = string_end(p + 1, end);
-        if (!close) return fail(t, SS_CUT, p);
-        *key = ss_find_key(keys, expected, p, close + 1 - p);
-        p = close + 1;
-    }
+/* Reads what lies between two values, and remembers it as the lead of the name in it. */
+static const char *read_lead(ss_tokenizer *t, ss_keys *keys, ss_next *expected, bool first, const char *p, const char *end,
+                             ss_key **key) {
+    const char *begin = p;
     p = skip_white(p, end);
+    if (p < end && *p == '}') return p + 1;
+    if (p < end && !first && *p != ',') return fail(t, SS_NOT_JSON, p);
+    if (p < end && !first) p = skip_white(p + 1, end);
+    if (p == end) return fail(t, SS_CUT, p);
+    if (*p != '"') return fail(t, SS_NOT_JSON, p);
+    const char *close = string_end(p + 1, end);
+    if (!close) return fail(t, SS_CUT, p);
+    *key = ss_find_key(keys, expected, p, close + 1 - p);
+    p = skip_white(close + 1, end);
     if (p == end) return fail(t, SS_CUT, p);
     if (*p != ':') return fail(t, SS_NOT_JSON, p);
-    return skip_white(p + 1, end);
+    p = skip_white(p + 1, end);
+    bool fits = p - begin <= SS_LONGEST_LEAD;
+    if (fits) memcpy((*key)->lead, begin, (size_t)(p - begin));
+    (*key)->lead_length = fits ? (uint8_t)(p - begin) : 0;
+    (*key)->lead_is_first = first;
+    return p;
 }
 
-/* Reads what follows a member: a comma (`*more`), or the end of the object. */
-static inline const char *after_member(ss_tokenizer *t, const char *p, const char *end, bool *more) {
-    p = skip_white(p, end);
-    if (p == end) return fail(t, SS_CUT, p);
-    if (*p != ',' && *p != '}') return fail(t, SS_NOT_JSON, p);
-    *more = *p == ',';
-    return *more ? skip_white(p + 1, end) : p + 1;
+/* Goes from a value, or from behind the brace (`first`), to the next value; `*key` is its name, NULL at the object's end.
+ * `expected` are the names that mostly come here. */
+static inline const char *next_member(ss_tokenizer *t, ss_keys *keys, ss_next *expected, bool first, const char *p,
+                                      const char *end, ss_key **key) {
+    *key = ss_expected(keys, expected, first, p, end);
+    if (!*key) return read_lead(t, keys, expected, first, p, end, key);
+    p += (*key)->lead_length;
+    return *p <= ' ' ? skip_white(p, end) : p;
 }
 
 static inline const char *read_argument(ss_tokenizer *t, ss_key *key, int64_t row, const char *p,
@@ -312,22 +336,19 @@ static const char *read_arguments(ss_tokenizer *t, int32_t number, const char *p
     int64_t row = ss_new_row(t, number);
     if (row < 0) return fail(t, SS_NO_MEMORY, p);
     int64_t second = -1; /* row in the class that only some events have */
-    bool more = true;
-    p = skip_white(p + 1, end);
-    if (p < end && *p == '}') more = false, p++;
     ss_next *expected = &keys->first;
-    while (more) {
-        ss_key *key;
-        if (!(p = read_key(t, keys, expected, p, end, &key))) return NULL;
-        if (!key || key->column < 0) {
+    ss_key *key;
+    for (p++;; expected = &key->next) {
+        if (!(p = next_member(t, keys, expected, expected == &keys->first, p, end, &key))) return NULL;
+        if (!key) break;
+        if (key->column < 0) {
             p = skip_value(t, p, end);
         } else {
             if (key->group != number && second < 0 && (second = ss_new_row(t, key->group)) < 0)
                 return fail(t, SS_NO_MEMORY, p);
             p = read_argument(t, key, key->group == number ? row : second, p, end);
         }
-        if (!p || !(p = after_member(t, p, end, &more))) return NULL;
-        if (key) expected = &key->next;
+        if (!p) return NULL;
     }
     if (second >= 0) ss_drop_unnamed(t, second);
     if (rows->whole < 0) return p;
@@ -368,10 +389,13 @@ static inline const char *read_label(ss_tokenizer *t, int column, const char *p,
 static inline const char *read_phase(ss_tokenizer *t, const char *p, const char *end, uint8_t *phase) {
     if (p == end) return fail(t, SS_CUT, p);
     if (*p != '"') return fail(t, SS_UNUSUAL, p);
+    if (end - p > 2 && p[2] == '"' && p[1] > 32 && p[1] < 127 && p[1] != '"' && p[1] != '\\') {
+        *phase = (uint8_t)p[1];
+        return p + 3;
+    }
     const char *close = string_end(p + 1, end);
     if (!close) return fail(t, SS_CUT, p);
-    bool one = close - p == 2 && p[1] > 32 && p[1] < 127;
-    *phase = one ? (uint8_t)p[1] : 0;
+    *phase = 0;
     return close + 1;
 }
 
@@ -425,16 +449,13 @@ static bool finish_event(ss_tokenizer *t, ss_event *e, const char *end) {
 static const char *read_event(ss_tokenizer *t, const char *p, const char *end) {
     ss_event e = {.ts = SS_ABSENT, .dur = SS_ABSENT, .id = SS_ABSENT, .category = -1, .name = -1, .process = -1, .thread = -1};
     if (t->rows == t->capacity && ss_grow_rows(t)) return fail(t, SS_NO_MEMORY, p);
-    p = skip_white(p + 1, end);
-    bool more = !(p < end && *p == '}');
-    if (!more) p++;
     ss_next *expected = &t->members.first;
-    while (more) {
-        ss_key *key;
-        if (!(p = read_key(t, &t->members, expected, p, end, &key))) return NULL;
-        p = key && key->column >= 0 ? read_member(t, &e, key->column, p, end) : skip_value(t, p, end);
-        if (!p || !(p = after_member(t, p, end, &more))) return NULL;
-        if (key) expected = &key->next;
+    ss_key *key;
+    for (p++;; expected = &key->next) {
+        if (!(p = next_member(t, &t->members, expected, expected == &t->members.first, p, end, &key))) return NULL;
+        if (!key) break;
+        p = key->column >= 0 ? read_member(t, &e, key->column, p, end) : skip_value(t, p, end);
+        if (!p) return NULL;
     }
     return finish_event(t, &e, p) ? p : NULL;
 }

@@ -160,6 +160,12 @@ static int add_name(ss_keys *keys, const char *text, int64_t length, ss_key wher
     return 0;
 }
 
+/* Makes names that have not been seen yet. */
+static void forget(ss_keys *keys) {
+    keys->first = (ss_next){{-1, -1}};
+    keys->unknown = (ss_key){.column = -1, .last = -1, .next = {{-1, -1}}};
+}
+
 static void free_names(ss_keys *keys) {
     for (int32_t i = 0; i < keys->count; i++) free((char *)keys->key[i].text);
 }
@@ -168,11 +174,11 @@ ss_tokenizer *ss_new(void) {
     ss_tokenizer *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     for (int i = 0; i < SS_CLASSES; i++) {
-        t->keys[i].first = (ss_next){{-1, -1}};
+        forget(&t->keys[i]);
         t->classes[i].whole = -1;
     }
     for (int i = 0; i < SS_BASE_COLUMNS; i++) t->last[i] = -1;
-    t->members.first = (ss_next){{-1, -1}};
+    forget(&t->members);
     static const char *const members[] = {"\"ph\"", NULL, "\"cat\"", "\"name\"", "\"pid\"", "\"tid\"", "\"id\"", "\"ts\"", "\"dur\"", "\"args\""};
     for (int32_t i = 0; i <= SS_ARGS; i++)
         if (members[i] && add_name(&t->members, members[i], (int64_t)strlen(members[i]), (ss_key){.column = i})) goto failed;

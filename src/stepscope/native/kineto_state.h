@@ -27,18 +27,25 @@ typedef struct {
     int32_t place[2];
 } ss_next;
 
+enum { SS_LONGEST_LEAD = 88 };
+
 /* The name of a member or an argument, and where its value goes. Names nobody asked for are learnt too, with column -1. */
 typedef struct {
     const char *text; /* as written: with its quotes */
     int32_t length, column, type, group;
     int32_t last; /* code of the last value: it often comes again */
     ss_next next;
+    /* What stood last between the value before (or the brace) and this value: comma, white space, name, colon. */
+    char lead[SS_LONGEST_LEAD];
+    uint8_t lead_length; /* 0: none, or too long */
+    bool lead_is_first;  /* behind the brace, where there is no comma */
 } ss_key;
 
 typedef struct {
     ss_key key[SS_MAX_KEYS];
     int32_t count;
     ss_next first;
+    ss_key unknown; /* stands for every name for which there is no room */
     uint8_t slot[2 * SS_MAX_KEYS]; /* by hash: place + 1; 0: free */
 } ss_keys;
 

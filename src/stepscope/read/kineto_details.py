@@ -77,7 +77,11 @@ def rows_of(spans: Spans, kind: Class, wanted: tuple[str, ...]) -> tuple[Columns
     columns = spans.events.of(kind)
     ids = spans.of_event[columns["event"]]
     kept = ids >= 0
-    kept[kept] = np.isin(spans.kind[ids[kept]], [KIND_CODE[name] for name in wanted])
+    chosen = np.zeros(len(KIND_CODE), np.bool_)
+    chosen[[KIND_CODE[name] for name in wanted]] = True
+    kept[kept] = chosen[spans.kind[ids[kept]]]
+    if kept.all():
+        return columns, ids
     return {name: column[kept] for name, column in columns.items()}, ids[kept]
 
 

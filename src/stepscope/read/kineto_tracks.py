@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.read.dense import distinct_rows
 from stepscope.read.kineto_columns import Codes, Events, Integers
 from stepscope.read.kineto_facts import Facts
-from stepscope.read.kineto_kinds import DEVICE_CATEGORIES, KIND_CODE
+from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, Class
 from stepscope.trace.tables import dtype
 
@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"-?\d+")
 # What has a lane of its own, so that streams and threads hold only what runs there.
 _LANE_OF_CATEGORY = {"gpu_user_annotation": "annotation", "cuda_profiler_range": "ranges"}
 _LANE_OF_KIND = {KIND_CODE["sync"]: "sync", KIND_CODE["overhead"]: "overhead"}
+_LANES = ("", "annotation", "ranges", "sync", "overhead")
 _LANE_NAMES = {"sync": "synchronisation", "overhead": "profiler overhead", "ranges": "counter ranges"}
 _SUFFIXES = {"annotation": " annotations", "sync": " synchronisation"}
 _TRACK_KIND = {"thread": "thread", "stream": "stream", "annotation": "annotation", "counter": "counter"}
@@ -72,16 +73,26 @@ class Tracks:
 
     def _of_places(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:
         base = self._events.base
-        columns = [base["category"][rows], kinds, base["process"][rows], base["thread"][rows]]
+        columns = [self._lanes(base["category"][rows], kinds), base["process"][rows], base["thread"][rows]]
         columns += [column[rows] for column in self._places()] if device else []
         first, inverse = distinct_rows(columns)
         numbers = []
-        for place in first.tolist():
-            category, kind, process, thread, *where = (int(column[place]) for column in columns)
-            numbers.append(
-                self.number(self._key(category, kind, Place(self._text(process), self._text(thread), *where)))
-            )
+        for row in first.tolist():
+            lane, process, thread, *where = (int(column[row]) for column in columns)
+            place = Place(self._text(process), self._text(thread), *where)
+            numbers.append(self.number(_device_key(_LANES[lane], place) if device else _host_key(_LANES[lane], place)))
         return np.array(numbers, np.int32)[inverse]
+
+    def _lanes(self, category: Codes, kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the number of each span's lane, 0 where it has none of its own."""
+        texts = self._events.texts
+        of_category, of_kind = np.zeros(len(texts) + 1, np.uint8), np.zeros(len(KIND_CODE), np.uint8)
+        for name, lane in _LANE_OF_CATEGORY.items():
+            if name in texts:
+                of_category[texts.index(name)] = _LANES.index(lane)
+        for kind, lane in _LANE_OF_KIND.items():
+            of_kind[kind] = _LANES.index(lane)
+        return np.maximum(of_category[category], of_kind[kinds])
 
     def of_thread(self, rows: Integers) -> Codes:
         """Return the host thread's track of each event that is not a span: marks and arrows."""
@@ -115,15 +126,6 @@ class Tracks:
         device[columns["event"]] = np.where(small, columns["device"], ABSENT)
         stream[columns["event"]] = columns["stream"]
         return device, stream
-
-    def _key(self, category: int, kind: int, place: Place) -> Key:
-        name = self._text(category)
-        lane = _LANE_OF_CATEGORY.get(name) or _LANE_OF_KIND.get(kind)
-        if name in DEVICE_CATEGORIES:
-            device = _number(place.process, 0) if place.device == ABSENT else place.device
-            stream = _number(place.thread, 0) if place.stream == ABSENT else place.stream
-            return Key(lane or "stream", Place("", "", device, stream))
-        return Key(lane or "thread", Place(place.process, place.thread))
 
     def places(self) -> tuple[Integers, Integers]:
         """Return device index and stream of every track, :data:`ABSENT` for tracks that are on no device."""
@@ -164,6 +166,17 @@ class Tracks:
             return number, kind, "cpu", process, None, None, _LANE_NAMES.get(key.lane, place.thread), number
         name = names.get((place.process, place.thread)) or (place.thread if thread is None else f"thread {thread}")
         return number, kind, "cpu", process, thread, None, name, number
+
+
+def _device_key(lane: str, place: Place) -> Key:
+    """Return the key of a track on a device, which the process and thread name where the arguments do not."""
+    device = _number(place.process, 0) if place.device == ABSENT else place.device
+    stream = _number(place.thread, 0) if place.stream == ABSENT else place.stream
+    return Key(lane or "stream", Place("", "", device, stream))
+
+
+def _host_key(lane: str, place: Place) -> Key:
+    return Key(lane or "thread", place)
 
 
 def _device_type(events: Events) -> str:

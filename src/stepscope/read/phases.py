@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.nesting import Integers, inherit
@@ -49,10 +50,15 @@ def _own(timeline: Timeline, flows: pl.DataFrame) -> Integers:
     return own
 
 
-def _named(timeline: Timeline, prefix: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _named(timeline: Timeline, prefix: str) -> npt.NDArray[np.bool_]:
     """Return which host spans have names that begin so; each distinct name is looked at once."""
-    name = timeline.spans["name"]
-    distinct = name.unique()
-    matching = distinct.filter(distinct.cast(pl.String).str.starts_with(prefix))
-    chosen = name.is_in(matching.implode()) if len(matching) else pl.Series([False]).new_from_index(0, len(name))
-    return chosen.to_numpy() & ~timeline.on_device
+    names = timeline.spans["name"]
+    distinct = names.unique()
+    matching = distinct.filter(distinct.cast(pl.String).str.starts_with(prefix)).to_physical().to_numpy()
+    if not len(matching):
+        return np.zeros(len(names), np.bool_)
+    codes = names.to_physical().to_numpy()
+    chosen = np.zeros(int(codes.max()) + 1, np.bool_)
+    chosen[matching] = True
+    result: npt.NDArray[np.bool_] = chosen[codes] & ~timeline.on_device
+    return result

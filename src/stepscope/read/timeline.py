@@ -91,7 +91,7 @@ def build(
     tracks, numbers = _merge_tracks([part["tracks"] for part in parts], rank, host)
     frames = []
     for place, (part, number) in enumerate(zip(parts, numbers, strict=True)):
-        spans = part["spans"]
+        spans = part["spans"].drop("id", "parent", "depth", "step", "phase", strict=False)
         moved = pl.Series("track", number[spans["track"].to_numpy()], dtype=pl.Int32)
         frames.append(spans.with_columns(moved, part=pl.lit(place, pl.Int32)))
     spans = pl.concat(frames, how="diagonal")
