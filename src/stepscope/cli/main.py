@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _execute(arguments: argparse.Namespace) -> int:
     try:
         code: int = arguments.execute(arguments)
-        sys.stdout.flush()
+        # The output of a program under `run` is its own: Python flushes it, and says what that meets.
+        if sys.stdout is not None and arguments.verb != "run":
+            sys.stdout.flush()
     except StepscopeError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
@@ -79,7 +81,8 @@ def _execute(arguments: argparse.Namespace) -> int:
 
 
 def _say(line: str, code: int) -> int:
-    sys.stderr.write(f"stepscope: {line}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"stepscope: {line}\n")
     return code
 
 

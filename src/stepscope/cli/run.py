@@ -76,6 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run the program and return its exit code; the report comes when the program has ended altogether."""
     target = _program(arguments)
     target.check()
+    program.keep_standard_streams()
     output = absolute(arguments.output)
     check_writable(output)
     ending = _Ending(quiet=arguments.quiet, later=arguments.later)

@@ -164,11 +164,23 @@ def report_failure(error: BaseException) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as broken:  # noqa: BLE001 - the program's own hook is broken: Python then shows both
         broken.__traceback__ = _own_frames(broken.__traceback__)
-        sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(broken), broken, broken.__traceback__)
-        sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, error.__traceback__)
+        _show("Error in sys.excepthook:\n", broken)
+        _show("\nOriginal exception was:\n", error)
     return 1
+
+
+def _show(heading: str, error: BaseException) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(heading)
+    sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def keep_standard_streams() -> None:
+    """Open the null device where a standard stream is closed, lest a file of ours takes its number and its output."""
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= 2:  # the lowest number that is free: a standard stream, as long as one is closed
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
 
 
 def die_of_interrupt() -> None:

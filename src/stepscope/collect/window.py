@@ -75,7 +75,8 @@ class _Part:
         try:
             return action()
         except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
-            self.failures.append(one_line(error))
+            if one_line(error) not in self.failures:
+                self.failures.append(one_line(error))
             return None
 
     def describe(self) -> dict[str, Any]:

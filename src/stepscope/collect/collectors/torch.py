@@ -6,6 +6,8 @@ left out, from 2.1 to 2.13.
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import sys
 import threading
@@ -31,6 +33,12 @@ _DEVICE_MODULES = ("cuda", "xpu", "mtia", "hpu")
 
 #: Kineto's own messages go to standard error; this level of its logger is silent.
 _KINETO_SILENT = "6"
+
+
+#: Bytes of events that a forked child may throw away one by one (0.1 s); more of them stay where they are.
+_FEW = 64 << 20
+
+_LOG = logging.getLogger("stepscope")
 
 
 class TorchCollector:
@@ -85,6 +93,8 @@ class TorchCollector:
             "flags": flags,
             **({"missing": missing} if missing else {}),
         }
+        global _kineto_is_set_up
+        _kineto_is_set_up = True
         with _kineto_silenced():
             self._kineto.prepare_trace()
 
@@ -99,6 +109,7 @@ class TorchCollector:
         self._thread = threading.get_ident() if bound else 0
         self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
         self._guard = _ForeignGuard(self._give_way)
+        _OPEN.add(self)
 
     @property
     def thread(self) -> int:
@@ -155,11 +166,23 @@ class TorchCollector:
             if self._thread:  # makes torch forget the recording, so that the next one can start
                 self._kineto.stop_trace()
             self._kineto = None
+            _OPEN.discard(self)
             message = "the recording belongs to another thread or was ended by another torch profiler; nothing is there"
             raise RuntimeError(message)
         self._kineto.stop_trace()
+        _OPEN.discard(self)
         fork = may_fork and not _device_initialised(torch) and fork_pays(self._memory_before, own_memory())
         self._file = SavedFile(self._path, self._kineto.profiler.kineto_results.save, fork=fork)
+
+    def _fall_silent(self) -> None:
+        """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
+        torch: Any = sys.modules["torch"]
+        few = own_memory() - self._memory_before < _FEW
+        toggle = getattr(torch.autograd, "_toggle_collection_dynamic", None)
+        if few and not _device_initialised(torch):
+            torch.autograd._disable_profiler()
+        elif toggle is not None:
+            toggle(False, {torch.profiler.ProfilerActivity.CPU})  # noqa: FBT003 - torch's function knows no keywords
 
     def _cancel(self) -> None:
         """Undo ``prepare``: Kineto ends its warming-up only by a recording."""
@@ -172,6 +195,40 @@ class TorchCollector:
         """End early: the program starts its own torch profiler, and torch has room for one."""
         self._description["ended_early"] = "the program started its own torch profiler"
         self._close(may_fork=False)
+
+
+#: Collectors whose window is open.
+_OPEN: set[TorchCollector] = set()
+
+
+#: Whether Kineto has been set up in this process, or in the one it was forked from.
+_kineto_is_set_up = False
+
+
+def _after_fork() -> None:
+    if _kineto_is_set_up:
+        _leave_without_destructors()
+    try:
+        while _OPEN:
+            _OPEN.pop()._fall_silent()
+    except Exception:  # noqa: BLE001 - law 1: the child works on, with a recording that grows as torch's own does
+        _LOG.debug("stepscope: torch records on in a forked child", exc_info=True)
+
+
+def _leave_without_destructors() -> None:
+    """Have this forked child end by ``_exit`` once Python is done and C's streams are flushed.
+
+    A destructor of Kineto's waits for a thread that only the parent has: a child that leaves by ``exit`` would hang, or
+    abort. Registered last, these two run first, in reverse.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):  # the GNU library
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fcloseall, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _ForeignGuard:

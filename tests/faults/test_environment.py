@@ -1,0 +1,80 @@
+"""Odd environments: no terminal, no home, closed streams, other locales. Nothing of ours shows in the program's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.torch.programs import LOOP, environment, kineto, manifest, python, runs, stepscope_run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(LOOP)
+    return path
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams(tmp_path: Path, script: Path, closed: str) -> None:
+    # Given a program that trains and prints nothing
+    script.write_text(LOOP.replace('print("trained", number + 1)', ""))
+    command = f'exec "{sys.executable}" -m stepscope run --later -o "{tmp_path}/runs" "{script}" 12 {closed}'
+    done = subprocess.run(["sh", "-c", command], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert manifest(runs(tmp_path / "runs")[0])["status"] == "complete"
+
+
+def test_a_reader_that_goes_away(tmp_path: Path, script: Path) -> None:
+    # Given a pipe that nobody reads any more when the program writes
+    script.write_text(LOOP.replace("    step()", "    step(); print('x' * 1000, flush=True)"))
+    plain = subprocess.run(["sh", "-c", f"'{sys.executable}' {script} 2>&1 >&- | head -c 1"], check=False)
+    command = (
+        f'set -o pipefail; "{sys.executable}" -m stepscope run -q --later -o "{tmp_path}/runs" "{script}" | head -n 1'
+    )
+    done = subprocess.run(["bash", "-c", command], env=environment(), capture_output=True, text=True, check=False)
+    assert plain.returncode == 0
+    # Then it ends as under python: by the program's own BrokenPipeError, or at the last flush
+    assert done.returncode in (1, 120)
+    assert "Internal error" not in done.stderr
+
+
+def test_no_home_no_locale_no_colour(tmp_path: Path, script: Path) -> None:
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}
+    kept = {key: value for key, value in environment(**variables).items() if key not in ("HOME", "USER", "LANG")}
+    name = script.with_name("träin 训练.py")
+    script.rename(name)
+    done = stepscope_run(tmp_path / "runs", name, "12", env=kept, errors="surrogateescape")
+    assert (done.returncode, done.stdout) == (0, "trained 12\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
+    (run,) = runs(tmp_path / "runs")
+    assert kineto(run)
+
+
+def test_the_program_sees_its_own_environment(tmp_path: Path, script: Path) -> None:
+    text = (
+        "import os, sys, threading, warnings, logging, locale, signal, gc\n"
+        "import torch\n"
+        "print(sorted(os.environ.items()), os.getcwd(), threading.active_count(), warnings.filters)\n"
+        "print(logging.getLogger().handlers, logging.getLogger().level, signal.getsignal(signal.SIGINT))\n"
+        "print(signal.getsignal(signal.SIGTERM), sys.flags, sys.getrecursionlimit(), gc.get_threshold())\n"
+        "print(sys.excepthook is sys.__excepthook__, sys.stdout, torch.get_num_threads(), os.umask(0))\n"
+    )
+    script.write_text(text)
+    plain, ours = python(script), stepscope_run(tmp_path / "runs", "--skip", "9", script)
+    assert plain.returncode == 0
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout)
+
+
+def test_nothing_secret_is_written(tmp_path: Path, script: Path) -> None:
+    secret = "xyzzy-secret-token"
+    stepscope_run(tmp_path / "runs", script, "12", env=environment(API_TOKEN=secret))
+    (run,) = runs(tmp_path / "runs")
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
