@@ -136,16 +136,15 @@ class _Ending:
 
 
 def _report(recorded: Recorded, *, speak: bool, later: bool) -> None:
-    """Compute the results of this rank; the first rank shows them and what to type next."""
+    """Compute the results of this rank; the first rank shows them and says what to type next."""
     recorded.wait()
     run = shlex.quote(str(recorded.path))
     for problem in _problems(recorded):
         _say(f"Not recorded: {problem}.")
     if not later:
         _results(recorded.rank_path, quiet=not speak)
-    if speak:
-        _say(f"Next: stepscope report {run}")
-        _say(f"      stepscope export {run} --to pftrace")
+    elif speak:
+        _say(f"Recorded. Next: stepscope report {run}")
 
 
 def _results(rank: Path, *, quiet: bool) -> None:
