@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import numpy as np
@@ -37,8 +38,18 @@ def build(spans: Spans, facts: Facts) -> pl.DataFrame:
     frame = pl.DataFrame({"span": ids, **_from_names(spans, name, facts)})
     columns = spans.events.of(Class.COLLECTIVE)
     said = _from_arguments(spans, columns, facts).filter(pl.col("span") >= 0).unique("span", keep="last")
+    shaped = _from_shapes(spans)
     joined = frame.join(said, on="span", how="left", maintain_order="left")
-    return joined.with_columns(operation=pl.coalesce("said", "operation")).drop("said")
+    joined = joined.join(shaped, on="span", how="left", maintain_order="left", suffix="_shaped")
+    filled = joined.with_columns(
+        operation=pl.coalesce("said", "operation"),
+        dtype=pl.coalesce("dtype", "dtype_shaped"),
+        bytes_in=pl.coalesce("bytes_in", "bytes_shaped"),
+    )
+    # These give every rank as much as it puts in.
+    alike = pl.col("operation").is_in(["all_reduce", "allreduce", "broadcast"])
+    filled = filled.with_columns(bytes_out=pl.coalesce("bytes_out", pl.when(alike).then("bytes_shaped")))
+    return _with_only_group(filled.drop("said", "dtype_shaped", "bytes_shaped"), facts)
 
 
 def _from_names(spans: Spans, name: Codes, facts: Facts) -> dict[str, pl.Series]:
@@ -69,6 +80,40 @@ def _from_arguments(spans: Spans, columns: Columns, facts: Facts) -> pl.DataFram
             "destination": nullable(columns["destination_rank"]),
             "sequence": nullable(columns["collective_sequence"]),
         }
+    )
+
+
+def _from_shapes(spans: Spans) -> pl.DataFrame:
+    """Return type and bytes of the inputs of calls that say no more than an operator does: those of gloo."""
+    columns, ids = kineto_details.rows_of(spans, Class.ANNOTATION, ("collective",))
+    codes = np.column_stack([columns["shapes"], columns["dtypes"]])
+    pairs, which = np.unique(codes, axis=0, return_inverse=True)
+    parsed = [_parse_inputs(*(text_of(spans.events, code) for code in pair)) for pair in pairs]
+    known = pl.DataFrame(parsed, schema={"dtype": pl.String, "bytes_shaped": pl.Int64}, orient="row")
+    return known[which.ravel()].with_columns(span=pl.Series(ids, dtype=pl.Int64)).unique("span", keep="last")
+
+
+def _parse_inputs(shapes: str, dtypes: str) -> tuple[str | None, int | None]:
+    """Return the type of the inputs, where they have one, and the bytes of all of them."""
+    try:
+        sizes = [_ELEMENT_SIZE[dtype] for dtype in json.loads(dtypes)]
+        total = sum(size * math.prod(shape) for size, shape in zip(sizes, json.loads(shapes), strict=True))
+    except (ValueError, TypeError, KeyError):
+        return None, None
+    found = set(json.loads(dtypes))
+    return (found.pop() if len(found) == 1 else None), total
+
+
+def _with_only_group(frame: pl.DataFrame, facts: Facts) -> pl.DataFrame:
+    """Name the process group where the job has one and the call does not say; with several it cannot be told."""
+    if len(facts.groups) != 1:
+        return frame
+    ((name, ranks),) = facts.groups.items()
+    unsaid = pl.col("group").is_null()
+    values = {"group": name, "group_ranks": json.dumps(ranks), "group_size": len(ranks)}
+    return frame.with_columns(
+        pl.when(unsaid & pl.col(column).is_null()).then(pl.lit(value)).otherwise(pl.col(column)).alias(column)
+        for column, value in values.items()
     )
 
 
