@@ -53,9 +53,14 @@ def class_columns(kind: Class) -> dict[str, type[np.generic]]:
 
 
 class Interner(dict[Any, int]):
-    """Numbers texts as they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself."""
+    """Numbers texts as they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself.
+
+    What is not there, None, is −1.
+    """
 
     def __missing__(self, key: Any) -> int:  # noqa: ANN401 - any of the three types above
+        if key is None:
+            return -1
         code = len(self)
         self[key] = code
         return code

@@ -101,19 +101,17 @@ class Decoder:
         for kind in Class:
             rows = np.flatnonzero(base["class"] == kind)
             if kind is not Class.NONE and len(rows):
-                sources = [bytes(events[row].args) for row in rows.tolist()]
-                if b"" in sources or b"null" in sources:
-                    sources = [b"{}" if source in _NO_ARGUMENTS else source for source in sources]
+                sources = [events[row].args for row in rows.tolist()]
                 classes[kind] = {"event": rows, **self._arguments(kind, sources)}
                 if kind in COLLECTIVE_IN:
                     self._add_collectives(classes, rows, sources)
         return Batch(base, classes)
 
-    def _add_collectives(self, classes: dict[Class, Columns], rows: Integers, sources: list[bytes]) -> None:
+    def _add_collectives(self, classes: dict[Class, Columns], rows: Integers, sources: list[msgspec.Raw]) -> None:
         """Add to the class COLLECTIVE those events that name one."""
         if _COLLECTIVE_NAME not in b"".join(sources):
             return
-        named = [place for place, source in enumerate(sources) if _COLLECTIVE_NAME in source]
+        named = [place for place, source in enumerate(sources) if _COLLECTIVE_NAME in bytes(source)]
         columns = self._arguments(Class.COLLECTIVE, [sources[place] for place in named])
         really = columns[COLLECTIVE_MARK.column] >= 0
         columns = {"event": rows[named][really], **{name: column[really] for name, column in columns.items()}}
@@ -135,8 +133,8 @@ class Decoder:
             "process": codes([event.pid for event in events], code),
             "thread": codes([event.tid for event in events], code),
             "id": identifiers([event.id for event in events], code),
-            "ts": times([bytes(event.ts) for event in events]),
-            "dur": times([bytes(event.dur) for event in events]),
+            "ts": times([event.ts for event in events]),
+            "dur": times([event.dur for event in events]),
         }
 
     def _classes(self, phase: Column, category: Column, name: Column) -> Column:
@@ -151,18 +149,27 @@ class Decoder:
         result[(phase == ord("i")) & (name == self.interner[MEMORY_EVENT])] = Class.MEMORY
         return result
 
-    def _arguments(self, kind: Class, sources: list[bytes]) -> Columns:
+    def _arguments(self, kind: Class, sources: list[msgspec.Raw]) -> Columns:
         columns: Columns = {}
         if kind in FIELDS:
-            try:
-                records = _arguments_decoder(kind).decode(b"[" + b",".join(sources) + b"]")
-            except _UNREADABLE:
-                repaired = [kineto_repair.arguments(source, FIELDS[kind], self._ledger) for source in sources]
-                records = _arguments_decoder(kind).decode(b"[" + b",".join(repaired) + b"]")
+            records = self._records(kind, sources)
             columns = {item.column: self._column(item, records) for item in FIELDS[kind]}
         if kind in WHOLE:
-            columns["arguments"] = codes(sources, self.interner.__getitem__)
+            texts = [b"{}" if source in _NO_ARGUMENTS else source for source in map(bytes, sources)]
+            columns["arguments"] = codes(texts, self.interner.__getitem__)
         return columns
+
+    def _records(self, kind: Class, sources: list[msgspec.Raw]) -> list[Any]:
+        """Return the arguments of one class; where a value has another type, or there are none, they are repaired."""
+        decoder = _arguments_decoder(kind)
+        try:
+            records = decoder.decode(b"[" + b",".join(sources) + b"]")
+        except _UNREADABLE:
+            records = []
+        if len(records) == len(sources):
+            return records
+        repaired = [kineto_repair.arguments(bytes(source), FIELDS[kind], self._ledger) for source in sources]
+        return decoder.decode(b"[" + b",".join(repaired) + b"]")
 
     def _column(self, item: Field, records: list[Any]) -> Column:
         values = _values(item, records)

@@ -127,6 +127,8 @@ def _encode(value: Any) -> str:  # noqa: ANN401 - any JSON value
 
 def arguments(source: bytes, fields: tuple[Field, ...], ledger: LossLedger) -> bytes:
     """Return arguments as the decoder expects them: values of a wrong type are converted or left out, and counted."""
+    if source in (b"", b"null"):
+        return b"{}"
     try:
         found = msgspec.json.decode(source, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -46,13 +46,12 @@ class Spans:
     pool: pl.Series = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pool = pl.Series(self.events.texts, dtype=pl.String).cast(pl.Categorical())
+        # The last entry is what −1 gives.
+        self.pool = pl.Series([*self.events.texts, None], dtype=pl.String).cast(pl.Categorical())
 
     def texts(self, codes: Codes) -> pl.Series:
         """Return the texts of codes as categorical series; null where the code is −1."""
-        if not len(self.pool):
-            return pl.Series([None] * len(codes), dtype=pl.Categorical())
-        return self.pool.gather(pl.Series(codes).cast(pl.Int64).replace(-1, None).cast(pl.UInt32))
+        return self.pool.gather(pl.Series(codes))
 
     @cached_property
     def of_event(self) -> Integers:
@@ -81,11 +80,12 @@ class Spans:
 
     def _argument(self, column: str, *kinds: Class) -> pl.Series:
         """Return an argument of every span; null where it has none."""
-        values = np.full(len(self.events), ABSENT, np.int64)
+        # One entry more, for events that are no spans.
+        values = np.full(len(self.rows) + 1, ABSENT, np.int64)
         for kind in kinds:
             columns = self.events.of(kind)
-            values[columns["event"]] = columns[column]
-        return nullable(values[self.rows])
+            values[self.of_event[columns["event"]]] = columns[column]
+        return nullable(values[:-1])
 
 
 def nullable(values: Integers) -> pl.Series:

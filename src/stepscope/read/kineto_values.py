@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 
@@ -19,24 +21,27 @@ NOTHING = msgspec.Raw()
 Code = Callable[[Any], int]
 
 _INT64 = range(ABSENT + 1, -ABSENT)
-_PLAIN_DECIMAL = r"^-?\d{1,16}\.\d{1,3}$"
+# From µs to ns.
+_DECIMALS = 3
+_LARGEST = (1 << 63) - 1
 
 
-def codes(values: list[Any], code: Code) -> Column:
+def codes(values: Iterable[Any], code: Code) -> Column:
     """Return the codes of texts or numbers; −1 where there is none."""
-    if None in values:
-        return np.array([-1 if value is None else code(value) for value in values], np.int32)
     return np.array(list(map(code, values)), np.int32)
 
 
 def json_codes(values: list[Any], code: Code) -> Column:
     """Return the codes of JSON values as written; −1 where there is none, or null."""
-    if values.count(NOTHING) == len(values):
+    if _all_are(NOTHING, values):
         return np.full(len(values), -1, np.int32)
-    found = [-1 if value is NOTHING else code(bytes(value)) for value in values]
-    result = np.array(found, np.int32)
-    result[np.isin(result, [code(b"null"), code(b"")])] = -1
-    return result
+    found = codes(map(bytes, values), code)
+    found[(found == code(b"")) | (found == code(b"null"))] = -1
+    return found
+
+
+def _all_are(value: object, values: list[Any]) -> bool:
+    return all(map(operator.is_, values, itertools.repeat(value)))
 
 
 def integers(values: list[Any], *, unsigned: bool) -> tuple[Integers, int]:
@@ -70,7 +75,7 @@ def reals(values: list[Any]) -> Column:
 
 def identifiers(values: list[Any], code: Code) -> Integers:
     """Return identifiers as numbers: texts like ``0x1f`` by their value, others by their place in the pool."""
-    if values.count(None) == len(values):
+    if _all_are(None, values):
         return np.full(len(values), ABSENT, np.int64)
     return np.array([ABSENT if value is None else _identifier(value, code) for value in values], np.int64)
 
@@ -84,30 +89,33 @@ def _identifier(value: int | str, code: Code) -> int:
     return value if value in _INT64 else ABSENT
 
 
-def times(sources: Sequence[bytes]) -> Integers:
+def times(values: Sequence[msgspec.Raw]) -> Integers:
     """Return times written in µs as ns, exactly; digits beyond the nanosecond are rounded half up.
 
     A time that is not there is :data:`ABSENT`; one that is no number, or lies outside 64 bits of ns, is :data:`BAD`.
     """
-    texts = pl.Series(sources, dtype=pl.Binary).cast(pl.String, strict=False)
-    whole = texts.cast(pl.Int64, strict=False)
-    result = whole.fill_null(0).to_numpy() * 1000
-    done = whole.is_not_null().to_numpy() & (np.abs(result // 1000) < 1 << 53)
-    absent = (texts == "").fill_null(value=False).to_numpy()
-    result[absent] = ABSENT
-    rows = np.flatnonzero(~(done | absent))
-    if len(rows):
-        result[rows] = _decimals(texts.gather(rows), [sources[row] for row in rows.tolist()])
+    texts = split(values)
+    length, point = texts.str.len_bytes(), texts.str.find(".", literal=True)
+    decimals = (length - point - 1).fill_null(0).to_numpy()
+    digits = texts.str.replace(".", "", literal=True).cast(pl.Int64, strict=False)
+    known = digits.is_not_null().to_numpy() & (decimals <= _DECIMALS)
+    scale = 10 ** (_DECIMALS - np.where(known, decimals, _DECIMALS).astype(np.int64))
+    number = digits.fill_null(0).to_numpy()
+    plain = known & (np.abs(number) <= _LARGEST // scale)
+    result: Integers = number * scale
+    absent = length == 0
+    result[absent.to_numpy()] = ABSENT
+    for row in np.flatnonzero(~(plain | absent.to_numpy())).tolist():
+        result[row] = unusual_time(bytes(values[row]))
     return result
 
 
-def _decimals(texts: pl.Series, sources: list[bytes]) -> Integers:
-    plain = texts.str.contains(_PLAIN_DECIMAL).fill_null(value=False)
-    exact = texts.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
-    result = exact.fill_null(BAD).to_numpy().copy()
-    for row in np.flatnonzero(~plain.to_numpy()).tolist():
-        result[row] = unusual_time(sources[row])
-    return result
+def split(values: Sequence[msgspec.Raw]) -> pl.Series:
+    """Return values as texts: joined and split again, which costs a fifth of making an object of each."""
+    joined = b"\n".join(values)
+    if values and joined.count(b"\n") == len(values) - 1:
+        return pl.Series([joined], dtype=pl.Binary).cast(pl.String, strict=False).str.split("\n").explode()
+    return pl.Series([bytes(value) for value in values], dtype=pl.Binary).cast(pl.String, strict=False)
 
 
 def unusual_time(source: bytes) -> int:

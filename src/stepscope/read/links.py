@@ -70,14 +70,11 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
     drawn = arrows.filter(pl.col("kind") != "launch")
-    for kind in ("forward_backward", "send_receive", "other"):
-        chosen = drawn.filter(pl.col("kind") == kind)
-        if not chosen.height:
-            continue
-        begin = _operator_at(timeline, chosen["from_track"], chosen["from_ts"])
-        end = _operator_at(timeline, chosen["to_track"], chosen["to_ts"])
-        whole = (begin >= 0) & (end >= 0)
-        parts.append(_table(begin[whole], end[whole], kind))
+    if drawn.height:
+        begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
+        for kind in ("forward_backward", "send_receive", "other"):
+            chosen = (drawn["kind"] == kind).to_numpy() & (begin >= 0) & (end >= 0)
+            parts.append(_table(begin[chosen], end[chosen], kind))
     if not drawn.filter(pl.col("kind") == "forward_backward").height:
         parts.append(_by_sequence(timeline))
     return pl.concat(parts)
@@ -95,13 +92,14 @@ def _starting_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integer
     return wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
 
 
-def _operator_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integers:
-    """Return the operator with a sequence number that starts at each place, else the innermost span around it."""
-    spans = timeline.spans.filter(timeline.of_kinds("operator") & timeline.spans["sequence"].is_not_null().to_numpy())
-    starts = spans.select("track", "ts", "id").unique(["track", "ts"], keep="first", maintain_order=True)
-    wanted = pl.DataFrame({"track": track.cast(pl.Int32), "ts": ts})
-    exact = wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
-    return np.where(exact >= 0, exact, timeline.at(track.to_numpy(), ts.to_numpy()))
+def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
+    """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
+    places = arrows.select(track=pl.col(f"{side}_track").cast(pl.Int32), ts=f"{side}_ts")
+    numbered = timeline.of_kinds("operator") & timeline.spans["sequence"].is_not_null().to_numpy()
+    starts = timeline.spans.select("track", "ts", "id").filter(numbered).join(places, on=["track", "ts"], how="semi")
+    starts = starts.unique(["track", "ts"], keep="first", maintain_order=True)
+    exact = places.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
+    return np.where(exact >= 0, exact, timeline.at(places["track"].to_numpy(), places["ts"].to_numpy()))
 
 
 def _by_sequence(timeline: Timeline) -> pl.DataFrame:

@@ -14,6 +14,8 @@ from stepscope.trace.tables import dtype
 _CODE = {name: code for code, name in enumerate(PHASES)}
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
+#: PyTorch's namespace of the calls of torch.distributed; the waiting one lasts until the backend's thread is done.
+_DISTRIBUTED = "c10d::"
 
 
 def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
@@ -46,7 +48,7 @@ def _own(timeline: Timeline, flows: pl.DataFrame) -> Integers:
     own[_named(timeline, _BACKWARD)] = _CODE["backward"]
     own[_named(timeline, _OPTIMIZER)] = _CODE["optimizer"]
     own[timeline.of_kinds("data")] = _CODE["data"]
-    own[timeline.of_kinds("collective")] = _CODE["communication"]
+    own[timeline.of_kinds("collective") | _named(timeline, _DISTRIBUTED)] = _CODE["communication"]
     return own
 
 

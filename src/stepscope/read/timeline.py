@@ -60,9 +60,10 @@ class Timeline:
 
     def of_kinds(self, *names: str) -> npt.NDArray[np.bool_]:
         """Return which spans have one of the kinds."""
-        wanted = np.zeros(len(KINDS), np.bool_)
-        wanted[[KIND_CODE[name] for name in names]] = True
-        return wanted[self.kind]
+        chosen: npt.NDArray[np.bool_] = self.kind == KIND_CODE[names[0]]
+        for name in names[1:]:
+            chosen |= self.kind == KIND_CODE[name]
+        return chosen
 
     @cached_property
     def on_device(self) -> npt.NDArray[np.bool_]:
