@@ -177,12 +177,17 @@ def _device_part(event: Event) -> str:
 
 def _thread_work(events: list[Event]) -> Iterator[tuple[int, int, str]]:
     """Return the work of one thread: its operators, less waits for data and communication; its communication."""
-    marked = [(event.start, event.end, event.kind) for event in events if event.end > event.start]
+    marked = [(event.start, event.end, _thread_label(event)) for event in events if event.end > event.start]
     for begin, stop, active in _moments(marked):
         if "collective" in active:
             yield begin, stop, "communication"
         elif "operator" in active and "data" not in active:
             yield begin, stop, "computing"
+
+
+def _thread_label(event: Event) -> str:
+    """Return the kind of a host event, where a call of torch.distributed is communication."""
+    return "collective" if event.kind == "operator" and event.name.startswith("c10d::") else event.kind
 
 
 def _moments(intervals: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, set[str]]]:

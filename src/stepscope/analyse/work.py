@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union, unite
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, dtype
 
 #: Kinds of spans that are work when they lie on a device's stream.
 DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset", "collective")
@@ -75,11 +75,17 @@ def track_ids(tables: Tables, kind: str) -> list[int]:
 
 
 def located(tables: Tables) -> pl.DataFrame:
-    """Return the spans on host threads and device streams: id, track, ts, end, kind, on_stream."""
+    """Return the spans on host threads and device streams: id, track, ts, end, kind, on_stream.
+
+    An operator of the phase ``communication`` (a call of torch.distributed that waits for its result) is a collective.
+    """
     threads, streams = track_ids(tables, "thread"), track_ids(tables, "stream")
     spans = tables["spans"].filter(pl.col("track").is_in(threads + streams))
     on_stream = pl.col("track").is_in(streams).alias("on_stream")
-    return spans.select("id", "track", "ts", (pl.col("ts") + pl.col("dur")).alias("end"), "kind", on_stream).collect()
+    calls = (pl.col("kind") == "operator") & (pl.col("phase") == "communication")
+    kind = pl.when(calls).then(pl.lit("collective", dtype("enum:kind"))).otherwise("kind").alias("kind")
+    end = (pl.col("ts") + pl.col("dur")).alias("end")
+    return spans.select("id", "track", "ts", end, kind, on_stream).collect()
 
 
 def windows(tables: Tables, spans: pl.DataFrame) -> Windows:

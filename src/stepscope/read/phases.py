@@ -23,15 +23,15 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
 
     Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
     operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves.
-    What a span contains or launches belongs to the same phase. Other operators are ``other``.
+    What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
+    ``other``.
     """
     strong = inherit(timeline.nesting.parent, _own(timeline, flows))
     forward = np.full(len(strong), -1, np.int64)
     drawn = flows.filter(pl.col("kind") == "forward_backward")
     forward[drawn["from"].to_numpy()] = _CODE["forward"]
     result = np.where(strong >= 0, strong, inherit(timeline.nesting.parent, forward))
-    result[(result < 0) & timeline.of_kinds("operator")] = _CODE["other"]
-    # Runtime calls and Python inside operators have inherited; device work has what launched it.
+    result[(result < 0) & (timeline.nearest(timeline.of_kinds("operator")) >= 0)] = _CODE["other"]
     launched = (launch >= 0) & ~timeline.of_kinds("collective")
     result[launched] = result[launch[launched]]
     values = pl.Series(list(PHASES), dtype=dtype("enum:phase"))

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
+
+import stepscope
 
 from tests.frameworks.torch.programs import environment, kineto, kineto_steps, manifest, names, runs
 
@@ -74,3 +77,29 @@ def test_each_rank_has_its_steps_and_collectives(run: Path, rank: int) -> None:
     counts = {name: count for name, count in names(events, "user_annotation").items() if name.startswith("gloo:")}
     assert counts["gloo:broadcast"] == 3
     assert counts["gloo:all_reduce"] == 6
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_collectives_have_sizes_type_and_group(run: Path, rank: int) -> None:
+    collectives = stepscope.open(run).ranks[rank].tables["collectives"].collect()
+    reduced = collectives.filter(pl.col("operation") == "all_reduce")
+    # The model has 64·128 + 128 + 128·8 + 8 parameters of four bytes in one bucket; the program reduces 100 numbers.
+    assert sorted(set(reduced["bytes_in"])) == [400, 4 * (64 * 128 + 128 + 128 * 8 + 8)]
+    assert set(collectives["dtype"]) == {"float"}
+    assert set(collectives["group_ranks"]) == {"[0, 1]"}
+    assert set(collectives["group_size"]) == {2}
+    assert set(collectives["transport"]) == {"gloo"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_communication_and_its_overlap_are_computed(run: Path, rank: int) -> None:
+    opened = stepscope.open(run).ranks[rank]
+    steps = opened.result("step_trace_time")
+    assert isinstance(steps, pl.DataFrame)
+    assert steps["Step"].to_list() == [4, 5, 6]
+    assert (steps["Communication"] > 0).all()
+    hidden = steps["Communication"] - steps["Communication(Not Overlapped)"] - steps["Overlapped"]
+    assert hidden.abs().max() < 0.0015  # µs with three decimals each
+    communication = opened.result("communication")
+    assert isinstance(communication, dict)
+    assert set(communication) == {"step4", "step5", "step6"}
