@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 import stepscope
-
 from tests.frameworks.torch.programs import environment, kineto, kineto_steps, manifest, names, runs
 
 DDP = """
