@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from stepscope.read import links, phases, stacks, timeline
+from stepscope.read import communication, links, phases, stacks, timeline
 from stepscope.read.nesting import Integers
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
@@ -45,7 +45,7 @@ def assemble(
     ledger.add("span_crosses_parent", int((line.nesting.crossing & ~line.on_device).sum()))
     steps = _steps(whole, ledger)
     merged.update(_linked(line, merged, _arrows(whole, track_numbers), ledger))
-    merged["spans"] = _spans(line, merged.pop("extra"), steps)
+    merged["spans"] = merged["spans"].with_columns(_step_of(line.ts, steps).alias("step"))
     merged["steps"] = steps
     merged["tracks"] = line.tracks
     merged["metadata"] = pl.concat([part["metadata"] for part in whole]).unique(
@@ -122,22 +122,23 @@ def _arrows(parts: Sequence[dict[str, pl.DataFrame]], track_numbers: Sequence[In
 def _linked(
     line: Timeline, merged: dict[str, pl.DataFrame], arrows: pl.DataFrame, ledger: LossLedger
 ) -> dict[str, pl.DataFrame]:
-    """Return the tables that say what belongs to what, and in ``extra`` the columns of spans found on the way."""
+    """Return the tables that say what belongs to what."""
     launch = links.launches(line, arrows)
     links.count_dangling(line, launch, ledger)
     operator = links.operators(line, launch)
+    line = communication.with_launched(line, operator)
     flows = links.flows(line, launch, arrows)
     kernels = merged["kernels"]
     span = kernels["span"].to_numpy()
     operators, stack_table = stacks.attach(line, merged["operators"], merged["stacks"])
-    extra = pl.DataFrame({"phase": phases.phases(line, flows, launch)})
     return {
+        "spans": _spans(line, phases.phases(line, flows, launch)),
         "kernels": kernels.with_columns(launch=_or_null(launch[span]), operator=_or_null(operator[span])),
         "operators": operators,
         "stacks": stack_table,
         "flows": flows,
+        "collectives": communication.details(line, operator, merged["collectives"]),
         "allocations": _allocations(line, merged["allocations"]),
-        "extra": extra,
     }
 
 
@@ -176,14 +177,11 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
     return found[kept]
 
 
-def _spans(line: Timeline, extra: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    nesting = line.nesting
-    spans = line.spans.drop("part", "parent", "depth", "step", "phase", *_LINK_COLUMNS, strict=False)
-    return spans.with_columns(
-        _or_null(nesting.parent).alias("parent"),
-        pl.Series("depth", nesting.depth),
-        _step_of(line.ts, steps).alias("step"),
-        extra["phase"],
+def _spans(line: Timeline, phase: pl.Series) -> pl.DataFrame:
+    return line.spans.drop("part", *_LINK_COLUMNS).with_columns(
+        _or_null(line.nesting.parent).alias("parent"),
+        pl.Series("depth", line.nesting.depth),
+        phase.alias("phase"),
     )
 
 

@@ -14,6 +14,7 @@ from stepscope.trace.losses import LossLedger
 
 _KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
 _LIMIT = 1 << 62
+_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel")
 
 
 def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
@@ -32,7 +33,28 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
     whole = arrows.filter((pl.col("track") >= 0) & (pl.col("track_from") >= 0))
     lost = arrows.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
     ledger.add("flow_dangling", lost + _without_end(starts, ends))
-    return whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
+    drawn = whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
+    return pl.concat([drawn, _to_ranges(spans)])
+
+
+def _to_ranges(spans: Spans) -> pl.DataFrame:
+    """Return arrows from launches to CUPTI's ranges, which have no number in common and times that mean nothing.
+
+    The profiler measures kernel after kernel; where there is a range for every launch, the first belongs to the first.
+    """
+    ranges = _ordered(spans, spans.named("category", "cuda_profiler_range"))
+    calls = np.isin(spans.kind, [KIND_CODE["runtime"], KIND_CODE["driver"]])
+    launches = _ordered(spans, calls & spans.named("name", *_LAUNCHES))
+    if len(ranges) != len(launches):
+        ranges = launches = ranges[:0]
+    places = {"from_track": spans.track[launches], "from_ts": spans.ts[launches]}
+    places |= {"to_track": spans.track[ranges], "to_ts": spans.ts[ranges]}
+    return pl.DataFrame(places).select(pl.lit("launch").alias("kind"), pl.all())
+
+
+def _ordered(spans: Spans, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Integers:
+    rows = np.flatnonzero(chosen)
+    return rows[np.argsort(spans.ts[rows], kind="stable")]
 
 
 def _without_end(starts: pl.DataFrame, ends: pl.DataFrame) -> int:

@@ -98,7 +98,9 @@ def _parse_inputs(shapes: str, dtypes: str) -> tuple[str | None, int | None]:
     try:
         sizes = [_ELEMENT_SIZE[dtype] for dtype in json.loads(dtypes)]
         total = sum(size * math.prod(shape) for size, shape in zip(sizes, json.loads(shapes), strict=True))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None, None
+    if not isinstance(total, int) or not 0 <= total < 1 << 63:
         return None, None
     found = set(json.loads(dtypes))
     return (found.pop() if len(found) == 1 else None), total

@@ -60,6 +60,11 @@ class Spans:
         result[self.rows] = np.arange(len(self.rows))
         return result
 
+    def named(self, column: str, *texts: str) -> npt.NDArray[np.bool_]:
+        """Return which spans have one of the texts as category or name."""
+        codes = [code for code, text in enumerate(self.events.texts) if text in texts]
+        return np.isin(self.events.base[column][self.rows], codes)
+
     def frame(self) -> pl.DataFrame:
         """Return the table ``spans``, without parents, steps and phases; and what links are found by."""
         return pl.DataFrame(

@@ -28,7 +28,7 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
         start = _starting_at(timeline, drawn["to_track"], drawn["to_ts"])
         call = timeline.at(drawn["from_track"].to_numpy(), drawn["from_ts"].to_numpy())
         usable = (start >= 0) & (call >= 0)
-        usable[usable] &= (result[start[usable]] < 0) & device[start[usable]]
+        usable[usable] &= result[start[usable]] < 0
         usable[usable] &= timeline.of_kinds("runtime", "driver")[call[usable]]
         result[start[usable]] = call[usable]
     return result

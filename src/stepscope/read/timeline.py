@@ -132,7 +132,9 @@ def _merge_tracks(
     merged = everything.sort("known", descending=True, maintain_order=True).unique(
         _KEY, keep="first", maintain_order=True
     )
-    merged = merged.sort("rank_of", "device", "process", "order", "stream", "thread", "name", nulls_last=True)
+    # The main thread, whose number is the process's, comes before the others.
+    main = (pl.col("thread") == pl.col("process")).fill_null(value=False)
+    merged = merged.sort("rank_of", "device", "process", ~main, "order", "stream", "thread", "name", nulls_last=True)
     merged = merged.with_columns(number=pl.int_range(merged.height, dtype=pl.Int32))
     joined = everything.join(merged.select(*_KEY, "number"), on=_KEY, nulls_equal=True, how="left")
     numbers = []
