@@ -1,7 +1,7 @@
 """From file to answers: stepscope against HolisticTraceAnalysis, on one trace, in turns.
 
 python benchmarks/analyse.py TRACE.json[.gz] [--repeats 3]
-python benchmarks/analyse.py --times 9 SMALL.json.gz      # repeats a real trace end to end until it is large
+python benchmarks/analyse.py --megabytes 300 SMALL.json.gz      # repeats a real trace end to end until it is as large
 
 Every measurement is a process of its own, from opening the file to the last answer; imports are not counted. The
 questions that both answer:
@@ -113,17 +113,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--times", type=int, default=1, help="repeat the trace so often, end to end, before measuring")
+    parser.add_argument("--megabytes", type=int, default=0, help="repeat the trace, end to end, until it is so large")
     parser.add_argument("--measure", choices=("stepscope", "everything", "hta"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(options.measure, options.trace)
-    elif options.times > 1:
-        from replicate import replicate
+    elif options.megabytes:
+        from read import repeat
 
         with tempfile.TemporaryDirectory() as directory:
-            large = Path(directory) / f"{options.trace.name.split('.')[0]}_x{options.times}.json"
-            replicate(options.trace, options.times, large)
+            large = Path(directory) / f"{options.trace.name.split('.')[0]}_{options.megabytes}MB.json"
+            repeat(options.trace, large, options.megabytes * 1_000_000)
             compare(large, options.repeats)
     else:
         compare(options.trace, options.repeats)
