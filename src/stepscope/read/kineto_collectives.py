@@ -9,12 +9,11 @@ import re
 import numpy as np
 import polars as pl
 
-from stepscope.read import kineto_details
 from stepscope.read.kineto_columns import Codes, Columns
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import Class
-from stepscope.read.kineto_spans import Spans, distinct, nullable, text_of
+from stepscope.read.kineto_spans import Spans, distinct, gather, nullable, rows_of, text_of
 
 #: Bytes per element by the name that PyTorch gives the type, in lower case and without its namespace.
 _ELEMENT_SIZE = {
@@ -60,7 +59,7 @@ def _from_names(spans: Spans, name: Codes, facts: Facts) -> dict[str, pl.Series]
     values = {
         column: pl.Series([row[place] for row in parsed], dtype=pl.String) for place, column in enumerate(columns)
     }
-    return {column: kineto_details.gather(series, found, name) for column, series in values.items()}
+    return {column: gather(series, found, name) for column, series in values.items()}
 
 
 def _from_arguments(spans: Spans, columns: Columns, facts: Facts) -> pl.DataFrame:
@@ -85,7 +84,7 @@ def _from_arguments(spans: Spans, columns: Columns, facts: Facts) -> pl.DataFram
 
 def _from_shapes(spans: Spans) -> pl.DataFrame:
     """Return type and bytes of the inputs of calls that say no more than an operator does: those of gloo."""
-    columns, ids = kineto_details.rows_of(spans, Class.ANNOTATION, ("collective",))
+    columns, ids = rows_of(spans, Class.ANNOTATION, ("collective",))
     codes = np.column_stack([columns["shapes"], columns["dtypes"]])
     pairs, which = np.unique(codes, axis=0, return_inverse=True)
     parsed = [_parse_inputs(*(text_of(spans.events, code) for code in pair)) for pair in pairs]
@@ -133,7 +132,7 @@ def _parse_name(name: str, facts: Facts) -> tuple[str, str | None, str | None]:
 def _element_size(spans: Spans, codes: Codes) -> pl.Series:
     found = distinct(codes, spans.events.texts)
     sizes = [_ELEMENT_SIZE.get(text_of(spans.events, code).lower().removeprefix("c10::")) for code in found]
-    return kineto_details.gather(pl.Series(sizes, dtype=pl.Int64), found, codes)
+    return gather(pl.Series(sizes, dtype=pl.Int64), found, codes)
 
 
 def _group_ranks(spans: Spans, columns: Columns, facts: Facts) -> pl.Series:

@@ -217,3 +217,12 @@ def _content(text: str) -> str:
         return str(_LOOSE.decode(text))
     except ValueError:
         return text
+
+
+def parse_arguments(source: str) -> dict[str, Any]:
+    """Return arguments kept as JSON text; empty where they are no object."""
+    try:
+        value = json.loads(source, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

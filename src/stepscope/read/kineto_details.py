@@ -11,11 +11,10 @@ import polars as pl
 
 from stepscope.read import kineto_arrows, kineto_collectives
 from stepscope.read.dense import distinct_rows
-from stepscope.read.kineto_columns import Codes, Columns, Integers
+from stepscope.read.kineto_columns import Codes, Integers, parse_arguments
 from stepscope.read.kineto_facts import Facts
-from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, BAD, FIELDS, Class
-from stepscope.read.kineto_spans import Spans, distinct, nullable, text_of
+from stepscope.read.kineto_spans import Spans, distinct, gather, nullable, rows_of, text_of
 from stepscope.read.kineto_tracks import Key, Place
 from stepscope.read.stacks import parse_frame
 from stepscope.trace.losses import LossLedger
@@ -63,28 +62,6 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> dict[str, pl.DataFr
     }
 
 
-def parse_arguments(source: str) -> dict[str, Any]:
-    """Return arguments kept as JSON text; empty where they are no object."""
-    try:
-        value = json.loads(source, strict=False)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def rows_of(spans: Spans, kind: Class, wanted: tuple[str, ...]) -> tuple[Columns, Integers]:
-    """Return the columns of a class for those of its events that are spans of the wanted kinds, and the spans."""
-    columns = spans.events.of(kind)
-    ids = spans.of_event[columns["event"]]
-    kept = ids >= 0
-    chosen = np.zeros(len(KIND_CODE), np.bool_)
-    chosen[[KIND_CODE[name] for name in wanted]] = True
-    kept[kept] = chosen[spans.kind[ids[kept]]]
-    if kept.all():
-        return columns, ids
-    return {name: column[kept] for name, column in columns.items()}, ids[kept]
-
-
 def _kernels(spans: Spans) -> pl.DataFrame:
     columns, ids = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
     device, stream = spans.tracks.places()
@@ -109,17 +86,6 @@ def _dimensions(spans: Spans, codes: Codes) -> pl.Series:
     found = distinct(codes, spans.events.texts)
     values = [_integers(text_of(spans.events, code)) for code in found]
     return gather(pl.Series(values, dtype=pl.List(pl.Int64)), found, codes)
-
-
-def gather(values: pl.Series, of: Integers, codes: Codes) -> pl.Series:
-    """Return for each code the value computed for that distinct code."""
-    if not len(codes):
-        return values.clear()
-    return (
-        values.gather(np.searchsorted(of, codes))
-        if of[-1] >= 0
-        else values.gather(np.where(codes < 0, len(of) - 1, np.searchsorted(of[:-1], codes)))
-    )
 
 
 def _integers(text: str) -> list[int] | None:

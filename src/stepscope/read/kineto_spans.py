@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read import kineto_kinds
-from stepscope.read.kineto_columns import Codes, Events, Integers
+from stepscope.read.kineto_columns import Codes, Columns, Events, Integers
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_schema import ABSENT, BAD, Class
 from stepscope.read.kineto_tracks import Tracks
@@ -217,3 +217,27 @@ def steps(spans: Spans) -> pl.DataFrame:
             "source": pl.Series(["declared"] * len(rows), dtype=dtype("enum:step_source")),
         }
     ).drop_nulls("number")
+
+
+def rows_of(spans: Spans, kind: Class, wanted: tuple[str, ...]) -> tuple[Columns, Integers]:
+    """Return the columns of a class for those of its events that are spans of the wanted kinds, and the spans."""
+    columns = spans.events.of(kind)
+    ids = spans.of_event[columns["event"]]
+    kept = ids >= 0
+    chosen = np.zeros(len(kineto_kinds.KIND_CODE), np.bool_)
+    chosen[[kineto_kinds.KIND_CODE[name] for name in wanted]] = True
+    kept[kept] = chosen[spans.kind[ids[kept]]]
+    if kept.all():
+        return columns, ids
+    return {name: column[kept] for name, column in columns.items()}, ids[kept]
+
+
+def gather(values: pl.Series, of: Integers, codes: Codes) -> pl.Series:
+    """Return for each code the value computed for that distinct code."""
+    if not len(codes):
+        return values.clear()
+    return (
+        values.gather(np.searchsorted(of, codes))
+        if of[-1] >= 0
+        else values.gather(np.where(codes < 0, len(of) - 1, np.searchsorted(of[:-1], codes)))
+    )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.dense import distinct_rows
-from stepscope.read.kineto_columns import Codes, Events, Integers
+from stepscope.read.kineto_columns import Codes, Events, Integers, parse_arguments
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, Class
@@ -186,8 +186,6 @@ def _device_type(events: Events) -> str:
 
 def _thread_names(events: Events) -> dict[tuple[str, str], str]:
     """Return the names that metadata events give to threads; the last one counts, as in Chrome's viewer."""
-    from stepscope.read.kineto_details import parse_arguments
-
     base, texts = events.base, events.texts
     columns = events.of(Class.OTHER)
     rows = columns["event"]
