@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stepscope.analyse import registry
-from stepscope.analyse.summary import Summary, summarise
+from stepscope.analyse.answer import Summary
+from stepscope.analyse.summary import summarise
 from stepscope.errors import NotARunError, UsageError
 from stepscope.read import read_files
 from stepscope.trace import run_directory, tables

@@ -14,7 +14,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyse.summary import Entry, MemoryPeak, summarise
+from stepscope.analyse.answer import Entry, MemoryPeak
+from stepscope.analyse.summary import summarise
 from stepscope.report.registry import FORMATS, select
 from stepscope.report.summary import render
 from stepscope.trace.losses import Loss

@@ -6,10 +6,8 @@ The thresholds are fractions of the steps' time. They are rules of thumb: above 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from stepscope.analyse.summary import Summary
+from stepscope.analyse.answer import Summary
 
 DATA_WAIT, HOST_BOUND, COMMUNICATION, COPY, GARBAGE, NOTHING_RUNS = 0.15, 0.30, 0.20, 0.10, 0.03, 0.30
 #: Kernels of templates have names of a thousand characters; the line shows so many of them.

@@ -12,7 +12,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analyse.summary import Entry, Part, Summary
+from stepscope.analyse.answer import Entry, Part, Summary
 from stepscope.report.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.report.text import printable
 from stepscope.trace.run_directory import Manifest

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 
 from stepscope.analyse import look_first
+from stepscope.analyse.answer import Entry, Garbage, Summary
 from stepscope.analyse.memory import RESIDENT
 from stepscope.analyse.step_trace_time import PARTS
-from stepscope.analyse.summary import Entry, Garbage, Summary, summarise
+from stepscope.analyse.summary import summarise
 from stepscope.trace import tables
 
 from .build import ORIGIN, Rank
