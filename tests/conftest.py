@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
+
+#: Writes a trace of events, and further top-level keys, and returns its path.
+WriteTrace: TypeAlias = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +25,16 @@ def shared_data() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture
+def write_trace(tmp_path: Path) -> WriteTrace:
+    """Write a small trace the way Kineto does: events whose first key is ``ph``, among the document's other keys."""
+
+    def write(events: Sequence[Mapping[str, Any]], /, name: str = "trace.json", **document: Any) -> Path:
+        path = tmp_path / name
+        text = json.dumps({"schemaVersion": 1, **document, "traceEvents": [{"ph": "X", **event} for event in events]})
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        return path
+
+    return write

@@ -61,8 +61,10 @@ def integers(values: list[Any], *, unsigned: bool) -> tuple[Integers, int]:
 
 def _fitting(value: int | None, *, unsigned: bool) -> int | None:
     """Return an integer that fits 64 bits; None where it cannot."""
-    if value is None or value in _INT64:
-        return ABSENT if value is None else value
+    if value is None or value == ABSENT:
+        return ABSENT
+    if value in _INT64:
+        return value
     if unsigned and 0 <= value < 1 << 64:
         return value - (1 << 64)
     return None
@@ -114,8 +116,8 @@ def split(values: Sequence[msgspec.Raw]) -> pl.Series:
     """Return values as texts: joined and split again, which costs a fifth of making an object of each."""
     joined = b"\n".join(values)
     if values and joined.count(b"\n") == len(values) - 1:
-        return pl.Series([joined], dtype=pl.Binary).cast(pl.String, strict=False).str.split("\n").explode()
-    return pl.Series([bytes(value) for value in values], dtype=pl.Binary).cast(pl.String, strict=False)
+        return pl.Series([joined.decode("utf-8", "replace")]).str.split("\n").explode()
+    return pl.Series([bytes(value).decode("utf-8", "replace") for value in values], dtype=pl.String)
 
 
 def unusual_time(source: bytes) -> int:

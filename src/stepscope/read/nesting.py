@@ -19,7 +19,7 @@ class Nesting(NamedTuple):
         order: Index of the span that comes at each place.
         parent: Place of the innermost span of the same track that contains it; −1 at the top. It is smaller.
         depth: Number of ancestors.
-        crossing: Whether it overlaps an earlier span of its track without either containing the other.
+        crossing: Whether it begins inside the child of the same parent that comes before it, and ends behind that.
     """
 
     order: Integers
@@ -134,6 +134,8 @@ def innermost(
     found = np.full(len(at), -1, np.int64)
     for number in np.unique(track).tolist():
         low, high = np.searchsorted(tracks, [number, number + 1])
+        if low == high:
+            continue
         points = np.flatnonzero(track == number)
         place = low + np.searchsorted(starts[low:high], at[points], side="right") - 1
         place[place < low] = -1
