@@ -104,7 +104,7 @@ def _device_kind(event: Event) -> str:
         return "memset"
     if event.name in {"event_wait", "event_record"}:
         return "sync"
-    return "collective" if any(word in name for word in ("nccl", "rccl")) else "kernel"
+    return "collective" if any(word in name for word in ("nccl", "rccl", "multimem_all_reduce")) else "kernel"
 
 
 def _host_kind(event: Event) -> str | None:

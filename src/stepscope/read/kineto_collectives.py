@@ -27,6 +27,8 @@ _ELEMENT_SIZE = {
 
 # ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>): operation, and how it was done.
 _KERNEL_NAME = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)_?(.*?)(?:\(|$)")
+# Kernels that reduce through multicast memory or peers' memory carry the operation somewhere in their name.
+_OPERATION = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast", re.IGNORECASE)
 _ALGORITHM = re.compile(r"(RING|TREE|COLLNET\w*|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)", re.IGNORECASE)
 
 
@@ -126,7 +128,8 @@ def _parse_name(name: str, facts: Facts) -> tuple[str, str | None, str | None]:
     prefix, colon, operation = name.partition(":")
     if colon and operation and operation[0] != ":":
         return operation.lower(), None, prefix.lower()
-    return name.lower(), None, facts.backend
+    operation_in_name = _OPERATION.search(name)
+    return (operation_in_name[0] if operation_in_name else name).lower(), None, facts.backend
 
 
 def _element_size(spans: Spans, codes: Codes) -> pl.Series:

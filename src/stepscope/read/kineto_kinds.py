@@ -57,7 +57,8 @@ OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
 # Kernels of libraries whose names say it; others are recognised by their arguments, or by what launched them.
 _DEVICE_COLLECTIVE = re.compile(
-    r"(void )?(\w+::)*(ncclKernel|ncclDevKernel|ncclDevFunc|nccl_|ncclx|rccl|msccl|oneccl|cross_device_reduce"
+    r"(void )?((\w+|\(anonymous namespace\))::)*"
+    r"(ncclKernel|ncclDevKernel|ncclDevFunc|nccl_|ncclx|rccl|msccl|oneccl|cross_device_reduce"
     r"|(one|two)_shot_all_reduce|multimem_(one_shot_)?all_)",
     re.IGNORECASE,
 )
