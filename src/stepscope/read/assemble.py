@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read import communication, links, phases, stacks, timeline
-from stepscope.read.nesting import Integers
+from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, complete, dtype
@@ -152,7 +152,7 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
         return frame.sort("ts")
     placed = frame.filter(pl.col("track").is_not_null())
     around = line.at(placed["track"].to_numpy(), placed["ts"].to_numpy())
-    operator = np.where(around >= 0, line.nearest(line.of_kinds("operator"))[around], -1)
+    operator = looked_up(line.nearest(line.of_kinds("operator")), around)
     thread = line.tracks.select(pl.col("id").alias("track"), "thread")
     placed = (
         placed.drop("thread", strict=False).with_columns(span=_or_null(operator)).join(thread, on="track", how="left")

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 
-from stepscope.read.nesting import Integers
+from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import dtype
 
@@ -68,6 +68,5 @@ def _calls(timeline: Timeline, operator: Integers) -> tuple[Integers, Integers]:
     """Return the innermost collective call around each launch, and the one around that; −1 where there is none."""
     collective = timeline.of_kinds("collective") & ~timeline.on_device
     nearest = timeline.nearest(collective)
-    inner = np.where(operator >= 0, nearest[operator], -1)
-    above = np.where(inner >= 0, timeline.nesting.parent[inner], -1)
-    return inner, np.where(above >= 0, nearest[above], -1)
+    inner = looked_up(nearest, operator)
+    return inner, looked_up(nearest, looked_up(timeline.nesting.parent, inner))

@@ -34,6 +34,7 @@ class Document:
     path: Path
     ledger: LossLedger
     metadata: dict[str, str] = field(default_factory=dict)
+    _is_object: bool = field(default=True, init=False)
 
     def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
         """Yield chunks of whole events, and for each whether it is the last, which may end in the end of the list.
@@ -54,11 +55,17 @@ class Document:
         next(self._after_head(blocks))
 
     def read_tail(self, tail: bytes | str | None) -> None:
-        """Take the metadata that comes after the list of events."""
+        """Take the metadata that comes after the list of events; None: the list has no end, which has been counted."""
+        if tail is None:
+            return
         if isinstance(tail, str):
             tail = tail.encode("utf-8", "surrogateescape")
-        rest = (tail or b"").strip().lstrip(b",").strip()
-        if rest and rest != b"}":
+        rest = tail.strip().removeprefix(b",").strip()
+        if not self._is_object:
+            self.ledger.add("metadata_damaged", int(bool(rest)))
+        elif not rest.endswith(b"}"):
+            self.ledger.add("file_cut")
+        elif rest != b"}":
             self._add(b"{" + rest)
 
     def _after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -77,7 +84,8 @@ class Document:
 
     def _add_head(self, head: bytes) -> None:
         before = head.removeprefix(_BYTE_ORDER_MARK).strip()
-        if before.startswith(b"{"):
+        self._is_object = before.startswith(b"{")
+        if self._is_object:
             list_start = _LIST.search(before)
             self._add(before[: list_start.start() if list_start else None] + b'"":0}')
 

@@ -15,6 +15,8 @@ from stepscope.trace.losses import LossLedger
 
 T = TypeVar("T")
 
+# So many events one behind the other that cannot be read, and the chunk is given up: it may be nothing but braces.
+_MOST_FAILURES = 1000
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64_MAX = (1 << 64) - 1
 
@@ -48,7 +50,7 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
     """
     text = _repair(chunk.decode("utf-8", "surrogateescape"))
     events: list[dict[str, Any]] = []
-    position = 0
+    position = failures = 0
     while True:
         position = _after_separators(text, position)
         if position >= len(text):
@@ -59,12 +61,14 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
         try:
             item, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError):
-            following = _next_event(text, position)
+            failures += 1
+            following = _next_event(text, position) if failures < _MOST_FAILURES else None
             ledger.add("file_cut" if following is None and last else "event_damaged")
             if following is None:
                 return events, None
             position = following
             continue
+        failures = 0
         if isinstance(item, dict):
             events.append(item)
         else:

@@ -143,3 +143,11 @@ def innermost(
             place[outside] = places.parent[place[outside]]
         found[points] = place
     return found
+
+
+def looked_up(values: Integers, places: Integers) -> Integers:
+    """Return the value at each place, −1 where the place is −1."""
+    result = np.full(len(places), -1, np.int64)
+    known = places >= 0
+    result[known] = values[places[known]]
+    return result

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.read.nesting import Integers
+from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import FRAME
 
@@ -116,5 +116,5 @@ def _paths(timeline: Timeline, is_module: Any, around: Integers) -> pl.Series:  
             path_of[inner] = text
         return path_of[span]
 
-    modules = np.where(around >= 0, nearest[around], -1)
+    modules = looked_up(nearest, around)
     return pl.Series([path(span) if span >= 0 else None for span in modules.tolist()], dtype=pl.String)
