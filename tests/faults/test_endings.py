@@ -195,6 +195,26 @@ def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Pat
     assert journal_steps(run) == [5, 6]
 
 
+def test_a_signal_in_the_middle_of_our_own_work_waits_for_it(tmp_path: Path, output: Path) -> None:
+    # Given a program whose handler is terminated while the window is being closed
+    path = tmp_path / "train.py"
+    path.write_text(
+        TRAINING + "import stepscope\n"
+        "schedule = stepscope.schedule(wait=0, warmup=1, active=2, repeat=1)\n"
+        "def ready(recorded): os.kill(os.getpid(), signal.SIGTERM); print('handled', flush=True)\n"
+        f"options = dict(output={str(output)!r}, analyse='later')\n"
+        "with stepscope.profile(schedule=schedule, on_trace_ready=ready, **options) as profile:\n"
+        "    for _ in range(9): step(); profile.step(); print('step', flush=True)\n"
+    )
+    done = python(path)
+    # Then the window is whole, and the signal does what it does as soon as we are done
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout.split() == ["step", "step", "handled"]
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "complete"
+    assert kineto_steps(kineto(run)) == [1, 2]
+
+
 API = (
     TRAINING
     + """

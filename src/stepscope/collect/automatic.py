@@ -13,7 +13,7 @@ from stepscope.collect.post_import import when_imported
 from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import AT_EXIT, Session
-from stepscope.collect.steps import OptimizerSteps, StepFinder
+from stepscope.collect.steps import BY_OPTIMIZERS, OptimizerSteps, StepFinder
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 
 _LOG = logging.getLogger("stepscope")
@@ -159,7 +159,7 @@ class Automatic:
             return {"source": "inferred", "by": "the whole program is one step"}
         return {
             "source": "inferred",
-            "by": "optimizer step hooks",
+            "by": BY_OPTIMIZERS,
             "optimizers": list(self._names),
             "rule": self._finder.rule,
         }

@@ -17,6 +17,7 @@ from stepscope.collect.options import DEFAULT_OUTPUT, Options, parse_activities
 from stepscope.collect.recorded import Recorded, check_analyse
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import Session, remember_metadata
+from stepscope.collect.steps import OptimizerLog
 from stepscope.collect.values import plain
 from stepscope.collect.window import Settings, Window, one_line
 from stepscope.errors import LifecycleError, OutputError, UsageError
@@ -37,7 +38,8 @@ class profile:
                 prof.step()
 
     Each window that the schedule opens becomes a run of its own below ``output``. Without a schedule everything
-    between ``start`` and ``stop`` is one window. After ``stop`` the object may be started again, counting from step 0.
+    between ``start`` and ``stop`` is one window, and steps that nobody declares are found by the optimizers. After
+    ``stop`` the object may be started again, counting from step 0.
 
     Nothing that goes wrong while recording is raised into the training: it is said in the manifest and logged once by
     the logger ``stepscope``.
@@ -109,14 +111,15 @@ class profile:
         if self._session is not None and self._session.running and not self._session.in_child:
             message = "This profile was started already."
             raise LifecycleError(message, "Call stop() before start(), or step() between steps.")
+        log = OptimizerLog() if self._schedule is always else None
         settings = Settings(
             self._options,
             absolute(self._output),
             program_name(),
             describe_schedule(self._schedule),
-            lambda: {"source": "declared", "by": "step()"},
+            lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
         )
-        session = Session(settings, self._schedule, source="declared", on_saved=self._saved)
+        session = Session(settings, self._schedule, source="declared", on_saved=self._saved, log=log)
         session.begin()
         self._session = session
 

@@ -125,7 +125,8 @@ def _fork(work: Callable[[], None]) -> int:
         return child
     code = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):  # they go to whole groups; the file is worth the moment
+            signal.signal(number, signal.SIG_IGN)
         work()
         code = 0
     finally:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 from stepscope.collect.lifecycle import END, TRANSITIONS, Operation
 from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always
-from stepscope.collect.signals import TerminationGuard
+from stepscope.collect.signals import TerminationGuard, interrupt_postponed
+from stepscope.collect.steps import OptimizerLog
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 from stepscope.errors import LifecycleError, OutputError
 from stepscope.trace.run_directory import check_writable
@@ -47,6 +48,7 @@ class Session:
         source: Where steps come from: ``declared`` or ``inferred``.
         on_saved: Called with every window that has closed; it must not raise.
         give_way: Called when another session wants to run; None refuses it.
+        log: Finds the steps of a window in which none was declared.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class Session:
         source: str,
         on_saved: Callable[[Window], None],
         give_way: Callable[[], None] | None = None,
+        log: OptimizerLog | None = None,
     ) -> None:
         self.settings = settings
         self.number = 0
         self.give_way = give_way
+        self._log = log
         self._schedule = schedule
         self._source = source
         self._on_saved = on_saved
@@ -73,6 +77,7 @@ class Session:
         self._deferred: Callable[[], None] | None = None
         self._guard: TerminationGuard | None = None
         self._problem: str | None = None
+        self._windows = 0
         self._warned: set[str] = set()
         self.running = False
 
@@ -192,6 +197,13 @@ class Session:
             window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
         self._move(END, status, notes)
         self.running = False
+        if self._source == "declared" and not self._windows and self._problem is None:
+            _LOG.warning(
+                "stepscope: Nothing was recorded: the profile ended in step %d, and its schedule (%s) records none up "
+                "to there. Call step() after every training step, or wait for fewer.",
+                self.number,
+                self.settings.schedule,
+            )
         _release(self)
 
     def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
@@ -202,6 +214,7 @@ class Session:
                 self._perform(operation, status, notes)
         except Exception as error:  # noqa: BLE001 - law 1: logged, and begin() turns it into an OutputError
             self._window = None
+            self._take_guard_down()
             self._problem = one_line(error)
             self._warn("cannot record", error)
 
@@ -216,15 +229,34 @@ class Session:
             self._guard = TerminationGuard(self._terminate)
             self._guard.install()
             window.start(_metadata)
+            if self._log is not None:
+                self._log.install()
             return
-        if self._guard is not None:
-            self._guard.remove()
-        if operation is Operation.DISCARD:
-            window.discard()
-        else:
-            window.finish(status, notes)
-            self._on_saved(window)
-        self._window = None
+        try:
+            if operation is Operation.DISCARD:
+                window.discard()
+                return
+            with interrupt_postponed():
+                self._add_steps_found(window)
+                window.finish(status, notes)
+                self._windows += 1
+                self._on_saved(window)
+        finally:
+            self._take_guard_down()
+            self._window = None
+
+    def _take_guard_down(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.remove()
+
+    def _add_steps_found(self, window: Window) -> None:
+        if self._log is None:
+            return
+        self._log.remove()
+        if window.steps == 0:
+            for number, (start, end) in enumerate(self._log.steps(self._step_start)):
+                window.add_step(number, start, end, "inferred")
 
     def _warn(self, what: str, error: BaseException) -> None:
         if what not in self._warned:

@@ -1,11 +1,12 @@
-"""SIGTERM while a window is open: keep what was recorded, then let the signal do what it did before."""
+"""SIGTERM and SIGINT while something is recorded: keep it, then let the signal do what it would have done."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -55,3 +56,30 @@ class TerminationGuard:
             deliver()
         else:
             self._action(deliver)
+
+
+@contextmanager
+def interrupt_postponed() -> Iterator[None]:
+    """Let the first Ctrl-C wait until the block has ended: what is being written would be lost. The second one counts.
+
+    Other threads than the main one are never interrupted.
+    """
+    previous = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not callable(previous):
+        yield
+        return
+    waiting: list[FrameType | None] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        waiting.append(frame)
+        if len(waiting) > 1:
+            previous(number, frame)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is wait:
+            signal.signal(signal.SIGINT, previous)
+    if waiting:
+        previous(signal.SIGINT, waiting[0])

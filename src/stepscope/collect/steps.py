@@ -10,11 +10,16 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
+
+#: How steps were found, for the manifest.
+BY_OPTIMIZERS = "optimizer step hooks"
 
 #: Optimizer steps that are remembered.
 _HISTORY = 512
@@ -48,6 +53,11 @@ class StepFinder:
     def number(self) -> int:
         """Training steps so far, by the rule as it stands."""
         return self._counts[self._closer]
+
+    @property
+    def closer(self) -> object:
+        """The optimizer whose steps end training steps, by the rule as it stands."""
+        return self._closer
 
     @property
     def optimizers(self) -> int:
@@ -114,7 +124,7 @@ class OptimizerSteps:
     def install(self) -> None:
         """Put the hooks into torch, which is imported."""
         module = import_module("torch.optim.optimizer")
-        self._compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
+        self._compiling = _compiling_test()
         self._on = True
         patch = getattr(module.Optimizer, "_patch_step_function", None)
         if patch is None:
@@ -176,6 +186,59 @@ class OptimizerSteps:
     def _tell(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
         self._stepped.add(optimizer)
         self._observe(optimizer)
+
+
+class OptimizerLog:
+    """Notes when optimizers stepped during one window, and tells afterwards which training steps that makes.
+
+    For a profile whose program never calls ``step()``. Nothing is put into a program that has compiled something: its
+    compiled code would be compiled again.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[tuple[int, str]] = []
+        self._handle: Any = None
+        self._finder = StepFinder()
+
+    def install(self) -> None:
+        """Begin to note steps of all optimizers, where torch is imported and can tell."""
+        compiler = sys.modules.get("torch._dynamo.utils")
+        if "torch" not in sys.modules or getattr(compiler, "compilation_time_metrics", None):
+            return
+        module = import_module("torch.optim.optimizer")
+        is_compiling = _compiling_test()
+
+        def note(optimizer: Any, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's hook
+            if not is_compiling():
+                self._times.append((time.perf_counter_ns(), f"{type(optimizer).__name__} {id(optimizer)}"))
+
+        self._handle = module.register_optimizer_step_post_hook(note)
+
+    def remove(self) -> None:
+        """Stop noting."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def steps(self, start_ns: int) -> list[tuple[int, int]]:
+        """Return start and end of each training step since ``start_ns``, times of ``time.perf_counter_ns``."""
+        for _, optimizer in self._times:
+            self._finder.stepped(optimizer, learning=True)
+        ends = [end for end, optimizer in self._times if optimizer == self._finder.closer]
+        return list(pairwise([start_ns, *ends]))
+
+    def describe(self) -> dict[str, Any]:
+        """Return how steps were found, for the manifest; empty where there were none."""
+        if not self._finder.optimizers:
+            return {}
+        names = sorted({optimizer.split()[0] for _, optimizer in self._times})
+        return {"source": "inferred", "by": BY_OPTIMIZERS, "optimizers": names, "rule": self._finder.rule}
+
+
+def _compiling_test() -> Callable[[], bool]:
+    """Return torch's test for being traced by its compiler, which sees it as the constant ``True``."""
+    test: Callable[[], bool] = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
+    return test
 
 
 def _restore(owner: type, name: str, ours: object, original: object) -> None:

@@ -157,6 +157,10 @@ class Window:
         """Record a step that ended; times of ``time.perf_counter_ns``."""
         for part in self._marking():
             part.attempt(part.collector.end_step)
+        self.add_step(number, start_ns, end_ns, source)
+
+    def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
+        """Record a step in the journal only: it was found afterwards."""
         self._journal.step(number, start_ns, end_ns, source)
         self.steps += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 import stepscope
 from stepscope.collect.recorded import Recorded
 from stepscope.errors import LifecycleError, UsageError
-from tests.frameworks.torch.programs import kineto, kineto_steps, manifest, names, runs
+from tests.frameworks.torch.programs import kineto, kineto_steps, manifest, names, python, runs
 from tests.unit.collect.reading import read_journal
 
 
@@ -164,6 +165,39 @@ def test_training_that_ends_before_the_window_leaves_nothing(options: dict[str, 
     with stepscope.profile(**options) as profile:
         multiply(3)
     assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 3
+
+
+def test_steps_that_nobody_declares_are_found_by_the_optimizer(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        train(4)
+    run = recorded(profile)
+    steps = read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"].to_dicts()
+    assert [(step["number"], step["source"]) for step in steps] == [(number, "inferred") for number in range(4)]
+    found = manifest(run)["steps"]
+    assert (found["by"], found["optimizers"], found["recorded"]) == ("optimizer step hooks", ["Adam"], 4)
+    # each ends where torch's own range of the optimizer's step ends
+    ends = sorted(event["ts"] + event["dur"] for event in kineto(run) if event["name"].startswith("Optimizer.step"))
+    for step, (before, after) in zip(steps[1:], pairwise(ends), strict=True):
+        assert step["dur"] / 1000 == pytest.approx(after - before, abs=500)
+
+
+def test_declared_steps_are_not_mixed_with_found_ones(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        train(4, profile.step)
+    run = recorded(profile)
+    steps = read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"]
+    assert set(steps["source"]) == {"declared"}
+    assert steps.height == 4
+    assert manifest(run)["steps"]["source"] == "declared"
+
+
+def test_a_schedule_whose_steps_never_come_is_said(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with stepscope.profile(schedule=stepscope.schedule(wait=1, warmup=1, active=1), **options) as profile:
+        train(5)
+    assert profile.recorded == []
+    (record,) = [record for record in caplog.records if record.name == "stepscope"]
+    assert "Nothing was recorded" in record.getMessage()
+    assert "step()" in record.getMessage()
 
 
 @pytest.mark.parametrize("brackets", [True, False])
@@ -362,6 +396,36 @@ def test_calls_at_the_wrong_moment(options: dict[str, Any]) -> None:
 def test_arguments_that_mean_nothing_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         stepscope.profile(**arguments)
+
+
+BIG = """
+import sys, time
+import torch, stepscope
+torch.set_num_threads(1)
+layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
+profile = stepscope.profile(record_shapes=True, output=sys.argv[1], analyse="later")
+profile.start()
+with torch.no_grad():
+    for _ in range(600):
+        layers(torch.ones(2, 8))
+begin = time.perf_counter()
+profile.stop()
+stopped = time.perf_counter() - begin
+assert profile.recorded[0].wait()
+print(stopped, time.perf_counter() - begin)
+"""
+
+
+def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path: Path) -> None:
+    done = python("-c", BIG, tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path / "runs")
+    assert manifest(run)["collectors"]["torch"]["saved_by"] == "a forked child"
+    assert names(kineto(run), "cpu_op")["aten::addmm"] == 12_000
+    # part of the writing came after stop() had returned
+    stopped, written = map(float, done.stdout.split())
+    assert manifest(run)["cost"]["stop_ns"] / 1e9 == pytest.approx(stopped, rel=0.2)
+    assert written > 1.1 * stopped
 
 
 def test_names_that_break_json_elsewhere_stay_text(options: dict[str, Any]) -> None:
