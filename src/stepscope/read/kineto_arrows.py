@@ -9,7 +9,7 @@ from stepscope.read.kineto_columns import Integers
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, BAD, Class
-from stepscope.read.kineto_spans import Spans
+from stepscope.read.kineto_spans import Spans, rows_of
 from stepscope.trace.losses import LossLedger
 
 _KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
@@ -62,10 +62,8 @@ def _without_end(starts: pl.DataFrame, ends: pl.DataFrame) -> int:
 
 
 def _device_work_lacks_correlation(spans: Spans) -> bool:
-    columns = spans.events.of(Class.DEVICE)
-    ids = spans.of_event[columns["event"]]
-    work = np.isin(spans.kind[ids], [KIND_CODE[name] for name in ("kernel", "memcpy", "memset", "collective")])
-    return bool(((columns["correlation"] == ABSENT) & work & (ids >= 0)).any())
+    columns, _ = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    return bool((columns["correlation"] == ABSENT).any())
 
 
 def _of_kind(spans: Spans, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

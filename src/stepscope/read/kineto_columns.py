@@ -183,17 +183,20 @@ def _readable(key: str | bytes | int) -> tuple[str, bool]:
         return str(key), True
     if isinstance(key, bytes):
         key = _from_json(key)
-    if key.isascii():
-        return key, True
+    text = printable(key)
+    return text, text is key
+
+
+def printable(text: str) -> str:
+    """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
+    if text.isascii():
+        return text
     try:
-        key.encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError:
-        return _with_escapes(key), False
-    return key, True
-
-
-def _with_escapes(text: str) -> str:
-    """Show bytes that were no UTF-8, and halves of surrogate pairs, as escapes: every output stays valid."""
+        pass
+    else:
+        return text
     try:
         source = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -225,4 +228,4 @@ def parse_arguments(source: str) -> dict[str, Any]:
         value = json.loads(source, strict=False)
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return {printable(key): item for key, item in value.items()} if isinstance(value, dict) else {}

@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.read.kineto_columns import printable
+
 #: A file without ``baseTimeNanoseconds`` gives times since the Unix epoch.
 _NO_BASE = 0
 
@@ -57,7 +59,7 @@ class Facts:
     def host(self) -> str | None:
         """Host name, where the file says it."""
         value = self._value("host_name")
-        return value if isinstance(value, str) else None
+        return printable(value) if isinstance(value, str) else None
 
     @cached_property
     def groups(self) -> dict[str, list[int]]:
@@ -66,7 +68,7 @@ class Facts:
         groups = {}
         for group in config if isinstance(config, list) else []:
             if isinstance(group, dict) and isinstance(group.get("ranks"), list):
-                groups[str(group.get("pg_name"))] = group["ranks"]
+                groups[printable(str(group.get("pg_name")))] = group["ranks"]
         return groups
 
     @property
@@ -74,7 +76,7 @@ class Facts:
         """The only communication backend, in lower case; None where there are several or none."""
         value = self.distributed.get("backend")
         names = {part.rpartition(":")[2] for part in value.split(",")} if isinstance(value, str) else set()
-        return names.pop().lower() if len(names) == 1 else None
+        return printable(names.pop().lower()) if len(names) == 1 else None
 
     def frame(self) -> pl.DataFrame:
         """Return the table ``metadata``."""

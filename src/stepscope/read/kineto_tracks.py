@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.dense import distinct_rows
-from stepscope.read.kineto_columns import Codes, Events, Integers, parse_arguments
+from stepscope.read.kineto_columns import Codes, Events, Integers, parse_arguments, printable
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, Class
@@ -197,7 +197,9 @@ def _thread_names(events: Events) -> dict[tuple[str, str], str]:
         name = parse_arguments(texts[code]).get("name")
         if isinstance(name, str) and name.strip():
             place = (base["process"][row], base["thread"][row])
-            names[(texts[place[0]] if place[0] >= 0 else "", texts[place[1]] if place[1] >= 0 else "")] = name.strip()
+            names[(texts[place[0]] if place[0] >= 0 else "", texts[place[1]] if place[1] >= 0 else "")] = printable(
+                name.strip()
+            )
     return names
 
 
