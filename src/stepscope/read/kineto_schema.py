@@ -27,10 +27,9 @@ class Class(IntEnum):
     RUNTIME = 2
     OPERATOR = 3
     ANNOTATION = 4
-    PYTHON = 5
-    MEMORY = 6
-    OTHER = 7
-    COLLECTIVE = 8
+    MEMORY = 5
+    OTHER = 6
+    COLLECTIVE = 7
 
 
 #: Category → class. Complete events of other categories, counters, marks and metadata are OTHER; flows are NONE.
@@ -55,7 +54,8 @@ CLASS_OF_CATEGORY: dict[str, Class] = {
     "cpu_op": Class.OPERATOR,
     "Operator": Class.OPERATOR,
     "user_annotation": Class.ANNOTATION,
-    "python_function": Class.PYTHON,
+    # Their arguments number them and their callers; how the spans lie in each other says the same.
+    "python_function": Class.NONE,
     "cpu_instant_event": Class.MEMORY,
 }
 
@@ -143,11 +143,6 @@ FIELDS: dict[Class, tuple[Field, ...]] = {
     Class.OPERATOR: _OPERATOR,
     Class.ANNOTATION: _OPERATOR,
     Class.COLLECTIVE: _COLLECTIVE,
-    Class.PYTHON: (
-        _integer("python_parent", "Python parent id"),
-        _integer("python", "Python id"),
-        _integer("python_module", "Python module id"),
-    ),
     Class.MEMORY: (
         _integer("reserved", "Total Reserved"),
         _integer("allocated", "Total Allocated"),
