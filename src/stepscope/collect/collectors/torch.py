@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ class TorchCollector:
 
     def __init__(self) -> None:
         self._kineto: Any = None
+        self._result: Any = None
         self._file: SavedFile | None = None
         self._path = Path()
         self._memory_before = 0
@@ -150,7 +151,7 @@ class TorchCollector:
                 self._description["saved_by"] = "a forked child" if self._file.forked else "the process"
         finally:
             self._file = None
-            self._kineto = None  # frees the events: 0.2 s for a million
+            self._kineto = self._result = None  # frees the events: 0.2 s for a million
 
     def describe(self) -> dict[str, object]:
         """Return versions, activities, and whose operators were recorded."""
@@ -163,23 +164,25 @@ class TorchCollector:
         if left_open and self._journal is not None:
             self._journal.loss("span_not_closed", left_open)
         if not _recording_here(torch, self._thread):
-            if self._thread:  # makes torch forget the recording, so that the next one can start
-                self._kineto.stop_trace()
             self._kineto = None
             _OPEN.discard(self)
+            if self._thread:  # makes torch forget the recording, so that the next one can start
+                with suppress(RuntimeError):
+                    _end_recording()
             message = "the recording belongs to another thread or was ended by another torch profiler; nothing is there"
             raise RuntimeError(message)
-        self._kineto.stop_trace()
+        _synchronise(torch)
+        self._result = _end_recording()
         _OPEN.discard(self)
-        fork = may_fork and not _device_initialised(torch) and fork_pays(self._memory_before, own_memory())
-        self._file = SavedFile(self._path, self._kineto.profiler.kineto_results.save, fork=fork)
+        fork = may_fork and not _devices_initialised(torch) and fork_pays(self._memory_before, own_memory())
+        self._file = SavedFile(self._path, self._result.save, fork=fork)
 
     def _fall_silent(self) -> None:
         """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
         torch: Any = sys.modules["torch"]
         few = own_memory() - self._memory_before < _FEW
         toggle = getattr(torch.autograd, "_toggle_collection_dynamic", None)
-        if few and not _device_initialised(torch):
+        if few and not _devices_initialised(torch):
             torch.autograd._disable_profiler()
         elif toggle is not None:
             toggle(False, {torch.profiler.ProfilerActivity.CPU})  # noqa: FBT003 - torch's function knows no keywords
@@ -189,7 +192,7 @@ class TorchCollector:
         kineto, self._kineto = self._kineto, None
         if kineto is not None:
             kineto.start_trace()
-            kineto.stop_trace()
+            _end_recording()
 
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch has room for one."""
@@ -262,6 +265,22 @@ def _foreign_profiler(torch: ModuleType) -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
 
 
+def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result
+    """Have torch end its recording; its own Python profiler would, up to 2.4, also make Python objects of events."""
+    profiler = sys.modules["torch"].autograd.profiler
+    try:
+        return profiler._disable_profiler()
+    finally:
+        profiler._run_on_profiler_stop()
+
+
+def _synchronise(torch: ModuleType) -> None:
+    """Wait for the device's work, so that it is in the recording. A device that failed tells the training itself."""
+    with suppress(RuntimeError):
+        for module in _devices_initialised(torch):
+            module.synchronize()
+
+
 def _recording_here(torch: ModuleType, thread: int) -> bool:
     """Return whether stopping now, on this thread, yields events; torch crashes where one saves what is not there."""
     if thread:
@@ -299,9 +318,9 @@ def _experimental_flags(*, with_stack: bool, profile_memory: bool) -> dict[str, 
     return {name: True for name, on in wanted.items() if on and f"{name}: bool" in known}
 
 
-def _device_initialised(torch: ModuleType) -> bool:
+def _devices_initialised(torch: ModuleType) -> list[Any]:
     modules = (getattr(torch, name, None) for name in _DEVICE_MODULES)
-    return any(getattr(module, "is_initialized", bool)() for module in modules)
+    return [module for module in modules if getattr(module, "is_initialized", bool)()]
 
 
 @contextmanager
