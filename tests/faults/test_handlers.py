@@ -137,6 +137,28 @@ def test_a_collector_that_fails_leaves_the_others_alone(
     assert "stop" in broken.calls
 
 
+def test_torch_that_refuses_to_prepare_is_not_asked_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given torch failing before it records; starting or stopping it then crashes the process
+    def refuse(*_arguments: object, **_more: object) -> None:
+        message = "no room"
+        raise RuntimeError(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.autograd.profiler, "_prepare_profiler", refuse)
+        with stepscope.profile(output=tmp_path, analyse="later") as profile:
+            multiply()
+            profile.step()
+    assert profile.recorded[0].wait(10)
+    (run,) = runs(tmp_path)
+    assert manifest(run)["collectors"]["torch"]["failed"] == "RuntimeError: no room"
+    assert manifest(run)["captures"] == ["capture/journal.ssj"]
+    # and the next one works
+    with stepscope.profile(output=tmp_path / "next", analyse="later") as profile:
+        multiply()
+    assert profile.recorded[0].wait(10)
+    assert names(kineto(runs(tmp_path / "next")[0]), "cpu_op")["aten::mm"] == 1
+
+
 def test_an_analysis_that_fails_is_said_in_the_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -325,6 +325,10 @@ def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, A
     assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 2
 
 
+@pytest.mark.skipif(
+    "trace_only: bool" not in (torch._C._profiler._ExperimentalConfig.__init__.__doc__ or ""),
+    reason=f"torch {torch.__version__} never records again after a recording whose thread has ended",
+)
 def test_memory_recorded_by_a_thread_that_is_gone_is_said_to_be_lost(options: dict[str, Any]) -> None:
     profile = stepscope.profile(profile_memory=True, **options)
     on_a_thread(profile.start)
@@ -425,6 +429,7 @@ print(stopped, time.perf_counter() - begin)
 """
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="the libraries of CUDA take more memory than the recording")
 def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path: Path) -> None:
     done = python("-c", BIG, tmp_path / "runs")
     assert done.returncode == 0, done.stderr

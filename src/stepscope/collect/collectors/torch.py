@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,7 +55,7 @@ class TorchCollector:
         self._memory_before = 0
         self._step: Any = None
         self._thread = 0
-        self._started = False
+        self._prepared = self._started = False
         self._ranges = OpenRanges()
         self._journal: Journal | None = None
         self._guard: _ForeignGuard | None = None
@@ -96,8 +97,11 @@ class TorchCollector:
         }
         global _kineto_is_set_up
         _kineto_is_set_up = True
-        with _kineto_silenced():
+        with _kineto_silenced(), warnings.catch_warnings():
+            # 2.10 warns that the next recording will replace this one; a program may make errors of warnings.
+            warnings.simplefilter("ignore")
             self._kineto.prepare_trace()
+        self._prepared = True
 
     def start(self) -> None:
         """Open the window on this thread."""
@@ -188,9 +192,9 @@ class TorchCollector:
             toggle(False, {torch.profiler.ProfilerActivity.CPU})  # noqa: FBT003 - torch's function knows no keywords
 
     def _cancel(self) -> None:
-        """Undo ``prepare``: Kineto ends its warming-up only by a recording."""
+        """Undo ``prepare``: Kineto ends its warming-up only by a recording, and crashes on one without it."""
         kineto, self._kineto = self._kineto, None
-        if kineto is not None:
+        if self._prepared:
             kineto.start_trace()
             _end_recording()
 
