@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import logging
 import os
@@ -63,8 +64,8 @@ class profile:
         UsageError: An argument cannot be used.
     """
 
-    def __new__(cls, function: Any = None, /, **arguments: Any) -> Any:  # noqa: ANN401 - also a decorator without brackets
-        """Return a profile, or ``function`` decorated by one with default arguments."""
+    def __new__(cls, function: Any = None, /, **arguments: Any) -> profile:  # noqa: ANN401 - any function
+        """Return a profile; without brackets, as in ``@stepscope.profile``, the function decorated by a plain one."""
         return super().__new__(cls) if function is None else cls(**arguments)(function)
 
     def __init__(
@@ -197,6 +198,10 @@ class profile:
             window.count_loss("handler_failed", one_line(error))
             window.write_manifest()
             _LOG.warning("stepscope: on_trace_ready raised %s; training goes on.", one_line(error))
+
+
+#: For ``help`` and completion, which would show the parameters of ``__new__``.
+profile.__signature__ = inspect.Signature(list(inspect.signature(profile.__init__).parameters.values())[1:])  # type: ignore[attr-defined]
 
 
 def add_metadata(key: str, value: object) -> None:
