@@ -99,6 +99,26 @@ def test_the_recording_of_a_forked_child_does_not_grow(tmp_path: Path) -> None:
     assert int(done.stdout) < 3 << 20
 
 
+def test_a_forked_child_may_profile_itself(tmp_path: Path) -> None:
+    # Given a child of a recording process that uses torch's own profiler
+    code = (
+        FORWARD + "import stepscope\n"
+        "with stepscope.profile(output=sys.argv[1], analyse='later') as profile:\n"
+        "    step()\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        with torch.profiler.profile() as theirs: step(); step()\n"
+        "        print([event.count for event in theirs.key_averages() if event.key == 'aten::linear'], flush=True)\n"
+        "        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    step()\n"
+    )
+    done = python("-c", code, tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "[2]\n"), done.stderr
+    (run,) = runs(tmp_path / "runs")
+    assert names(kineto(run), "cpu_op")["aten::linear"] == 2
+
+
 def test_a_thread_that_outlives_the_window_is_no_trouble(tmp_path: Path) -> None:
     stop = threading.Event()
 

@@ -15,6 +15,7 @@ from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import AT_EXIT, Session
 from stepscope.collect.steps import BY_OPTIMIZERS, OptimizerSteps, StepFinder
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
+from stepscope.errors import LifecycleError
 
 _LOG = logging.getLogger("stepscope")
 
@@ -125,7 +126,12 @@ class Automatic:
             on_saved=self._saved,
             give_way=self._give_way,
         )
-        session.begin(number)
+        try:
+            session.begin(number)
+        except LifecycleError:  # the program profiles itself
+            self.gave_way = True
+            self._remove_hooks()
+            return
         self._session = session
 
     def _saved(self, window: Window) -> None:

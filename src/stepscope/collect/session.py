@@ -21,7 +21,7 @@ from stepscope.trace.run_directory import check_writable
 _LOG = logging.getLogger("stepscope")
 
 #: Seconds that a signal handler waits for a thread that is just opening or closing a window.
-_PATIENCE = 5.0
+_PATIENCE = 20.0
 
 _NO_NOTES: Mapping[str, object] = {}
 
@@ -112,12 +112,18 @@ class Session:
         _claim(self)
         self.running = True
         with self._exclusively():
-            self._move(first)
-            if self._problem is not None and self._window is None:
+            try:
+                self._move(first)
+                self._check_begun()
+                self._begin_step()
+            except BaseException:  # also Ctrl-C: nobody else could close what has been opened
                 self._close("failed", {})
-                message = f"Cannot record into {self.settings.output}: {self._problem}."
-                raise OutputError(message, "Choose another directory with --output (or output=).")
-            self._begin_step()
+                raise
+
+    def _check_begun(self) -> None:
+        if self._problem is not None and self._window is None:
+            message = f"Cannot record into {self.settings.output}: {self._problem}."
+            raise OutputError(message, "Choose another directory with --output (or output=).")
 
     def boundary(self) -> None:
         """A step has ended, and the next one begins."""

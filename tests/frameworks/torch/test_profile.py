@@ -377,6 +377,20 @@ def test_a_torch_profiler_that_starts_later_gets_its_events_and_ours_are_kept(
     assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
 
 
+@pytest.mark.skipif(not torch.profiler.itt.is_available(), reason="this torch has no ranges for VTune")
+def test_ranges_for_another_tool_take_torchs_place_and_ours_are_kept(options: dict[str, Any]) -> None:
+    # Given a program that turns on torch's ranges for another profiler while we record
+    with stepscope.profile(**options) as profile:
+        multiply(2)
+        with torch.autograd.profiler.emit_itt():
+            multiply(3)
+            profile.step()
+    run = recorded(profile)
+    assert names(kineto(run), "cpu_op")["aten::mm"] == 2
+    assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
+    assert "failed" not in manifest(run)["collectors"]["torch"]
+
+
 def test_double_start_and_a_second_profile_are_refused_before_anything_happens(options: dict[str, Any]) -> None:
     with stepscope.profile(**options) as profile:
         with pytest.raises(LifecycleError, match="already"):

@@ -310,6 +310,19 @@ def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Pa
     assert kineto_steps(kineto(second))[:3] == [0, 1, 2]
 
 
+def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: Path, output: Path) -> None:
+    text = TRAINING + (
+        "import stepscope\n"
+        f"with stepscope.profile(output={str(output)!r}, analyse='later') as profile:\n"
+        "    for _ in range(12): step(); profile.step()\n"
+    )
+    done = stepscope_run(output, script(tmp_path, text))
+    assert done.returncode == 0
+    assert "profiles itself" in done.stderr
+    (run,) = runs(output)
+    assert len(kineto_steps(kineto(run))) >= 12
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,6 @@ _DEVICE_MODULES = ("cuda", "xpu", "mtia", "hpu")
 
 #: Kineto's own messages go to standard error; this level of its logger is silent.
 _KINETO_SILENT = "6"
-
 
 #: Bytes of events that a forked child may throw away one by one (0.1 s); more of them stay where they are.
 _FEW = 64 << 20
@@ -184,11 +184,14 @@ class TorchCollector:
     def _fall_silent(self) -> None:
         """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
         torch: Any = sys.modules["torch"]
-        few = own_memory() - self._memory_before < _FEW
+        if self._guard is not None:
+            self._guard.remove()
+        if own_memory() - self._memory_before < _FEW and not _devices_initialised(torch):
+            _end_recording()
+            return
+        torch.autograd.profiler._run_on_profiler_stop()
         toggle = getattr(torch.autograd, "_toggle_collection_dynamic", None)
-        if few and not _devices_initialised(torch):
-            torch.autograd._disable_profiler()
-        elif toggle is not None:
+        if toggle is not None:
             toggle(False, {torch.profiler.ProfilerActivity.CPU})  # noqa: FBT003 - torch's function knows no keywords
 
     def _cancel(self) -> None:
@@ -206,7 +209,6 @@ class TorchCollector:
 
 #: Collectors whose window is open.
 _OPEN: set[TorchCollector] = set()
-
 
 #: Whether Kineto has been set up in this process, or in the one it was forked from.
 _kineto_is_set_up = False
@@ -239,30 +241,37 @@ if hasattr(os, "register_at_fork"):
 
 
 class _ForeignGuard:
-    """Calls ``give_way`` once, just before another profiler of torch prepares itself.
+    """Calls ``give_way`` once, just before another profiler of torch prepares or enables itself.
 
     Without it the one that stops first takes the events of both, and the other has none.
     """
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         self._module = sys.modules["torch"].autograd.profiler
-        self._original = getattr(self._module, "_prepare_profiler", None)
         self._give_way = give_way
-        if self._original is not None:
-            self._module._prepare_profiler = self._prepare
-
-    def _prepare(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of torch's function
-        self.remove()
-        try:
-            self._give_way()
-        except Exception as error:  # noqa: BLE001 - law 1: the program's own profiler goes on; ours is found empty at stop
-            self.error = error
-        return self._original(*args, **kwargs)  # type: ignore[misc]
+        self._ours: dict[str, Any] = {}
+        self._theirs: dict[str, Any] = {}
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            original = getattr(self._module, name, None)
+            if original is not None:
+                self._theirs[name], self._ours[name] = original, partial(self._before, original)
+                setattr(self._module, name, self._ours[name])
 
     def remove(self) -> None:
-        """Put torch's function back, unless somebody else has replaced it since."""
-        if self._original is not None and getattr(self._module, "_prepare_profiler", None) == self._prepare:
-            self._module._prepare_profiler = self._original
+        """Put torch's functions back, unless somebody else has replaced them since."""
+        for name, ours in self._ours.items():
+            if getattr(self._module, name, None) is ours:
+                setattr(self._module, name, self._theirs[name])
+
+    def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
+        if self._ours:
+            self.remove()
+            self._ours.clear()
+            try:
+                self._give_way()
+            except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on; stop() finds ours ended
+                _LOG.debug("stepscope: the recording could not be ended for another: %s", error)
+        return original(*args, **kwargs)
 
 
 def _foreign_profiler(torch: ModuleType) -> bool:
