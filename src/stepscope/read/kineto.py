@@ -45,7 +45,7 @@ def read_events(document: Document, progress: Progress | None = None) -> Events:
 
 
 def _decode_last(document: Document, decoder: Decoder, chunk: bytes | memoryview) -> Batch:
-    batch, tail = decoder.decode_last(chunk)
+    batch, tail = decoder.decode_last(chunk, in_object=document.is_object)
     document.read_tail(tail)
     return batch
 

@@ -51,7 +51,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])
-_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -76,19 +76,23 @@ class Decoder:
         except _UNREADABLE:
             return self._tolerantly(bytes(chunk), last=False)[0]
 
-    def decode_last(self, chunk: bytes | memoryview) -> tuple[Batch, bytes | str | None]:
-        """Return the events of the file's last chunk, and the text after the list (None: the file was cut)."""
-        text = bytes(chunk)
+    def decode_last(self, chunk: bytes | memoryview, *, in_object: bool) -> tuple[Batch, bytes | str | None]:
+        """Return the events of the file's last chunk, and the text after the list.
+
+        Args:
+            chunk: Events, the end of their list, and what follows.
+            in_object: Whether the list is a member of an object, or the whole document.
+
+        Returns:
+            The events, and what follows their list; None where it has no end, because the file was cut.
+        """
         try:
-            return self._batch(_EVENTS.decode(b"[" + text)), b""
+            if not in_object:
+                return self._batch(_EVENTS.decode(b"".join((b"[", chunk)))), b""
+            members = _MEMBERS.decode(b"".join((b'{"":[', chunk)))
+            return self._batch(_EVENTS.decode(members.pop(""))), msgspec.json.encode(members)[1:]
         except _UNREADABLE:
-            pass
-        try:
-            parts = _PARTS.decode(b'{"":[' + text)
-            batch = self._batch(_EVENTS.decode(parts.pop("")))
-        except _UNREADABLE:
-            return self._tolerantly(text, last=True)
-        return batch, msgspec.json.encode(parts)[1:]
+            return self._tolerantly(bytes(chunk), last=True)
 
     def _tolerantly(self, chunk: bytes, *, last: bool) -> tuple[Batch, str | None]:
         objects, rest = kineto_repair.read_events(chunk, self._ledger, last=last)

@@ -29,12 +29,13 @@ class Document:
         path: For messages.
         ledger: Counts what is missing.
         metadata: Top-level keys of the document other than the events, as JSON; complete once the chunks are read.
+        is_object: Whether the list of events is a member of an object, or the whole document.
     """
 
     path: Path
     ledger: LossLedger
     metadata: dict[str, str] = field(default_factory=dict)
-    _is_object: bool = field(default=True, init=False)
+    is_object: bool = True
 
     def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
         """Yield chunks of whole events, and for each whether it is the last, which may end in the end of the list.
@@ -61,7 +62,7 @@ class Document:
         if isinstance(tail, str):
             tail = tail.encode("utf-8", "surrogateescape")
         rest = tail.strip().removeprefix(b",").strip()
-        if not self._is_object:
+        if not self.is_object:
             self.ledger.add("metadata_damaged", int(bool(rest)))
         elif not rest.endswith(b"}"):
             self.ledger.add("file_cut")
@@ -84,8 +85,8 @@ class Document:
 
     def _add_head(self, head: bytes) -> None:
         before = head.removeprefix(_BYTE_ORDER_MARK).strip()
-        self._is_object = before.startswith(b"{")
-        if self._is_object:
+        self.is_object = before.startswith(b"{")
+        if self.is_object:
             list_start = _LIST.search(before)
             self._add(before[: list_start.start() if list_start else None] + b'"":0}')
 
