@@ -18,6 +18,9 @@ class Action(Enum):
     RECORD = 2
     RECORD_AND_SAVE = 3
 
+    # Asked for in every step: that of Enum is written in Python, and members are single.
+    __hash__ = object.__hash__
+
 
 #: Step number → action, or what an action is called in ``torch.profiler``.
 ScheduleFunction: TypeAlias = Callable[[int], object]
@@ -91,6 +94,8 @@ def action_of(function: ScheduleFunction, step: int) -> Action:
         UsageError: What it returned is no action.
     """
     answer = function(step)
+    if isinstance(answer, Action):
+        return answer
     name = str(getattr(answer, "name", ""))
     if name not in Action.__members__:
         message = f"The schedule returned {answer!r} for step {step}."

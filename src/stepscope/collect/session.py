@@ -7,8 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 
 from stepscope.collect.lifecycle import END, TRANSITIONS, Operation
 from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always
@@ -72,9 +72,7 @@ class Session:
         self._action = Action.NONE
         self._step_start = 0
         self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._owner = 0
-        self._deferred: Callable[[], None] | None = None
+        self._exclusively = _Exclusively()
         self._guard: TerminationGuard | None = None
         self._problem: str | None = None
         self._windows = 0
@@ -111,7 +109,7 @@ class Session:
         self.number = number
         _claim(self)
         self.running = True
-        with self._exclusively():
+        with self._exclusively:
             try:
                 self._move(first)
                 self._check_begun()
@@ -127,9 +125,9 @@ class Session:
 
     def boundary(self) -> None:
         """A step has ended, and the next one begins."""
-        if self.in_child or not self.running:
+        if not self.running or self.in_child:
             return
-        with self._exclusively():
+        with self._exclusively:
             self._end_step()
             self.number += 1
             try:
@@ -149,9 +147,9 @@ class Session:
             notes: More for the manifest.
             whole: The step that is going on ends here; otherwise it is no step.
         """
-        if self.in_child or not self.running:
+        if not self.running or self.in_child:
             return
-        with self._exclusively():
+        with self._exclusively:
             if whole:
                 self._end_step()
             self._close(status, notes)
@@ -163,38 +161,30 @@ class Session:
 
     def _terminate(self, deliver: Callable[[], None]) -> None:
         """SIGTERM has come: end, then let the signal do what it does. Runs in the main thread, at any moment."""
-        if self._owner == threading.get_ident():
-            self._deferred = deliver  # that very thread is in the middle of one of our methods: after it
+        if self._exclusively.held_here():
+            self._exclusively.afterwards = lambda: self._terminate(deliver)
             return
-        if self._lock.acquire(timeout=_PATIENCE):
+        if self._exclusively.lock.acquire(timeout=_PATIENCE):
             try:
                 self.end(f"ended at step {self.number} by SIGTERM")
             finally:
-                self._lock.release()
+                self._exclusively.lock.release()
         deliver()
 
-    @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        """Keep other threads out, and a signal handler of this thread waiting."""
-        with self._lock:
-            outer, self._owner = self._owner, threading.get_ident()
-            try:
-                yield
-            finally:
-                self._owner = outer
-        if not outer and self._deferred is not None:
-            deliver, self._deferred = self._deferred, None
-            self._terminate(deliver)
-
     def _begin_step(self) -> None:
-        if self._window is not None and self._window.started:
-            self._window.begin_step(self.number)
+        window = self._window
+        if window is not None and window.started:
+            window.begin_step(self.number)
         self._step_start = time.perf_counter_ns()
 
     def _end_step(self) -> None:
         end = time.perf_counter_ns()
-        if self._window is not None and self._window.started:
-            self._window.end_step(self.number, self._step_start, end, self._source)
+        window = self._window
+        if window is not None and window.started:
+            window.end_step(self.number, self._step_start, end, self._source)
+            if self._log is not None:  # the program declares its steps
+                self._log.remove()
+                self._log = None
 
     def _close(self, status: str, notes: Mapping[str, object]) -> None:
         """Do what the end of a session does, from whatever it is in the middle of."""
@@ -282,6 +272,42 @@ def _end_at_exit() -> None:
     """Close what the program has left open."""
     if _running is not None:
         _running.end(COMPLETE, AT_EXIT)
+
+
+class _Exclusively:
+    """Keeps other threads out, and a signal handler of the thread inside waiting until it is out.
+
+    Attributes:
+        lock: Held while a thread is inside.
+        afterwards: What a signal handler left to do for the thread that is inside.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.afterwards: Callable[[], None] | None = None
+        self._owner = self._depth = 0
+
+    def held_here(self) -> bool:
+        """Return whether the calling thread is inside."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self._depth += 1
+        self._owner = threading.get_ident()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:
+            self.lock.release()
+            return
+        self._owner = 0
+        self.lock.release()
+        if self.afterwards is not None:
+            action, self.afterwards = self.afterwards, None
+            action()
 
 
 def _claim(session: Session) -> None:

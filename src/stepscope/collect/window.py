@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,16 +64,19 @@ class _Part:
     unavailable: str | None = None
     failures: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    works: bool = True
 
-    @property
-    def works(self) -> bool:
-        return self.unavailable is None and not self.failures
+    def ask(self) -> None:
+        """Find out whether the collector can work here."""
+        self.unavailable = self.attempt(self.collector.available)
+        self.works = self.works and self.unavailable is None
 
-    def attempt(self, action: Callable[[], _Value]) -> _Value | None:
+    def attempt(self, action: Callable[..., _Value], *args: object) -> _Value | None:
         """Run one member of the collector; a failure is noted, and never reaches the training."""
         try:
-            return action()
+            return action(*args)
         except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
+            self.works = False
             if one_line(error) not in self.failures:
                 self.failures.append(one_line(error))
             return None
@@ -108,7 +110,7 @@ class Window:
         self._lock = threading.Lock()
         self._parts = [_Part(collector) for collector in make_collectors()]
         # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
-        self._markers = [part for part in self._parts if isinstance(part.collector, StepMarking)]
+        self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
         self._journal = Journal(self.directory.capture / "journal.ssj")
         self._status = RECORDING
@@ -120,9 +122,9 @@ class Window:
         begin = time.perf_counter_ns()
         context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
         for part in self._parts:
-            part.unavailable = part.attempt(part.collector.available)
+            part.ask()
             if part.works:
-                part.attempt(partial(part.collector.prepare, context))
+                part.attempt(part.collector.prepare, context)
         self.write_manifest()
         self._cost["prepare_ns"] = time.perf_counter_ns() - begin
 
@@ -146,17 +148,19 @@ class Window:
     @property
     def thread(self) -> int:
         """Identifier of the thread that alone can finish the window without loss; 0 where every thread can."""
-        return next((part.collector.thread for part in self._marking() if part.works), 0)
+        return next((part.collector.thread for part in self._markers if part.works), 0)
 
     def begin_step(self, number: int) -> None:
         """Mark the beginning of a step."""
-        for part in self._marking():
-            part.attempt(partial(part.collector.begin_step, number))
+        for part in self._markers:
+            if part.works:
+                part.attempt(part.collector.begin_step, number)
 
     def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
         """Record a step that ended; times of ``time.perf_counter_ns``."""
-        for part in self._marking():
-            part.attempt(part.collector.end_step)
+        for part in self._markers:
+            if part.works:
+                part.attempt(part.collector.end_step)
         self.add_step(number, start_ns, end_ns, source)
 
     def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
@@ -258,9 +262,6 @@ class Window:
     def _captures(self) -> list[str]:
         files = [self._journal.path, *(path for part in self._parts for path in part.files)]
         return sorted({path.relative_to(self.directory.path).as_posix() for path in files})
-
-    def _marking(self) -> list[Any]:
-        return [part for part in self._markers if part.works]
 
 
 def one_line(error: BaseException) -> str:

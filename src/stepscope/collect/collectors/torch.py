@@ -54,6 +54,7 @@ class TorchCollector:
         self._path = Path()
         self._memory_before = 0
         self._step: Any = None
+        self._ops: Any = None
         self._thread = 0
         self._prepared = self._started = False
         self._ranges = OpenRanges()
@@ -101,6 +102,7 @@ class TorchCollector:
             # 2.10 warns that the next recording will replace this one; a program may make errors of warnings.
             warnings.simplefilter("ignore")
             self._kineto.prepare_trace()
+        self._ops = torch.ops.profiler
         self._prepared = True
 
     def start(self) -> None:
@@ -122,15 +124,18 @@ class TorchCollector:
         return self._thread
 
     def begin_step(self, number: int) -> None:
-        """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does."""
-        self._step = sys.modules["torch"].autograd.profiler.record_function(f"ProfilerStep#{number}")
-        self._step.__enter__()
+        """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does.
+
+        With what ``record_function`` is made of: 4 µs instead of 8.
+        """
+        self._step = self._ops._record_function_enter_new(f"ProfilerStep#{number}", None)
 
     def end_step(self) -> None:
         """Mark the end of the step."""
         step, self._step = self._step, None
         if step is not None:
-            step.__exit__(None, None, None)
+            with sys.modules["torch"]._C.DisableTorchFunctionSubclass():  # without it, 8 µs more
+                self._ops._record_function_exit._RecordFunction(step)
 
     def stop(self) -> list[Path]:
         """Close the window and have its file written; :meth:`settle` waits until it is.
