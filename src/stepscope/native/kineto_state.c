@@ -5,13 +5,26 @@
 #include "kineto_state.h"
 
 #include <locale.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 #if defined(__APPLE__)
 #include <xlocale.h>
 #endif
 
-enum { FIRST_ROWS = 4096, FIRST_SLOTS = 4096, FIRST_ARENA = 1 << 16, LONGEST_NUMBER = 400 };
+enum { FIRST_ROWS = 4096, FIRST_SLOTS = 4096, FIRST_ARENA = 1 << 16, LONGEST_NUMBER = 400, LARGE_PAGE = 2 << 20 };
 
 static const size_t base_size[SS_BASE_COLUMNS] = {1, 1, 4, 4, 4, 4, 8, 8, 8};
+
+void ss_expect_use(void *data, size_t size) {
+#if defined(MADV_HUGEPAGE)
+    uintptr_t begin = ((uintptr_t)data + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    uintptr_t end = ((uintptr_t)data + size) / LARGE_PAGE * LARGE_PAGE;
+    if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)data, (void)size;
+#endif
+}
 
 static size_t size_of(int32_t type) { return type == SS_TEXT ? 4 : 8; }
 
@@ -19,6 +32,7 @@ static int grow(void **data, int64_t count, size_t size) {
     if ((uint64_t)count > SIZE_MAX / size) return -1;
     void *larger = realloc(*data, (size_t)count * size);
     if (!larger) return -1;
+    ss_expect_use(larger, (size_t)count * size);
     *data = larger;
     return 0;
 }

@@ -115,6 +115,9 @@ static inline uint32_t ss_hash(const char *p, int64_t n) {
 /* The member `args` of an event, numbered behind the columns. */
 enum { SS_ARGS = SS_BASE_COLUMNS };
 
+/* Says that this memory will be used from end to end: large pages then cost a fraction of what small ones cost. */
+void ss_expect_use(void *data, size_t size);
+
 int ss_pool_grow_slots(ss_pool *pool);
 int32_t ss_pool_append(ss_pool *pool, const char *text, int64_t length, uint64_t *slot, uint32_t hash);
 int ss_grow_rows(ss_tokenizer *t);

@@ -1,9 +1,5 @@
 /* How spans of a track lie in each other: the fast twin of stepscope/read/nesting.py, where the rules are explained. */
-#include "kineto.h"
-
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
+#include "kineto_state.h"
 
 typedef struct {
     int64_t start, end, index;
@@ -84,6 +80,8 @@ int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_
     int64_t *place = calloc((size_t)tracks + 1, sizeof *place);
     span *spans = malloc(((size_t)count + 1) * sizeof *spans), *spare = malloc(((size_t)count + 1) * sizeof *spare);
     int result = place && spans && spare ? 0 : -SS_NO_MEMORY;
+    if (spans) ss_expect_use(spans, ((size_t)count + 1) * sizeof *spans);
+    if (spare) ss_expect_use(spare, ((size_t)count + 1) * sizeof *spare);
     if (!result) {
         for (int64_t i = 0; i < count; i++) place[track[i] + 1]++;
         for (int64_t i = 0; i < tracks; i++) place[i + 1] += place[i];

@@ -23,6 +23,8 @@ def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Intege
     combined, count = _dense(columns[0])
     for column in columns[1:]:
         values, distinct = _dense(column)
+        if count * distinct >= 1 << 31:
+            combined = combined.astype(np.int64)
         combined, count = _dense(combined * distinct + values)
     first = np.full(count, len(combined), np.int64)
     # Assigned from behind, so that the first place of each combination is the one that stays.
@@ -33,20 +35,20 @@ def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Intege
     return first[order], number[combined]
 
 
-def _dense(values: npt.NDArray[Any]) -> tuple[Integers, int]:
+def _dense(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
     """Number the distinct values of a column in ascending order; return the numbers and how many there are."""
     if not len(values):
-        return np.zeros(0, np.int64), 0
+        return np.zeros(0, np.int32), 0
     low, high = int(values.min()), int(values.max())
     if low == high:
-        return np.zeros(len(values), np.int64), 1
+        return np.zeros(len(values), np.int32), 1
     if high - low > max(_SMALL_TABLE, 4 * len(values)):
         found, inverse = np.unique(values, return_inverse=True)
-        return inverse.astype(np.int64), len(found)
-    offset = values.astype(np.int64) - low
-    seen = np.zeros(high - low + 1, np.int64)
-    seen[offset] = 1
-    number = np.cumsum(seen) - 1
+        return inverse, len(found)
+    offset = values if low == 0 else values.astype(np.int64) - low
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[offset] = True
+    number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
     return number[offset], int(number[-1]) + 1
 
 

@@ -9,7 +9,7 @@ from stepscope.read.kineto_columns import Integers
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.kineto_kinds import KIND_CODE
 from stepscope.read.kineto_schema import ABSENT, BAD, Class
-from stepscope.read.kineto_spans import Spans, rows_of
+from stepscope.read.kineto_spans import Spans, one_of, rows_of
 from stepscope.trace.losses import LossLedger
 
 _KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
@@ -23,7 +23,7 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
     Launches are left out where every device event has a correlation number, which says the same and more.
     """
     base = spans.events.base
-    usable = np.isin(base["phase"], np.frombuffer(b"sf", np.uint8))
+    usable = (base["phase"] == ord("s")) | (base["phase"] == ord("f"))
     usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < _LIMIT) & (base["id"] != ABSENT)
     wanted = usable if _device_work_lacks_correlation(spans) else usable & ~_of_kind(spans, "launch")
     places = _places(spans, np.flatnonzero(wanted), facts)
@@ -43,7 +43,7 @@ def _to_ranges(spans: Spans) -> pl.DataFrame:
     The profiler measures kernel after kernel; where there is a range for every launch, the first belongs to the first.
     """
     ranges = _ordered(spans, spans.named("category", "cuda_profiler_range"))
-    calls = np.isin(spans.kind, [KIND_CODE["runtime"], KIND_CODE["driver"]])
+    calls = (spans.kind == KIND_CODE["runtime"]) | (spans.kind == KIND_CODE["driver"])
     launches = _ordered(spans, calls & spans.named("name", *_LAUNCHES))
     if len(ranges) != len(launches):
         ranges = launches = ranges[:0]
@@ -67,9 +67,8 @@ def _device_work_lacks_correlation(spans: Spans) -> bool:
 
 
 def _of_kind(spans: Spans, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    texts = spans.events.texts
-    codes = [texts.index(name) for name, value in _KIND_OF_CATEGORY.items() if value == kind and name in texts]
-    return np.isin(spans.events.base["category"], codes)
+    names = [name for name, value in _KIND_OF_CATEGORY.items() if value == kind]
+    return one_of(spans.events, spans.events.base["category"], names)
 
 
 def _places(spans: Spans, rows: Integers, facts: Facts) -> pl.DataFrame:

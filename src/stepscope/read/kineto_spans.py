@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -62,8 +63,7 @@ class Spans:
 
     def named(self, column: str, *texts: str) -> npt.NDArray[np.bool_]:
         """Return which spans have one of the texts as category or name."""
-        codes = [code for code, text in enumerate(self.events.texts) if text in texts]
-        return np.isin(self.events.base[column][self.rows], codes)
+        return one_of(self.events, self.events.base[column], texts)[self.rows]
 
     def frame(self) -> pl.DataFrame:
         """Return the table ``spans``, without parents, steps and phases; and what links are found by."""
@@ -194,6 +194,13 @@ def _with_collective_arguments(events: Events) -> npt.NDArray[np.bool_]:
 def text_of(events: Events, code: int) -> str:
     """Return the text of a code; empty for −1."""
     return events.texts[code] if code >= 0 else ""
+
+
+def one_of(events: Events, codes: Codes, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """Return which codes are those of one of the texts."""
+    chosen = np.zeros(len(events.texts) + 1, np.bool_)
+    chosen[[events.texts.index(text) for text in texts if text in events.texts]] = True
+    return chosen[codes]
 
 
 def distinct(codes: Codes, texts: list[str]) -> Integers:

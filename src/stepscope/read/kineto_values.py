@@ -24,11 +24,13 @@ _INT64 = range(ABSENT + 1, -ABSENT)
 # From µs to ns.
 _DECIMALS = 3
 _LARGEST = (1 << 63) - 1
+# A number of so many digits and a point fits 64 bits.
+_MOST_DIGITS = 18
 
 
 def codes(values: Iterable[Any], code: Code) -> Column:
     """Return the codes of texts or numbers; −1 where there is none."""
-    return np.array(list(map(code, values)), np.int32)
+    return np.fromiter(map(code, values), np.int32)
 
 
 def json_codes(values: list[Any], code: Code) -> Column:
@@ -79,7 +81,13 @@ def identifiers(values: list[Any], code: Code) -> Integers:
     """Return identifiers as numbers: texts like ``0x1f`` by their value, others by their place in the pool."""
     if _all_are(None, values):
         return np.full(len(values), ABSENT, np.int64)
-    return np.array([ABSENT if value is None else _identifier(value, code) for value in values], np.int64)
+    numbers = [ABSENT if value is None else value for value in values]
+    if set(map(type, numbers)) == {int}:
+        try:
+            return np.array(numbers, np.int64)
+        except OverflowError:
+            pass
+    return np.array([_identifier(value, code) for value in numbers], np.int64)
 
 
 def _identifier(value: int | str, code: Code) -> int:
@@ -96,6 +104,10 @@ def times(values: Sequence[msgspec.Raw]) -> Integers:
 
     A time that is not there is :data:`ABSENT`; one that is no number, or lies outside 64 bits of ns, is :data:`BAD`.
     """
+    joined = b"\n".join(values)
+    usual = _usual_times(joined, len(values))
+    if usual is not None:
+        return usual
     texts = split(values)
     length, point = texts.str.len_bytes(), texts.str.find(".", literal=True)
     decimals = (length - point - 1).fill_null(0).to_numpy()
@@ -109,6 +121,39 @@ def times(values: Sequence[msgspec.Raw]) -> Integers:
     result[absent.to_numpy()] = ABSENT
     for row in np.flatnonzero(~(plain | absent.to_numpy())).tolist():
         result[row] = unusual_time(bytes(values[row]))
+    return result
+
+
+def _usual_times(joined: bytes, count: int) -> Integers | None:
+    """Return times that are all written with the same number of decimals, up to three; None where they are not.
+
+    Args:
+        joined: The times, a line each; an empty line for one that is not there.
+        count: Number of lines.
+    """
+    text = np.frombuffer(joined + b"\n", np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    length = np.diff(ends, prepend=-1) - 1
+    there = length > 0
+    points = joined.count(b".")
+    if len(ends) != count or length.max(initial=0) > _MOST_DIGITS or points not in (0, int(there.sum())):
+        return None
+    decimals = 0
+    if points:
+        place = np.flatnonzero(text == ord("."))
+        behind = ends[there] - place - 1
+        decimals = int(behind[0])
+        if not 0 < decimals <= _DECIMALS or (behind != decimals).any() or (place <= ends[there] - length[there]).any():
+            return None
+    digits = joined.replace(b".", b"")
+    if digits.translate(None, b"0123456789\n"):
+        return None
+    numbers = np.fromstring(digits.decode(), np.int64, sep="\n")
+    scale = 10 ** (_DECIMALS - decimals)
+    if numbers.max(initial=0) > _LARGEST // scale:
+        return None
+    result = np.full(count, ABSENT, np.int64)
+    result[there] = numbers * scale
     return result
 
 
