@@ -23,7 +23,7 @@ from stepscope.analyse import registry
 from stepscope.analyse.answer import Summary
 from stepscope.analyse.summary import summarise
 from stepscope.errors import NotARunError, UsageError
-from stepscope.read import read_files
+from stepscope.read import files_of, read_files
 from stepscope.trace import run_directory, tables
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
@@ -64,7 +64,7 @@ class RankRun:
 
     @property
     def captures(self) -> list[Path]:
-        """The raw files, in order of name.
+        """The raw captures, in order of name: files, and directories where one capture is several files.
 
         Raises:
             NotARunError: There are none.
@@ -72,7 +72,7 @@ class RankRun:
         if not self.directory.capture.is_dir():
             files = []
         else:
-            files = sorted(path for path in self.directory.capture.iterdir() if path.is_file() and path.name[0] != ".")
+            files = sorted(path for path in self.directory.capture.iterdir() if path.name[0] != ".")
         if not files:
             message = f"{self.directory.capture} holds no capture."
             raise NotARunError(message, "The process ended before anything was recorded; run it again.")
@@ -119,7 +119,11 @@ class RankRun:
         """Identify the captures and the code that reads them, so that stale tables are never trusted."""
         from stepscope import __version__
 
-        files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self.captures]
+        files = [
+            (path.relative_to(self.directory.capture).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+            for capture in self.captures
+            for path in files_of(capture)
+        ]
         said = _recording_losses(self.manifest)
         state = json.dumps([__version__, FORMAT_VERSION, said, files])
         return hashlib.sha256(state.encode()).hexdigest()

@@ -40,10 +40,10 @@ _READERS: dict[str, Callable[[Path, LossLedger, Progress | None], dict[str, pl.D
 def read_files(
     paths: Sequence[Path], *, rank: int | None = None, host: str | None = None, progress: Progress | None = None
 ) -> Frames:
-    """Read every file of one rank.
+    """Read every capture of one rank.
 
     Args:
-        paths: The files, of any known formats.
+        paths: The captures, of any known formats: files, and directories where one capture is several files.
         rank: Rank of the process; None takes what the files say, else 0.
         host: Host name; None takes what the files say.
         progress: Called with bytes read and bytes in total, over all files.
@@ -58,14 +58,23 @@ def read_files(
     if not paths:
         message = "No file to read."
         raise UsageError(message, "Name at least one trace.")
-    total = sum(path.stat().st_size for path in paths if path.is_file())
+    total = sum(map(_size, paths))
     parts, ledgers, done = [], [], 0
     for path in paths:
         ledger = LossLedger(path.name)
         parts.append(_READERS[_format(path)](path, ledger, _shifted(progress, done, total)))
         ledgers.append(ledger)
-        done += path.stat().st_size
+        done += _size(path)
     return assemble(parts, ledgers, rank=rank, host=host)
+
+
+def files_of(capture: Path) -> list[Path]:
+    """Return the files of a capture, in order of name: itself, or all below it where it is a directory."""
+    return sorted(path for path in capture.rglob("*") if path.is_file()) if capture.is_dir() else [capture]
+
+
+def _size(capture: Path) -> int:
+    return sum(path.stat().st_size for path in files_of(capture) if path.is_file())
 
 
 def _format(path: Path) -> str:
