@@ -1,6 +1,7 @@
 # The two commands of README.md are `make demo` and `make test`; everything they need is made here.
 PYTHON ?= python3
 TORCH ?= 2.13.0
+MINDSPORE ?= 2.10.0
 ENV := .envs/torch
 BIN := $(ENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -11,8 +12,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
-test: $(ENV)/.test lint
+# Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
+test: $(ENV)/.test lint .envs/mindspore/.ready
 	$(BIN)/python -m pytest -q
+	.envs/mindspore/bin/python -m pytest -q tests/frameworks
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .
@@ -44,6 +47,13 @@ $(ENV)/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 $(ENV)/.test: $(ENV)/.ready
 	$(PIP) --group test
 	$(PIP) --no-deps HolisticTraceAnalysis
+	touch $@
+
+# MindSpore 2.10 is compiled against NumPy 1.
+.envs/mindspore/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
+	$(PYTHON) -m venv .envs/mindspore
+	.envs/mindspore/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	.envs/mindspore/bin/python -m pip install --quiet mindspore==$(MINDSPORE) 'numpy<2' --editable . --group frameworks
 	touch $@
 
 .envs/gpu/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
