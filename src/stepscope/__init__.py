@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.collect.annotations import counter, mark, span
+    from stepscope.collect.options import Activity
     from stepscope.collect.profile import add_metadata, add_metadata_json, profile
     from stepscope.collect.schedule import schedule
     from stepscope.errors import StepscopeError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Activity": "stepscope.collect.options",
     "profile": "stepscope.collect.profile",
     "add_metadata": "stepscope.collect.profile",
     "add_metadata_json": "stepscope.collect.profile",
@@ -31,6 +33,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Activity",
     "Run",
     "StepscopeError",
     "__version__",

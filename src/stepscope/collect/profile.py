@@ -46,7 +46,7 @@ class profile:
     the logger ``stepscope``.
 
     Args:
-        activities: Whose work to record: members of ``stepscope.collect.options.Activity``, their names, or members of
+        activities: Whose work to record: members of ``stepscope.Activity``, their names, or members of
             ``torch.profiler.ProfilerActivity``; None means the CPU and every device there is.
         schedule: Step number → action, as :func:`stepscope.schedule` returns; those of ``torch.profiler`` work, too.
         on_trace_ready: Called with a :class:`~stepscope.collect.recorded.Recorded` when a window has closed, in the
