@@ -33,6 +33,19 @@ def test_times_are_what_decimal_arithmetic_says(texts: list[str]) -> None:
     assert times([msgspec.Raw(text.encode()) for text in texts]).tolist() == [expected(text) for text in texts]
 
 
+@given(
+    st.integers(0, 4).flatmap(
+        lambda decimals: st.lists(
+            st.one_of(st.just(""), st.tuples(st.integers(0, 10**16), st.text("0123456789", min_size=4, max_size=4))),
+            max_size=20,
+        ).map(lambda times: ["" if not time else f"{time[0]}.{time[1][:decimals]}".rstrip(".") for time in times])
+    )
+)
+def test_times_of_one_spelling_are_read_in_bulk_with_the_same_result(texts: list[str]) -> None:
+    wanted = [expected(text) if text else ABSENT for text in texts]
+    assert times([msgspec.Raw(text.encode()) for text in texts]).tolist() == wanted
+
+
 @given(numbers)
 def test_the_tokenizer_gives_the_same_time_or_none(text: str) -> None:
     tokenizer = Tokenizer(kineto_native.description())
