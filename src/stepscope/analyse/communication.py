@@ -25,9 +25,11 @@ MEGABYTE = 1_000_000
 class Operation:
     """One communication operation of this rank; times in ns, sizes in bytes, None where the source does not say.
 
-    ``size`` is what the rank puts in, or receives where it puts nothing in.
+    ``size`` is what the rank puts in, or receives where it puts nothing in. ``span`` is its ``spans.id``, ``ranks`` the
+    group's ranks as JSON, ``number`` its place in the group's operations, which all ranks count alike.
     """
 
+    span: int
     step: int
     name: str
     type: str
@@ -43,6 +45,8 @@ class Operation:
     rank: int
     source: int | None
     destination: int | None
+    ranks: str | None
+    number: int | None
 
     @property
     def label(self) -> str:
@@ -87,9 +91,12 @@ _DETAILS: tuple[pl.Expr, ...] = (
     pl.col("transport").cast(pl.String).str.to_uppercase().fill_null("OTHER"),
     pl.col("step").fill_null(-1).cast(pl.Int64),
     is_point_to_point().fill_null(value=False).alias("point_to_point"),
+    pl.col("id").alias("span"),
     pl.col("ts").alias("start"),
     pl.col("dur").alias("elapsed"),
     pl.col("synchronisation"),
+    pl.col("group_ranks").cast(pl.String).alias("ranks"),
+    pl.col("sequence_right").alias("number"),
     pl.when(pl.col("bytes_in") > 0).then("bytes_in").otherwise(pl.coalesce("bytes_out", "bytes_in")).alias("size"),
 )
 _FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Operation))

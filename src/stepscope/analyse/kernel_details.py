@@ -40,6 +40,16 @@ _COLUMNS: dict[str, str] = {
 
 def kernel_details(tables: Tables) -> pl.DataFrame:
     """Return one row per piece of device work, or per leaf operator where the rank has no device, in order of start."""
+    return pieces(tables).select(_shown()).collect()
+
+
+def pieces(tables: Tables) -> pl.LazyFrame:
+    """Return the same rows as the tables have them, in ns.
+
+    Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the stream's or
+    thread's number; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
+    ``idle``, the time since the end of the earlier work on the track.
+    """
     streams = tables["tracks"].filter(pl.col("kind") == "stream")
     work = _on_lanes(tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)), streams.with_columns(lane="stream"))
     if work.select(pl.len()).collect().item():
@@ -48,7 +58,7 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
         rows = _leaves(tables)
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1).over("track")
     idle = (pl.col("ts") - ended).clip(0).fill_null(0)
-    return rows.sort("ts", "id").with_columns(idle.alias("idle")).select(_shown()).collect()
+    return rows.sort("ts", "id").with_columns(idle.alias("idle"))
 
 
 def _on_lanes(spans: pl.LazyFrame, tracks: pl.LazyFrame) -> pl.LazyFrame:
