@@ -36,6 +36,11 @@ class Options:
         with_flops: Floating-point operations of matrix products and convolutions.
         with_modules: The module that called each operator.
         counters_hz: Samples of the host counters per second; 0 turns them off.
+        parallel_strategy: What the model's context and cells declare of their distribution.
+        host_sys: Counters of the host that are asked for by name: ``cpu``, ``mem``, ``disk``, ``network``, ``osrt``.
+        sys_io: Traffic of every network interface.
+        pcie: Traffic between the host and each GPU.
+        hbm_ddr: How much of a GPU's memory is used, and for how much of the time.
     """
 
     activities: tuple[Activity, ...] = ()
@@ -45,6 +50,11 @@ class Options:
     with_flops: bool = False
     with_modules: bool = False
     counters_hz: float = 10.0
+    parallel_strategy: bool = False
+    host_sys: tuple[str, ...] = ()
+    sys_io: bool = False
+    pcie: bool = False
+    hbm_ddr: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return the options as plain values for the manifest."""
