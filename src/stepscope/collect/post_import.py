@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
 
-def when_imported(name: str, action: Callable[[], None]) -> Callable[[], None]:
+def when_imported(
+    name: str, action: Callable[[], None], around: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Callable[[], None]:
     """Call ``action`` once ``name`` has been imported; at once if it is already.
 
     Args:
         name: Absolute name of a module.
         action: It must not raise.
+        around: Makes what is entered while the module's own code runs.
 
     Returns:
         A function that withdraws the wish; calling it late does nothing.
@@ -23,7 +27,7 @@ def when_imported(name: str, action: Callable[[], None]) -> Callable[[], None]:
     if name in sys.modules:
         action()
         return lambda: None
-    finder = _Finder(name, action)
+    finder = _Finder(name, action, around)
     sys.meta_path.insert(0, finder)
     return finder.remove
 
@@ -31,9 +35,12 @@ def when_imported(name: str, action: Callable[[], None]) -> Callable[[], None]:
 class _Finder(MetaPathFinder):
     """Finds nothing itself: wraps the execution of one module that the other finders find."""
 
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, action: Callable[[], None], around: Callable[[], AbstractContextManager[object]]
+    ) -> None:
         self._name = name
         self._action = action
+        self._around = around
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -57,7 +64,8 @@ class _Finder(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
-            original(module)
+            with self._around():
+                original(module)
             self._action()
 
         try:
