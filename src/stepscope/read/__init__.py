@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.read import sniff
 from stepscope.read.assemble import assemble
-from stepscope.read.source import Progress
+from stepscope.read.source import Progress, files_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 
@@ -31,9 +31,16 @@ def _read_kineto(path: Path, ledger: LossLedger, progress: Progress | None) -> d
     return kineto.read(path, ledger, progress)
 
 
+def _read_mindspore(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import mindspore_cpu
+
+    return mindspore_cpu.read(path, ledger, progress)
+
+
 _READERS: dict[str, Callable[[Path, LossLedger, Progress | None], dict[str, pl.DataFrame]]] = {
     "journal": _read_journal,
     "kineto": _read_kineto,
+    "mindspore": _read_mindspore,
 }
 
 
@@ -43,7 +50,8 @@ def read_files(
     """Read every capture of one rank.
 
     Args:
-        paths: The captures, of any known formats: files, and directories where one capture is several files.
+        paths: The captures, of any known formats: files, and directories where one capture is several files. A
+            directory above several captures of the rank stands for all of them.
         rank: Rank of the process; None takes what the files say, else 0.
         host: Host name; None takes what the files say.
         progress: Called with bytes read and bytes in total, over all files.
@@ -58,27 +66,19 @@ def read_files(
     if not paths:
         message = "No file to read."
         raise UsageError(message, "Name at least one trace.")
-    total = sum(map(_size, paths))
+    captures = [capture for path in paths for capture in sniff.captures(path)]
+    total = sum(map(_size, captures))
     parts, ledgers, done = [], [], 0
-    for path in paths:
+    for path in captures:
         ledger = LossLedger(path.name)
-        parts.append(_READERS[_format(path)](path, ledger, _shifted(progress, done, total)))
+        parts.append(_READERS[sniff.format_of(path)](path, ledger, _shifted(progress, done, total)))
         ledgers.append(ledger)
         done += _size(path)
     return assemble(parts, ledgers, rank=rank, host=host)
 
 
-def files_of(capture: Path) -> list[Path]:
-    """Return the files of a capture, in order of name: itself, or all below it where it is a directory."""
-    return sorted(path for path in capture.rglob("*") if path.is_file()) if capture.is_dir() else [capture]
-
-
 def _size(capture: Path) -> int:
     return sum(path.stat().st_size for path in files_of(capture) if path.is_file())
-
-
-def _format(path: Path) -> str:
-    return "journal" if sniff.is_journal(path) else "kineto"
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:

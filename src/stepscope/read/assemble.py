@@ -14,8 +14,14 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, complete, dtype
 
 #: Columns of ``spans`` that parts may have besides the schema's.
-_LINK_COLUMNS = {"external": pl.Int64, "forward_thread": pl.Int64}
+_LINK_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "external": pl.Int64,
+    "forward_thread": pl.Int64,
+    "said_phase": dtype("enum:phase"),
+}
+_NUMBERS: dict[str, pl.DataType | type[pl.DataType]] = {"correlation": pl.Int64, "sequence": pl.Int64}
 _DETAILS = ("kernels", "operators", "collectives", "kernel_counters", "arguments")
+_ON_TRACKS = ("counters", "allocations", "pipeline")
 _DATA_LOADER = "enumerate(DataLoader)#"
 
 
@@ -59,7 +65,8 @@ def _prepared(part: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """Return a part with every table, and with the columns that links are found by."""
     tables = {**complete({}), **part}
     spans = tables["spans"]
-    missing = [pl.lit(None, kind).alias(name) for name, kind in _LINK_COLUMNS.items() if name not in spans.columns]
+    numbered = {**_LINK_COLUMNS, **_NUMBERS}
+    missing = [pl.lit(None, kind).alias(name) for name, kind in numbered.items() if name not in spans.columns]
     tables["spans"] = spans.with_columns(
         pl.col("name").cast(pl.Categorical()), pl.col("kind").cast(dtype("enum:kind")), *missing
     )
@@ -80,7 +87,7 @@ def _details(
     parts: Sequence[dict[str, pl.DataFrame]], line: Timeline, track_numbers: Sequence[Integers]
 ) -> dict[str, pl.DataFrame]:
     """Return the detail tables of all parts, with the numbers of the time line."""
-    merged: dict[str, list[pl.DataFrame]] = {name: [] for name in (*_DETAILS, "counters", "allocations", "stacks")}
+    merged: dict[str, list[pl.DataFrame]] = {name: [] for name in (*_DETAILS, *_ON_TRACKS, "stacks")}
     first_span = first_stack = 0
     for part, numbers in zip(parts, track_numbers, strict=True):
         for name in _DETAILS:
@@ -88,7 +95,7 @@ def _details(
             merged[name].append(_uncategorised(part[name]).with_columns(span))
         merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack)
         merged["stacks"].append(part["stacks"].with_columns(pl.col("id") + first_stack))
-        for name in ("counters", "allocations"):
+        for name in _ON_TRACKS:
             merged[name].append(_retracked(_uncategorised(part[name]), numbers))
         first_span += part["spans"].height
         first_stack += int(part["stacks"]["id"].max() or -1) + 1 if part["stacks"].height else 0  # type: ignore[arg-type]
@@ -103,7 +110,10 @@ def _uncategorised(frame: pl.DataFrame) -> pl.DataFrame:
 def _retracked(frame: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
     if "track" not in frame.columns:
         return frame
-    return frame.with_columns(pl.Series("track", numbers[frame["track"].to_numpy()], dtype=pl.Int32))
+    known = frame["track"].drop_nulls()
+    moved = pl.Series("track", np.full(frame.height, None), dtype=pl.Int32)
+    moved = moved.scatter(frame["track"].is_not_null().arg_true(), numbers[known.to_numpy()]) if len(known) else moved
+    return frame.with_columns(moved)
 
 
 def _arrows(parts: Sequence[dict[str, pl.DataFrame]], track_numbers: Sequence[Integers]) -> pl.DataFrame:
@@ -147,17 +157,22 @@ def _or_null(numbers: Integers) -> pl.Series:
 
 
 def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
-    """Give memory events the operator during which they happened, and the thread."""
+    """Give memory events the operator during which they happened, and the thread.
+
+    A part that knows better which operator they belong to says a time within it in the column ``at``.
+    """
     if "track" not in frame.columns:
         return frame.sort("ts")
+    frame = frame.with_columns(at=pl.coalesce("at", "ts") if "at" in frame.columns else "ts")
     placed = frame.filter(pl.col("track").is_not_null())
-    around = line.at(placed["track"].to_numpy(), placed["ts"].to_numpy())
+    around = line.at(placed["track"].to_numpy(), placed["at"].to_numpy())
     operator = looked_up(line.nearest(line.of_kinds("operator")), around)
     thread = line.tracks.select(pl.col("id").alias("track"), "thread")
     placed = (
         placed.drop("thread", strict=False).with_columns(span=_or_null(operator)).join(thread, on="track", how="left")
     )
-    return pl.concat([placed, frame.filter(pl.col("track").is_null())], how="diagonal_relaxed").drop("track").sort("ts")
+    rows = pl.concat([placed, frame.filter(pl.col("track").is_null())], how="diagonal_relaxed")
+    return rows.drop("track", "at").sort("ts", maintain_order=True)
 
 
 def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.DataFrame:

@@ -22,7 +22,8 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
     """Return the phase of each span; null where it cannot be told.
 
     Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
-    operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves.
+    operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves,
+    and so does whatever the reader of its file knows the phase of (``said_phase``).
     What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
     ``other``.
     """
@@ -47,6 +48,8 @@ def _own(timeline: Timeline, flows: pl.DataFrame) -> Integers:
     own[(forward_thread > 0) & timeline.of_kinds("operator")] = _CODE["backward"]
     own[_named(timeline, _BACKWARD)] = _CODE["backward"]
     own[_named(timeline, _OPTIMIZER)] = _CODE["optimizer"]
+    said = timeline.spans["said_phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    own[said >= 0] = said[said >= 0]
     own[timeline.of_kinds("data")] = _CODE["data"]
     own[timeline.of_kinds("collective") | _named(timeline, _DISTRIBUTED)] = _CODE["communication"]
     return own

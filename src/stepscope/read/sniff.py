@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.errors import NotATraceError
+from stepscope.read import mindspore_cpu_files
 from stepscope.read.kineto_document import Document
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.source import open_trace, read_blocks
@@ -22,7 +24,7 @@ class Identity:
     """What a file is.
 
     Attributes:
-        format: ``kineto`` or ``journal``.
+        format: ``kineto``, ``journal`` or ``mindspore``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.
@@ -37,11 +39,14 @@ class Identity:
 
 
 def identify(path: Path) -> Identity:
-    """Return what a file is; reads its first blocks only.
+    """Return what a file or directory is; reads first blocks only.
 
     Raises:
-        InputError: The file cannot be read, or is no trace that stepscope knows.
+        InputError: It cannot be read, or is no trace that stepscope knows.
     """
+    if path.is_dir():
+        captures(path)
+        return Identity("mindspore", rank=next(iter(by_rank(path))))
     if is_journal(path):
         return Identity("journal", rank=_rank_in_name(path))
     document = Document(path, LossLedger(path.name))
@@ -49,6 +54,43 @@ def identify(path: Path) -> Identity:
     facts = Facts(document.metadata)
     rank = facts.rank if facts.rank is not None else _rank_in_name(path)
     return Identity("kineto", rank, facts.world_size, facts.host, facts.base_ns or None)
+
+
+def format_of(path: Path) -> str:
+    """Return the format of a capture, without looking whether it is sound."""
+    if path.is_dir():
+        return "mindspore"
+    return "journal" if is_journal(path) else "kineto"
+
+
+def by_rank(path: Path) -> dict[int | None, list[Path]]:
+    """Return the captures that a path stands for, by the rank that they say: a file, or all in and below a directory.
+
+    Raises:
+        InputError: It cannot be read, or is no trace that stepscope knows.
+    """
+    if not path.is_dir():
+        return {identify(path).rank: [path]}
+    ranks: dict[int | None, list[Path]] = {}
+    for capture in mindspore_cpu_files.captures(path):
+        rank = mindspore_cpu_files.rank_of(capture)
+        ranks.setdefault(_rank_in_name(path) if rank is None else rank, []).append(capture.root)
+    return ranks
+
+
+def captures(path: Path) -> list[Path]:
+    """Return the captures of one rank that a path stands for: a file for itself, a directory for those in it and below.
+
+    Raises:
+        InputError: A directory cannot be read, or holds no capture, or those of several ranks.
+    """
+    if not path.is_dir():
+        return [path]
+    ranks = by_rank(path)
+    if len(ranks) > 1:
+        message = f"{path} holds captures of {len(ranks)} ranks."
+        raise NotATraceError(message, "Use `stepscope import`, which makes one run of them.")
+    return next(iter(ranks.values()))
 
 
 def is_journal(path: Path) -> bool:

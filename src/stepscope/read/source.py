@@ -52,6 +52,11 @@ def open_trace(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
+def files_of(capture: Path) -> list[Path]:
+    """Return the files of a capture, in order of name: itself, or all below it where it is a directory."""
+    return sorted(path for path in capture.rglob("*") if path.is_file()) if capture.is_dir() else [capture]
+
+
 def read_blocks(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield the file's bytes, inflated where it is gzip, in blocks of about :data:`BLOCK` bytes.
 

@@ -65,6 +65,18 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "metadata_damaged": ("info", "Facts about the recording that are not valid JSON; rank or host may be missing."),
     "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),
+    "event_not_an_interval": (
+        "info",
+        "MindSpore's marks of its queues, which end before they begin; they are no intervals and are left out.",
+    ),
+    "operators_missing": (
+        "data_loss",
+        "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged.",
+    ),
+    "clock_unknown": (
+        "info",
+        "Samples of the data pipeline whose clock cannot be told from the files; they are put at the beginning.",
+    ),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
     "span_crosses_parent": (
@@ -76,6 +88,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "block_damaged": ("data_loss", "A block of the capture failed its checksum and is left out."),
     "block_cut": ("data_loss", "The capture ends inside a block: the process was killed. Everything before is used."),
     "collector_unavailable": ("info", "A collector could not run here; the manifest says why."),
+    "switch_unavailable": (
+        "info",
+        "A switch that was turned on cannot be served on this device; the source names it. The rest was recorded.",
+    ),
     "collector_failed": ("data_loss", "A collector failed; the others went on. The manifest holds its message."),
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
@@ -102,6 +118,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_other_thread": ("info", "A span was closed by another thread; it lies on the thread that opened it."),
     "span_opened_before": ("info", "A span was open when recording started; it is left out."),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
+    "python_calls_short": ("info", "Python calls of less than 2 µs were left out; their time is their caller's."),
+    "python_calls_overflow": (
+        "data_loss",
+        "More Python functions were called than could be written; the rest is left out. Record fewer steps.",
+    ),
+    "operator_calls_overflow": (
+        "data_loss",
+        "More operators were called than could be written: shapes and stacks of the rest are missing. Record fewer steps.",
+    ),
+    "operator_calls_unmatched": (
+        "info",
+        "Operators that ran without a recorded call of theirs; they have no shapes and no stack.",
+    ),
 }
 
 

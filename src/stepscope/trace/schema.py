@@ -295,11 +295,27 @@ _FLOWS = Table(
 
 _ARGUMENTS = Table(
     "arguments",
-    "one argument that the user gave a range",
+    "one argument of a range, as the user or the source gave it",
     (
         _must("span", "int64", "", "`spans.id` of the range."),
         _must("key", "category", "", "Name of the argument."),
         _must("value", "text", "", "Value as JSON."),
+    ),
+)
+
+_PIPELINE = Table(
+    "pipeline",
+    "an operation of the data pipeline that makes the batches",
+    (
+        _must(
+            "id", "int64", "", "Number of the operation, as the source gives it; 0 is the one that gives the batches."
+        ),
+        _must("name", "category", "", "Name as the source gave it: `BatchOp`."),
+        _may("workers", "int64", "", "Threads or processes that work on it."),
+        _may("capacity", "int64", "", "Most elements that its output queue holds; null where it has no queue."),
+        _may("interval", "int64", "ns", "Time between two samples of its counters."),
+        _must("children", "list[int64]", "", "`pipeline.id` of the operations it takes from, in order."),
+        _must("track", "int32", "", "`tracks.id` of the lane with its counters: output queue, cpu user, cpu system."),
     ),
 )
 
@@ -351,6 +367,7 @@ TABLES: dict[str, Table] = {
         _STEPS,
         _FLOWS,
         _ARGUMENTS,
+        _PIPELINE,
         _METADATA,
         _LOSSES,
     )
