@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.collect.annotations import counter, mark, span
+    from stepscope.collect.dynamic import dynamic
     from stepscope.collect.options import Activity
     from stepscope.collect.profile import add_metadata, add_metadata_json, profile
     from stepscope.collect.schedule import schedule
@@ -24,6 +25,7 @@ _HOME = {
     "add_metadata": "stepscope.collect.profile",
     "add_metadata_json": "stepscope.collect.profile",
     "schedule": "stepscope.collect.schedule",
+    "dynamic": "stepscope.collect.dynamic",
     "span": "stepscope.collect.annotations",
     "mark": "stepscope.collect.annotations",
     "counter": "stepscope.collect.annotations",
@@ -40,6 +42,7 @@ __all__ = [
     "add_metadata",
     "add_metadata_json",
     "counter",
+    "dynamic",
     "mark",
     "open",
     "profile",

@@ -139,6 +139,12 @@ class Session:
             self._move(following)
             self._begin_step()
 
+    def restart_step(self) -> None:
+        """The step that is going on begins only now: what came before it is no part of it."""
+        if self.running and not self.in_child:
+            with self._exclusively:
+                self._step_start = time.perf_counter_ns()
+
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
         """Close the window that is open, if any, and end. A second call does nothing.
 

@@ -1,0 +1,201 @@
+"""How the ranks of a job agree on the steps of a window without talking to each other: by files in a shared directory.
+
+Rank 0 proposes a window. Every rank that sees the proposal in time answers that it will look at the verdict before its
+step ``look``, and does so. Whoever comes there first writes the verdict, which only one can (``O_EXCL``): *go* where
+every rank has answered, *no* otherwise. Slow or fast, all ranks read the same verdict, so all record or none does;
+after a *no* rank 0 proposes later steps. Nobody waits for anybody while training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.ranks import Place, find_job
+
+#: Directory of the ranks' files, beside the file that is edited.
+FOLDER = ".stepscope-ranks"
+_PROPOSAL = "proposal.json"
+
+#: Seconds in which the writer of a verdict has written its one word.
+_WRITTEN = 2.0
+#: Seconds after which another machine's proposal is an older job's, and a job's folder is nobody's.
+_FRESH, _KEPT = 600.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A window that rank 0 proposes.
+
+    Attributes:
+        start: First step recorded.
+        stop: Last step recorded.
+        values: The switches of the window.
+        token: Tells proposals apart.
+        author: Host, process and time of its start.
+    """
+
+    start: int
+    stop: int
+    values: dict[str, Any]
+    token: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    author: tuple[str, int, str] = ("", 0, "")
+
+    @property
+    def look(self) -> int:
+        """The step before which every rank looks at the verdict: one earlier where there is time to prepare."""
+        return max(self.start - 1, min(self.start, 2))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is proposed: rank 0 says only that it is there."""
+        return self.start < 0
+
+
+NOTHING = Proposal(-1, -1, {}, token="")
+
+
+class Agreement:
+    """One rank's side of the agreement.
+
+    Args:
+        directory: Directory that all ranks share.
+        place: This process in its job.
+
+    Raises:
+        OSError: The directory cannot be made.
+    """
+
+    def __init__(self, directory: Path, place: Place) -> None:
+        self._place = place
+        self._folder = directory / FOLDER / find_job().digest
+        self._seen = ""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if place.rank == 0:
+            self._sweep()
+
+    def propose(self, proposal: Proposal) -> Proposal:
+        """Write a proposal for the other ranks and return it, signed. Only rank 0 does."""
+        signed = Proposal(proposal.start, proposal.stop, proposal.values, proposal.token, _signature())
+        temporary = self._folder / f".{_PROPOSAL}"
+        temporary.write_text(json.dumps(asdict(signed)), encoding="utf-8")
+        temporary.replace(self._folder / _PROPOSAL)
+        return signed
+
+    def news(self) -> Proposal | None:
+        """Return a proposal that this rank has not seen yet."""
+        proposal = self._read()
+        if proposal is None or proposal.token == self._seen:
+            return None
+        self._seen = proposal.token
+        return None if proposal.empty else proposal
+
+    def wait_for_opening(self, patience: float) -> bool:
+        """Wait for rank 0 to say that it is there; only while a job begins."""
+        return _wait(lambda: self._read() is not None, patience)
+
+    def answer(self, proposal: Proposal, number: int) -> bool:
+        """Answer a proposal in step ``number``, and return whether this rank comes in time to look at its verdict."""
+        timely = number <= proposal.look
+        text = "ok" if timely else f"late {number}"
+        (self._folder / f"{proposal.token}.{self._place.rank}").write_text(text, encoding="utf-8")
+        return timely
+
+    def late(self, proposal: Proposal) -> int:
+        """Return the highest step in which a rank saw the proposal too late; 0 where none did."""
+        answers = [_text(path) for path in self._folder.glob(f"{proposal.token}.[0-9]*")]
+        return max((int(text[5:]) for text in answers if text.startswith("late ")), default=0)
+
+    def decide(self, proposal: Proposal, patience: float = 0.0) -> bool:
+        """Return the verdict; where there is none yet, make it: go if every rank has answered in time.
+
+        Args:
+            proposal: What it is about.
+            patience: Seconds to wait for answers; 0 in a training loop.
+        """
+        _wait(lambda: self._verdict(proposal).exists() or self._all_answered(proposal), patience)
+        return self._settle(proposal, go=self._all_answered(proposal))
+
+    def refuse(self, proposal: Proposal) -> None:
+        """Make the verdict *no*, where there is none yet."""
+        self._settle(proposal, go=False)
+
+    def refused(self, proposal: Proposal) -> bool:
+        """Return whether there is a verdict, and it is *no*."""
+        return self._verdict(proposal).exists() and not self._settle(proposal, go=False)
+
+    def _all_answered(self, proposal: Proposal) -> bool:
+        ranks = range(self._place.world_size)
+        return all(_text(self._folder / f"{proposal.token}.{rank}") == "ok" for rank in ranks)
+
+    def _settle(self, proposal: Proposal, *, go: bool) -> bool:
+        path = self._verdict(proposal)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            _wait(lambda: _text(path).endswith("\n"), _WRITTEN)
+            return _text(path) == "go\n"
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write("go\n" if go else "no\n")
+        return go
+
+    def _verdict(self, proposal: Proposal) -> Path:
+        return self._folder / f"{proposal.token}.verdict"
+
+    def _read(self) -> Proposal | None:
+        """Return the proposal of a rank 0 that is alive."""
+        try:
+            document = json.loads((self._folder / _PROPOSAL).read_text(encoding="utf-8"))
+            proposal = Proposal(**{**document, "author": tuple(document["author"])})
+            age = time.time() - (self._folder / _PROPOSAL).stat().st_mtime
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        host, process, started = proposal.author
+        if host == socket.gethostname():
+            return proposal if _start_time(process) == started else None
+        return proposal if age < _FRESH or proposal.token == self._seen else None
+
+    def _sweep(self) -> None:
+        """Remove what earlier jobs have left; an older run of this one cannot be told from it otherwise."""
+        for path in self._folder.iterdir():
+            path.unlink(missing_ok=True)
+        for folder in self._folder.parent.iterdir():
+            if folder != self._folder and time.time() - folder.stat().st_mtime > _KEPT:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _signature() -> tuple[str, int, str]:
+    return (socket.gethostname(), os.getpid(), _start_time(os.getpid()))
+
+
+def _start_time(process: int) -> str:
+    """Return when a process started, in clock ticks since boot; empty where there is none."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return ""
+    return text.rpartition(b")")[2].split()[19].decode()
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def _wait(condition: Callable[[], bool], patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+    return True
