@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
 MINDSPORE ?= 2.10.0
+PADDLE ?= 3.3.1
 ENV := .envs/torch
 BIN := $(ENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -54,6 +55,12 @@ $(ENV)/.test: $(ENV)/.ready
 	$(PYTHON) -m venv .envs/mindspore
 	.envs/mindspore/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	.envs/mindspore/bin/python -m pip install --quiet mindspore==$(MINDSPORE) 'numpy<2' --editable . --group frameworks
+	touch $@
+
+.envs/paddle/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
+	$(PYTHON) -m venv .envs/paddle
+	.envs/paddle/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	.envs/paddle/bin/python -m pip install --quiet paddlepaddle==$(PADDLE) --editable . --group frameworks
 	touch $@
 
 .envs/gpu/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
