@@ -100,8 +100,8 @@ class RankRun:
 
     @property
     def results(self) -> Mapping[str, Result]:
-        """All results, computed now."""
-        return {name: registry.compute(name, self.tables) for name in registry.RESULTS}
+        """All results that have something to say of this rank, computed now."""
+        return registry.computed(self.tables)
 
     @cached_property
     def summary(self) -> Summary:
@@ -191,7 +191,7 @@ def _ordered(frames: Frames) -> Frames:
 
 
 def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
-    """Return what only the manifest knows, as name, count and source: a recording never closed, a collector failed."""
+    """Return what only the manifest knows, as name, count and source: a recording never closed, a switch, a collector."""
     rows = [(what, count, "session") for what, count in manifest.get("losses", {}).items() if what in CATALOGUE]
     if manifest.get("status") == "recording":
         rows.append(("ended_abruptly", 1, "process"))
@@ -200,6 +200,7 @@ def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
             rows.append(("collector_failed", 1, name))
         elif state.get("unavailable"):
             rows.append(("collector_unavailable", 1, name))
+    rows += [("switch_unavailable", 1, name) for name in manifest.get("switches_unavailable", {})]
     return rows
 
 

@@ -1,4 +1,4 @@
-"""How long the training thread waited for its batches, by data loader."""
+"""How long the training thread waited for its batches, by data loader, and the data pipeline for its own parts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import polars as pl
 
+from stepscope.analyse.minddata_pipeline import BATCH_TIMES, batches, operations
 from stepscope.analyse.work import track_ids
 from stepscope.trace.tables import Tables
 
@@ -15,6 +16,9 @@ def dataset(tables: Tables) -> pl.DataFrame:
 
     ``enumerate(DataLoader)#Iterator.__next__`` is the operation ``enumerate(DataLoader)#Iterator`` at the stage
     ``__next__``. Custom Info holds the arguments of the first wait as JSON, the number of workers among them.
+
+    Behind them, where a data pipeline measured itself, stand the stages of its end: ``pipeline``, until the pipeline
+    gave the batch, ``push``, until a device's queue took it, and ``batch``, both; Custom Info names its operations.
     """
     operation = pl.col("name").str.replace(r"\.[^.]*$", "").alias("operation")
     stage = pl.col("name").str.extract(r"\.([^.]*)$").alias("stage")
@@ -30,13 +34,26 @@ def dataset(tables: Tables) -> pl.DataFrame:
     )
     rows = grouped.sort("total", descending=True, maintain_order=True)
     told = arguments(tables, rows["first"])
-    return rows.select(
+    waited = rows.select(
         pl.col("operation").alias("Operation"),
         pl.col("stage").alias("Stage"),
         pl.col("count").alias("Occurrences"),
         pl.col("mean").alias("Avg. time (us)"),
         pl.Series("Custom Info", [json.dumps(told[i]) if i in told else None for i in rows["first"]], pl.String),
     )
+    return pl.concat([waited, _pipeline_stages(tables, waited.schema)])
+
+
+def _pipeline_stages(tables: Tables, schema: pl.Schema) -> pl.DataFrame:
+    """Return the stages of the data pipeline's end: number of batches and mean time in µs."""
+    lane, samples = batches(tables)
+    info = json.dumps({"pipeline": [one.label for one in operations(tables)]})
+    rows = []
+    for name in BATCH_TIMES:
+        times = samples.filter(pl.col("name") == name)["value"].to_list()
+        if times:
+            rows.append((lane, name.removesuffix(" time"), len(times), round(1000 * sum(times) / len(times), 3), info))
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def waits(tables: Tables) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from stepscope.analyse.dataset import dataset
 from stepscope.analyse.device_time import device_time
 from stepscope.analyse.kernel_details import kernel_details
 from stepscope.analyse.memory import memory_record, operator_memory
+from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
 from stepscope.analyse.step_trace_time import step_trace_time
@@ -24,12 +25,16 @@ Answer: TypeAlias = "pl.DataFrame | dict[str, Any]"
 
 @dataclass(frozen=True)
 class Result:
-    """One result: its name, the pure function that computes it, its file's extension (csv or json), and one line."""
+    """One result: its name, the pure function that computes it, its file's extension (csv or json), and one line.
+
+    ``optional`` results are left out of the files of a run that has nothing for them.
+    """
 
     name: str
     function: Callable[[Tables], Answer]
     extension: str
     doc: str
+    optional: bool = False
 
 
 RESULTS: dict[str, Result] = {
@@ -44,10 +49,30 @@ RESULTS: dict[str, Result] = {
         Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
         Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
         Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
+        Result(
+            "minddata_pipeline_raw",
+            minddata_pipeline_raw,
+            "csv",
+            "every operation of the data pipeline: its queue at every sample",
+            optional=True,
+        ),
+        Result(
+            "minddata_pipeline_summary",
+            minddata_pipeline_summary,
+            "json",
+            "the data pipeline: queues, CPU use, times of a batch, and what holds it up",
+            optional=True,
+        ),
         Result("communication", communication, "json", "every communication operation: times and bandwidths"),
         Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
     )
 }
+
+
+def computed(tables: Tables) -> dict[str, Answer]:
+    """Compute every result, in order; optional ones only where there is something to say."""
+    answers = {name: compute(name, tables) for name in RESULTS}
+    return {name: answer for name, answer in answers.items() if len(answer) or not RESULTS[name].optional}
 
 
 def compute(name: str, tables: Tables) -> Answer:

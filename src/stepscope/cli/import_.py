@@ -1,6 +1,7 @@
 """A trace that another tool recorded becomes a run with the same tables and results.
 
-Kineto or Chrome JSON, also gzipped. The files are copied; several files become the ranks of one run.
+Kineto or Chrome JSON, also gzipped, or a directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one
+above several of these. The files are copied; those of several ranks become the ranks of one run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "import", help="make a run of a trace that another tool recorded", description=__doc__
     )
-    parser.add_argument("trace", type=Path, nargs="+", help="trace file; several files become the ranks of one run")
+    parser.add_argument(
+        "trace",
+        type=Path,
+        nargs="+",
+        help="trace file, or directory of MindSpore's profiler; several become the ranks of one run",
+    )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
     parser.set_defaults(execute=execute)
@@ -32,12 +38,14 @@ def execute(arguments: argparse.Namespace) -> int:
     from stepscope.run import Run
     from stepscope.trace.run_directory import check_writable
 
-    ranks = assign_ranks({path: sniff.identify(path).rank for path in arguments.trace})
+    found = [(rank, paths) for trace in arguments.trace for rank, paths in sniff.by_rank(trace).items()]
+    captures = {paths[0]: paths for _, paths in found}
+    ranks = assign_ranks({paths[0]: rank for rank, paths in found})
     check_writable(arguments.output)
     directory = _new_run(arguments.output, arguments.trace[0])
     try:
         for rank, path in sorted(ranks.items()):
-            _adopt(path, directory, rank, world_size=len(ranks))
+            _adopt(captures[path], directory, rank, world_size=len(ranks))
         with options.reading_progress(quiet=arguments.quiet) as progress:
             run = Run(directory, progress=progress)
             for rank_run in run.ranks:
@@ -80,20 +88,20 @@ def _new_run(output: Path, trace: Path) -> Path:
     return next(output / name for name in names if not (output / name).exists())
 
 
-def _adopt(path: Path, run: Path, rank: int, *, world_size: int) -> None:
+def _adopt(captures: list[Path], run: Path, rank: int, *, world_size: int) -> None:
     from stepscope.read import sniff
     from stepscope.trace.run_directory import RankDirectory
 
-    identity = sniff.identify(path)
+    identity = sniff.identify(captures[0])
     directory = RankDirectory(run / f"rank{rank}")
     directory.create()
-    shutil.copyfile(path, directory.capture / path.name)
-    (directory.capture / path.name).chmod(0o600)
+    for path in captures:
+        _copy(path, directory.capture)
     directory.write_manifest(
         {
             "status": "complete",
             "source": "import",
-            "imported_from": str(path.resolve()),
+            "imported_from": str(captures[0].resolve()),
             "format": identity.format,
             "rank": rank,
             "rank_said": identity.rank,
@@ -102,3 +110,17 @@ def _adopt(path: Path, run: Path, rank: int, *, world_size: int) -> None:
             "imported_ns": time.time_ns(),
         }
     )
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
+    from stepscope.read import sniff
+
+    free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
+    copy = next(target / name for name in free if not (target / name).exists())
+    for file in sniff.files_of(path):
+        place = copy / file.relative_to(path) if path.is_dir() else copy
+        for directory in reversed(place.relative_to(target).parents[:-1]):
+            (target / directory).mkdir(mode=0o700, exist_ok=True)
+        shutil.copyfile(file, place)
+        place.chmod(0o600)

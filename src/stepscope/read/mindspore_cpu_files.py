@@ -77,7 +77,7 @@ def captures(directory: Path) -> list[Capture]:
     """
     found: dict[Path, Capture] = {}
     for path in _walk(directory, 0):
-        _add(found, path)
+        _add(found, path, directory)
     whole = [capture for _, capture in sorted(found.items()) if set(capture.files) - _COMPANIONS]
     if not whole:
         message = f"{directory} holds no file of MindSpore's profiler on a CPU."
@@ -120,12 +120,13 @@ def _walk(directory: Path, depth: int) -> list[Path]:
     return paths
 
 
-def _add(found: dict[Path, Capture], path: Path) -> None:
+def _add(found: dict[Path, Capture], path: Path, directory: Path) -> None:
+    """Add a file to the capture of its directory, of the one above where that belongs to it, but not above the given."""
     for sort, pattern in _NAMES.items():
         match = pattern.fullmatch(path.name)
         if match is None:
             continue
-        inner = _INNER_DIRECTORY.fullmatch(path.parent.name)
+        inner = path.parent != directory and _INNER_DIRECTORY.fullmatch(path.parent.name)
         root = path.parent.parent if inner else path.parent
         capture = found.setdefault(root, Capture(root))
         capture.files.setdefault(sort, []).append(path)

@@ -25,7 +25,7 @@ _BATCH_TIMES = ("pipeline time", "push time", "batch time")
 _LANES = {"dataset_iterator": "dataset iterator", "device_queue": "device queue"}
 _HOST_LANE = "data pipeline host"
 #: Group in the file → name of the counter, by its name in the file; machine and process.
-_HOST_COUNTERS: dict[str, pl.DataType | type[pl.DataType]] = {
+_HOST_COUNTERS = {
     "device_info": {
         "user_utilization": ("machine user", "%"),
         "sys_utilization": ("machine system", "%"),

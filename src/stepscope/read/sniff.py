@@ -93,6 +93,15 @@ def captures(path: Path) -> list[Path]:
     return next(iter(ranks.values()))
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the files of one capture that its reader looks at.
+
+    Raises:
+        InputError: A directory cannot be read, or holds no capture.
+    """
+    return mindspore_cpu_files.capture_of(path).all if path.is_dir() else [path]
+
+
 def is_journal(path: Path) -> bool:
     """Return whether a file is stepscope's own journal."""
     with open_trace(path) as file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import polars as pl
 
@@ -15,7 +17,10 @@ from stepscope.report.text import csv_cell, csv_cells
 
 @dataclass(frozen=True)
 class Csv:
-    """One ``<name>.csv`` for each result that is a table; UTF-8, comma, header row, numbers with 3 decimals."""
+    """One ``<name>.csv`` for each result that is a table; UTF-8, comma, header row, numbers with 3 decimals.
+
+    A document of lists is a table on its side: a line for each, its name in front, as many cells as it has values.
+    """
 
     name: str = "csv"
 
@@ -27,6 +32,11 @@ class Csv:
                 path = directory / f"{name}.csv"
                 with replacing(path) as temporary:
                     safe(result).write_csv(temporary, float_precision=3)
+                written.append(path)
+            elif _on_its_side(result):
+                path = directory / f"{name}.csv"
+                with replacing(path) as temporary:
+                    _write_lines(result, temporary)
                 written.append(path)
         return written
 
@@ -41,3 +51,20 @@ def safe(frame: pl.DataFrame) -> pl.DataFrame:
             column = csv_cells(column)
         columns.append(column.alias(csv_cell(column.name)))
     return pl.DataFrame(columns)
+
+
+def _on_its_side(result: Any) -> TypeGuard[dict[str, list[Any]]]:  # noqa: ANN401 - any result
+    return isinstance(result, dict) and bool(result) and all(isinstance(values, list) for values in result.values())
+
+
+def _write_lines(lines: dict[str, list[Any]], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([_cell(value) for value in (name, *values)] for name, values in lines.items())
+
+
+def _cell(value: object) -> object:
+    """Return a value as a cell that a spreadsheet shows and does not compute; lists become JSON text."""
+    if isinstance(value, list | dict):
+        value = dumps(value)
+    return csv_cell(value) if isinstance(value, str) else value

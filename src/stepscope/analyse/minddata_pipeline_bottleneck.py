@@ -1,0 +1,160 @@
+"""Which operation of the data pipeline holds up the others: MindSpore's rules, limits and sentences.
+
+The rules are those of MindSpore 2.10's summary of the data pipeline, so that users of both find the same advice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Limits in %.
+_BUSY_WORKER, _IDLE_WORKER = 75, 20
+_LEAF_QUEUE_USE, _EMPTY_DEVICE_QUEUE, _USE_DIFFERENCE, _LOW_QUEUE_USE = 50, 60, 50, 10
+#: Operations without workers of their own.
+_SINGLE_THREADED = frozenset({"Barrier", "Concat", "EpochCtrl", "Rename", "Repeat", "Shuffle", "Skip", "Take", "Zip"})
+_DEVICE_QUEUE = "DeviceQueue"
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The operations in order of their numbers, column by column; −1 where a number is not known.
+
+    Attributes:
+        ids: Numbers.
+        names: Names without their common ending.
+        workers: Threads or processes.
+        children: Numbers of the operations each takes from.
+        mean: Mean length of the output queue.
+        use: That, in % of its capacity.
+        empty: How often it was empty, in %.
+        cpu: CPU use of each worker, in %.
+    """
+
+    ids: list[int]
+    names: list[str]
+    workers: list[int]
+    children: list[list[int]]
+    mean: list[float]
+    use: list[float]
+    empty: list[float]
+    cpu: list[float]
+
+    @property
+    def labels(self) -> list[str]:
+        """Name and number of each operation."""
+        return [f"{name}(id={number})" for name, number in zip(self.names, self.ids, strict=True)]
+
+    def input_of(self, place: int) -> int | None:
+        """Return the place of the nearest operation before this one that has a queue; None where there is none.
+
+        Of several inputs the first counts.
+        """
+        places = {number: at for at, number in enumerate(self.ids)}
+        seen: set[int] = set()
+        while place not in seen:
+            seen.add(place)
+            if not self.children[place] or (before := places.get(self.children[place][0])) is None:
+                return None
+            if self.mean[before] != _UNKNOWN:
+                return before
+            place = before
+        return None
+
+
+def bottlenecks(pipeline: Pipeline) -> dict[str, list[str]]:
+    """Return the sentences by the name of their line; a line without a sentence is left out."""
+    worst = _worst(pipeline)
+    lines = {
+        "cpu_analysis_details": [text for place in _threaded(pipeline) if (text := _cpu_sentence(pipeline, place))],
+        "queue_analysis_details": [text for place in _threaded(pipeline) if (text := _queue_sentence(pipeline, place))],
+        "bottleneck_warning": [worst[0]] if worst else [],
+        "bottleneck_suggestion": [worst[1]] if worst else [],
+    }
+    return {name: sentences for name, sentences in lines.items() if sentences}
+
+
+def _threaded(pipeline: Pipeline) -> list[int]:
+    return [place for place, name in enumerate(pipeline.names) if name not in _SINGLE_THREADED]
+
+
+def _cpu_sentence(pipeline: Pipeline, place: int) -> str:
+    if pipeline.cpu[place] > _BUSY_WORKER:
+        return _busy(pipeline, place)
+    if _idle(pipeline, place) and pipeline.workers[place] > 1:
+        return (
+            f"{pipeline.labels[place]} is using {pipeline.cpu[place]}% CPU per worker. Using num_parallel_workers="
+            f"{pipeline.workers[place]} might not bring as much benefit due to low CPU usage per worker."
+        )
+    return ""
+
+
+def _idle(pipeline: Pipeline, place: int) -> bool:
+    return pipeline.cpu[place] != _UNKNOWN and pipeline.cpu[place] < _IDLE_WORKER
+
+
+def _busy(pipeline: Pipeline, place: int) -> str:
+    return (
+        f"{pipeline.labels[place]} is using {pipeline.cpu[place]}% CPU per worker. "
+        f"Setting num_parallel_workers>{pipeline.workers[place]} might bring extra performance."
+    )
+
+
+def _queue_sentence(pipeline: Pipeline, place: int) -> str:
+    if pipeline.names[place] == "Batch":
+        return ""
+    before, use = pipeline.input_of(place), pipeline.use[place]
+    if before is None:
+        return _leaf_sentence(pipeline, place) if use != _UNKNOWN and use <= _LEAF_QUEUE_USE else ""
+    if pipeline.names[place] == _DEVICE_QUEUE:
+        return _device_sentence(pipeline, place, before) if pipeline.empty[before] > _EMPTY_DEVICE_QUEUE else ""
+    known = _UNKNOWN not in (use, pipeline.use[before])
+    return _inner_sentence(pipeline, place, before) if known and pipeline.use[before] - use > _USE_DIFFERENCE else ""
+
+
+def _leaf_sentence(pipeline: Pipeline, place: int) -> str:
+    return (
+        f"Leaf op {pipeline.labels[place]} is using {pipeline.use[place]}% of its output queue. "
+        f"Setting num_parallel_workers>{pipeline.workers[place]} might speed up I/O."
+    )
+
+
+def _device_sentence(pipeline: Pipeline, place: int, before: int) -> str:
+    empty = pipeline.empty[before]
+    return (
+        f"{pipeline.labels[place]}'s input queue is empty {empty}% of the time. This might indicate dataset "
+        f"bottlenecks. Hence host cannot keep up with the device {empty}% of the time. "
+        "Device waits whenever input queue is empty."
+    )
+
+
+def _inner_sentence(pipeline: Pipeline, place: int, before: int) -> str:
+    label, child = pipeline.labels[place], pipeline.labels[before]
+    return (
+        f"{label}'s input queue usage={pipeline.use[before]}% is greater than output queue usage={pipeline.use[place]}"
+        f"%. This indicates child op {child} might be producing faster than its parent {label} can consume. "
+        "If this op has low CPU utilization, try increasing prefetch_size or increasing num_workers."
+    )
+
+
+def _worst(pipeline: Pipeline) -> tuple[str, str] | None:
+    """Return the operation nearest to the batches that holds up the others, and what to do; None where none does."""
+    for place in _threaded(pipeline):
+        if pipeline.names[place] == _DEVICE_QUEUE:
+            continue
+        if pipeline.cpu[place] > _BUSY_WORKER:
+            return pipeline.labels[place], _busy(pipeline, place)
+        if _idle(pipeline, place) and _abnormal(pipeline, place):
+            return pipeline.labels[place], (
+                f"{pipeline.labels[place]} has low CPU utilization per worker of {pipeline.cpu[place]}% and abnormal "
+                "queue usage. Try increasing prefetch_size."
+            )
+    return None
+
+
+def _abnormal(pipeline: Pipeline, place: int) -> bool:
+    before = pipeline.input_of(place)
+    if before is None:
+        return False
+    use = pipeline.use[before]
+    return use < _LOW_QUEUE_USE or pipeline.use[place] - use > _USE_DIFFERENCE
