@@ -1,12 +1,17 @@
-"""A run in a format of other tools: timelines, SQLite, CSV, JSON."""
+"""A run in a format of other tools: timelines, SQLite, CSV, JSON, or the directories of an Ascend profiler."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.run import Run
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,29 +20,54 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "export", help="write a run as a timeline, a database or tables", description=__doc__
     )
     parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "--to",
-        required=True,
         metavar="FORMAT",
         help="pftrace (ui.perfetto.dev), trace (Chrome JSON), db (SQLite), csv, json, or all; several with commas",
     )
-    parser.add_argument("-o", "--output", type=Path, help="directory for the files (default: results/ of each rank)")
+    what.add_argument(
+        "--layout",
+        metavar="LAYOUT",
+        help="ascend: a directory a rank as MindSpore's and torch_npu's profilers make it, for msprof-analyze and "
+        "MindStudio Insight (ascend_ms, ascend_pt: one of the two whatever the run)",
+    )
+    parser.add_argument("--type", default="text", help="files of the layout: text, db, or text,db (default: text)")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="directory for the files (default: results/ of each rank, RUN/ascend)"
+    )
     parser.add_argument("--pretty", action="store_true", help="indent JSON files")
     options.add_steps(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Write the files and print their paths, one a line, on standard output."""
-    from stepscope.cli.files import write
+    """Write the files and print their paths (of a layout, the directories), one a line, on standard output."""
     from stepscope.run import Run
 
     with options.reading_progress(quiet=False) as progress:
         run = Run(arguments.run, steps=arguments.steps, progress=progress)
-        for rank in run.ranks:
-            directory = arguments.output
-            if directory is not None and len(run.ranks) > 1:
-                directory /= rank.directory.path.name
-            for path in write(rank, arguments.to, pretty=arguments.pretty, directory=directory):
-                sys.stdout.write(f"{path}\n")
+        for path in _layout(run, arguments) if arguments.layout else _formats(run, arguments):
+            sys.stdout.write(f"{path}\n")
     return 0
+
+
+def _formats(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
+    from stepscope.cli.files import write
+
+    for rank in run.ranks:
+        directory = arguments.output
+        if directory is not None and len(run.ranks) > 1:
+            directory /= rank.directory.path.name
+        yield from write(rank, arguments.to, pretty=arguments.pretty, directory=directory)
+
+
+def _layout(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
+    """Write the ranks side by side, where tools look for all of them."""
+    from stepscope.report import registry
+    from stepscope.report.protocol import Source
+
+    layout = registry.layout(arguments.layout, arguments.type)
+    directory = arguments.output or run.ranks[0].directory.path.parent / layout.name
+    for rank in run.ranks:
+        yield from layout.write(Source(rank.tables, rank.results, rank.manifest), directory)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.errors import UsageError
+from stepscope.report.ascend import Ascend
+from stepscope.report.ascend_variant import MINDSPORE, PYTORCH
 from stepscope.report.chrome import TraceView
 from stepscope.report.database import Database
 from stepscope.report.documents import Json
@@ -14,6 +16,13 @@ from stepscope.report.tabular import Csv
 
 #: Every format, in the order they are written.
 FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database(), TraceView(), Pftrace())}
+
+#: Layouts of other tools by name; a layout makes a directory a rank.
+LAYOUTS: dict[str, Ascend] = {
+    "ascend": Ascend(),
+    "ascend_ms": Ascend(variant=MINDSPORE),
+    "ascend_pt": Ascend(variant=PYTORCH),
+}
 
 
 def select(names: str, *, pretty: bool = False) -> list[Format]:
@@ -33,3 +42,23 @@ def select(names: str, *, pretty: bool = False) -> list[Format]:
         raise UsageError(message, f"Known formats: {', '.join(FORMATS)}, all, none.")
     chosen = [output for name, output in FORMATS.items() if name in wanted or "all" in wanted]
     return [replace(output, pretty=pretty) if isinstance(output, Json) else output for output in chosen]
+
+
+def layout(name: str, types: str = "text") -> Ascend:
+    """Return the layout named.
+
+    Args:
+        name: A name of :data:`LAYOUTS`.
+        types: Sorts of files, with commas between them: ``text``, ``db``.
+
+    Raises:
+        UsageError: The layout, or a sort of files, is unknown.
+    """
+    if name not in LAYOUTS:
+        message = f"There is no layout {name!r}."
+        raise UsageError(message, f"Known layouts: {', '.join(LAYOUTS)}.")
+    wanted = tuple(dict.fromkeys(kind.strip() for kind in types.split(",") if kind.strip()))
+    if not wanted or set(wanted) - {"text", "db"}:
+        message = f"Layout {name} has no files of type {types!r}."
+        raise UsageError(message, "Known types: text, db, or both with a comma.")
+    return replace(LAYOUTS[name], types=wanted)

@@ -1,0 +1,263 @@
+"""Communication under Ascend's names, and the two communication files in the form that Ascend's tools can add up.
+
+Those tools add numbers without looking: they stop at ``null``, at links to an unknown rank, and at ranks that name one
+operation differently. So here every number is there, and ``docs/definitions.md`` says what stands for the unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.analyse.communication import LINKS, MEGABYTE, Operation, operations
+from stepscope.trace.tables import Tables
+
+#: Operation as sources call it, without its underscores → as HCCL calls it. Others keep their name.
+_OPERATIONS: dict[str, str] = {
+    "allreduce": "allReduce",
+    "allgather": "allGather",
+    "reducescatter": "reduceScatter",
+    "alltoall": "alltoAll",
+    "isend": "send",
+    "recv": "receive",
+    "irecv": "receive",
+}
+#: What PyTorch hangs on the name of an operation to tell its overloads apart.
+_OVERLOAD = re.compile(r"(_base|_coalesced|_into|_tensor|_single|_list)+_?$")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One communication operation of this rank as Ascend's files name it.
+
+    Attributes:
+        operation: The operation, times in ns.
+        name: ``hcom_allReduce__271_0_1``: operation, last digits of the group, place in the group.
+        type: ``hcom_allReduce_``.
+        group: Key of the group: a number made of its name.
+        rank: Place of this rank in the group.
+    """
+
+    operation: Operation
+    name: str
+    type: str
+    group: str
+    rank: int
+
+    @property
+    def end(self) -> int:
+        """End in ns."""
+        return self.operation.start + self.operation.elapsed
+
+
+def calls(tables: Tables) -> list[Call]:
+    """Return the communication of a rank in order of start."""
+    found = operations(tables)
+    counted = _counted_alike(found)
+    place: Counter[str] = Counter()
+    made = []
+    for one in found:
+        index = one.number if one.group in counted else place[one.group]
+        place[one.group] += 1
+        key = group_key(one.group)
+        type_ = f"hcom_{hccl_name(one.type)}_"
+        made.append(Call(one, f"{type_}_{key[-3:]}_{index}_1", type_, key, _place(one)))
+    return made
+
+
+def _counted_alike(found: Iterable[Operation]) -> set[str]:
+    """Return the groups whose operations all have a number of their own that is the same on all ranks."""
+    numbers: dict[str, list[int | None]] = defaultdict(list)
+    for one in found:
+        numbers[one.group].append(one.number)
+    return {group for group, said in numbers.items() if None not in said and len(set(said)) == len(said)}
+
+
+def _place(one: Operation) -> int:
+    """Return this rank's place in the group; its rank where the group's ranks are not known."""
+    return local(one, one.rank)
+
+
+def local(one: Operation, rank: int) -> int:
+    """Return a rank's place in the operation's group; the rank itself where the group's ranks are not known."""
+    ranks = group_ranks(one)
+    return ranks.index(rank) if rank in ranks else rank
+
+
+def group_ranks(one: Operation) -> list[int]:
+    """Return the ranks of the operation's group in order; empty where they are not known."""
+    try:
+        ranks = json.loads(one.ranks or "[]")
+    except ValueError:
+        return []
+    return sorted(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else []
+
+
+def hccl_name(operation: str) -> str:
+    """Return an operation's name as HCCL writes it: ``all_reduce`` → ``allReduce``."""
+    plain = _OVERLOAD.sub("", operation.lower().strip("_")).replace("_", "")
+    return _OPERATIONS.get(plain, re.sub(r"\W", "", plain) or "other")
+
+
+def group_key(name: str) -> str:
+    """Return the number that stands for a group's name in communication files: two polynomials of its letters."""
+    high = low = 0
+    for letter in name:
+        high = (high * 29 + ord(letter)) & 0xFFFFFFFF
+        low = (low * 131 + ord(letter)) & 0xFFFFFFFF
+    return str(high << 32 | low)
+
+
+def parallel_group_info(made: Iterable[Call]) -> dict[str, Any]:
+    """Return group → its name, this rank's place in it, and its ranks; of the groups whose ranks are known."""
+    groups: dict[str, Any] = {}
+    for call in made:
+        ranks = group_ranks(call.operation)
+        if ranks:
+            name = call.operation.group
+            groups[name] = {"group_name": name, "group_rank": call.rank, "global_ranks": ranks}
+    return groups
+
+
+def communication(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
+    """Return ``step<n>`` → ``p2p`` and ``collective`` → operation → times and bandwidths."""
+    document: dict[str, Any] = {}
+    for step, found in _by_step(made, stepless=stepless).items():
+        sorts = _sorts(found)
+        document[step] = {sort: {_label(call): _entry([call]) for call in chosen} for sort, chosen in sorts.items()}
+        total = _entry(sorts["collective"])
+        del total["Communication Time Info"]["Start Timestamp(us)"]
+        document[step]["collective"]["Total Op Info"] = total
+    return document
+
+
+def communication_matrix(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
+    """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<place>@<group>`` → link → size, time, bandwidth.
+
+    A link joins places in the group. That of a collective, which the source does not tell, is the rank's own.
+    """
+    return {
+        step: {sort: _matrix(chosen) for sort, chosen in _sorts(found).items()}
+        for step, found in _by_step(made, stepless=stepless).items()
+    }
+
+
+def _label(call: Call) -> str:
+    return f"{call.name}@{call.group}"
+
+
+def _by_step(made: Iterable[Call], *, stepless: bool) -> dict[str, list[Call]]:
+    """Return the calls of each step; those outside every step stand under ``step-1``."""
+    found: dict[str, list[Call]] = defaultdict(list)
+    for call in made:
+        found["step0" if stepless else f"step{call.operation.step}"].append(call)
+    return found
+
+
+def _sorts(found: Iterable[Call]) -> dict[str, list[Call]]:
+    sorts: dict[str, list[Call]] = {"p2p": [], "collective": []}
+    for call in found:
+        sorts["p2p" if call.operation.point_to_point else "collective"].append(call)
+    return sorts
+
+
+def times(found: list[Call]) -> dict[str, float]:
+    """Return the times of operations in ms; where the source does not tell transit and wait, all is transit."""
+    elapsed = sum(call.operation.elapsed for call in found)
+    transit = sum(call.operation.moving for call in found)
+    wait = sum(call.operation.wait or 0 for call in found)
+    synchronisation = sum(call.operation.synchronisation or 0 for call in found)
+    return {
+        "Start Timestamp(us)": min((call.operation.start for call in found), default=0) / 1000,
+        "Elapse Time(ms)": elapsed / 1e6,
+        "Transit Time(ms)": transit / 1e6,
+        "Wait Time(ms)": wait / 1e6,
+        "Synchronization Time(ms)": synchronisation / 1e6,
+        "Idle Time(ms)": (elapsed - transit - wait) / 1e6,
+        "Wait Time Ratio": _ratio(wait, wait + transit),
+        "Synchronization Time Ratio": _ratio(synchronisation, synchronisation + transit),
+    }
+
+
+def bandwidths(found: list[Call]) -> dict[str, dict[str, Any]]:
+    """Return transport → size (10^6 bytes), time (ms), bandwidth and the distribution of sizes."""
+    transports = [*LINKS, *sorted({call.operation.transport for call in found} - set(LINKS))]
+    return {name: _bandwidth([one for one in found if one.operation.transport == name]) for name in transports}
+
+
+def _entry(found: list[Call]) -> dict[str, Any]:
+    return {"Communication Time Info": times(found), "Communication Bandwidth Info": bandwidths(found)}
+
+
+def _bandwidth(found: list[Call]) -> dict[str, Any]:
+    sizes: dict[str, list[float]] = {}
+    for call in found:
+        if call.operation.size is not None:
+            entry = sizes.setdefault(str(call.operation.size / MEGABYTE), [0, 0.0])
+            entry[0] += 1
+            entry[1] += call.operation.moving / 1e6
+    return {**_moved(found), "Large Packet Ratio": 0, "Size Distribution": sizes}
+
+
+def _moved(found: list[Call]) -> dict[str, Any]:
+    known = [call.operation for call in found if call.operation.size is not None]
+    size, moving = sum(one.size or 0 for one in known), sum(one.moving for one in known)
+    return {
+        "Transit Size(MB)": size / MEGABYTE,
+        "Transit Time(ms)": sum(call.operation.moving for call in found) / 1e6,
+        "Bandwidth(GB/s)": _ratio(size, moving),
+    }
+
+
+def _matrix(found: list[Call]) -> dict[str, Any]:
+    links: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
+    for call in found:
+        links[matrix_type(call), call.group, link(call)].append(call)
+    document: dict[str, Any] = defaultdict(dict)
+    for (type_, group, joined), members in links.items():
+        ordered = sorted(members, key=lambda call: -_speed(call.operation))
+        for place, call in _places(ordered).items():
+            document[f"{type_}-{place}@{group}"][joined] = {**_link([call]), "Op Name": call.name}
+            _own_link(document[f"{type_}-{place}@{group}"], call)
+        document[f"{type_}-total@{group}"][joined] = _link(ordered)
+    return dict(document)
+
+
+def matrix_type(call: Call) -> str:
+    """Return the operation's name in the matrix: ``allreduce``."""
+    return call.type.removeprefix("hcom_").rstrip("_").lower()
+
+
+def link(call: Call) -> str:
+    """Return the link that an operation used, as places in its group: ``source-destination``."""
+    one = call.operation
+    source = call.rank if one.source is None else local(one, one.source)
+    return f"{source}-{call.rank if one.destination is None else local(one, one.destination)}"
+
+
+def _link(found: list[Call]) -> dict[str, Any]:
+    return {"Transport Type": found[0].operation.transport, **_moved(found)}
+
+
+def _own_link(cells: dict[str, Any], call: Call) -> None:
+    """Add an empty link of this rank to itself, by which tools find out which rank a place in the group is."""
+    nothing = {"Transport Type": "LOCAL", "Transit Size(MB)": 0, "Transit Time(ms)": 0, "Bandwidth(GB/s)": 0}
+    cells.setdefault(f"{call.rank}-{call.rank}", {**nothing, "Op Name": call.name})
+
+
+def _speed(one: Operation) -> float:
+    return (one.size or 0) / one.moving if one.moving else 0.0
+
+
+def _places(ordered: list[Call]) -> dict[str, Call]:
+    """Return the operations that the matrix names, of a list ordered by falling bandwidth."""
+    places = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
+    return places | {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0

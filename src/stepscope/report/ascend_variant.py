@@ -1,0 +1,81 @@
+"""The two variants of Ascend's layout: what MindSpore's profiler writes, and what torch_npu's does.
+
+They have the same files and differ in names, a few columns and units. Tools tell them apart by the directory's ending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one of the two writers does its own way.
+
+    Attributes:
+        ending: Ending of a rank's directory.
+        component: What memory of the framework's allocator is called.
+        megabyte: Bytes of an MB in memory files. MindSpore divides by 1024 and by 1000.
+        step: Column of the step in ``kernel_details.csv``.
+        blocks: Columns of the block counts in ``kernel_details.csv``.
+        device_columns: Whether statistics begin with the device (and the model).
+        stack_columns: Whether ``operator_details.csv`` has call stacks and times besides names and shapes.
+        stream_pointer: Whether ``memory_record.csv`` has the column Stream Ptr.
+        missing: Cell of ``operator_memory.csv`` for what is not known.
+        launch: Name of an arrow from an operator to its kernel.
+        text_durations: Whether ``trace_view.json`` has durations as text.
+        processes: Whether operators, scopes and the rest of the host lie in processes of their own with fixed numbers.
+        profiler_database: File of events, with the rank.
+        analysis_database: File of steps and communication.
+    """
+
+    ending: str
+    component: str
+    megabyte: int
+    step: str
+    blocks: tuple[str, str]
+    device_columns: bool
+    stack_columns: bool
+    stream_pointer: bool
+    missing: str | None
+    launch: str
+    text_durations: bool
+    processes: bool
+    profiler_database: str
+    analysis_database: str
+
+
+MINDSPORE = Variant(
+    ending="ascend_ms",
+    component="MindSpore",
+    megabyte=1024 * 1000,
+    step="Step ID",
+    blocks=("Block Num", "Mix Block Num"),
+    device_columns=True,
+    stack_columns=False,
+    stream_pointer=False,
+    missing="N/A",
+    launch="mindspore_to_npu",
+    text_durations=True,
+    processes=True,
+    profiler_database="ascend_mindspore_profiler_{rank}.db",
+    analysis_database="communication_analyzer.db",
+)
+PYTORCH = Variant(
+    ending="ascend_pt",
+    component="PTA",
+    megabyte=MEBIBYTE,
+    step="Step Id",
+    blocks=("Block Dim", "Mix Block Dim"),
+    device_columns=False,
+    stack_columns=True,
+    stream_pointer=True,
+    missing=None,
+    launch="torch_to_npu",
+    text_durations=False,
+    processes=False,
+    profiler_database="ascend_pytorch_profiler_{rank}.db",
+    analysis_database="analysis.db",
+)
