@@ -21,6 +21,8 @@ from stepscope.collect.options import DEFAULT_OUTPUT, Options
 from stepscope.collect.profile import absolute
 from stepscope.collect.ranks import find_place
 from stepscope.collect.recorded import Recorded
+from stepscope.collect.session import sessions_begun
+from stepscope.collect.stand_in import PACKAGES, StandIn
 from stepscope.collect.window import Settings
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
@@ -64,6 +66,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         text = f"record {what} ({'on' if on else 'off'})"
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     parser.add_argument("--all", action="store_true", help="record all of these")
+    parser.add_argument(
+        "--as",
+        dest="stand_in",
+        choices=sorted(PACKAGES),
+        metavar="NAME",
+        help=f"the script's own profiler calls record with stepscope, and decide what is recorded: {', '.join(PACKAGES)}",
+    )
     parser.add_argument("--later", action="store_true", help="do not compute the results now: `stepscope report` will")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module")
@@ -85,14 +94,18 @@ def execute(arguments: argparse.Namespace) -> int:
     atexit.register(ending.finish)
     options = _options(arguments)
     selection = _selection(arguments)
-    ending.automatic = Automatic(
-        lambda describe: Settings(options, output, target.name, selection.describe(), describe), selection
-    )
-    ending.automatic.install()
+    if arguments.stand_in is not None:
+        ending.stand_in = StandIn(arguments.stand_in, ending.stand_in_failed)
+        ending.stand_in.install()
+    else:
+        ending.automatic = Automatic(
+            lambda describe: Settings(options, output, target.name, selection.describe(), describe), selection
+        )
+        ending.automatic.install()
     try:
         error = program.run(target)
     except UsageError:
-        ending.automatic = None  # there was no program
+        ending.automatic = ending.stand_in = None  # there was no program
         raise
     return 0 if error is None else ending.fail(error)
 
@@ -102,6 +115,7 @@ class _Ending:
 
     def __init__(self, *, quiet: bool, later: bool) -> None:
         self.automatic: Automatic | None = None
+        self.stand_in: StandIn | None = None
         self._later = later
         self._quiet = quiet
         self._process = os.getpid()
@@ -119,7 +133,11 @@ class _Ending:
 
     def finish(self) -> None:
         """Close the recording, compute the results, print the summary and what to type next."""
-        if self.automatic is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
+            return
+        if self.stand_in is not None:
+            self._finish_stand_in(self.stand_in)
+        if self.automatic is None:
             return
         self.automatic.end()
         speak = not self._quiet and find_place().rank == 0
@@ -128,6 +146,19 @@ class _Ending:
             _report(recorded, speak=speak, later=self._later)
         elif speak:
             _say(_nothing_recorded(self.automatic))
+
+    def stand_in_failed(self, error: Exception) -> None:
+        """Our names could not take the place of the package's."""
+        _say(f"--as: the script keeps its own profiler ({type(error).__name__}: {error}).")
+
+    def _finish_stand_in(self, stand_in: StandIn) -> None:
+        """Put the package's names back; say so where the script has not used its profiler."""
+        stand_in.remove()
+        if not sessions_begun() and not self._quiet and find_place().rank == 0:
+            _say(
+                f"Nothing was recorded: the script started no profiler of {stand_in.name}. Run it without --as, and "
+                "stepscope finds its steps itself."
+            )
 
     def die(self) -> None:
         """End by the signal, where the program ended with a KeyboardInterrupt."""

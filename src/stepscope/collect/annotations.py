@@ -11,9 +11,10 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import count
 from numbers import Real
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from stepscope.collect.values import freeze
 
@@ -134,6 +135,43 @@ def counter(name: str, value: object, unit: str = "") -> None:
     recorder.journal.counter(name, value, unit)
 
 
+def recording() -> bool:
+    """Return whether a profile records."""
+    return _recorder is not None
+
+
+def open_range(name: str, args: Mapping[str, object]) -> int:
+    """Begin a range that any thread may end, in any order; return its number, or 0 where nothing records."""
+    recorder = _recorder
+    if recorder is None:
+        return 0
+    number = next(_numbers)
+    recorder.ranges[number] = _Range(name, freeze(args), threading.get_native_id(), perf_counter_ns())
+    return number
+
+
+def close_range(number: int) -> None:
+    """End a range; one that is not open, or was open when its window closed, is left alone."""
+    end_ns = perf_counter_ns()
+    recorder = _recorder
+    ended = recorder.ranges.pop(number, None) if recorder is not None else None
+    if recorder is not None and ended is not None:
+        recorder.journal.span(ended.name, "annotation", ended.start_ns, end_ns, ended.args, ended.native)
+
+
+#: Numbers of ranges, of all threads and windows; taking one is a single step of the interpreter.
+_numbers = count(1)
+
+
+class _Range(NamedTuple):
+    """A range that is open, and the thread that began it."""
+
+    name: str
+    args: Mapping[str, object]
+    native: int
+    start_ns: int
+
+
 class _Thread:
     """A thread's native id, and the spans it has open: each with its start, outermost first."""
 
@@ -169,6 +207,7 @@ class _Recorder:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.threads: list[_Thread] = []
+        self.ranges: dict[int, _Range] = {}
         self.here = _Here(self.threads)
 
     def close_odd(self, closed: Span, end_ns: int) -> None:
@@ -197,6 +236,11 @@ class _Recorder:
                 left, start_ns = thread.open.pop()
                 self._record(left, thread, start_ns, end_ns, not_closed=True)
                 self.journal.loss("span_not_closed")
+        while self.ranges:
+            _, ended = self.ranges.popitem()
+            args = {**ended.args, "not_closed": True}
+            self.journal.span(ended.name, "annotation", ended.start_ns, end_ns, args, ended.native)
+            self.journal.loss("span_not_closed")
 
     def _record(self, closed: Span, thread: _Thread, start_ns: int, end_ns: int, **flags: object) -> None:
         args = freeze({**closed.args, **flags})

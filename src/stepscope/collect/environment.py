@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -257,8 +257,7 @@ def _hidden() -> Iterator[None]:
             os.environ[MINDSPORES] = text
 
 
-def restart(environment: Mapping[str, str] = os.environ) -> Environment | None:
-    """Do now what :func:`begin` does when Python starts, for a program that sets the variable itself."""
-    if _current is None and any(environment.get(name) for name in (OURS, MINDSPORES)):
-        begin()
+def begin_now() -> Environment | None:
+    """Do what :func:`begin` does when Python starts, for a program that sets the variable itself; return what runs."""
+    begin()
     return _current

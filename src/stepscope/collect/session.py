@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from stepscope.collect.lifecycle import END, TRANSITIONS, Operation
+from stepscope.collect.options import Options
 from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always
 from stepscope.collect.signals import TerminationGuard, interrupt_postponed
 from stepscope.collect.steps import OptimizerLog
@@ -31,6 +32,9 @@ AT_EXIT: Mapping[str, object] = {"ended_by": "the end of the program"}
 #: The session that is running in this process.
 _running: Session | None = None
 _claim_lock = threading.Lock()
+
+#: Sessions that have run in this process.
+_begun = 0
 
 #: What `add_metadata` was told, as JSON texts: goes into every window from then on.
 _metadata: dict[str, str] = {}
@@ -144,6 +148,13 @@ class Session:
         if self.running and not self.in_child:
             with self._exclusively:
                 self._step_start = time.perf_counter_ns()
+
+    def admit(self) -> None:
+        """The program has imported another framework: what records it joins the window, if there is one."""
+        if self.running and not self.in_child:
+            with self._exclusively:
+                if self._window is not None:
+                    self._window.admit()
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
         """Close the window that is open, if any, and end. A second call does nothing.
@@ -266,6 +277,17 @@ class Session:
             _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
 
 
+def sessions_begun() -> int:
+    """Return how many sessions this process has begun."""
+    return _begun
+
+
+def running_options() -> Options | None:
+    """Return what the session of this process records; None where none runs."""
+    session = _running
+    return session.settings.options if session is not None and session.running and not session.in_child else None
+
+
 def remember_metadata(key: str, text: str) -> None:
     """Keep a fact, as JSON text, for every window from now on, and record it into the one that is open."""
     _metadata[key] = text
@@ -322,7 +344,7 @@ def _claim(session: Session) -> None:
     Raises:
         LifecycleError: Another one is running and does not give way.
     """
-    global _running
+    global _running, _begun
     other = _running
     if other is not None and other.running and not other.in_child and other.give_way is not None:
         other.give_way()
@@ -332,6 +354,7 @@ def _claim(session: Session) -> None:
             message = "Another stepscope profile is running in this process."
             raise LifecycleError(message, "Stop it first; one process records one window at a time.")
         _running = session
+        _begun += 1
 
 
 def _release(session: Session) -> None:

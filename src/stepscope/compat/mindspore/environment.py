@@ -1,0 +1,32 @@
+"""``EnvProfiler``: the profiler that the environment asks for, by the name that MindSpore gives it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stepscope.collect import environment
+
+
+class EnvProfiler:
+    """What ``MS_PROFILER_OPTIONS`` asks for in this process; see ``docs/environment.md``.
+
+    The start-up hook begins the recording when MindSpore is imported, so that a program need not know of this.
+
+    Attributes:
+        NOT_SUPPORTED_PARAMS: Arguments of ``profile`` that the environment cannot give.
+        profiler: The recording; None where the environment asks for none.
+    """
+
+    NOT_SUPPORTED_PARAMS: ClassVar[list[str]] = ["schedule", "on_trace_ready"]
+    profiler: ClassVar[environment.Environment | None] = None
+
+    @classmethod
+    def init_profiler(cls) -> None:
+        """Begin what the environment asks for, unless the start-up hook has done so already."""
+        cls.profiler = environment.begin_now()
+
+    def analyse(self) -> None:
+        """Stop, and compute the results; the end of the program does so, too."""
+        asked = environment.current()
+        if asked is not None:
+            asked.finish()
