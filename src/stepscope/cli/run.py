@@ -71,7 +71,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="stand_in",
         choices=sorted(PACKAGES),
         metavar="NAME",
-        help=f"the script's own profiler calls record with stepscope, and decide what is recorded: {', '.join(PACKAGES)}",
+        help=f"record what the script's own calls of this package's profiler say ({', '.join(PACKAGES)})",
     )
     parser.add_argument("--later", action="store_true", help="do not compute the results now: `stepscope report` will")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
