@@ -5,6 +5,8 @@
     StepscopeError                 exit code 5   something in stepscope itself is wrong
     ├── UsageError                 exit code 2   the call cannot be carried out as written
     │   ├── LifecycleError         exit code 2   start, step or stop at the wrong moment
+    │   │   └── StateError         exit code 2   the same, where a documented interface promises a RuntimeError
+    │   ├── ArgumentError          exit code 2   the same, where one promises TypeError or ValueError
     │   └── OutputError            exit code 2   the output path cannot be used
     └── InputError                 exit code 4   the input cannot be read
         ├── NotATraceError         exit code 4   a file of another kind
@@ -47,6 +49,14 @@ class UsageError(StepscopeError):
 
 class LifecycleError(UsageError):
     """``start``, ``step`` or ``stop`` came at a moment when it has no meaning."""
+
+
+class StateError(LifecycleError, RuntimeError):
+    """A call at the wrong moment, of an interface whose documents promise a ``RuntimeError``."""
+
+
+class ArgumentError(UsageError, TypeError, ValueError):
+    """A wrong argument, of an interface whose documents promise a ``TypeError`` or ``ValueError``."""
 
 
 class OutputError(UsageError):

@@ -191,7 +191,7 @@ def _ordered(frames: Frames) -> Frames:
 
 
 def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
-    """Return what only the manifest knows, as name, count and source: a recording never closed, a switch, a collector."""
+    """Return what only the manifest knows, as name, count and source: collectors that failed, and the like."""
     rows = [(what, count, "session") for what, count in manifest.get("losses", {}).items() if what in CATALOGUE]
     if manifest.get("status") == "recording":
         rows.append(("ended_abruptly", 1, "process"))

@@ -24,7 +24,7 @@ def report_command(rank: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "stepscope", "report", str(rank), *arguments]
 
 
-def start_analysis(rank: Path) -> subprocess.Popen[bytes]:
+def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a session of its own.
 
     It outlives this process, uses one core, and writes what it has to say to ``analysis.log``. Somebody must wait for
@@ -36,7 +36,7 @@ def start_analysis(rank: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
     with (rank / LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            report_command(rank, "--quiet"),
+            report_command(rank, "--quiet", *arguments),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -47,6 +47,7 @@ class Settings:
         worker: First part of a run's name.
         schedule: The schedule in words, for the manifest.
         steps: How steps are found, for the manifest; asked for whenever the manifest is written.
+        notes: More for the manifest.
     """
 
     options: Options
@@ -54,6 +55,7 @@ class Settings:
     worker: str
     schedule: str
     steps: Callable[[], dict[str, Any]]
+    notes: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -104,7 +106,7 @@ class Window:
         self.started = False
         self.steps = 0
         self._losses: dict[str, int] = {}
-        self._notes: dict[str, Any] = {}
+        self._notes: dict[str, Any] = dict(settings.notes)
         self._cost: dict[str, int] = {}
         self._wall: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -120,13 +122,25 @@ class Window:
     def prepare(self) -> None:
         """Let collectors do what is slow, and write the manifest, so that a killed process leaves a readable run."""
         begin = time.perf_counter_ns()
-        context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
         for part in self._parts:
-            part.ask()
-            if part.works:
-                part.attempt(part.collector.prepare, context)
+            self._prepare(part)
         self.write_manifest()
         self._cost["prepare_ns"] = time.perf_counter_ns() - begin
+
+    def admit(self) -> None:
+        """Let collectors join that can work only now: the program has imported another framework."""
+        for part in self._parts:
+            if part.unavailable is not None:
+                part.works = True
+                self._prepare(part)
+                if part.works and self.started:
+                    part.attempt(part.collector.start)
+
+    def _prepare(self, part: _Part) -> None:
+        part.ask()
+        if part.works:
+            context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
+            part.attempt(part.collector.prepare, context)
 
     def start(self, metadata: Mapping[str, str]) -> None:
         """Open the window.

@@ -1,0 +1,1 @@
+"""The documented interfaces of other profilers, thin over :mod:`stepscope.collect`."""

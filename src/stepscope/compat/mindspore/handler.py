@@ -1,0 +1,78 @@
+"""``tensorboard_trace_handler``: where runs go, and what happens when a window is ready."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_LOG = logging.getLogger("stepscope")
+
+_LONGEST_WORKER = 226
+
+#: Directory that the last handler was made with, and the first part of the names of runs; None where none said so.
+_chosen: tuple[str | None, str | None] = (None, None)
+
+
+def tensorboard_trace_handler(
+    dir_name: str | None = None,
+    worker_name: str | None = None,
+    analyse_flag: bool = True,  # noqa: FBT001, FBT002 - as documented
+    async_mode: bool = False,  # noqa: FBT001, FBT002
+) -> Callable[[Any], None]:
+    """Return a function for ``on_trace_ready`` that computes the results of a window.
+
+    As in MindSpore this decides at once where the profiles that are made from now on write, whatever their
+    ``output_path`` is.
+
+    Args:
+        dir_name: Directory of runs; None means ``./data``.
+        worker_name: First part of the names of runs; None means this machine's name. The process number follows.
+        analyse_flag: Compute results; otherwise ``stepscope report`` or ``analyse()`` does later.
+        async_mode: Go on training while a process of low priority computes them.
+    """
+    global _chosen
+    analyse_flag = _bool("analyse_flag", analyse_flag, default=True)
+    async_mode = _bool("async_mode", async_mode, default=False)
+    _chosen = (_checked("dir_name", dir_name) or "./data", _checked("worker_name", worker_name))
+
+    def handler(prof: Any) -> None:  # noqa: ANN401 - a profile, or one of MindSpore's
+        if analyse_flag:
+            prof.analyse(async_mode=async_mode)
+
+    return handler
+
+
+def output_of(given: str | None) -> Path:
+    """Return the directory of runs: the last handler's, the constructor's, the environment's, or ``./data``."""
+    directory = _chosen[0]
+    if directory is not None and given is not None:
+        _LOG.warning(
+            "Both on_trace_ready path and output_path are provided. "
+            "The on_trace_ready path takes effect. Final path is %s",
+            directory,
+        )
+    return Path(directory or given or os.environ.get("MS_DIAGNOSTIC_DATA_PATH") or "./data").expanduser()
+
+
+def worker() -> str:
+    """Return the first part of the names of runs."""
+    return f"{_chosen[1] or socket.gethostname()}_{os.getpid()}"
+
+
+def _bool(name: str, value: object, *, default: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    _LOG.warning("%s is not bool, set by default.", name)
+    return default
+
+
+def _checked(name: str, value: object) -> str | None:
+    """Return a text that can be used, or None with MindSpore's line in the log."""
+    if value is None or (isinstance(value, str) and value and (name == "dir_name" or len(value) < _LONGEST_WORKER)):
+        return value
+    _LOG.warning("Invalid parameter %s, reset it to default.", name)
+    return None

@@ -1,0 +1,125 @@
+"""``analyse``: results of what was recorded earlier, by stepscope or by MindSpore's own profiler on a CPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stepscope.compat.mindspore import results
+from stepscope.errors import StepscopeError
+from stepscope.trace.run_directory import MANIFEST, RankDirectory
+
+_LOG = logging.getLogger("stepscope")
+
+_HALF = max((os.cpu_count() or 2) // 2, 1)
+#: Folder that MindSpore's own profiler writes its raw files to.
+_FRAMEWORK = "FRAMEWORK"
+#: Folder for the run that is made of them, beside MindSpore's own results.
+_RUN = "STEPSCOPE_OUTPUT"
+
+
+def analyse(
+    profiler_path: str,
+    max_process_number: int = _HALF,
+    pretty: bool = False,  # noqa: FBT001, FBT002 - as documented
+    step_list: list[int] | None = None,
+    data_simplification: bool = True,  # noqa: FBT001, FBT002, ARG001
+) -> None:
+    """Compute the results of runs, and print their summaries on standard error.
+
+    Those of a run lie in its ``results/``. Of a directory that MindSpore's own profiler wrote (``…_ascend_ms``) a run
+    is made in ``STEPSCOPE_OUTPUT`` below it; MindSpore's files stay as they are.
+
+    Args:
+        profiler_path: A run, a directory that MindSpore's own profiler wrote on a CPU, or a directory of such.
+        max_process_number: How many are analysed at once.
+        pretty: Indent JSON files.
+        step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
+        data_simplification: Accepted; what was recorded is never removed.
+    """
+    path = Path(os.path.realpath(Path(profiler_path).expanduser()))
+    runs = list(_runs(path)) if path.is_dir() else []
+    if not runs:
+        _LOG.error(
+            "Invalid path: %s. Expected a *_ascend_ms_* directory or a parent directory of multiple *_ascend_ms_*, "
+            "or a run of stepscope or a directory of such",
+            path,
+        )
+        return
+    request = results.Request(
+        "csv,json,trace", pretty=results.checked_pretty(pretty), step_list=results.checked_steps(step_list)
+    )
+    with ThreadPoolExecutor(min(_processes(max_process_number), len(runs))) as pool:
+        for done in [pool.submit(_analyse, run, request) for run in runs]:
+            done.result()
+
+
+def _processes(number: object) -> int:
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return number
+    kind = type(number).__name__
+    _LOG.warning("Parameter 'max_process_number' should be of type int, but got %s. reset to int %d.", kind, _HALF)
+    return _HALF
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    """Yield what lies at ``path``: itself, or what lies in it."""
+    if _is_ours(path) or _is_mindspores(path):
+        yield path
+        return
+    for inner in sorted(path.iterdir()):
+        if inner.is_dir() and (_is_ours(inner) or _is_mindspores(inner)):
+            yield inner
+
+
+def _is_ours(path: Path) -> bool:
+    return (path / MANIFEST).is_file() or any(path.glob(f"rank*/{MANIFEST}"))
+
+
+def _is_mindspores(path: Path) -> bool:
+    return (path / _FRAMEWORK).is_dir()
+
+
+def _analyse(path: Path, request: results.Request) -> None:
+    """Analyse one; what goes wrong is logged, so that the others are analysed."""
+    try:
+        run = path if _is_ours(path) else _adopted(path)
+        code = results.report(run, request)
+    except (OSError, StepscopeError) as error:
+        _LOG.error("offline analysis failed: %s", error)
+        return
+    if code:
+        _LOG.error("offline analysis failed: %s: exit code %d", path, code)
+
+
+def _adopted(path: Path) -> Path:
+    """Make a run of a directory of MindSpore's own profiler, or return the one that was made of it before."""
+    directory = RankDirectory(path / _RUN / f"rank{_rank(path)}")
+    if not directory.manifest_path.exists():
+        shutil.rmtree(directory.path, ignore_errors=True)
+        directory.create()
+        shutil.copytree(path / _FRAMEWORK, directory.capture / "mindspore")
+        directory.write_manifest(
+            {
+                "status": "complete",
+                "source": "import",
+                "imported_from": str(path),
+                "format": "mindspore",
+                "rank": directory.rank,
+                "world_size": 1,
+                "host": path.name.split("_")[0],
+                "imported_ns": time.time_ns(),
+            }
+        )
+    return directory.path.parent
+
+
+def _rank(path: Path) -> int:
+    """Return the rank that the names of MindSpore's files end in."""
+    ends = (name.stem.rpartition("_")[2] for name in (path / _FRAMEWORK).glob("cpu_op_*"))
+    return next((int(end) for end in ends if end.isascii() and end.isdigit()), 0)

@@ -1,0 +1,361 @@
+"""The two classes: ``profile`` of MindSpore 2.6 and later, ``Profiler`` of every version."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from stepscope.collect.recorded import Recorded
+from stepscope.collect.window import COMPLETE
+from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
+from stepscope.compat.mindspore.facts import Facts
+from stepscope.compat.mindspore.parameters import resolve
+from stepscope.compat.mindspore.recorder import Plan, Recorder
+from stepscope.compat.mindspore.schedules import ScheduleFunction, always, is_schedule
+from stepscope.compat.mindspore.vocabulary import ProfileOption, ProfilerAction, _ExperimentalConfig
+from stepscope.errors import ArgumentError
+
+_LOG = logging.getLogger("stepscope")
+_Self = TypeVar("_Self", bound="_Handle")
+
+
+class _Handle:
+    """What both classes share. Several handles can lead to one recorder."""
+
+    _NAME: ClassVar[str] = ""
+
+    def _make(self, given: Mapping[str, Any], schedule: ScheduleFunction | None) -> None:
+        """Make the recorder, and start it where the arguments say so."""
+        values = resolve(given)
+        plan = Plan(
+            options=switches.options(values),
+            output=handler.output_of(values["output_path"] if given.get("output_path") is not None else None),
+            worker=handler.worker(),
+            formats=switches.formats(values),
+            schedule=schedule,
+            unserved=switches.unserved(values, given),
+        )
+        self._values = values
+        self._facts = Facts()
+        self._recorder = Recorder(plan)
+        self._recorder.on_ready = self._teller(values["on_trace_ready"])
+        if values["start_profile"]:
+            self._recorder.start()
+
+    def _teller(self, on_trace_ready: Callable[[Any], object] | None) -> Callable[[], object] | None:
+        """Return what tells the program's handler that a window is ready.
+
+        It holds no reference to this object, so that it is noticed when a profile is deleted while it runs. The handler
+        then gets another handle of the same recorder.
+        """
+        if on_trace_ready is None:
+            return None
+        reference, kind, parts = weakref.ref(self), type(self), dict(vars(self))
+
+        def tell() -> None:
+            profile = reference()
+            if profile is None:
+                profile = object.__new__(kind)
+                vars(profile).update(parts)
+            on_trace_ready(profile)
+
+        return tell
+
+    @property
+    def step_num(self) -> int:
+        """Number of the step that is going on, counted from 0."""
+        return self._recorder.step_number
+
+    @property
+    def current_action(self) -> ProfilerAction:
+        """What happens in this step."""
+        return self._recorder.action
+
+    @property
+    def schedule(self) -> ScheduleFunction:
+        """Step number → action."""
+        return self._recorder.plan.schedule or always
+
+    @property
+    def recorded(self) -> list[Recorded]:
+        """The windows that were recorded, in order; each is a run."""
+        return list(self._recorder.recorded)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            RuntimeError: It has started already, or was made with ``start_profile=True``; for ``Profiler`` also where
+                the data pipeline's collection has been stopped.
+        """
+        if self._recorder.running:
+            by_constructor = self._values["start_profile"]
+            situation = situations.STARTED_BY_CONSTRUCTOR if by_constructor else situations.STARTED_TWICE
+            situations.refuse(situation, self._NAME)
+            return
+        if situations.strict() and self._values["start_profile"]:
+            situations.refuse(situations.STARTED_BY_CONSTRUCTOR, self._NAME)
+        self._recorder.start()
+
+    def stop(self) -> None:
+        """Stop recording: the window that is open is closed and kept.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        if self._recorder.running:
+            self._recorder.end()
+        else:
+            situations.refuse(situations.NOT_STARTED, self._NAME)
+
+    def step(self) -> None:
+        """Say that a training step has ended.
+
+        Raises:
+            RuntimeError: There is no schedule, or the profile has not started.
+        """
+        if self._recorder.plan.schedule is None and situations.strict():
+            situations.refuse(situations.STEP_WITHOUT_SCHEDULE, self._NAME)
+        if self._recorder.running:
+            self._recorder.boundary()
+        else:
+            situations.refuse(situations.STEP_STOPPED, self._NAME)
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Record a fact, both texts, about this window and all later ones."""
+        self._facts.add(key, value, is_json=False)
+
+    def add_metadata_json(self, key: str, value: str) -> None:
+        """Record a fact that is JSON text about this window and all later ones."""
+        self._facts.add(key, value, is_json=True)
+
+    def _analyse(self, *, pretty: object, step_list: object, wait: bool) -> None:
+        request = results.Request(
+            self._recorder.plan.formats,
+            pretty=results.checked_pretty(pretty),
+            step_list=results.checked_steps(step_list),
+            wait=wait,
+            show=not self._recorder.handing_over,
+        )
+        self._recorder.analyse(request)
+
+    def __enter__(self: _Self) -> _Self:
+        if not self._recorder.running:
+            self._recorder.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self._recorder.end(COMPLETE)
+        else:
+            self._recorder.end(f"failed at step {self.step_num}", {"exception": kind.__name__})
+
+    def __del__(self) -> None:
+        recorder = vars(self).get("_recorder")  # the constructor may have failed
+        if recorder is not None:
+            recorder.abandon()
+
+
+class profile(_Handle):
+    """Records a network's training: MindSpore's ``profile``, with its arguments in its order.
+
+    ::
+
+        with profile(schedule=schedule(wait=1, warmup=1, active=2), on_trace_ready=tensorboard_trace_handler()) as prof:
+            for batch in data:
+                train(batch)
+                prof.step()
+
+    A wrong argument is replaced by its default with a line in the log; see ``docs/mindspore.md`` for what each gives.
+
+    Args:
+        activities: List of :class:`ProfilerActivity`; None means CPU and NPU.
+        with_stack: Python stacks.
+        profile_memory: Memory taken and freed.
+        data_process: The data pipeline; not together with a schedule.
+        parallel_strategy: What the model declares of its distribution.
+        start_profile: Start now.
+        hbm_ddr: Memory bandwidth of a device.
+        pcie: Traffic between host and device.
+        sync_enable: How times are taken on a GPU.
+        record_shapes: Shapes of operator inputs.
+        schedule: Step number → :class:`ProfilerAction`; None records everything between start and stop.
+        on_trace_ready: Called with this profile when a window is ready.
+        experimental_config: A ``_ExperimentalConfig``.
+    """
+
+    _NAME = "profile"
+
+    def __init__(
+        self,
+        activities: list[Any] | None = None,
+        with_stack: bool = False,  # noqa: FBT001, FBT002 - order and defaults are MindSpore's
+        profile_memory: bool = False,  # noqa: FBT001, FBT002
+        data_process: bool = False,  # noqa: FBT001, FBT002
+        parallel_strategy: bool = False,  # noqa: FBT001, FBT002
+        start_profile: bool = True,  # noqa: FBT001, FBT002
+        hbm_ddr: bool = False,  # noqa: FBT001, FBT002
+        pcie: bool = False,  # noqa: FBT001, FBT002
+        sync_enable: bool = True,  # noqa: FBT001, FBT002
+        record_shapes: bool = False,  # noqa: FBT001, FBT002
+        schedule: ScheduleFunction | None = None,
+        on_trace_ready: Callable[[Any], object] | None = None,
+        experimental_config: _ExperimentalConfig | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
+        if schedule is not None and not callable(schedule):
+            _LOG.warning("schedule is not Callable, set by default.")
+            schedule = None
+        given["schedule"] = schedule if is_schedule(schedule) else None  # any function will do as it is
+        self._make(given, schedule)
+
+    def analyse(
+        self,
+        *,
+        pretty: bool = False,
+        step_list: list[int] | None = None,
+        async_mode: bool = False,
+    ) -> None:
+        """Compute the results of the windows recorded so far, into their ``results/``.
+
+        Args:
+            pretty: Indent JSON files.
+            step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
+            async_mode: Do not wait: a process of low priority computes them.
+        """
+        self._analyse(pretty=pretty, step_list=step_list, wait=not async_mode)
+
+
+class Profiler(_Handle):
+    """Records a network's training: MindSpore's ``Profiler``, with every argument of every version.
+
+    ::
+
+        profiler = Profiler(output_path="./data")
+        train(net)
+        profiler.analyse()
+
+    Unknown arguments have no effect, wrong ones are replaced by their defaults, both with a line in the log; see
+    ``docs/mindspore.md`` for all of them.
+    """
+
+    _NAME = "Profiler"
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as documented
+        _LOG.warning(
+            "'mindspore.Profiler' will be deprecated and removed in a future version. Please use the api "
+            "'mindspore.profiler.profile' instead."
+        )
+        given = dict(kwargs)
+        if given.get("schedule") is not None and not is_schedule(given["schedule"]):
+            given["schedule"] = resolve({"schedule": given["schedule"]})["schedule"]
+        self._stepped = False
+        self._pipeline_stopped = False
+        self._make(given, given.get("schedule"))
+
+    def start(self) -> None:
+        """Begin to record; see :meth:`profile.start`."""
+        if self._pipeline_stopped and not self._recorder.running and situations.strict():
+            situations.refuse(situations.PIPELINE_STOPPED, self._NAME)
+        super().start()
+
+    def stop(self) -> None:
+        """Stop recording; with a schedule that no ``step()`` has followed, say so and go on.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        if self._recorder.plan.schedule is not None and not self._stepped:
+            _LOG.warning("The profiler has schedule. Please use step() to collect data.")
+            return
+        super().stop()
+        self._pipeline_stopped = self._values["data_process"]
+
+    def step(self) -> None:
+        """Say that a training step has ended; see :meth:`profile.step`."""
+        if self._recorder.plan.schedule is None:
+            situations.refuse(situations.STEP_WITHOUT_SCHEDULE, self._NAME)
+            return
+        super().step()
+        self._stepped = True
+
+    def analyse(
+        self,
+        offline_path: str | None = None,
+        pretty: bool = False,  # noqa: FBT001, FBT002 - as documented
+        step_list: list[int] | None = None,
+        mode: str = "sync",
+        *,
+        async_mode: bool | None = None,
+    ) -> None:
+        """Stop where it runs, and compute the results of what was recorded, into the run's ``results/``.
+
+        Args:
+            offline_path: Deprecated: directory to analyse where this profiler has recorded nothing.
+            pretty: Indent JSON files.
+            step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
+            mode: ``"sync"``, or ``"async"``: a process of low priority computes them.
+            async_mode: The same as a handler says it.
+        """
+        wait = not async_mode if async_mode is not None else results.checked_mode(mode) == "sync"
+        if self._recorder.handing_over:
+            self._analyse(pretty=pretty, step_list=step_list, wait=wait)
+            return
+        self._recorder.end()
+        if self._recorder.plan.schedule is not None:
+            _LOG.warning("The profiler has schedule. Please use 'on_trace_ready' to analyse data.")
+            return
+        if offline_path:
+            _LOG.warning(
+                "The parameter 'offline_path' for Profiler.analyse() is deprecated, please use "
+                "Profiler.offline_analyse() instead."
+            )
+            if not self._recorder.recorded:
+                offline.analyse(offline_path, pretty=pretty, step_list=step_list)
+                return
+        self._analyse(pretty=pretty, step_list=step_list, wait=wait)
+
+    @classmethod
+    def offline_analyse(
+        cls,
+        path: str,
+        pretty: bool = False,  # noqa: FBT001, FBT002 - as documented
+        step_list: list[int] | None = None,
+        data_simplification: bool = True,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Compute results of what was recorded earlier; see :func:`stepscope.compat.mindspore.analyse`."""
+        offline.analyse(path, pretty=pretty, step_list=step_list, data_simplification=data_simplification)
+
+    def op_analyse(self, op_name: str | list[str], device_id: int | None = None) -> str | None:
+        """Return how often operators ran and how long they took, as JSON text.
+
+        Args:
+            op_name: Type of an operator, such as ``"MatMul"``, or several.
+            device_id: What to say as ``device_id``; None means that of the environment, or 0.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            RuntimeError: Nothing was recorded yet, or an operator is not in it.
+        """
+        return operators.op_analyse(self._recorder, op_name, device_id)
+
+    @staticmethod
+    def profile(network: Any, profile_option: ProfileOption | None = None) -> dict[str, int]:  # noqa: ANN401, ARG004
+        """Return the number of trainable parameters of a network, by the name of the only option there ever was.
+
+        Args:
+            network: A ``mindspore.nn.Cell``.
+            profile_option: Deprecated.
+
+        Raises:
+            ValueError: ``network`` is no cell.
+        """
+        if not callable(getattr(network, "trainable_params", None)):
+            message = f"Profiling: The network should be an object of nn.Cell, not {type(network).__name__}."
+            raise ArgumentError(message, "Write Profiler.profile(network, ProfileOption.trainable_parameters).")
+        return {"trainable_parameters": len(network.trainable_params())}

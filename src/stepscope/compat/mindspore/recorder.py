@@ -1,0 +1,253 @@
+"""What stands behind a profile: its session, its steps, and the windows that it has recorded.
+
+One process records one window at a time. A second profile that starts meanwhile shares the window of the first: what is
+recorded then belongs to both. When the first stops, the second goes on with a window of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.collect import schedule as collecting
+from stepscope.collect.options import Options
+from stepscope.collect.profile import absolute
+from stepscope.collect.recorded import Recorded
+from stepscope.collect.session import AT_EXIT, Session
+from stepscope.collect.steps import OptimizerLog
+from stepscope.collect.window import COMPLETE, Settings, Window, one_line
+from stepscope.compat.mindspore import results
+from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS, ScheduleFunction, Transition, always, ask
+from stepscope.compat.mindspore.situations import strict
+from stepscope.compat.mindspore.vocabulary import ProfilerAction
+from stepscope.errors import StepscopeError
+
+_LOG = logging.getLogger("stepscope")
+
+_NO_NOTES: Mapping[str, object] = {}
+_NOTHING = Transition()
+
+#: The recorder whose session runs in this process.
+_leader: Recorder | None = None
+#: Recorders whose profile was deleted while it ran. A finalizer may run at any moment, so it only leaves a note.
+_abandoned: deque[Recorder] = deque()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a profile was made with.
+
+    Attributes:
+        options: What collectors record.
+        output: Directory of runs.
+        worker: First part of a run's name.
+        formats: Formats of results, with commas between them.
+        schedule: Step number → action; None records everything between start and stop.
+        unserved: Switches that this device cannot serve, and why.
+    """
+
+    options: Options
+    output: Path
+    worker: str
+    formats: str
+    schedule: ScheduleFunction | None = None
+    unserved: Mapping[str, str] = field(default_factory=dict)
+
+
+class Recorder:
+    """One profile's recording; it may start and stop any number of times, and goes on counting steps.
+
+    Args:
+        plan: What the profile was made with.
+
+    Attributes:
+        on_ready: Called when the documents say that a window is ready; None where nobody wants to know.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.on_ready: Callable[[], object] | None = None
+        self.step_number = 0
+        self.recorded: list[Recorded] = []
+        self.running = False
+        self.handing_over = False
+        self._schedule = plan.schedule or always
+        self.action = ask(self._schedule, 0)
+        self._transition = _NOTHING
+        self._session: Session | None = None
+        self._leader: Recorder | None = None
+        self._followers: list[Recorder] = []
+        #: Those whose time lies in the open window.
+        self._sharers: list[Recorder] = []
+        self._analysed = 0
+
+    def start(self) -> None:
+        """Begin with the step whose turn it is. What goes wrong is logged; training goes on."""
+        end_abandoned()
+        self.running = True
+        leader = _running_leader()
+        if leader is None:
+            self._lead()
+        else:
+            self._follow(leader)
+
+    def boundary(self) -> None:
+        """A step has ended, and the next one begins."""
+        if self._session is None:
+            self._count_alone()
+            return
+        self._session.boundary()
+        self.step_number = self._session.number
+        if not self._session.running:  # the schedule has failed
+            self._hand_on()
+
+    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
+        """Close the window that is open. A second call does nothing."""
+        if not self.running:
+            return
+        self.running = False
+        if self._leader is not None:
+            self._leader._followers.remove(self)
+            self._leader = None
+        elif self._session is not None and not self._session.in_child:
+            self._note(self.action, None)
+            self._session.end(status, notes)
+            self._hand_on()
+
+    def abandon(self) -> None:
+        """The profile was deleted: end when that is safe. Called by finalizers."""
+        if self.running:
+            _abandoned.append(self)
+
+    def analyse(self, request: results.Request) -> None:
+        """Compute the results of the windows that have none yet; of the last one, where all have."""
+        if not self.recorded:
+            why = "its window is still open in another profile" if self._shares() else "nothing was recorded"
+            _LOG.warning("stepscope: analyse() has nothing to analyse: %s.", why)
+            return
+        first = min(self._analysed, len(self.recorded) - 1)
+        self._analysed = len(self.recorded)
+        for recorded in self.recorded[first:]:
+            results.write(recorded, request)
+
+    def _lead(self) -> None:
+        """Open a session of one's own."""
+        global _leader
+        log = OptimizerLog() if self.plan.schedule is None else None
+        schedule = collecting.always if self.plan.schedule is None else self._act
+        try:
+            self._session = Session(self._settings(log), schedule, source="declared", on_saved=self._saved, log=log)
+            _leader = self
+            self._session.begin(self.step_number)
+        except Exception as error:  # noqa: BLE001 - law 1: an output that cannot be written does not end training
+            self._session = _leader = None
+            text = str(error) if isinstance(error, StepscopeError) else one_line(error)
+            _LOG.error("stepscope: nothing is recorded: %s", text)
+
+    def _follow(self, leader: Recorder) -> None:
+        """Share the window of a profile that records already."""
+        self._leader = leader
+        leader._followers.append(self)
+        leader._sharers.append(self)
+        _LOG.warning(
+            "stepscope: another profile records already; this one shares its window, its steps and its switches until "
+            "that one stops."
+        )
+
+    def _hand_on(self) -> None:
+        """The session has ended: the first profile that shared its window goes on, and the others share that one's."""
+        global _leader
+        self._session = _leader = None
+        followers, self._followers = self._followers, []
+        for follower in followers:
+            follower._leader = None
+            follower.start()
+
+    def _shares(self) -> bool:
+        leader = _running_leader()
+        return leader is not None and self in leader._sharers
+
+    def _settings(self, log: OptimizerLog | None) -> Settings:
+        schedule, unserved = self.plan.schedule, self.plan.unserved
+        return Settings(
+            self.plan.options,
+            absolute(self.plan.output),
+            self.plan.worker,
+            "everything between start and stop" if schedule is None else repr(schedule),
+            lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
+            {"switches_unavailable": dict(unserved)} if unserved else {},
+        )
+
+    def _act(self, number: int) -> collecting.Action:
+        """The session asks what happens in step ``number``: note what the documents say of getting there."""
+        if number != self.step_number:  # that of the first step has been asked for
+            before, self.action = self.action, ask(self._schedule, number)
+            self.step_number = number
+            self._note(before, self.action)
+        return ACTIONS[self.action]
+
+    def _count_alone(self) -> None:
+        """A step has ended, and the session is another profile's, or could not begin."""
+        self.step_number += 1
+        try:
+            self.action = ask(self._schedule, self.step_number)
+        except Exception as error:  # noqa: BLE001 - law 1: the schedule is the program's own
+            _LOG.warning("stepscope: the schedule failed (%s); training goes on.", one_line(error))
+
+    def _note(self, before: ProfilerAction, following: ProfilerAction | None) -> None:
+        self._transition = TRANSITIONS.get((before, following), _NOTHING)
+        # Without a schedule "Incorrect schedule" is not true; MindSpore says it all the same.
+        if self._transition.warning and (self.plan.schedule is not None or not strict()):
+            _LOG.warning("%s", self._transition.warning)
+
+    def _saved(self, window: Window) -> None:
+        """A window has closed: it is everybody's who shared it."""
+        recorded = Recorded(window, "later")
+        transition, self._transition = self._transition, _NOTHING
+        sharers, self._sharers = self._sharers, list(self._followers)
+        self._receive(recorded, window, ready=transition.ready)
+        for sharer in sharers:
+            sharer._receive(recorded, window, ready=True)
+
+    def _receive(self, recorded: Recorded, window: Window, *, ready: bool) -> None:
+        self.recorded.append(recorded)
+        if not ready or self.on_ready is None:
+            return
+        self.handing_over = True
+        try:
+            self.on_ready()
+        except Exception as error:  # noqa: BLE001 - law 1: a handler must not end the training
+            window.count_loss("handler_failed", one_line(error))
+            window.write_manifest()
+            _LOG.warning("stepscope: on_trace_ready raised %s; training goes on.", one_line(error))
+        finally:
+            self.handing_over = False
+
+
+def end_abandoned() -> None:
+    """End what deleted profiles have left running."""
+    while _abandoned:
+        _abandoned.popleft().end(COMPLETE, {"ended_by": "the end of the profile object"})
+
+
+def _running_leader() -> Recorder | None:
+    """Return the recorder whose session runs in this process; None in a forked child of it."""
+    session = _leader._session if _leader is not None else None
+    return _leader if session is not None and session.running and not session.in_child else None
+
+
+# After the session's own, so that it runs before it: the handler is told.
+@atexit.register
+def _end_at_exit() -> None:
+    """Close what the program has left open."""
+    end_abandoned()
+    while (leader := _running_leader()) is not None:
+        _LOG.warning("profile is stopped at the end of the program.")
+        followers, leader._followers = leader._followers, []
+        for follower in followers:
+            follower._leader, follower.running = None, False
+        leader.end(COMPLETE, AT_EXIT)

@@ -1,0 +1,140 @@
+"""From a recorded window to its results: ``stepscope report`` in a process of its own, waited for or not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.collect import background
+from stepscope.collect.ranks import find_place
+from stepscope.collect.recorded import Recorded
+from stepscope.errors import StepscopeError, UsageError
+
+_LOG = logging.getLogger("stepscope")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be written.
+
+    Attributes:
+        formats: Formats, with commas between them.
+        pretty: Indent JSON files.
+        step_list: Steps to keep, counted from 1 over those that were recorded; None keeps all.
+        wait: Come back when the results are there.
+        show: Print the summary on standard error.
+    """
+
+    formats: str
+    pretty: bool = False
+    step_list: tuple[int, ...] | None = None
+    wait: bool = True
+    show: bool = True
+
+
+def checked_steps(step_list: object) -> tuple[int, ...] | None:
+    """Return consecutive step numbers in order, or None with MindSpore's line in the log."""
+    if not step_list:
+        return None
+    text = None
+    if not isinstance(step_list, list):
+        text = f"must be a list, but got type {type(step_list)}, step_list reset to None."
+        _LOG.error("For profiler, the parameter step_list %s", text)
+        return None
+    if not all(isinstance(step, int) for step in step_list):
+        text = "must be integers, step_list reset to None."
+    elif max(step_list) - min(step_list) != len(step_list) - 1:
+        text = "must be continuous integers, step_list reset to None."
+    if text is not None:
+        _LOG.error("For profiler, the elements of the parameter step_list %s", text)
+        return None
+    return tuple(sorted(step_list))
+
+
+def checked_pretty(pretty: object) -> bool:
+    """Return ``pretty``, or False with MindSpore's line in the log."""
+    if isinstance(pretty, bool):
+        return pretty
+    _LOG.warning("For profiler, the parameter pretty must be bool, but got %s, reset to False.", type(pretty))
+    return False
+
+
+def checked_mode(mode: object) -> str:
+    """Return ``sync`` or ``async``; anything else is ``sync`` with MindSpore's line in the log."""
+    if not isinstance(mode, str):
+        text = f"must be str, but got {type(mode)}, reset to sync."
+    elif mode not in ("sync", "async"):
+        text = f"must be one of ['sync', 'async'], but got {mode}, reset to sync."
+    else:
+        return mode
+    _LOG.warning("For Profiler.analyse(), the parameter mode %s", text)
+    return "sync"
+
+
+def write(recorded: Recorded, request: Request) -> None:
+    """Write the results of a window into its ``results/``. What cannot be done is logged, not raised."""
+    recorded.wait()
+    rank = recorded.rank_path
+    try:
+        if request.wait:
+            if report(rank, request):
+                _warn(rank, "see above")
+            else:
+                _say_where(rank, request)
+        else:
+            process = background.start_analysis(rank, *_arguments(rank, request))
+            threading.Thread(target=process.wait, name="stepscope-analysis", daemon=True).start()
+    except (OSError, RuntimeError, StepscopeError) as error:  # RuntimeError: no threads at the interpreter's end
+        _warn(rank, str(error))
+
+
+def report(run: Path, request: Request) -> int:
+    """Write the results of a run, or of one rank of it, and wait; the first rank of a job shows the summary.
+
+    Returns:
+        Exit code of ``stepscope report``.
+
+    Raises:
+        OSError: The process cannot be started.
+        StepscopeError: The steps asked for are not there.
+    """
+    show = request.show and find_place().rank == 0
+    return background.run_report(run, *([] if show else ["--quiet"]), *_arguments(run, request))
+
+
+def _arguments(run: Path, request: Request) -> list[str]:
+    arguments = ["--format", request.formats]
+    if request.pretty:
+        arguments.append("--pretty")
+    if request.step_list is not None:
+        arguments += ["--steps", _step_range(run, request.step_list)]
+    return arguments
+
+
+def _step_range(run: Path, step_list: tuple[int, ...]) -> str:
+    """Return the numbers of the steps that were recorded first, second, …, as ``stepscope report`` takes them.
+
+    Raises:
+        UsageError: The run has not so many steps.
+    """
+    opened = importlib.import_module("stepscope.run").Run(run)
+    numbers = sorted(opened.ranks[0].tables["steps"].select("number").collect()["number"].to_list())
+    if not 1 <= step_list[0] <= step_list[-1] <= len(numbers):
+        message = f"step_list={list(step_list)}, but {run} holds {len(numbers)} steps."
+        raise UsageError(message, "Count them from 1: the first step that was recorded.")
+    return f"{numbers[step_list[0] - 1]}:{numbers[step_list[-1] - 1]}"
+
+
+def _say_where(rank: Path, request: Request) -> None:
+    if not request.show and find_place().rank == 0:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
+            sys.stderr.write(f"stepscope: results in {rank / 'results'}\n")
+
+
+def _warn(rank: Path, why: str) -> None:
+    _LOG.warning("stepscope: the results of %s were not computed: %s", rank, why)

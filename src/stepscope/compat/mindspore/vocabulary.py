@@ -1,0 +1,123 @@
+"""The words of MindSpore's profiler: its enumerations, with the names and values of MindSpore 2.10, and its config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from stepscope.collect import switches
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+class ProfilerActivity(Enum):
+    """Whose work is recorded."""
+
+    CPU = "CPU"
+    NPU = "NPU"
+    GPU = "GPU"
+
+
+class ProfilerLevel(Enum):
+    """How much is recorded of an NPU."""
+
+    LevelNone = "LevelNone"
+    Level0 = "Level0"
+    Level1 = "Level1"
+    Level2 = "Level2"
+
+
+class AicoreMetrics(Enum):
+    """Which counters of an NPU's AI Cores are recorded."""
+
+    PipeUtilization = "PipeUtilization"
+    ArithmeticUtilization = "ArithmeticUtilization"
+    Memory = "Memory"
+    MemoryL0 = "MemoryL0"
+    ResourceConflictRatio = "ResourceConflictRatio"
+    MemoryUB = "MemoryUB"
+    L2Cache = "L2Cache"
+    MemoryAccess = "MemoryAccess"
+    AiCoreNone = "None"
+
+
+#: `Profiler(aicore_metrics=…)` of MindSpore 1.x to 2.5; the JSON file of DynamicProfilerMonitor has other numbers.
+LEGACY_METRICS: dict[int, AicoreMetrics] = {
+    number: AicoreMetrics(name) for number, name in switches.LEGACY_METRICS.items()
+}
+
+
+class ExportType(Enum):
+    """As what results are written."""
+
+    Text = "text"
+    Db = "db"
+
+
+class HostSystem(Enum):
+    """What is sampled of the host."""
+
+    CPU = "cpu"
+    MEM = "mem"
+    DISK = "disk"
+    NETWORK = "network"
+    OSRT = "osrt"
+
+
+class ProfilerAction(Enum):
+    """What happens in a step."""
+
+    NONE = 0
+    WARM_UP = 1
+    RECORD = 2
+    RECORD_AND_SAVE = 3
+
+    @staticmethod
+    def get_by_value(value: int) -> ProfilerAction | None:
+        """Return the member of a value, or None."""
+        return next((action for action in ProfilerAction if action.value == value), None)
+
+
+class ProfileOption(Enum):
+    """What ``Profiler.profile`` tells of a network (MindSpore 1.x)."""
+
+    trainable_parameters = 0
+
+
+@dataclass
+class _ExperimentalConfig:
+    """What may change between versions; nothing is checked here, as in MindSpore.
+
+    Attributes:
+        profiler_level: How much of an NPU.
+        aic_metrics: Which counters of its AI Cores.
+        l2_cache: Its L2 cache.
+        mstx: Marks and ranges of ``mstx``.
+        data_simplification: Accepted; captures are kept, because every result can be made of them again.
+        export_type: As what results are written; None means text.
+        mstx_domain_include: Domains of ``mstx`` that are recorded; empty means all.
+        mstx_domain_exclude: Domains of ``mstx`` that are not recorded.
+        sys_io: Traffic of network adapters.
+        sys_interconnection: Traffic between devices.
+        host_sys: What is sampled of the host.
+    """
+
+    profiler_level: Any = ProfilerLevel.Level0
+    aic_metrics: Any = AicoreMetrics.AiCoreNone
+    l2_cache: Any = False
+    mstx: Any = False
+    data_simplification: Any = True
+    export_type: Any = None
+    mstx_domain_include: Any = None
+    mstx_domain_exclude: Any = None
+    sys_io: Any = False
+    sys_interconnection: Any = False
+    host_sys: Any = None
+
+
+def ours(value: object, kind: type[_Member]) -> object:
+    """Return our member for a member of MindSpore's own enumeration of the same name; anything else as it is."""
+    if isinstance(value, Enum) and not isinstance(value, kind) and type(value).__name__ == kind.__name__:
+        return kind.__members__.get(value.name, value)
+    return value

@@ -1,0 +1,31 @@
+"""Profiles of MindSpore's interface that record without MindSpore: the journal is all there is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepscope.compat.mindspore import handler, parameters, recorder, switches
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Give each test a directory, nothing said yet, and no profile left running."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STEPSCOPE_MINDSPORE_STRICT", raising=False)
+    monkeypatch.setattr(handler, "_chosen", (None, None))
+    monkeypatch.setattr(parameters, "_said", set())
+    monkeypatch.setattr(switches, "_said", set())
+    caplog.set_level(logging.INFO, "stepscope")
+    yield
+    while (leader := recorder._running_leader()) is not None:
+        leader.end()
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exceptions of the documents are log lines, as in MindSpore 2.10."""
+    monkeypatch.setenv("STEPSCOPE_MINDSPORE_STRICT", "0")
