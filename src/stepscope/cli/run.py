@@ -87,7 +87,8 @@ def execute(arguments: argparse.Namespace) -> int:
     target.check()
     program.keep_standard_streams()
     output = absolute(arguments.output)
-    check_writable(output)
+    if arguments.stand_in is None:
+        check_writable(output)
     ending = _Ending(quiet=arguments.quiet, later=arguments.later)
     # Python runs these in reverse: after the program's threads and its own atexit functions, the report; then the end.
     atexit.register(ending.die)

@@ -22,7 +22,7 @@ from stepscope.collect.ranks import find_place
 from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule
 from stepscope.collect.session import Session
-from stepscope.collect.switches import DYNAMIC, options_of, read_switches
+from stepscope.collect.switches import DYNAMIC, Reading, options_of, read_switches, unavailable
 from stepscope.collect.window import Settings, Window, one_line
 from stepscope.errors import LifecycleError, OutputError, UsageError
 
@@ -62,8 +62,8 @@ class File:
         except FileExistsError:
             return
 
-    def news(self) -> dict[str, Any] | None:
-        """Return the switches, where the file has changed since the last look; None where it has not."""
+    def news(self) -> Reading | None:
+        """Return what it says, where the file has changed since the last look; None where it has not."""
         try:
             status = self.path.stat()
         except OSError:
@@ -79,7 +79,7 @@ class File:
         self._signature = signature
         for warning in reading.warnings:
             _LOG.warning("stepscope: %s: %s.", self.path, warning)
-        return reading.values
+        return reading
 
     def _unreadable(self, signature: tuple[int, int, int], error: Exception) -> None:
         """Say so where the file stays as it is: at first it may only be half written."""
@@ -190,9 +190,9 @@ class Conductor:
         self._next_look = time.monotonic() + self._interval
         agreement = self._agreement
         if agreement is None or self._place.rank == 0:
-            values = self._file.news()
-            if values is not None:
-                self._ask(values)
+            reading = self._file.news()
+            if reading is not None:
+                self._ask(reading)
         if agreement is None:
             return
         proposal = agreement.news()
@@ -203,20 +203,23 @@ class Conductor:
             if late or agreement.refused(self._plan):
                 self._move(self._plan, late)
 
-    def _ask(self, values: dict[str, Any]) -> None:
+    def _ask(self, reading: Reading) -> None:
         """The file asks for a window, or for none any more."""
         if self._plan is not None and self._agreement is not None:
             self._agreement.refuse(self._plan)
         self._plan = None
-        start, stop = values["start_step"], values["stop_step"]
+        start, stop = reading.values["start_step"], reading.values["stop_step"]
         if start == -1 or stop == -1:
             return
         problem = self._problem(start, stop)
         if problem:
             _LOG.warning("stepscope: %s: start_step %d, stop_step %d: %s.", self._file.path, start, stop, problem)
             return
+        missing = unavailable(reading)
+        for name, reason in missing.items():
+            _LOG.warning("stepscope: %s: %s records nothing here: %s.", self._file.path, name, reason)
         self._attempts = 0
-        self._propose(Proposal(start, stop, values))
+        self._propose(Proposal(start, stop, {**reading.values, "unavailable": missing}))
 
     def _problem(self, start: int, stop: int) -> str:
         if start < 1:
@@ -286,6 +289,7 @@ class Conductor:
             program_name(),
             f"steps {plan.start} to {plan.stop}, asked for in {self._file.path}",
             lambda: {"source": "declared", "by": "the dynamic profiler"},
+            {"switches_unavailable": values["unavailable"]} if values["unavailable"] else {},
         )
         schedule = Schedule(wait=plan.start - 1, warmup=1, active=active, repeat=1)
         analyse = _analyse(values)

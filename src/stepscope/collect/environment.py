@@ -181,16 +181,20 @@ class Environment:
     def _automatic(self, reading: Reading) -> Automatic:
         from stepscope.collect.automatic import Automatic
         from stepscope.collect.profile import absolute, program_name
-        from stepscope.collect.switches import options_of
+        from stepscope.collect.switches import options_of, unavailable
         from stepscope.collect.window import Settings
 
         values = reading.values
         output = absolute(Path(values["output_path"] or DEFAULT_OUTPUTS[self.variable]))
         options = options_of(values)
         selection = self._selection(reading)
+        missing = unavailable(reading)
+        for name, reason in missing.items():
+            self._say(f"{self.variable}: {name} records nothing here: {reason}. Everything else is recorded.")
+        notes = {"switches_unavailable": missing} if missing else {}
 
         def settings(describe: Callable[[], dict[str, Any]]) -> Settings:
-            return Settings(options, output, program_name(), selection.describe(), describe)
+            return Settings(options, output, program_name(), selection.describe(), describe, notes)
 
         return Automatic(settings, selection)
 
@@ -206,7 +210,7 @@ class Environment:
             self._say(f'{self.variable}: \'steps\' should be "all" or "5:9"; the default "all" is used.')
         if self._part is Part.UNSURE or os.getpid() != self._process:
             skip = max(skip, 2)  # a worker that loads data takes no steps; a rank that trains takes these two soon
-        return Selection(skip, active)
+        return Selection(skip, active, find=True)
 
     def finish(self) -> None:
         """Close the recording and have its results computed; nothing goes to standard output. Runs once."""

@@ -10,8 +10,9 @@ import dataclasses
 import difflib
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stepscope.collect.options import Activity, Options
@@ -205,6 +206,36 @@ def activities_of(names: list[str]) -> tuple[Activity, ...]:
     if "NPU" in names or not names:
         return ()
     return tuple(dict.fromkeys({"CPU": Activity.CPU, "GPU": Activity.CUDA}[name] for name in names))
+
+
+_NPU = "it needs an Ascend NPU, which stepscope does not record"
+_GPU = "this machine has no NVIDIA GPU"
+_NVIDIA = Path("/proc/driver/nvidia/version")
+
+#: Switches that need a device: a test of whether one is on, and what it needs.
+_NEEDS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
+    ("aic_metrics", lambda on: on["aic_metrics"] in METRICS, _NPU),
+    ("l2_cache", lambda on: on["l2_cache"], _NPU),
+    ("hbm_ddr", lambda on: on.get("hbm_ddr", False), _GPU),
+    ("pcie", lambda on: on.get("pcie", False), _GPU),
+    ("sys_interconnection", lambda on: on["sys_interconnection"], _GPU),
+    ("activities NPU", lambda on: "NPU" in on["activities"], _NPU),
+    ("activities GPU", lambda on: "GPU" in on["activities"], _GPU),
+    ("host_sys osrt", lambda on: "osrt" in on["host_sys"], "system calls are not recorded"),
+)
+
+
+def unavailable(reading: Reading) -> dict[str, str]:
+    """Return the switches that are on and cannot be served on this machine, and why; for the manifest.
+
+    Activities count where they are named: the default names the NPU on every machine.
+    """
+    missing = {}
+    for name, is_on, need in _NEEDS:
+        named = not name.startswith("activities") or "activities" in reading.given
+        if named and is_on(reading.values) and not (need is _GPU and _NVIDIA.exists()):
+            missing[name] = need
+    return missing
 
 
 #: Keys of the environment (every name that MindSpore's page, its `profile` and its `Profiler` ever had), and ours.
