@@ -239,6 +239,13 @@ def link(call: Call) -> str:
     return f"{source}-{call.rank if one.destination is None else local(one, one.destination)}"
 
 
+def links(call: Call) -> dict[str, dict[str, Any]]:
+    """Return the links of one operation: its own, and an empty one of the rank to itself."""
+    cells = {link(call): _link([call])}
+    _own_link(cells, call)
+    return cells
+
+
 def _link(found: list[Call]) -> dict[str, Any]:
     return {"Transport Type": found[0].operation.transport, **_moved(found)}
 

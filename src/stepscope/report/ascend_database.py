@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.report.ascend_calls import Call, bandwidths, communication_matrix, times
+from stepscope.report.ascend_calls import Call, bandwidths, communication_matrix, links, times
 from stepscope.report.ascend_events import events
-from stepscope.report.ascend_variant import Variant
+from stepscope.report.ascend_variant import PYTORCH, Variant
 from stepscope.report.ascend_work import RankWork
 from stepscope.report.files import replacing
 from stepscope.report.protocol import Source
@@ -27,7 +27,7 @@ def write(source: Source, work: RankWork, variant: Variant, directory: Path, ran
         for name, frame in events(source, work, variant, rank).items():
             _insert(connection, name, frame)
     with _database(directory / variant.analysis_database) as connection:
-        for name, frame in analysis(work).items():
+        for name, frame in analysis(work, variant).items():
             _insert(connection, name, frame)
 
 
@@ -54,13 +54,17 @@ def _type(dtype: pl.DataType) -> str:
     return "NUMERIC" if dtype.is_float() else "TEXT"
 
 
-def analysis(work: RankWork) -> dict[str, pl.DataFrame]:
-    """Return the tables of the database of steps and communication, in the units of the text files."""
+def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
+    """Return the tables of the database of steps and communication, in the units of the text files.
+
+    torch_npu's has the matrix ready, MindSpore's every operation's links, of which tools make the matrix.
+    """
     tables = {"StepTraceTime": _steps(work)}
     if work.calls:
         tables["CommAnalyzerTime"] = _frame([_time(work, call) for call in work.calls])
         tables["CommAnalyzerBandwidth"] = _frame([row for call in work.calls for row in _sizes(work, call)])
-        tables["CommAnalyzerMatrix"] = _frame(list(_links(work)))
+        rows = _links(work) if variant is PYTORCH else operation_links(work)
+        tables["CommAnalyzerMatrix"] = _frame(list(rows))
     return tables
 
 
@@ -114,23 +118,30 @@ def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
 
 
 def _links(work: RankWork) -> Iterator[dict[str, Any]]:
-    """Return a row for each link of the matrix; the totals are the tools' to make."""
+    """Return a row for each link of the matrix."""
     for step, sorts in communication_matrix(work.calls, stepless=not work.windows.declared).items():
         for sort, document in sorts.items():
             for label, cells in document.items():
                 name, _, group = label.rpartition("@")
                 for link, cell in cells.items():
-                    source, _, destination = link.partition("-")
-                    yield {
-                        "hccl_op_name": name,
-                        "group_name": group,
-                        "src_rank": source,
-                        "dst_rank": destination,
-                        "transport_type": storable(cell["Transport Type"]),
-                        "transit_size": float(cell["Transit Size(MB)"]),
-                        "transit_time": float(cell["Transit Time(ms)"]),
-                        "bandwidth": float(cell["Bandwidth(GB/s)"]),
-                        "step": step,
-                        "type": sort,
-                        "op_name": cell.get("Op Name", ""),
-                    }
+                    last = {"step": step, "type": sort, "op_name": cell.get("Op Name", "")}
+                    yield {"hccl_op_name": name, "group_name": group, **_link(link, cell), **last}
+
+
+def operation_links(work: RankWork) -> Iterator[dict[str, Any]]:
+    """Return a row for each link of each operation."""
+    for call in work.calls:
+        for joined, cell in links(call).items():
+            yield {"hccl_op_name": call.name, "group_name": call.group, **_link(joined, cell)}
+
+
+def _link(joined: str, cell: dict[str, Any]) -> dict[str, Any]:
+    source, _, destination = joined.partition("-")
+    return {
+        "src_rank": source,
+        "dst_rank": destination,
+        "transport_type": storable(cell["Transport Type"]),
+        "transit_size": float(cell["Transit Size(MB)"]),
+        "transit_time": float(cell["Transit Time(ms)"]),
+        "bandwidth": float(cell["Bandwidth(GB/s)"]),
+    }

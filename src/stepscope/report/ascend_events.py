@@ -154,8 +154,9 @@ def _connected(frame: pl.DataFrame, call: str, apis: pl.DataFrame) -> pl.DataFra
 
 def _tasks(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:
     """Return every piece of work but communication; on the host it is its own call."""
-    rows = work.pieces.with_columns(pl.coalesce("launch", "id").alias("call")).with_row_index("globalTaskId")
-    device = rows["device_name"].unique()
+    rows = pl.concat([work.pieces, _no_copies(work)], how="diagonal_relaxed").with_row_index("globalTaskId")
+    rows = rows.with_columns(pl.coalesce("launch", "id").alias("call"), pl.col("kind").cast(pl.String))
+    device = rows["device_name"].unique().drop_nulls()
     numbers = pl.Series([_index(name) for name in device], dtype=pl.Int64)
     copies = pl.when(pl.col("kind") == "memcpy").then(pl.lit("MEMCPY_ASYNC"))
     return _connected(rows, "call", apis).select(
@@ -165,12 +166,23 @@ def _tasks(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:
         "connectionId",
         pl.col("globalTaskId").cast(pl.Int64),
         pl.lit(0).alias("globalPid"),
-        copies.otherwise(pl.col("kind").cast(pl.String).str.to_uppercase()).alias("taskType"),
+        copies.otherwise(pl.col("kind").str.to_uppercase()).alias("taskType"),
         pl.col("context").fill_null(NO_MODEL).alias("contextId"),
         pl.col("lane").alias("streamId"),
         pl.col("globalTaskId").cast(pl.Int64).alias("taskId"),
         pl.lit(NO_MODEL).alias("modelId"),
     )
+
+
+def _no_copies(work: RankWork) -> pl.DataFrame:
+    """Return a copy without length at the start of each step of a rank that copied nothing; else no row.
+
+    ``msprof-analyze`` 26.2 ends its summary of times with an error where no rank has a copy.
+    """
+    if "memcpy" in work.pieces["kind"]:
+        return work.pieces.clear()
+    kind = pl.lit("memcpy", work.pieces.schema["kind"]).alias("kind")
+    return pl.DataFrame({"ts": work.windows.start}).with_columns(pl.lit(0, pl.Int64).alias("dur"), kind)
 
 
 def _compute_tasks(work: RankWork, variant: Variant) -> pl.DataFrame:

@@ -125,7 +125,7 @@ class _Places:
         self._variant = variant
         self._rank = timeline.rank
         self._processes: dict[tuple[str, int | None], int] = {}
-        self._threads: dict[tuple[int, str], int] = {}
+        self._threads: dict[tuple[int, int | str], tuple[int, str]] = {}
         self._lanes = timeline.lanes
         self._slices: dict[tuple[int, str], tuple[int, int]] = {}
 
@@ -137,28 +137,28 @@ class _Places:
             self._processes[key] = key[1] or _FIXED.get(name, made_up)
         return self._processes[key]
 
-    def thread(self, pid: int, name: str, wanted: int | None = None) -> int:
-        """Return the number of a thread of a process, the one wanted where it is free."""
-        if (pid, name) not in self._threads:
-            taken = {tid for (process, _), tid in self._threads.items() if process == pid}
-            first = wanted if wanted and wanted > 0 else 1
-            self._threads[pid, name] = next(tid for tid in count(first) if tid not in taken)
-        return self._threads[pid, name]
+    def thread(self, pid: int, key: int | str, name: str, wanted: int = 1) -> int:
+        """Return the number of the thread of a process that ``key`` stands for, the one wanted where it is free."""
+        if (pid, key) not in self._threads:
+            taken = {tid for (process, _), (tid, _) in self._threads.items() if process == pid}
+            tid = next(tid for tid in count(max(wanted, 1)) if tid not in taken)
+            self._threads[pid, key] = (tid, name)
+        return self._threads[pid, key][0]
 
     def of_slice(self, lane: int, kind: str) -> tuple[int, int]:
         """Return the numbers of the process and thread that show slices of one kind of a lane of the timeline."""
         if (lane, kind) not in self._slices:
-            self._slices[lane, kind] = self._place(self._lanes[lane], kind)
+            self._slices[lane, kind] = self._place(lane, self._lanes[lane], kind)
         return self._slices[lane, kind]
 
-    def _place(self, lane: Lane, kind: str) -> tuple[int, int]:
+    def _place(self, number: int, lane: Lane, kind: str) -> tuple[int, int]:
         if lane.on_device:
             pid = self.process("Ascend Hardware")
-            return pid, self.thread(pid, f"{lane.process.name}: {lane.name}", lane.tid)
+            return pid, self.thread(pid, number, f"{lane.process.name}: {lane.name}", lane.tid)
         host = "CPU OP" if kind in ("operator", "collective") else "MindSpore"
         name = "CANN" if kind in _CANN else host if self._variant.processes else "Python"
         pid = self.process(name, lane.process.pid)
-        return pid, self.thread(pid, lane.name, lane.tid)
+        return pid, self.thread(pid, number, lane.name, lane.tid)
 
     def names(self) -> list[str]:
         """Return the events that name processes and threads and give their order."""
@@ -168,7 +168,7 @@ class _Places:
             events.append(_name("process_name", pid, name=name))
             events.append(_name("process_labels", pid, labels=label))
             events.append(_name("process_sort_index", pid, sort_index=_ORDER[name]))
-        for (pid, name), tid in self._threads.items():
+        for (pid, _), (tid, name) in self._threads.items():
             events.append(_name("thread_name", pid, tid, name=name))
             events.append(_name("thread_sort_index", pid, tid, sort_index=tid))
         return events
@@ -291,7 +291,8 @@ def _on_threads(frame: pl.DataFrame, by: str, process: str, title: str, places: 
     tids = []
     for pair in pairs.tolist():
         extra = f" ({(pair & 0xFFFFFFFF) + 1})" if pair & 0xFFFFFFFF else ""
-        tids.append(places.thread(pid, title.format(values[pair >> 32]) + extra))
+        name = title.format(values[pair >> 32]) + extra
+        tids.append(places.thread(pid, name, name))
     numbers = pl.Series("tid", np.array(tids, np.int64)[inverse])
     placed = frame.with_columns(numbers, pl.lit(pid).alias("pid"), pl.lit(None, pl.String).alias("category"))
     return placed[order]

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from stepscope.analyse import kernel_details
+from stepscope.analyse import kernel_details, operators
 from stepscope.analyse import work as working
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
 from stepscope.analyse.units import us
@@ -42,9 +42,11 @@ class RankWork:
     @cached_property
     def pieces(self) -> pl.DataFrame:
         """Its pieces of work but for communication, which is in ``calls``; copies among them."""
-        rows = kernel_details.pieces(self.tables).collect()
+        rows = kernel_details.pieces(self.tables).filter(pl.col("kind") != "collective").collect()
+        if not self.work.on_device:
+            rows = rows.join(_waiting(self.tables), on="id", how="anti", maintain_order="left")
         texts = ("name", "device_name", "shapes", "dtypes", "operator_name")
-        return rows.filter(pl.col("kind") != "collective").with_columns(pl.col(texts).cast(pl.String))
+        return rows.with_columns(pl.col(texts).cast(pl.String))
 
     @cached_property
     def computing(self) -> pl.DataFrame:
@@ -117,6 +119,16 @@ class RankWork:
             hosts = self.located.filter(~pl.col("on_stream"))["ts"].to_numpy()
             origin = np.full(len(steps.start), hosts.min(initial=_FOREVER))
         return np.where((begun < steps.end) & (origin < begun), begun - origin, 0)
+
+
+def _waiting(tables: Tables) -> pl.DataFrame:
+    """Return the ids of the host's waits for data and communication calls, and of all that lies inside them."""
+    columns = ("id", "parent", "depth", "kind", "phase")
+    threads = tables["spans"].filter(pl.col("track").is_in(working.track_ids(tables, "thread"))).select(columns)
+    spans = operators.in_order(threads.collect())
+    calls_out = (spans["kind"] == "operator") & (spans["phase"] == "communication").fill_null(value=False)
+    waits = (spans["kind"].is_in(["data", "collective"]) | calls_out).to_numpy()
+    return spans.filter(pl.Series(waits | (operators.nearest(spans, waits) >= 0))).select("id")
 
 
 def _begun(lane: Intervals, steps: Windows) -> Times:
