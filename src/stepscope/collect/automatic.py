@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from stepscope.collect.collectors import begin_early
 from stepscope.collect.post_import import when_imported
 from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import AT_EXIT, Session
-from stepscope.collect.steps import BY_OPTIMIZERS, OptimizerSteps, StepFinder
+from stepscope.collect.steps import HOOKS, StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 from stepscope.errors import LifecycleError
 
@@ -26,11 +26,13 @@ class Selection:
 
     Attributes:
         skip: Steps before the first one recorded.
-        active: Steps recorded; 0 means the whole program, as one step.
+        active: Steps recorded; 0 means the whole program.
+        find: Whether steps are looked for in a whole program; where none is found, or looked for, it is one step.
     """
 
     skip: int = 5
     active: int = 5
+    find: bool = False
 
     @property
     def whole(self) -> bool:
@@ -47,12 +49,12 @@ class Selection:
     def describe(self) -> str:
         """Return the selection in words."""
         if self.whole:
-            return "the whole program as one step"
+            return "the whole program" if self.find else "the whole program as one step"
         return f"skip {self.skip}, active {self.active}"
 
 
 class Automatic:
-    """Finds the training steps of the program by its optimizers, and records those that are selected.
+    """Finds the training steps of the program, in whichever framework it trains, and records those that are selected.
 
     Args:
         settings: Called when the recording begins, with a function that tells how steps are found.
@@ -66,45 +68,45 @@ class Automatic:
         self._settings = settings
         self._selection = selection
         self._session: Session | None = None
-        self._finder = StepFinder()
-        self._hooks = OptimizerSteps(self._stepped)
-        self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._names: list[str] = []
-        #: Keys of optimizers that were deleted: a finalizer may run at any moment, so it only leaves a note.
-        self._gone: deque[int] = deque()
-        self._withdraw: Callable[[], None] = lambda: None
+        self._seen = StepsSeen()
+        self._hooks: list[StepHooks] = []
+        self._withdraw: list[Callable[[], None]] = []
+        self.frameworks: list[str] = []
 
     @property
     def steps(self) -> int:
         """Training steps that were seen."""
-        return self._session.number if self._session is not None else self._finder.number
+        return self._session.number if self._session is not None else self._seen.finder.number
 
     def install(self) -> None:
-        """Wait for the program to import torch."""
-        self._withdraw = when_imported("torch", self._torch_imported)
+        """Wait for the program to import a framework."""
+        self._withdraw = [when_imported(name, partial(self._imported, name)) for name in HOOKS]
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording, whatever state it is in, and take everything out of the program again."""
         self._remove_hooks()
         if self._session is not None:
-            self._session.end(status, notes, whole=self._selection.whole)
+            self._session.end(status, notes, whole=self._selection.whole and not self.steps)
 
-    def _torch_imported(self) -> None:
+    def _imported(self, framework: str) -> None:
         try:
-            if not self._selection.whole:
-                self._hooks.install()
-            if self._selection.skip <= 1:
+            self.frameworks.append(framework)
+            begin_early(framework, self._settings(self._describe_steps).options)
+            if self._selection.find or not self._selection.whole:
+                hooks = make_hooks(framework, self._stepped)
+                self._hooks.append(hooks)
+                hooks.install(late=False)
+            if self._session is not None:
+                self._session.admit()
+            elif self._selection.skip <= 1:
                 self._begin(0)
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
 
-    def _stepped(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
-        """An optimizer has stepped: this runs inside the program's training loop."""
+    def _stepped(self, stepped: Stepped) -> None:
+        """A step was seen: this runs inside the program's training loop."""
         try:
-            while self._gone:
-                self._finder.forget(self._gone.popleft())
-            learning = self._session is None
-            if self._finder.stepped(self._key(optimizer), learning=learning):
+            if self._seen.add(stepped, learning=self._session is None):
                 self._boundary()
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
@@ -113,9 +115,9 @@ class Automatic:
         if self._session is not None:
             self._session.boundary()
             return
-        number = self._finder.number
-        alone = self._finder.optimizers == 1
-        if number >= self._selection.skip - 1 and not (alone and self._hooks.may_wait(number)):
+        number = self._seen.finder.number
+        alone = self._seen.finder.optimizers == 1
+        if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
             self._begin(number)
 
     def _begin(self, number: int) -> None:
@@ -149,23 +151,12 @@ class Automatic:
         self.end("failed", {"exception": self.problem})
 
     def _remove_hooks(self) -> None:
-        self._withdraw()
-        self._hooks.remove()
-
-    def _key(self, optimizer: Any) -> int:  # noqa: ANN401 - a torch.optim.Optimizer
-        key = self._keys.get(optimizer)
-        if key is None:
-            key = self._keys[optimizer] = len(self._names)
-            self._names.append(type(optimizer).__name__)
-            weakref.finalize(optimizer, self._gone.append, key).atexit = False
-        return key
+        for withdraw in self._withdraw:
+            withdraw()
+        for hooks in self._hooks:
+            hooks.remove()
 
     def _describe_steps(self) -> dict[str, Any]:
-        if self._selection.whole:
+        if self._selection.whole and not self.steps:
             return {"source": "inferred", "by": "the whole program is one step"}
-        return {
-            "source": "inferred",
-            "by": BY_OPTIMIZERS,
-            "optimizers": list(self._names),
-            "rule": self._finder.rule,
-        }
+        return self._seen.describe()

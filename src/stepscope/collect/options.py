@@ -36,11 +36,14 @@ class Options:
         with_flops: Floating-point operations of matrix products and convolutions.
         with_modules: The module that called each operator.
         counters_hz: Samples of the host counters per second; 0 turns them off.
+        data_process: Data pipelines of the framework: queues, and the processor time of every operation.
         parallel_strategy: What the model's context and cells declare of their distribution.
         host_sys: Counters of the host that are asked for by name: ``cpu``, ``mem``, ``disk``, ``network``, ``osrt``.
         sys_io: Traffic of every network interface.
         pcie: Traffic between the host and each GPU.
         hbm_ddr: How much of a GPU's memory is used, and for how much of the time.
+        mstx_domain_include: Domains whose ``mstx`` marks and ranges are recorded; empty means all.
+        mstx_domain_exclude: Domains whose ``mstx`` marks and ranges are not recorded.
     """
 
     activities: tuple[Activity, ...] = ()
@@ -50,11 +53,14 @@ class Options:
     with_flops: bool = False
     with_modules: bool = False
     counters_hz: float = 10.0
+    data_process: bool = False
     parallel_strategy: bool = False
     host_sys: tuple[str, ...] = ()
     sys_io: bool = False
     pcie: bool = False
     hbm_ddr: bool = False
+    mstx_domain_include: tuple[str, ...] = ()
+    mstx_domain_exclude: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return the options as plain values for the manifest."""

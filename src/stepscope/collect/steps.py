@@ -1,25 +1,30 @@
 """Where training steps end in a program that does not say so: when its optimizers have stepped.
 
-With one optimizer every ``optimizer.step()`` ends a training step; gradient accumulation needs nothing more, because
-the optimizer steps once in it. With several, the one that steps least often ends the step (the generator of a GAN whose
+Each framework tells in a module of its own (``steps_torch``, ``steps_mindspore``) when something that ends a training
+step has run: an optimizer, a graph with an optimizer in it, a step of a training loop that the framework brings along.
+
+With one optimizer every step of it ends a training step; gradient accumulation needs nothing more, because the
+optimizer steps once in it. With several, the one that steps least often ends the step (the generator of a GAN whose
 critic steps five times); where they step equally often, the one that comes last in the order they were first seen in.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
-#: How steps were found, for the manifest.
-BY_OPTIMIZERS = "optimizer step hooks"
+#: Framework → module and class that tell of its steps.
+HOOKS = {
+    "torch": ("stepscope.collect.steps_torch", "OptimizerSteps"),
+    "mindspore": ("stepscope.collect.steps_mindspore", "TrainingSteps"),
+}
 
 #: Optimizer steps that are remembered.
 _HISTORY = 512
@@ -27,12 +32,10 @@ _HISTORY = 512
 _RARE = 50
 #: Optimizer steps without the one that ends training steps, after which another one takes its place.
 _GONE = 64
-#: Steps of the only optimizer seen so far in which others that exist may still begin.
-_PATIENCE = 20
-
 _ONE = "each step of the optimizer ends a training step"
 _LEAST = "the optimizer that steps least often ends a training step"
 _LAST = "optimizers step equally often; the last in their order ends a training step"
+_LOOP = "each step of the framework's own training loop is a training step"
 
 
 class StepFinder:
@@ -101,146 +104,138 @@ class StepFinder:
         self.rule = _ONE if len(counts) == 1 else _LEAST if most > fewest else _LAST
 
 
-class OptimizerSteps:
-    """Calls ``observe`` after every step of every torch optimizer that is made from now on.
+@dataclass(frozen=True)
+class Stepped:
+    """What a framework tells: something that ends a training step, or may, has run.
 
-    ``Optimizer._patch_step_function`` is where torch itself wraps ``step`` for its profiler, once a class; this wraps
-    once more, outside of that, so that a step ends when ``optimizer.step()`` has returned and torch's own range around
-    it is closed. Where torch has no such place, its hook for all optimizers serves.
-
-    Args:
-        observe: Called with the optimizer, in the thread that stepped. It must not raise.
+    Attributes:
+        owner: The optimizer, or what holds it; can be referenced weakly.
+        name: Class of the optimizer.
+        by: How this was seen, in words for the manifest.
+        loop: It is the framework's own training loop, whose steps are training steps whatever optimizers do.
     """
 
-    def __init__(self, observe: Callable[[Any], None]) -> None:
-        self._observe = observe
-        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._wrapped: list[tuple[type, Any, Any]] = []
-        self._inside = threading.local()
-        self._undo: Callable[[], None] = lambda: None
-        self._on = False
+    owner: Any
+    name: str
+    by: str
+    loop: bool = False
 
-    def install(self) -> None:
-        """Put the hooks into torch, which is imported."""
-        module = import_module("torch.optim.optimizer")
-        self._compiling = _compiling_test()
-        self._on = True
-        patch = getattr(module.Optimizer, "_patch_step_function", None)
-        if patch is None:
-            handle = module.register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: self._tell(optimizer))
-            self._undo = handle.remove
-            return
 
-        @functools.wraps(patch)
-        def patch_and_wrap(optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
-            patch(optimizer)
-            if self._on:
-                self._alive.add(optimizer)
-                self._wrap(type(optimizer))
+class StepHooks(Protocol):
+    """Tells of the steps of one framework, which is imported."""
 
-        module.Optimizer._patch_step_function = patch_and_wrap
-        self._undo = functools.partial(_restore, module.Optimizer, "_patch_step_function", patch_and_wrap, patch)
+    def install(self, *, late: bool) -> None:
+        """Put the hooks in place.
+
+        Args:
+            late: The program is in the middle of its training; otherwise it has not made an optimizer yet.
+        """
+        ...
 
     def remove(self) -> None:
         """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
-        self._on = False
-        self._undo()
-        for owner, ours, original in self._wrapped:
-            _restore(owner, "step", ours, original)
-        self._wrapped.clear()
+        ...
 
     def may_wait(self, steps: int) -> bool:
         """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
-        return steps < _PATIENCE and len(self._alive - self._stepped) > 0
+        ...
 
-    def _wrap(self, owner: type) -> None:
-        original = owner.step  # type: ignore[attr-defined]
-        if getattr(original, "stepscope_wraps", None) is self:
-            return
 
-        @functools.wraps(original)
-        def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the optimizer
-            if not self._on or self._compiling():
-                return original(*args, **kwargs)
-            return self._outermost(original, args, kwargs)
+def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
+    """Return the hooks of one of :data:`HOOKS`.
 
-        step.stepscope_wraps = self  # type: ignore[attr-defined]
-        owner.step = step  # type: ignore[attr-defined]
-        self._wrapped.append((owner, step, original))
+    Args:
+        framework: Its module; it is imported.
+        observe: Called in the thread that stepped. It must not raise.
+    """
+    module, name = HOOKS[framework]
+    made: StepHooks = getattr(import_module(module), name)(observe)
+    return made
 
-    def _outermost(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Call ``step`` and tell of it once, also where a subclass calls its parent's ``step``."""
-        optimizer = args[0]
-        if getattr(self._inside, "optimizer", None) is optimizer:
-            return original(*args, **kwargs)
-        outer = getattr(self._inside, "optimizer", None)
-        self._inside.optimizer = optimizer
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            self._inside.optimizer = outer
-        self._tell(optimizer)
-        return result
 
-    def _tell(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
-        self._stepped.add(optimizer)
-        self._observe(optimizer)
+class StepsSeen:
+    """What was told of steps so far, and which of them end training steps."""
+
+    def __init__(self) -> None:
+        self.finder = StepFinder()
+        self._names: dict[int, str] = {}
+        self._known: list[str] = []
+        self._by: dict[str, None] = {}
+        self._loops: set[int] = set()
+        #: Keys of owners that were deleted: a finalizer may run at any moment, so it only leaves a note.
+        self._gone: deque[int] = deque()
+
+    def add(self, stepped: Stepped, *, learning: bool) -> bool:
+        """Take note of a step and return whether it ends a training step.
+
+        Args:
+            stepped: What was told.
+            learning: The rule may still change; see :meth:`StepFinder.stepped`.
+        """
+        while self._gone:
+            gone = self._gone.popleft()
+            self._names.pop(gone, None)
+            self.finder.forget(gone)
+        return self.finder.stepped(self.key(stepped), learning=learning)
+
+    def key(self, stepped: Stepped) -> int:
+        """Return the number that stands for the owner as long as it lives."""
+        key = id(stepped.owner)
+        if key not in self._names:
+            self._names[key] = stepped.name
+            self._known.append(stepped.name)
+            self._by[stepped.by] = None
+            if stepped.loop:
+                self._loops.add(key)
+            weakref.finalize(stepped.owner, self._gone.append, key).atexit = False
+        return key
+
+    def describe(self) -> dict[str, Any]:
+        """Return how steps were found, for the manifest."""
+        rule = _LOOP if self._loops and self.finder.closer in (*self._loops, None) else self.finder.rule
+        return {"source": "inferred", "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
 
 
 class OptimizerLog:
     """Notes when optimizers stepped during one window, and tells afterwards which training steps that makes.
 
-    For a profile whose program never calls ``step()``. Nothing is put into a program that has compiled something: its
-    compiled code would be compiled again.
+    For a profile whose program never calls ``step()``.
     """
 
     def __init__(self) -> None:
-        self._times: list[tuple[int, str]] = []
-        self._handle: Any = None
-        self._finder = StepFinder()
+        self._times: list[tuple[int, int]] = []
+        self._seen = StepsSeen()
+        self._hooks: list[StepHooks] = []
 
     def install(self) -> None:
-        """Begin to note steps of all optimizers, where torch is imported and can tell."""
-        compiler = sys.modules.get("torch._dynamo.utils")
-        if "torch" not in sys.modules or getattr(compiler, "compilation_time_metrics", None):
-            return
-        module = import_module("torch.optim.optimizer")
-        is_compiling = _compiling_test()
-
-        def note(optimizer: Any, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's hook
-            if not is_compiling():
-                self._times.append((time.perf_counter_ns(), f"{type(optimizer).__name__} {id(optimizer)}"))
-
-        self._handle = module.register_optimizer_step_post_hook(note)
+        """Begin to note steps in every framework that is imported and can tell."""
+        for framework in HOOKS:
+            if framework in sys.modules:
+                hooks = make_hooks(framework, self._note)
+                hooks.install(late=True)
+                self._hooks.append(hooks)
 
     def remove(self) -> None:
         """Stop noting."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def steps(self, start_ns: int) -> list[tuple[int, int]]:
         """Return start and end of each training step since ``start_ns``, times of ``time.perf_counter_ns``."""
-        for _, optimizer in self._times:
-            self._finder.stepped(optimizer, learning=True)
-        ends = [end for end, optimizer in self._times if optimizer == self._finder.closer]
-        return list(pairwise([start_ns, *ends]))
+        closer = self._seen.finder.closer
+        return list(pairwise([start_ns, *(end for end, key in self._times if key == closer)]))
 
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest; empty where there were none."""
-        if not self._finder.optimizers:
-            return {}
-        names = sorted({optimizer.split()[0] for _, optimizer in self._times})
-        return {"source": "inferred", "by": BY_OPTIMIZERS, "optimizers": names, "rule": self._finder.rule}
+        return self._seen.describe() if self._times else {}
+
+    def _note(self, stepped: Stepped) -> None:
+        end = time.perf_counter_ns()
+        self._seen.add(stepped, learning=True)
+        self._times.append((end, self._seen.key(stepped)))
 
 
-def _compiling_test() -> Callable[[], bool]:
-    """Return torch's test for being traced by its compiler, which sees it as the constant ``True``."""
-    test: Callable[[], bool] = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
-    return test
-
-
-def _restore(owner: type, name: str, ours: object, original: object) -> None:
+def restore(owner: type, name: str, ours: object, original: object) -> None:
+    """Put an attribute of a class back, unless somebody else has replaced it since."""
     if vars(owner).get(name) is ours:
         setattr(owner, name, original)

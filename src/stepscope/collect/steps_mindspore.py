@@ -1,0 +1,241 @@
+"""Steps of MindSpore: a step of ``Model.train``, a call of an optimizer, or a run of a graph with an optimizer in it.
+
+What a program calls, depends on its mode. In PyNative mode an optimizer is a call of Python's. In graph mode, and in a
+function under ``jit``, it is an operator among others in a compiled graph, and what is seen is the run of the whole
+graph: whether an optimizer is in it is found in the cells, or in what the code of the function refers to. Of calls
+inside each other the outermost counts. ``Model.train`` and ``Model.fit`` tell their callbacks where a step ends,
+whatever the mode; inside of them nothing else counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from stepscope.collect.steps import Stepped, restore
+
+_Find: TypeAlias = "Callable[..., Stepped | None]"
+
+_LOG = logging.getLogger("stepscope")
+
+#: How steps were found, for the manifest.
+BY_MODEL = "Model.train"
+BY_CALLS = "calls of optimizers"
+BY_GRAPHS = "runs of graphs with an optimizer"
+
+#: Functions called by functions called … by one under ``jit``, into which is looked for an optimizer.
+_DEPTH = 6
+
+
+class TrainingSteps:
+    """Calls ``observe`` after everything in MindSpore that ends a training step.
+
+    Args:
+        observe: Called in the thread that stepped. It must not raise.
+    """
+
+    def __init__(self, observe: Callable[[Stepped], None]) -> None:
+        self._observe = observe
+        self._bases = _optimizer_classes()
+        self._known = _Known()
+        self._inside = threading.local()
+        self._undo: list[Callable[[], None]] = []
+        self._on = False
+
+    def install(self, *, late: bool) -> None:
+        """Put the hooks into MindSpore's classes: they hold for what exists already, too."""
+        del late
+        self._on = True
+        for base in self._bases:
+            self._replace(base, "__call__", functools.partial(self._call, self._optimizer))
+        api = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
+        self._replace(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
+        self._replace(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
+        capture = getattr(sys.modules.get("mindspore.graph._utils.pijit_context"), "PIJitCaptureContext", None)
+        if capture is not None:
+            self._replace(capture, "__enter__", self._enter)
+            self._replace(capture, "__exit__", self._exit)
+        model = sys.modules["mindspore.train.model"]
+        self._replace(model.Model, "_train", self._train)
+        self._replace(model._CallbackManager, "on_train_step_end", self._step_end)
+
+    def remove(self) -> None:
+        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        self._on = False
+        while self._undo:
+            self._undo.pop()()
+
+    def may_wait(self, steps: int) -> bool:
+        """Return False: MindSpore does not tell of optimizers that have not stepped."""
+        del steps
+        return False
+
+    def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
+        """Have ``around(original, *args, **kwargs)`` called for a method, which may be one of a base class."""
+        original, own = getattr(owner, name), name in vars(owner)
+
+        @functools.wraps(original)
+        def ours(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
+            if not self._on:
+                return original(*args, **kwargs)
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, ours)
+        undo = functools.partial(restore, owner, name, ours, original)
+        self._undo.append(undo if own else functools.partial(_remove, owner, name, ours))
+
+    def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Call something that may hold an optimizer, and tell of it if it does and nothing around it does."""
+        found = None if getattr(self._inside, "step", False) else find(*args)
+        if found is None:
+            return original(*args, **kwargs)
+        self._inside.step = True
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._inside.step = False
+        self._observe(found)
+        return result
+
+    def _enter(self, original: Callable[..., Any], capture: Any) -> Any:  # noqa: ANN401 - MindSpore's own
+        """Begin a call under ``jit(capture_mode="bytecode")``, which runs what it can of the function as graphs."""
+        if not getattr(self._inside, "step", False):
+            found = self._graph(capture.fn, lambda: _in_code(capture.fn, None, self._bases))
+            self._inside.captured, self._inside.step = (capture, found), found is not None
+        return original(capture)
+
+    def _exit(self, original: Callable[..., Any], capture: Any, kind: Any, *error: Any) -> Any:  # noqa: ANN401
+        """End such a call."""
+        result = original(capture, kind, *error)
+        outermost, found = getattr(self._inside, "captured", (None, None))
+        if found is not None and outermost is capture:
+            self._inside.captured, self._inside.step = (None, None), False
+            if kind is None:
+                self._observe(found)
+        return result
+
+    def _train(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Train a model: its own steps count, and no optimizer's."""
+        outer = getattr(self._inside, "model", None), getattr(self._inside, "step", False)
+        self._inside.model, self._inside.step = model, True
+        try:
+            return original(model, *args, **kwargs)
+        finally:
+            self._inside.model, self._inside.step = outer
+
+    def _step_end(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """End a step of a model: also the program's callbacks are done."""
+        result = original(*args, **kwargs)
+        model = getattr(self._inside, "model", None)
+        if model is not None:
+            name = type(getattr(model, "_optimizer", None) or model).__name__
+            self._observe(Stepped(model, name, BY_MODEL, loop=True))
+        return result
+
+    def _optimizer(self, optimizer: Any, *_: Any) -> Stepped:  # noqa: ANN401 - a mindspore.nn.Optimizer
+        return Stepped(optimizer, type(optimizer).__name__, BY_CALLS)
+
+    def _cell(self, _executor: Any, cell: Any, *_: Any) -> Stepped | None:  # noqa: ANN401 - a mindspore.nn.Cell
+        return self._graph(cell, lambda: _in_cell(cell, self._bases))
+
+    def _function(self, executor: Any, *_: Any) -> Stepped | None:  # noqa: ANN401 - a _JitExecutor
+        function, holder = executor.fn, executor.obj
+        owner = function if holder is None else holder
+        return self._graph(owner, lambda: _in_cell(holder, self._bases) or _in_code(function, holder, self._bases))
+
+    def _graph(self, owner: Any, look: Callable[[], list[type]]) -> Stepped | None:  # noqa: ANN401 - a cell or function
+        name = self._known.get(owner, lambda: "+".join(sorted({kind.__name__ for kind in look()})))
+        return Stepped(owner, name, BY_GRAPHS) if name else None
+
+
+class _Known:
+    """What was found out about an object, as long as it lives; MindSpore's cells have an ``==`` of their own."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def get(self, thing: Any, find: Callable[[], str]) -> str:  # noqa: ANN401 - whatever can be referenced weakly
+        known = self._known.get(id(thing))
+        if known is not None and known[0]() is thing:
+            return known[1]
+        try:
+            reference = weakref.ref(thing)
+            name = find()
+        except Exception:  # noqa: BLE001 - law 1: what a program's object does when it is looked at is no step
+            _LOG.debug("stepscope: %s could not be searched for an optimizer", type(thing), exc_info=True)
+            return ""
+        self._known[id(thing)] = reference, name
+        return name
+
+
+def _optimizer_classes() -> tuple[type, ...]:
+    """Return the classes from which all optimizers are derived: MindSpore has two."""
+    names = ("mindspore.nn.optim.optimizer", "mindspore.experimental.optim.optimizer")
+    return tuple(sys.modules[name].Optimizer for name in names if name in sys.modules)
+
+
+def _in_cell(cell: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - a mindspore.nn.Cell, or another object
+    """Return the classes of the optimizers among a cell and the cells in it."""
+    if not isinstance(cell, sys.modules["mindspore.nn"].Cell):
+        return []
+    return [type(part) for _, part in cell.cells_and_names() if isinstance(part, bases)]
+
+
+def _in_code(function: Any, holder: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - anything callable
+    """Return the classes of the optimizers that the code of a function refers to, also through what it calls."""
+    found: list[type] = []
+    seen: set[int] = set()
+    to_do: list[tuple[Any, Any, int]] = [(function, holder, 0)]
+    while to_do:
+        thing, holder, depth = to_do.pop()
+        if id(thing) in seen or depth > _DEPTH:
+            continue
+        seen.add(id(thing))
+        found.extend(_in_cell(thing, bases))
+        inner, holder = _plain_function(thing, holder)
+        to_do.extend((other, holder, depth + 1) for other in _referred_to(inner, holder))
+    return found
+
+
+def _plain_function(thing: Any, holder: Any) -> tuple[Any, Any]:  # noqa: ANN401 - anything
+    """Return the function inside a bound method, a partial or a decorated function, and what it is bound to."""
+    if isinstance(thing, functools.partial):
+        thing = thing.func
+    if isinstance(thing, types.MethodType):
+        thing, holder = thing.__func__, thing.__self__
+    return (vars(thing).get("__wrapped__", thing) if isinstance(thing, types.FunctionType) else thing), holder
+
+
+def _referred_to(function: Any, holder: Any) -> Iterator[Any]:  # noqa: ANN401 - anything
+    """Yield what a function's code names: in its closure, among its globals, and in the object it belongs to.
+
+    MindSpore's own functions are not looked into: they hold no optimizer of the program's.
+    """
+    if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("mindspore."):
+        return
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield cell.cell_contents
+    names = set(_names(function.__code__))
+    for places in (function.__globals__, getattr(holder, "__dict__", {}), vars(type(holder))):
+        yield from (places[name] for name in names if name in places)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names in a function's code and in the functions defined in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _remove(owner: type, name: str, ours: object) -> None:
+    if vars(owner).get(name) is ours:
+        delattr(owner, name)

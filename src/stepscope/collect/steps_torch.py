@@ -1,0 +1,124 @@
+"""Steps of PyTorch: its optimizers have stepped."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from stepscope.collect.steps import Stepped, restore
+
+#: How steps were found, for the manifest.
+BY_OPTIMIZERS = "optimizer step hooks"
+
+#: Steps of the only optimizer seen so far in which others that exist may still begin.
+_PATIENCE = 20
+
+
+class OptimizerSteps:
+    """Calls ``observe`` after every step of every torch optimizer.
+
+    ``Optimizer._patch_step_function`` is where torch itself wraps ``step`` for its profiler, once a class; this wraps
+    once more, outside of that, so that a step ends when ``optimizer.step()`` has returned and torch's own range around
+    it is closed. Where torch has no such place, and for optimizers that exist already, its hook for all optimizers
+    serves.
+
+    Args:
+        observe: Called in the thread that stepped. It must not raise.
+    """
+
+    def __init__(self, observe: Callable[[Stepped], None]) -> None:
+        self._observe = observe
+        self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._wrapped: list[tuple[type, Any, Any]] = []
+        self._inside = threading.local()
+        self._undo: Callable[[], None] = lambda: None
+        self._compiling: Callable[[], bool] = bool
+        self._on = False
+
+    def install(self, *, late: bool) -> None:
+        """Put the hooks into torch, which is imported.
+
+        Nothing is put into a program in the middle of its training that has compiled something: its compiled code
+        would be compiled again.
+        """
+        compiler = sys.modules.get("torch._dynamo.utils")
+        if late and getattr(compiler, "compilation_time_metrics", None):
+            return
+        module = import_module("torch.optim.optimizer")
+        self._compiling = _compiling_test()
+        self._on = True
+        patch = None if late else getattr(module.Optimizer, "_patch_step_function", None)
+        if patch is None:
+            self._undo = module.register_optimizer_step_post_hook(self._hook).remove
+            return
+
+        @functools.wraps(patch)
+        def patch_and_wrap(optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
+            patch(optimizer)
+            if self._on:
+                self._alive.add(optimizer)
+                self._wrap(type(optimizer))
+
+        module.Optimizer._patch_step_function = patch_and_wrap
+        self._undo = functools.partial(restore, module.Optimizer, "_patch_step_function", patch_and_wrap, patch)
+
+    def remove(self) -> None:
+        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        self._on = False
+        self._undo()
+        for owner, ours, original in self._wrapped:
+            restore(owner, "step", ours, original)
+        self._wrapped.clear()
+
+    def may_wait(self, steps: int) -> bool:
+        """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
+        return steps < _PATIENCE and len(self._alive - self._stepped) > 0
+
+    def _wrap(self, owner: type) -> None:
+        original = owner.step  # type: ignore[attr-defined]
+        if getattr(original, "stepscope_wraps", None) is self:
+            return
+
+        @functools.wraps(original)
+        def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the optimizer
+            if not self._on or self._compiling():
+                return original(*args, **kwargs)
+            return self._outermost(original, args, kwargs)
+
+        step.stepscope_wraps = self  # type: ignore[attr-defined]
+        owner.step = step  # type: ignore[attr-defined]
+        self._wrapped.append((owner, step, original))
+
+    def _outermost(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Call ``step`` and tell of it once, also where a subclass calls its parent's ``step``."""
+        optimizer = args[0]
+        if getattr(self._inside, "optimizer", None) is optimizer:
+            return original(*args, **kwargs)
+        outer = getattr(self._inside, "optimizer", None)
+        self._inside.optimizer = optimizer
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._inside.optimizer = outer
+        self._tell(optimizer)
+        return result
+
+    def _hook(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's hook
+        if not self._compiling():
+            self._tell(optimizer)
+
+    def _tell(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
+        self._stepped.add(optimizer)
+        self._observe(Stepped(optimizer, type(optimizer).__name__, BY_OPTIMIZERS))
+
+
+def _compiling_test() -> Callable[[], bool]:
+    """Return torch's test for being traced by its compiler, which sees it as the constant ``True``."""
+    test: Callable[[], bool] = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
+    return test
