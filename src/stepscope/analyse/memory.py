@@ -10,6 +10,7 @@ from stepscope.trace.tables import Tables
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
 
+_SIZES = ("allocated", "reserved", "active")
 _NOT_KNOWN = pl.lit(None, pl.Float64)
 
 
@@ -17,10 +18,10 @@ def memory_record(tables: Tables) -> pl.DataFrame:
     """Return one row per change of memory, in order of time, sizes in MB of 1024 x 1024 bytes.
 
     ``Framework`` rows are events of the framework's allocator; ``APP`` rows are samples of the whole process, whose
-    resident set stands under Total Reserved. Total Active is not known from allocator events.
+    resident set stands under Total Reserved. Total Active is known only where the allocator tells it apart (MindSpore).
     """
     framework = tables["allocations"].select(
-        pl.lit("Framework").alias("Component"), "ts", "allocated", "reserved", pl.col("device").cast(pl.String)
+        pl.lit("Framework").alias("Component"), "ts", *_SIZES, pl.col("device").cast(pl.String)
     )
     resident = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
     process = resident.select(
@@ -28,6 +29,7 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         "ts",
         pl.lit(None, pl.Int64).alias("allocated"),
         pl.col("value").cast(pl.Int64).alias("reserved"),
+        pl.lit(None, pl.Int64).alias("active"),
         pl.lit("cpu").alias("device"),
     )
     rows = pl.concat([framework, process]).sort("ts", maintain_order=True)
@@ -36,7 +38,7 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         timestamp_us("ts").alias("Timestamp(us)"),
         mib("allocated").alias("Total Allocated(MB)"),
         mib("reserved").alias("Total Reserved(MB)"),
-        _NOT_KNOWN.alias("Total Active(MB)"),
+        mib("active").alias("Total Active(MB)"),
         pl.col("device").alias("Device Type"),
     ).collect()
 
@@ -50,14 +52,13 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
     """
     names = tables["spans"].select(pl.col("id").alias("span"), "name")
     following = [
-        pl.col(name).shift(-1).over("device", "address").alias(f"next_{name}")
-        for name in ("ts", "bytes", "allocated", "reserved")
+        pl.col(name).shift(-1).over("device", "address").alias(f"next_{name}") for name in ("ts", "bytes", *_SIZES)
     ]
     events = tables["allocations"].sort("ts", maintain_order=True).with_columns(following)
     freed = (pl.col("next_bytes") < 0) & pl.col("address").is_not_null()
     blocks = events.filter(pl.col("bytes") > 0).join(names, on="span", how="left", maintain_order="left")
     blocks = blocks.with_columns(
-        pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "allocated", "reserved")
+        pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", *_SIZES)
     ).with_columns((pl.col("free_ts") - pl.col("ts")).alias("held"))
     return blocks.select(
         pl.col("name").alias("Name"),
@@ -69,10 +70,10 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
         _NOT_KNOWN.alias("Active Duration(us)"),
         mib("allocated").alias("Allocation Total Allocated(MB)"),
         mib("reserved").alias("Allocation Total Reserved(MB)"),
-        _NOT_KNOWN.alias("Allocation Total Active(MB)"),
+        mib("active").alias("Allocation Total Active(MB)"),
         mib("free_allocated").alias("Release Total Allocated(MB)"),
         mib("free_reserved").alias("Release Total Reserved(MB)"),
-        _NOT_KNOWN.alias("Release Total Active(MB)"),
+        mib("free_active").alias("Release Total Active(MB)"),
         pl.lit(None, pl.Int64).alias("Stream Ptr"),
         pl.col("device").alias("Device Type"),
     ).collect()

@@ -22,6 +22,7 @@ from stepscope.read import mindspore_cpu_events as events_of
 from stepscope.read import mindspore_cpu_operators as operators_of
 from stepscope.read import mindspore_cpu_pipeline as pipeline_of
 from stepscope.read.mindspore_cpu_files import Capture, capture_of, description
+from stepscope.read.mindspore_cpu_phases import with_called_phases
 from stepscope.read.mindspore_cpu_pipeline import DataPipeline
 from stepscope.read.mindspore_cpu_text import MOST, document_of, lines_of
 from stepscope.read.source import Progress, files_of
@@ -32,7 +33,7 @@ from stepscope.trace.tables import conform, dtype
 _LANE = "CPU kernels"
 _MS = 1_000_000
 #: Keys of ``stepscope.json`` that are not facts for the user.
-_INTERNAL = frozenset({"format", "anchors", "shapes", "collectives"})
+_INTERNAL = frozenset({"format", "anchors", "shapes", "collectives", "pipeline_begin"})
 
 
 def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
@@ -77,10 +78,10 @@ class _Part:
         ledger.add("operators_missing", max(0, (count or 0) - operators.height) if capture.of("times") else 0)
         events = events_of.read(capture.of("events"), ledger)
         operators = operators_of.with_shapes(operators, capture.of("framework"), ledger)
-        operators = operators_of.with_threads(operators, events)
-        pipeline = pipeline_of.read(
-            pipeline_of.Files(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches"))), ledger
-        )
+        operators = with_called_phases(operators_of.with_threads(operators, events), events)
+        files = pipeline_of.Files(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
+        begin = self._said.get("pipeline_begin")
+        pipeline = pipeline_of.read(files, ledger, begin_ms=begin // _MS if type(begin) is int else 0)
         tracks = _Tracks(_whole(self._said.get("process")) or process or _first(events["process"]))
         operators = _placed(operators, tracks)
         memory = _allocations(capture.of("memory"), operators, ledger)
@@ -213,9 +214,7 @@ def _allocations(paths: Sequence[Path], operators: pl.DataFrame, ledger: LossLed
     sound = rows.filter(pl.all_horizontal(pl.col("ts", "allocated", "reserved").is_between(0, MOST)))
     ledger.add("event_damaged", rows.height - sound.height)
     change = pl.col("allocated").diff().fill_null(0)
-    taken = sound.select("ts", "allocated", "reserved", bytes=change, device=pl.lit("cpu")).sort(
-        "ts", maintain_order=True
-    )
+    taken = sound.select(*fields, bytes=change, device=pl.lit("cpu")).sort("ts", maintain_order=True)
     following = operators.select("ts", at="ts", track="track").sort("ts")
     owned = taken.join_asof(following, on="ts", strategy="forward")
     grown = pl.col("bytes") > 0

@@ -121,7 +121,7 @@ def _walk(directory: Path, depth: int) -> list[Path]:
 
 
 def _add(found: dict[Path, Capture], path: Path, directory: Path) -> None:
-    """Add a file to the capture of its directory, of the one above where that belongs to it, but not above the given."""
+    """Add a file to the capture that it belongs to: of its directory or the one above, but of none above the given."""
     for sort, pattern in _NAMES.items():
         match = pattern.fullmatch(path.name)
         if match is None:

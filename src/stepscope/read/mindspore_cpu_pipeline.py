@@ -76,16 +76,22 @@ class DataPipeline:
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COUNTERS))
 
 
-def read(files: Files, ledger: LossLedger) -> DataPipeline:
-    """Read the files of one pipeline."""
+def read(files: Files, ledger: LossLedger, *, begin_ms: int = 0) -> DataPipeline:
+    """Read the files of one pipeline.
+
+    Args:
+        files: Its files.
+        ledger: Counts losses.
+        begin_ms: When sampling began, for a pipeline whose samples have no times of their own.
+    """
     pipeline = _merged(files.pipeline, ledger)
     cpu = _merged(files.cpu, ledger)
     interval = _integer(pipeline.get("sampling_interval"))
-    times = _sample_times(cpu)
+    times = _integers(cpu.get("time_stamp"))
     rows = [row for item in _objects(pipeline.get("op_info"), ledger) if (row := _operation(item, interval, ledger))]
     lanes = {row["id"]: row["lane"] for row in rows}
     samples = [
-        *(sample for row in rows for sample in _queue_samples(row, times, interval)),
+        *(sample for row in rows for sample in _queue_samples(row, times, interval, begin_ms)),
         *_cpu_samples(cpu, lanes, times, ledger),
         *_host_samples(cpu, times),
     ]
@@ -125,20 +131,18 @@ def _operation(item: Mapping[str, Any], interval: int | None, ledger: LossLedger
     }
 
 
-def _sample_times(cpu: Mapping[str, Any]) -> list[int]:
-    return _integers(cpu.get("time_stamp"))
-
-
-def _queue_samples(row: Mapping[str, Any], times: Sequence[int], interval: int | None) -> Iterable[pl.DataFrame]:
+def _queue_samples(
+    row: Mapping[str, Any], times: Sequence[int], interval: int | None, begin_ms: int
+) -> Iterable[pl.DataFrame]:
     """Yield the lengths of an operation's queue; they have no times of their own, the CPU's samples do."""
     sizes = row["sizes"]
     if sizes:
-        when = times if len(times) == len(sizes) else _regular(times, interval, len(sizes))
+        when = times if len(times) == len(sizes) else _regular(times, interval, len(sizes), begin_ms)
         yield _samples(row["lane"], "output queue", "", when, sizes)
 
 
-def _regular(times: Sequence[int], interval: int | None, count: int) -> list[int]:
-    first = times[0] if times else 0
+def _regular(times: Sequence[int], interval: int | None, count: int, begin_ms: int) -> list[int]:
+    first = times[0] if times else begin_ms
     return [first + place * (interval or 1) for place in range(count)]
 
 

@@ -255,6 +255,7 @@ _ALLOCATIONS = Table(
         _must("bytes", "int64", "bytes", "Bytes taken; negative when freed."),
         _may("allocated", "int64", "bytes", "Allocated on the device after this event."),
         _may("reserved", "int64", "bytes", "Reserved by the framework's allocator after this event."),
+        _may("active", "int64", "bytes", "In use on the device after this event, where the source tells it apart."),
         _may("span", "int64", "", "`spans.id` of the innermost operator during which it happened."),
         _may("thread", "int64", "", "Native thread id on which it happened."),
     ),
