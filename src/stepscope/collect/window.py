@@ -21,6 +21,7 @@ from stepscope.collect.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.placement import create_rank_directory
 from stepscope.collect.ranks import find_place
+from stepscope.collect.steps import HOOKS
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import Manifest, RankDirectory
 
@@ -85,9 +86,14 @@ class _Part:
 
     def describe(self) -> dict[str, Any]:
         if self.unavailable is not None:
-            return {"unavailable": self.unavailable}
+            return {"unused" if self._of_another_framework() else "unavailable": self.unavailable}
         described = self.attempt(self.collector.describe) or {}
         return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
+
+    def _of_another_framework(self) -> bool:
+        """Whether the program trains with another framework than the one that the collector is for: nothing is lost."""
+        framework = getattr(self.collector, "framework", None)
+        return framework is not None and framework not in sys.modules and any(name in sys.modules for name in HOOKS)
 
 
 class Window:

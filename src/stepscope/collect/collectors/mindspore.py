@@ -53,6 +53,7 @@ class MindSporeCollector:
     """Records one window into ``capture/mindspore/``."""
 
     name = "mindspore"
+    framework = "mindspore"
 
     def __init__(self) -> None:
         self._directory = Path()

@@ -35,6 +35,9 @@ class Collector(Protocol):
     Any member may raise: the session notes the message in the manifest, counts ``collector_failed`` and goes on with
     the other collectors. ``prepare``, ``start`` and ``stop`` are called in this order on one thread, each at most once;
     ``stop`` is called even where ``start`` failed, and returns within ten seconds or does not touch another thread.
+
+    One that is for a framework names its package in ``framework``: where the program trains with another, nothing is
+    missing without it.
     """
 
     @property

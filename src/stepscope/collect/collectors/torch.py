@@ -46,6 +46,7 @@ class TorchCollector:
     """Records one window with Kineto into ``capture/kineto_0.json``."""
 
     name = "torch"
+    framework = "torch"
 
     def __init__(self) -> None:
         self._kineto: Any = None
