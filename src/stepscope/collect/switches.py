@@ -221,6 +221,7 @@ _NEEDS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     ("sys_interconnection", lambda on: on["sys_interconnection"], _GPU),
     ("activities NPU", lambda on: "NPU" in on["activities"], _NPU),
     ("activities GPU", lambda on: "GPU" in on["activities"], _GPU),
+    ("sync_enable=False", lambda on: not on.get("sync_enable", True), _GPU),
     ("host_sys osrt", lambda on: "osrt" in on["host_sys"], "system calls are not recorded"),
 )
 
@@ -228,12 +229,12 @@ _NEEDS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
 def unavailable(reading: Reading) -> dict[str, str]:
     """Return the switches that are on and cannot be served on this machine, and why; for the manifest.
 
-    Activities count where they are named: the default names the NPU on every machine.
+    The default activities do not count: they name the NPU on every machine.
     """
     missing = {}
     for name, is_on, need in _NEEDS:
-        named = not name.startswith("activities") or "activities" in reading.given
-        if named and is_on(reading.values) and not (need is _GPU and _NVIDIA.exists()):
+        default = name.startswith("activities") and reading.values["activities"] == _BOTH
+        if not default and is_on(reading.values) and not (need is _GPU and _NVIDIA.exists()):
             missing[name] = need
     return missing
 

@@ -142,6 +142,9 @@ class Recorder:
         try:
             self._session = Session(self._settings(log), schedule, source="declared", on_saved=self._saved, log=log)
             _leader = self
+            # Python runs these in reverse: ours comes before MindSpore's own, which takes MindSpore down.
+            atexit.unregister(_end_at_exit)
+            atexit.register(_end_at_exit)
             self._session.begin(self.step_number)
         except Exception as error:  # noqa: BLE001 - law 1: an output that cannot be written does not end training
             self._session = _leader = None
@@ -240,10 +243,8 @@ def _running_leader() -> Recorder | None:
     return _leader if session is not None and session.running and not session.in_child else None
 
 
-# After the session's own, so that it runs before it: the handler is told.
-@atexit.register
 def _end_at_exit() -> None:
-    """Close what the program has left open."""
+    """Close what the program has left open, and tell its handler."""
     end_abandoned()
     while (leader := _running_leader()) is not None:
         _LOG.warning("profile is stopped at the end of the program.")
