@@ -10,13 +10,17 @@ from pathlib import Path
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.collectors import host_asked
+
 if TYPE_CHECKING:
     from stepscope.collect.collectors.protocol import Context
     from stepscope.collect.journal import Journal
+    from stepscope.collect.options import Options
 
-#: One reading: name, value, unit. A unit in bytes/s marks a total whose change is recorded.
+#: One reading: name, value, unit. A unit per second marks a total whose change is recorded.
 _Reading = tuple[str, float, str]
 _RATE = "bytes/s"
+_RATES = frozenset((_RATE, "/s", "ms/s"))
 
 #: Sources that cost more (0.1 to 0.3 ms) are read at every fifth sample only.
 _SELDOM = 5
@@ -48,6 +52,8 @@ class HostCollector:
     disk read, disk written      bytes/s  all disks
     network received, sent       bytes/s  all interfaces
     ============================ ======== =====================================================
+
+    What ``host_sys`` and ``sys_io`` ask for besides is in :mod:`stepscope.collect.collectors.host_asked`.
     """
 
     name = "host"
@@ -73,7 +79,7 @@ class HostCollector:
         hertz = context.options.counters_hz
         if hertz > 0:
             self._period_ns = int(1e9 / hertz)
-            self._sources = sources(self._period_ns)
+            self._sources = sources(self._period_ns, context.options)
             self._read(perf_counter_ns(), self._sources)
 
     def start(self) -> None:
@@ -135,7 +141,7 @@ class HostCollector:
         readings: list[_Reading] = []
         for source in tuple(sources):
             try:
-                readings += [self._rate(now_ns, *item) if item[2] == _RATE else item for item in source.read()]
+                readings += [self._rate(now_ns, *item) if item[2] in _RATES else item for item in source.read()]
                 source.last_ns = now_ns
             except Exception as error:  # noqa: BLE001, PERF203 - law 1: whatever a machine refuses, the others go on
                 self._missing[source.name] = f"{type(error).__name__}: {error}"
@@ -150,8 +156,8 @@ class HostCollector:
         return name, max(total - before, 0.0) / seconds if seconds > 0 else 0.0, unit
 
 
-def sources(period_ns: int) -> list[_Source]:
-    """Return what can be read, with how often."""
+def sources(period_ns: int, options: Options | None = None) -> list[_Source]:
+    """Return what can be read, with how often; with what ``options`` ask for besides."""
     import psutil
 
     process = psutil.Process()
@@ -180,11 +186,12 @@ def sources(period_ns: int) -> list[_Source]:
         yield "network received", totals.bytes_recv, _RATE
         yield "network sent", totals.bytes_sent, _RATE
 
+    asked = {} if options is None else host_asked.sources(options, process)
     often = {"process": read_process, "system CPU": read_system}
     seldom = {"threads": read_threads, "memory": read_memory, "disk": read_disk, "network": read_network}
     return [
         *(_Source(name, read, period_ns) for name, read in often.items()),
-        *(_Source(name, read, _SELDOM * period_ns) for name, read in seldom.items()),
+        *(_Source(name, read, _SELDOM * period_ns) for name, read in {**seldom, **asked}.items()),
     ]
 
 

@@ -10,12 +10,13 @@ has a Python stack, which the operator, run by another thread, has not.
     process, host   of the recording process
     anchors         [[perf_counter_ns, epoch ns, ± ns], …] before and after the block's calls
     names           texts; name, shapes and types below are indices into it
-    calls           thread (native id), time (perf_counter_ns), name; shapes, types: -1 where they were not asked for
+    calls           thread (native id), time (perf_counter_ns), name; shapes, types, values: -1 where not asked for
     closed          true in the last block
 
 A row is a call, in the order of the calls of its thread. Shapes are the JSON text of a list with one element per
 argument: the shape of a tensor, ``[]`` for anything else, a list of shapes for a list of tensors. Types are such a
-list of texts: ``Float32``, ``Scalar`` for what is no tensor, ``TensorList``.
+list of texts: ``Float32``, ``Scalar`` for what is no tensor, ``TensorList``; so are values: ``True`` or ``2`` for a
+number, empty for anything else.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ ROOM = 1 << 17
 #: Calls in one block: about 2 ms of encoding.
 _BLOCK_ROWS = 2048
 
-#: Shape and type of every argument.
-_Inputs = tuple[tuple[Any, object], ...]
+#: Shape, type and value of every argument.
+_Inputs = tuple[tuple[Any, object, str], ...]
+
+_NUMBERS = frozenset((bool, int, float))
 
 
 class MindSporeShapesCollector:
@@ -72,22 +75,21 @@ class MindSporeShapesCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Open the file, where calls are asked for."""
+        """Make the mode, where calls are asked for."""
         options = context.options
         self._with_shapes = options.record_shapes or options.with_flops
         self._asked = self._with_shapes or options.with_stack
         self._journal = context.journal
         if self._asked:
             self._mode = _dispatch_mode()
-            directory = context.capture / "mindspore"
-            directory.mkdir(mode=0o700, exist_ok=True)
-            self._path = directory / f"shapes_{context.rank}.ssj"
-            self._file = BlockFile(self._path, self._next_block, context.journal)
+            self._path = context.capture / "mindspore" / f"shapes_{context.rank}.ssj"
 
     def start(self) -> None:
         """Have MindSpore ask us before every operator that this thread calls."""
-        if self._file is None:
+        if not self._asked or self._journal is None:
             return
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._file = BlockFile(self._path, self._next_block, self._journal)
         stack = sys.modules["mindspore._c_expression"]._DispatchGuardStack
         if self._mode.left_in == threading.get_ident():
             self._mode.left_in = 0
@@ -147,16 +149,18 @@ class MindSporeShapesCollector:
             return None
         self._written += len(calls)
         names: dict[str, int] = {}
-        texts = {row: _texts(row) for row in {inputs for *_, inputs in calls} if row is not None}
-        shapes = {row: names.setdefault(text, len(names)) for row, (text, _) in texts.items()}
-        types = {row: names.setdefault(text, len(names)) for row, (_, text) in texts.items()}
-        thread, time, name, rows = zip(*calls, strict=True)
+        thread, time, name, inputs = zip(*calls, strict=True)
+        described: dict[_Inputs | None, list[int]] = {None: [-1, -1, -1]}
+        for row in set(inputs) - {None}:
+            described[row] = [names.setdefault(text, len(names)) for text in _texts(row)]
         columns = {
             "thread": thread,
             "time": time,
             "name": [names.setdefault(value, len(names)) for value in name],
-            "shapes": [-1 if row is None else shapes[row] for row in rows],
-            "types": [-1 if row is None else types[row] for row in rows],
+            **{
+                key: [described[row][place] for row in inputs]
+                for place, key in enumerate(("shapes", "types", "values"))
+            },
         }
         return {"names": list(names), "calls": columns}
 
@@ -165,23 +169,27 @@ def _inputs(arguments: tuple[Any, ...]) -> _Inputs:
     """Return shape and type of every argument; of a list of tensors all shapes."""
     if len(arguments) == 3 and type(arguments[1]) is str and type(arguments[2]) is tuple:
         arguments = arguments[2]  # a primitive, its name, and its arguments
-    described: list[tuple[Any, object]] = []
+    described: list[tuple[Any, object, str]] = []
     for argument in arguments:
         # Those of the C class: the public ones are Python functions around them.
         shape = getattr(argument, "_shape", None)
         if shape.__class__ is tuple:
-            described.append((shape, argument._dtype))
+            described.append((shape, argument._dtype, ""))
         elif argument.__class__ in (tuple, list) and any(hasattr(item, "_shape") for item in argument):
-            described.append((tuple(item._shape for item in argument if hasattr(item, "_shape")), "TensorList"))
+            described.append((tuple(item._shape for item in argument if hasattr(item, "_shape")), "TensorList", ""))
         else:
-            described.append(((), "Scalar"))
+            described.append(((), "Scalar", str(argument) if argument.__class__ in _NUMBERS else ""))
     return tuple(described)
 
 
-def _texts(inputs: _Inputs) -> tuple[str, str]:
-    """Return shapes and types of the inputs as JSON texts."""
-    shapes, types = [shape for shape, _ in inputs], [str(kind) for _, kind in inputs]
-    return json.dumps(shapes, separators=(",", ":")), json.dumps(types, separators=(",", ":"))
+def _texts(inputs: _Inputs) -> tuple[str, str, str]:
+    """Return shapes, types and values of the inputs as JSON texts."""
+    shapes, types, values = zip(*inputs, strict=True) if inputs else ((), (), ())
+    return _json(shapes), _json([str(kind) for kind in types]), _json(values)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 _mode: Any = None
