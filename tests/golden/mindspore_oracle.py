@@ -10,7 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 
 _EVENT = re.compile(
-    r"(module|stage):(.*?), event:(.*?), op:(.*), start_time:(\d+), end_time:(\d+), dur_time:,\d+,ns, tid:(\d+), pid:(\d+)"
+    r"(module|stage):(.*?), event:(.*?), op:(.*), start_time:(\d+), end_time:(\d+), "
+    r"dur_time:,\d+,ns, tid:(\d+), pid:(\d+)"
 )
 
 

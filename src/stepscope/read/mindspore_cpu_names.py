@@ -14,7 +14,8 @@ _NUMBER = re.compile(r"-op\d+$")
 _ROOTS = frozenset({"Default", "Gradients"})
 # A cell that optimises, by its attribute or its class: optimizer-Momentum, opt-MyOptimizer.
 _OPTIMIZER_CELL = re.compile(
-    r"_?opt(?:imizer)?-|[^-]*-(?:\w*Optimizer|Momentum|SGD|RMSProp|Rprop|Lamb|LARS|FTRL|LazyAdam|Ad(?:am|a)\w*|ASGD)$"
+    r"_?opt(?:imizer)?-|[^-]*-(?:\w*Optimizer|Momentum|A?SGD|RMSProp|Rprop|Lamb|LARS|FTRL|LazyAdam|Ada[mM]\w*"
+    r"|Ada(?:delta|grad|Factor)|ProximalAdagrad)$"
 )
 # Operators that change parameters, whatever cell they are in.
 _OPTIMIZER_TYPE = re.compile(
