@@ -36,7 +36,7 @@ class _Handle:
             worker=handler.worker(),
             formats=switches.formats(values),
             schedule=schedule,
-            unserved=switches.unserved(values, given),
+            unserved=switches.unserved(values),
         )
         self._values = values
         self._facts = Facts()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,15 +19,9 @@ FORMATS: dict[ExportType, str] = {ExportType.Text: "csv,json,trace", ExportType.
 _said: set[str] = set()
 
 
-def unserved(values: Values, given: Mapping[str, object]) -> dict[str, str]:
-    """Return the switches that are on and cannot be served here, with the reason; each is said once a process.
-
-    Args:
-        values: A value for every argument.
-        given: What the program gave: an activity counts only where the program names it.
-    """
-    named = frozenset(name for name, value in given.items() if value is not None)
-    missing = unavailable(Reading(_texts(values), named, ()))
+def unserved(values: Values) -> dict[str, str]:
+    """Return the switches that are on and cannot be served here, with the reason; each is said once a process."""
+    missing = unavailable(Reading(_texts(values), frozenset(), ()))
     for name in missing.keys() - _said:
         _said.add(name)
         _LOG.warning("stepscope: %s records nothing here: %s. Everything else is recorded.", name, missing[name])
