@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
 MINDSPORE ?= 2.10.0
+MSPROF_ANALYZE ?= 26.2.0
 PADDLE ?= 3.3.1
 ENV := .envs/torch
 BIN := $(ENV)/bin
@@ -14,7 +15,7 @@ demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
 # Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
-test: $(ENV)/.test lint .envs/mindspore/.ready
+test: $(ENV)/.test lint .envs/mindspore/.ready .envs/msprof/.ready
 	$(BIN)/python -m pytest -q
 	.envs/mindspore/bin/python -m pytest -q tests/frameworks
 
@@ -61,6 +62,12 @@ $(ENV)/.test: $(ENV)/.ready
 	$(PYTHON) -m venv .envs/paddle
 	.envs/paddle/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	.envs/paddle/bin/python -m pip install --quiet paddlepaddle==$(PADDLE) --editable . --group frameworks
+	touch $@
+
+# Ascend's analysis tool, which has to open what we export; it pins nothing, so it lives alone.
+.envs/msprof/.ready:
+	$(PYTHON) -m venv .envs/msprof
+	.envs/msprof/bin/python -m pip install --quiet --disable-pip-version-check msprof-analyze==$(MSPROF_ANALYZE)
 	touch $@
 
 .envs/gpu/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])

@@ -20,20 +20,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from stepscope.errors import OutputError
 from stepscope.report import ascend_calls, ascend_database, ascend_tables, ascend_trace
 from stepscope.report.ascend_variant import MINDSPORE, PYTORCH, Variant
 from stepscope.report.ascend_work import RankWork
-from stepscope.report.documents import dumps
+from stepscope.report.documents import Json, dumps
 from stepscope.report.files import replacing
-from stepscope.report.protocol import Result, Source
+from stepscope.report.protocol import Source
+from stepscope.report.tabular import Csv
 from stepscope.trace.run_directory import Manifest
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -97,19 +96,9 @@ def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> Non
         stepless = not work.windows.declared
         document(ascend_calls.communication(work.calls, stepless=stepless), output / "communication.json")
         document(ascend_calls.communication_matrix(work.calls, stepless=stepless), output / "communication_matrix.json")
-    rank = rank_of(source)
-    for name, result in source.results.items():
-        if name.startswith("minddata_"):
-            _minddata(name, result, output, rank)
-
-
-def _minddata(name: str, result: Result, output: Path, rank: int) -> None:
-    """Write what the data pipeline's analysis found, with the rank in the name as MindSpore has it."""
-    if isinstance(result, pl.DataFrame):
-        if len(result):
-            ascend_tables.write(result, output / f"{name}_{rank}.csv")
-    elif result:
-        document(result, output / f"{name}_{rank}.json")
+    pipeline = {f"{name}_{rank_of(source)}": result for name, result in source.results.items() if "minddata" in name}
+    for written in (Csv(), Json()):
+        written.write(replace(source, results=pipeline), output)
 
 
 @dataclass(frozen=True)
@@ -131,7 +120,7 @@ def rank_of(source: Source) -> int:
 def _facts(source: Source, work: RankWork) -> _Facts:
     manifest, rank = source.manifest, rank_of(source)
     tracks = source.tables["tracks"].sort("order").select("host", "process").collect()
-    hosts = [host for host in tracks["host"].cast(pl.String) if host]
+    hosts = [host for host in tracks["host"] if host]
     processes = tracks["process"].drop_nulls()
     worker = manifest.get("worker") or manifest.get("host") or (hosts[0] if hosts else f"rank{rank}")
     process = manifest.get("process") or (processes[0] if len(processes) else rank)

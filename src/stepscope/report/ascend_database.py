@@ -71,7 +71,8 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
 def _steps(work: RankWork) -> pl.DataFrame:
     steps = work.step_trace_time()
     plain = {name: name.lower().replace("(", "_").replace(")", "").replace(" ", "_") for name in steps.columns}
-    return steps.rename(plain).with_columns(pl.col("step").cast(pl.String))
+    number = pl.col("step").cast(pl.String) if work.windows.declared else pl.lit(None, pl.String)
+    return steps.rename(plain).with_columns(number.alias("step"))
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
