@@ -116,7 +116,7 @@ class Window:
         self._cost: dict[str, int] = {}
         self._wall: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._parts = [_Part(collector) for collector in make_collectors()]
+        self._parts = [_Part(collector) for collector in make_collectors(settings.options)]
         # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
         self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)

@@ -18,12 +18,29 @@ COLLECTORS: dict[str, str] = {
     "minddata": "MindDataCollector",
     "garbage": "GarbageCollector",
     "host": "HostCollector",
+    "nvml": "NvmlCollector",
+    "parallel": "ParallelCollector",
+    "mindspore_shapes": "MindSporeShapesCollector",
+    "python_stacks": "PythonStacksCollector",
+}
+
+#: Module → the options of which one must be turned on; the other collectors are always there.
+ON_DEMAND: dict[str, tuple[str, ...]] = {
+    "nvml": ("pcie", "hbm_ddr"),
+    "parallel": ("parallel_strategy",),
+    "mindspore_shapes": ("record_shapes", "with_flops", "with_stack"),
+    "python_stacks": ("with_stack",),
 }
 
 
-def make_collectors() -> list[Collector]:
-    """Return a fresh collector of every kind, for one window."""
-    return [getattr(import_module(f"{__name__}.{module}"), name)() for module, name in COLLECTORS.items()]
+def make_collectors(options: Options | None = None) -> list[Collector]:
+    """Return a fresh collector of every kind that the options ask for, for one window; without options of all kinds."""
+    wanted = [name for name in COLLECTORS if options is None or _is_wanted(name, options)]
+    return [getattr(import_module(f"{__name__}.{name}"), COLLECTORS[name])() for name in wanted]
+
+
+def _is_wanted(name: str, options: Options) -> bool:
+    return name not in ON_DEMAND or any(getattr(options, option) for option in ON_DEMAND[name])
 
 
 def begin_early(framework: str, options: Options) -> None:

@@ -50,12 +50,12 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 class MindSporeShapesCollector:
-    """Notes operator calls where ``record_shapes``, ``with_flops`` or ``with_stack`` is asked for."""
+    """Notes operator calls, with shapes where ``record_shapes`` or ``with_flops`` is asked for."""
 
     name = "mindspore_shapes"
 
     def __init__(self) -> None:
-        self._asked = self._with_shapes = False
+        self._with_shapes = False
         self._path = Path()
         self._journal: Journal | None = None
         self._file: BlockFile | None = None
@@ -75,18 +75,15 @@ class MindSporeShapesCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Make the mode, where calls are asked for."""
-        options = context.options
-        self._with_shapes = options.record_shapes or options.with_flops
-        self._asked = self._with_shapes or options.with_stack
+        """Make the mode."""
+        self._with_shapes = context.options.record_shapes or context.options.with_flops
         self._journal = context.journal
-        if self._asked:
-            self._mode = _dispatch_mode()
-            self._path = context.capture / "mindspore" / f"shapes_{context.rank}.ssj"
+        self._mode = _dispatch_mode()
+        self._path = context.capture / "mindspore" / f"shapes_{context.rank}.ssj"
 
     def start(self) -> None:
         """Have MindSpore ask us before every operator that this thread calls."""
-        if not self._asked or self._journal is None:
+        if self._journal is None:
             return
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         self._file = BlockFile(self._path, self._next_block, self._journal)
@@ -125,9 +122,7 @@ class MindSporeShapesCollector:
 
     def describe(self) -> dict[str, object]:
         """Return how many calls were written, and why some are missing."""
-        described: dict[str, object] = {"asked": self._asked}
-        if self._asked:
-            described.update(calls=self._written, unreadable=self._unreadable)
+        described: dict[str, object] = {"calls": self._written, "unreadable": self._unreadable}
         return {**described, "note": self._note} if self._note else described
 
     def _record(self, name: str, arguments: tuple[Any, ...]) -> None:

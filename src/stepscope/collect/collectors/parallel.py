@@ -7,8 +7,8 @@ A JSON object::
     groups       name → ranks, of the groups that the program made
     networks     one for each ``AutoParallel`` wrapper: class of the network and its settings
     stages       name of a cell → its pipeline stage
-    strategies   one for each operator or cell that was given one with ``shard``: cell, operator, in_strategy,
-                 out_strategy
+    strategies   one for each operator or cell that was given one with ``shard``: cell, operator, in_strategy and
+                 out_strategy, or in_layout and out_layout
 
 It is looked up when the window ends: models are made while a program runs.
 """
@@ -31,17 +31,16 @@ if TYPE_CHECKING:
 _CONTEXT = "mindspore.parallel._auto_parallel_context"
 _COMMUNICATION = "mindspore.communication._comm_helper"
 _AUTO_PARALLEL = "mindspore.parallel.auto_parallel"
-_STRATEGIES = ("in_strategy", "out_strategy")
+_STRATEGIES = ("in_strategy", "out_strategy", "in_layout", "out_layout")
 _DEEP = 6
 
 
 class ParallelCollector:
-    """Writes down what MindSpore knows of the distribution, where ``parallel_strategy`` asks for it."""
+    """Writes down what MindSpore knows of the distribution."""
 
     name = "parallel"
 
     def __init__(self) -> None:
-        self._asked = False
         self._started = False
         self._journal: Journal | None = None
         self._found: dict[str, object] = {}
@@ -52,7 +51,6 @@ class ParallelCollector:
 
     def prepare(self, context: Context) -> None:
         """Remember where the answer goes."""
-        self._asked = context.options.parallel_strategy
         self._journal = context.journal
 
     def start(self) -> None:
@@ -61,15 +59,14 @@ class ParallelCollector:
 
     def stop(self) -> list[Path]:
         """Look it up; it is in the journal."""
-        if self._asked and self._started and self._journal is not None:
+        if self._started and self._journal is not None:
             self._found = declared()
             self._journal.metadata("parallel_strategy", json.dumps(self._found))
         return []
 
     def describe(self) -> dict[str, object]:
         """Return how much was declared."""
-        counts = {name: len(value) for name, value in self._found.items() if isinstance(value, dict | list)}
-        return {"asked": self._asked, **counts}
+        return {name: len(value) for name, value in self._found.items() if isinstance(value, dict | list)}
 
 
 def declared() -> dict[str, object]:
@@ -143,21 +140,17 @@ def _is_setting(value: object) -> bool:
 
 
 def _strategies(name: str, cell: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401
-    own = {key: vars(cell).get(f"_{key}") or vars(cell).get(key) for key in _STRATEGIES}
-    if any(own.values()):
-        yield {"cell": name, "operator": None, **{key: _plain(value) for key, value in own.items()}}
+    own = {key: _plain(value) for key in _STRATEGIES if (value := vars(cell).get(f"_{key}"))}
+    if own:
+        yield {"cell": name, "operator": None, **own}
+    kind = sys.modules["mindspore"].ops.Primitive
     held = (*vars(cell).values(), *cell.__dict__.get("_primitives", {}).values())
-    for primitive in {id(value): value for value in held if hasattr(value, "prim_type")}.values():
-        attributes = primitive.attrs
-        given = {key: _plain(attributes[key]) for key in _STRATEGIES if attributes.get(key)}
+    for primitive in {id(value): value for value in held if issubclass(type(value), kind)}.values():
+        given = {key: _plain(primitive.attrs[key]) for key in _STRATEGIES if primitive.attrs.get(key)}
         if given:
             yield {"cell": name, "operator": primitive.name, **given}
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON can hold it; a layout as the mapping that it is."""
-    if hasattr(value, "to_dict") and hasattr(value, "alias_name"):
-        value = {key: getattr(value, key, None) for key in ("device_matrix", "alias_name", "tensor_map")}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return plain(value, _DEEP)
+    """Return a value as JSON can hold it."""
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else plain(value, _DEEP)

@@ -44,12 +44,11 @@ _Hook = Callable[[FrameType, str, Any], None]
 
 
 class PythonStacksCollector:
-    """Notes Python calls where ``with_stack`` is asked for; leaves it to torch where torch is."""
+    """Notes Python calls; leaves them to torch where torch is."""
 
     name = "python_stacks"
 
     def __init__(self) -> None:
-        self._asked = False
         self._path = Path()
         self._journal: Journal | None = None
         self._file: BlockFile | None = None
@@ -71,20 +70,18 @@ class PythonStacksCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Open the file, where Python stacks are asked for."""
-        self._asked = context.options.with_stack
+        """Remember where calls go."""
         self._journal = context.journal
-        if self._asked:
-            self._path = context.capture / "python_stacks.ssj"
-            self._file = BlockFile(self._path, self._next_block, context.journal)
+        self._path = context.capture / "python_stacks.ssj"
 
     def start(self) -> None:
         """Set the profile function; calls that are going on begin now."""
-        if self._file is None:
+        if self._journal is None:
             return
         if sys.getprofile() is not None:
             self._note = "The program set a profile function of its own before the window opened: no Python calls."
             return
+        self._file = BlockFile(self._path, self._next_block, self._journal)
         thread = _Thread(self._codes)
         now = perf_counter_ns()
         thread.starts.extend(now for _ in _frames(sys._getframe()))
@@ -123,10 +120,9 @@ class PythonStacksCollector:
 
     def describe(self) -> dict[str, object]:
         """Return how many calls were written and left out, and why some are missing."""
-        described: dict[str, object] = {"asked": self._asked}
-        if self._asked:
-            short = sum(thread.short for thread in self._threads)
-            described.update(calls=self._calls, shortest_ns=SHORTEST, shorter=short, threads=len(self._threads))
+        short = sum(thread.short for thread in self._threads)
+        described: dict[str, object] = {"calls": self._calls, "shorter": short, "shortest_ns": SHORTEST}
+        described["threads"] = len(self._threads)
         return {**described, "note": self._note} if self._note else described
 
     def _begin_thread(self, frame: FrameType, event: str, argument: object) -> None:
