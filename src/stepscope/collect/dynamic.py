@@ -195,13 +195,15 @@ class Conductor:
                 self._ask(reading)
         if agreement is None:
             return
-        proposal = agreement.news()
-        if proposal is not None:
-            self._plan = proposal if agreement.answer(proposal, self.number) else None
-        if self._place.rank == 0 and self._plan is not None:
-            late = agreement.late(self._plan)
-            if late or agreement.refused(self._plan):
-                self._move(self._plan, late)
+        plan = agreement.news() or self._plan
+        if plan is None:
+            return
+        if plan is not self._plan:
+            self._plan = plan if agreement.answer(plan, self.number) else None
+        if self._place.rank == 0:
+            late = agreement.late(plan)
+            if late or agreement.refused(plan):
+                self._move(plan, late)
 
     def _ask(self, reading: Reading) -> None:
         """The file asks for a window, or for none any more."""

@@ -296,8 +296,8 @@ def _rank(folder: Path, rank: int, pause: float, start: int, together: Any) -> N
 
 @pytest.mark.parametrize(
     ("pauses", "start"),
-    [((0.01, 0.01), 30), ((0.01, 0.03), 30), ((0.03, 0.01), 30), ((0.01, 0.01), 5)],
-    ids=["equal", "rank 1 slower", "rank 0 slower", "soon"],
+    [((0.01, 0.01), 30), ((0.01, 0.03), 30), ((0.03, 0.01), 30), ((0.01, 0.01), 7), ((0.03, 0.02), 5)],
+    ids=["equal", "rank 1 slower", "rank 0 slower", "soon", "at once"],
 )
 def test_two_ranks_record_the_same_steps(tmp_path: Path, pauses: tuple[float, float], start: int) -> None:
     context = multiprocessing.get_context("spawn")
