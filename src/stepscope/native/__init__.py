@@ -1,5 +1,7 @@
 """The few hundred lines of C that must be fast, behind ctypes; every one has a plain Python twin that gives the same.
 
+But for the callbacks of CUPTI, which must not be Python, see ``cupti.c``.
+
 The library is built with the package where there is a compiler. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
 
@@ -59,6 +61,15 @@ def _declare(loaded: ctypes.CDLL) -> None:
         "ss_ends": (pointer, [pointer]),
         "ss_nest": (ctypes.c_int, [int64, *[pointer] * 7]),
         "ss_inherit": (None, [int64, *[pointer] * 3]),
+        "ss_cupti_requested": (None, [pointer] * 3),
+        "ss_cupti_completed": (None, [pointer, ctypes.c_uint32, pointer, ctypes.c_size_t, ctypes.c_size_t]),
+        "ss_cupti_open": (None, [ctypes.c_uint64]),
+        "ss_cupti_close": (None, []),
+        "ss_cupti_take": (pointer, [pointer]),
+        "ss_cupti_give_back": (None, [pointer]),
+        "ss_cupti_lent": (int64, []),
+        "ss_cupti_refused": (ctypes.c_uint64, []),
+        "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(loaded, name)

@@ -1,0 +1,80 @@
+"""The buffers that CUPTI fills, see ``cupti.c``. One set for the process, as CUPTI's callbacks are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+from stepscope import native
+from stepscope.trace import cupti
+
+#: Places for the names of one buffer: a power of two, more than twice the records that fit.
+_ROOM = 1 << 16
+_KINDS = 64
+_Table = ctypes.c_uint32 * _KINDS
+
+
+class Buffers:
+    """Lends buffers to CUPTI and takes them back full.
+
+    Args:
+        layout: How the library lays out its records.
+
+    Raises:
+        RuntimeError: The C part is not there.
+    """
+
+    def __init__(self, layout: cupti.Layout) -> None:
+        library = native.library()
+        if library is None:
+            message = f"the C part of stepscope is {native.available()}; callbacks in Python could stop the program"
+            raise RuntimeError(message)
+        self._library = library
+        self._sizes = _table({int(kind): size for kind, size in layout.sizes.items()})
+        kernels = (cupti.Kind.KERNEL, cupti.Kind.CONCURRENT_KERNEL)
+        self._names = _table({int(kind): layout.fields(kind)["name"][0] for kind in kernels})
+        self._found = (ctypes.c_uint64 * _ROOM)()
+
+    def callbacks(self) -> tuple[int, int]:
+        """Return the addresses of the two functions for ``cuptiActivityRegisterCallbacks``."""
+        functions = self._library.ss_cupti_requested, self._library.ss_cupti_completed
+        requested, completed = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+        return requested or 0, completed or 0
+
+    def open(self, size: int = cupti.BUFFER) -> None:
+        """Lend buffers of ``size`` bytes from now on."""
+        self._library.ss_cupti_open(size)
+
+    def close(self) -> None:
+        """Lend none any more, and free what nobody has."""
+        self._library.ss_cupti_close()
+
+    def take(self) -> tuple[int, int] | None:
+        """Return address and valid bytes of the buffer that was completed first; None where there is none."""
+        valid = ctypes.c_uint64()
+        address = self._library.ss_cupti_take(ctypes.byref(valid))
+        return (address, valid.value) if address else None
+
+    def give_back(self, address: int) -> None:
+        """Return a buffer that was taken."""
+        self._library.ss_cupti_give_back(address)
+
+    @property
+    def lent(self) -> int:
+        """Buffers that CUPTI has."""
+        return int(self._library.ss_cupti_lent())
+
+    @property
+    def refused(self) -> int:
+        """How often CUPTI asked in vain, because all buffers waited to be written."""
+        return int(self._library.ss_cupti_refused())
+
+    def names(self, address: int, valid: int) -> list[int]:
+        """Return the distinct pointers to kernel names in a buffer's records."""
+        tables = self._sizes, self._names, self._found
+        count = self._library.ss_cupti_names(address, valid, *tables, _ROOM)
+        return [pointer for pointer in self._found if pointer] if count else []
+
+
+def _table(values: Mapping[int, int]) -> ctypes.Array[ctypes.c_uint32]:
+    return _Table(*(values.get(kind, 0) for kind in range(_KINDS)))
