@@ -21,16 +21,19 @@ from stepscope.errors import DamagedTraceError
 from stepscope.read import mindspore_cpu_events as events_of
 from stepscope.read import mindspore_cpu_operators as operators_of
 from stepscope.read import mindspore_cpu_pipeline as pipeline_of
-from stepscope.read.mindspore_cpu_files import Capture, capture_of, description
+from stepscope.read import mindspore_shapes as calls_of
+from stepscope.read.mindspore_cpu_files import Capture, begin_ns, capture_of, description
 from stepscope.read.mindspore_cpu_phases import with_called_phases
 from stepscope.read.mindspore_cpu_pipeline import DataPipeline
 from stepscope.read.mindspore_cpu_text import MOST, document_of, lines_of
+from stepscope.read.mindspore_flops import count as count_flops
 from stepscope.read.source import Progress, files_of
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, dtype
 
 _LANE = "CPU kernels"
+_MEMORY = ("ts", "allocated", "reserved", "active")
 _MS = 1_000_000
 #: Keys of ``stepscope.json`` that are not facts for the user.
 _INTERNAL = frozenset({"format", "anchors", "shapes", "collectives", "pipeline_begin"})
@@ -79,12 +82,14 @@ class _Part:
         events = events_of.read(capture.of("events"), ledger)
         operators = operators_of.with_shapes(operators, capture.of("framework"), ledger)
         operators = with_called_phases(operators_of.with_threads(operators, events), events)
+        operators = calls_of.join(operators, calls_of.read(capture.of("calls"), ledger), ledger)
+        operators = operators.with_columns(count_flops(operators))
         files = pipeline_of.Files(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
         begin = self._said.get("pipeline_begin")
         pipeline = pipeline_of.read(files, ledger, begin_ms=begin // _MS if type(begin) is int else 0)
         tracks = _Tracks(_whole(self._said.get("process")) or process or _first(events["process"]))
         operators = _placed(operators, tracks)
-        memory = _allocations(capture.of("memory"), operators, ledger)
+        memory = _allocations(capture, operators, ledger)
         starts = [int(frame["ts"].min()) for frame in (operators, events, memory) if frame.height]  # type: ignore[arg-type]
         operations = _pipeline(pipeline, tracks)
         counters = _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks)
@@ -94,7 +99,7 @@ class _Part:
         return {
             "spans": spans,
             "arguments": arguments,
-            "operators": conform("operators", operators.select("span", "shapes", "module")),
+            "operators": _details(operators, tracks.process if compiled else None),
             "collectives": conform("collectives", operators_of.details(operators, _of_objects(collectives))),
             "allocations": memory,
             "counters": counters,
@@ -179,6 +184,21 @@ def _placed(operators: pl.DataFrame, tracks: _Tracks) -> pl.DataFrame:
     return operators.with_columns(track=pl.Series(track))
 
 
+def _details(operators: pl.DataFrame, caller: int | None) -> pl.DataFrame:
+    """Return the table ``operators``, and when and on which thread each was called.
+
+    Args:
+        operators: Operators with their spans.
+        caller: The thread that waits while a compiled graph runs; None where operators are called one by one.
+    """
+    details = operators.select("span", "shapes", "dtypes", "concrete", "module", "flops")
+    called = operators.select(
+        "call_ts" if caller is None else pl.col("ts").alias("call_ts"),
+        "call_thread" if caller is None else pl.lit(caller, pl.Int64).alias("call_thread"),
+    )
+    return pl.concat([conform("operators", details), called], how="horizontal")
+
+
 def _spans(operators: pl.DataFrame, events: pl.DataFrame, tracks: _Tracks) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the spans, operators before events, and as arguments the operators that events name."""
     kind = pl.when(pl.col("operation").is_not_null()).then(pl.lit("collective")).otherwise(pl.lit("operator"))
@@ -201,24 +221,32 @@ def _arguments(events: pl.DataFrame) -> pl.DataFrame:
     return joined.select(pl.col("span").cast(pl.Int64), key=pl.lit("operator"), value="value")
 
 
-def _allocations(paths: Sequence[Path], operators: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+def _allocations(capture: Capture, operators: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
     """Return the table ``allocations``: what changed from line to line.
 
     MindSpore takes an operator's memory just before it starts it, so that growth belongs to the operator that starts
-    next; ``at`` is its start, and ``track`` its track. What the first line took is not known.
+    next; ``at`` is its start, and ``track`` its track. What the first line took is not known. Lines from before the
+    recording, which MindSpore repeats from earlier ones, are left out.
     """
-    fields = ["ts", "allocated", "reserved", "active"]
-    lines = pl.concat([pl.Series("line", [], dtype=pl.String), *(lines_of(path, ledger)[1:] for path in paths)])
-    split = lines.to_frame().select(pl.col("line").str.strip_chars().str.splitn(",", 4).alias("at")).unnest("at")
-    rows = split.rename(dict(zip(split.columns, fields, strict=True))).select(pl.all().cast(pl.Int64, strict=False))
-    sound = rows.filter(pl.all_horizontal(pl.col("ts", "allocated", "reserved").is_between(0, MOST)))
-    ledger.add("event_damaged", rows.height - sound.height)
-    change = pl.col("allocated").diff().fill_null(0)
-    taken = sound.select(*fields, bytes=change, device=pl.lit("cpu")).sort("ts", maintain_order=True)
+    sound = _memory(capture.of("memory"), ledger)
+    begin, starts = begin_ns(capture), operators["ts"].to_list()[:1]
+    if begin is not None and starts and begin <= starts[0]:
+        sound = sound.filter(pl.col("ts") >= begin)
+    taken = sound.select(*_MEMORY, bytes=change, device=pl.lit("cpu")).sort("ts", maintain_order=True)
     following = operators.select("ts", at="ts", track="track").sort("ts")
     owned = taken.join_asof(following, on="ts", strategy="forward")
     grown = pl.col("bytes") > 0
     return owned.with_columns(pl.when(grown).then("at").alias("at"), pl.when(grown).then("track").alias("track"))
+
+
+def _memory(paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
+    """Return the lines of memory records that are sound: ts, allocated, reserved, active."""
+    lines = pl.concat([pl.Series("line", [], dtype=pl.String), *(lines_of(path, ledger)[1:] for path in paths)])
+    split = lines.to_frame().select(pl.col("line").str.strip_chars().str.splitn(",", 4).alias("at")).unnest("at")
+    rows = split.rename(dict(zip(split.columns, _MEMORY, strict=True))).select(pl.all().cast(pl.Int64, strict=False))
+    sound = rows.filter(pl.all_horizontal(pl.col("ts", "allocated", "reserved").is_between(0, MOST)))
+    ledger.add("event_damaged", rows.height - sound.height)
+    return sound
 
 
 def _counters(pipeline: DataPipeline, clock: Clock, tracks: _Tracks) -> pl.DataFrame:

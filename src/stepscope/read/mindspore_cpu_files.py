@@ -10,6 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,17 @@ _NAMES = {
     "cpu": re.compile(r"minddata_cpu_utilization_(\d{1,6})\.json"),
     "batches": re.compile(r"(?:dataset_iterator|device_queue)_profiling_(\d{1,6})\.txt"),
     "events": re.compile(r"RuntimeProfilerDetail\d*\.csv"),
+    "calls": re.compile(r"shapes_(\d{1,6})\.ssj"),
     "metadata": re.compile(r"profiler_metadata\.json"),
     "description": re.compile(re.escape(DESCRIPTION)),
 }
 #: Files that say nothing alone.
-_COMPANIONS = frozenset({"metadata", "types", "details"})
+_COMPANIONS = frozenset({"metadata", "types", "details", "calls"})
 _RANK_DIRECTORY = re.compile(r"rank_(\d{1,6})")
 _INNER_DIRECTORY = re.compile(r"FRAMEWORK|minddata|rank_\d{1,6}")
 # Results that MindSpore made of its files, and the raw data of other devices.
 _SKIPPED_DIRECTORY = re.compile(r"ASCEND_PROFILER_OUTPUT|PROF_\d+_.*|logs|\..*")
+_MADE = re.compile(r"_(\d{14})(\d{3})_ascend_ms")
 _DEEPEST = 6
 
 
@@ -158,6 +161,18 @@ def description(capture: Capture) -> dict[str, Any]:
                 raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
             return document
     return {}
+
+
+def begin_ns(capture: Capture) -> int | None:
+    """Return when MindSpore's own profiler made the directory, as its name says in UTC, ns since the Unix epoch."""
+    match = _MADE.search(capture.root.name)
+    if match is None:
+        return None
+    try:
+        made = datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return int(made.timestamp()) * 1_000_000_000 + int(match[2]) * 1_000_000
 
 
 def rank_of(capture: Capture) -> int | None:

@@ -13,6 +13,7 @@ from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import FRAME
 
 _MODULE = "nn.Module: "
+_CALL_COLUMNS = ("call_ts", "call_thread")
 _FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
 
 
@@ -27,14 +28,17 @@ def parse_frame(text: str) -> dict[str, Any]:
 def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Give operators the stack and module of the Python spans that contain them, where the source gave none.
 
+    An operator that runs on another thread than the one that called it takes those around its call.
+
     Args:
         timeline: The spans.
-        operators: Table ``operators``.
+        operators: Table ``operators``; it may have columns call_ts and call_thread besides, which are taken away.
         stacks: Table ``stacks``.
 
     Returns:
         Both tables, completed.
     """
+    operators, called = _taken(operators)
     python = timeline.of_kinds("python")
     if not python.any():
         return operators, stacks
@@ -42,6 +46,7 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     distinct = names.filter(python).unique().cast(pl.String)
     is_module = python & names.is_in(_categories(distinct.filter(distinct.str.starts_with(_MODULE)))).to_numpy()
     around = timeline.nearest(python)[operators["span"].to_numpy()]
+    around = np.where(around >= 0, around, _around_calls(timeline, python, called))
     without = operators["stack"].is_null().to_numpy()
     first = max(stacks["id"].to_list(), default=-1) + 1
     numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
@@ -52,6 +57,26 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
         module=operators["module"].cast(pl.String).fill_null(modules),
     )
     return completed, pl.concat([stacks, frames])
+
+
+def _taken(operators: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the operators without the columns of their calls, and these columns."""
+    absent = [pl.lit(None, pl.Int64).alias(name) for name in _CALL_COLUMNS if name not in operators.columns]
+    called = operators.with_columns(absent).select(_CALL_COLUMNS)
+    return operators.drop(_CALL_COLUMNS, strict=False), called
+
+
+def _around_calls(timeline: Timeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
+    """Return for each call the innermost Python span around it; −1 where there is none."""
+    threads = timeline.tracks.filter(pl.col("thread").is_not_null()).unique("thread", keep="first")
+    numbers = dict(threads.select("thread", "id").iter_rows())
+    track = called["call_thread"].replace_strict(numbers, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
+    found = np.full(called.height, -1, np.int64)
+    known = np.flatnonzero((track >= 0) & called["call_ts"].is_not_null().to_numpy())
+    if len(known):
+        at = timeline.at(track[known], called["call_ts"].fill_null(0).to_numpy()[known])
+        found[known] = looked_up(timeline.nearest(python), at)
+    return found
 
 
 def _categories(texts: pl.Series) -> pl.Series:
