@@ -237,6 +237,19 @@ def test_analysing_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages[-1] == "stepscope: analyse() has nothing to analyse: nothing was recorded."
 
 
+def test_analysing_while_recording_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    first = profile()
+    first.analyse()
+    second = Profiler()
+    second.analyse()
+    said = [message for message in caplog.messages if "nothing to analyse" in message]
+    assert said == [
+        "stepscope: analyse() has nothing to analyse: it is still recording; call stop() first.",
+        "stepscope: analyse() has nothing to analyse: what it recorded lies in the window of another profile, "
+        "which is still open.",
+    ]
+
+
 def test_two_profiles_at_once_share_what_they_have_in_common() -> None:
     first, second = profile(), profile()
     first.stop()

@@ -126,8 +126,7 @@ class Recorder:
     def analyse(self, request: results.Request) -> None:
         """Compute the results of the windows that have none yet; of the last one, where all have."""
         if not self.recorded:
-            why = "its window is still open in another profile" if self._shares() else "nothing was recorded"
-            _LOG.warning("stepscope: analyse() has nothing to analyse: %s.", why)
+            _LOG.warning("stepscope: analyse() has nothing to analyse: %s.", self._why_nothing())
             return
         first = min(self._analysed, len(self.recorded) - 1)
         self._analysed = len(self.recorded)
@@ -170,9 +169,11 @@ class Recorder:
             follower._leader = None
             follower.start()
 
-    def _shares(self) -> bool:
+    def _why_nothing(self) -> str:
         leader = _running_leader()
-        return leader is not None and self in leader._sharers
+        if leader is not None and self in leader._sharers:
+            return "what it recorded lies in the window of another profile, which is still open"
+        return "it is still recording; call stop() first" if self.running else "nothing was recorded"
 
     def _settings(self, log: OptimizerLog | None) -> Settings:
         schedule, unserved = self.plan.schedule, self.plan.unserved
