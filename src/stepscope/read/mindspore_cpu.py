@@ -232,6 +232,7 @@ def _allocations(capture: Capture, operators: pl.DataFrame, ledger: LossLedger) 
     begin, starts = begin_ns(capture), operators["ts"].to_list()[:1]
     if begin is not None and starts and begin <= starts[0]:
         sound = sound.filter(pl.col("ts") >= begin)
+    change = pl.col("allocated").diff().fill_null(0)
     taken = sound.select(*_MEMORY, bytes=change, device=pl.lit("cpu")).sort("ts", maintain_order=True)
     following = operators.select("ts", at="ts", track="track").sort("ts")
     owned = taken.join_asof(following, on="ts", strategy="forward")
