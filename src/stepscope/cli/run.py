@@ -33,6 +33,7 @@ examples:
   stepscope run train.py --epochs 3              steps 5 to 9 of train.py
   stepscope run --steps 100:104 -m project.train   a module, steps 100 to 104
   torchrun --nproc-per-node 2 -m stepscope run train.py
+  msrun --worker_num 2 --local_worker_num 2 python -m stepscope run train.py
 """
 
 #: Switch → what it records, and whether it is on without being asked for. Memory and shapes cost little and answer
@@ -217,8 +218,7 @@ def _nothing_recorded(automatic: Automatic) -> str:
 
 def _launch(automatic: Automatic) -> str:
     """Return how the ranks of a job are recorded, by the launcher of the program's framework."""
-    launcher = "torchrun" if "torch" in automatic.frameworks else "msrun"
-    return f"`{launcher} … -m stepscope run`"
+    return f"`{'torchrun …' if 'torch' in automatic.frameworks else 'msrun … python'} -m stepscope run`"
 
 
 def _say(text: str) -> None:

@@ -218,10 +218,12 @@ def _cout_state() -> Callable[[int], None]:
 
 def _tidy(directory: Path) -> None:
     """Remove the files that say the same again, and let the owner write to the other: MindSpore makes it read-only."""
-    for path in directory.glob("rank_*/RuntimeProfiler*"):
-        if path.name.startswith(_UNREAD):
-            path.unlink()
-        else:
-            path.chmod(0o600)
     for folder in directory.glob("rank_*"):
         folder.chmod(0o700)
+        for path in folder.iterdir():
+            if path.name.startswith(_UNREAD):
+                path.unlink()
+            else:
+                path.chmod(0o600)
+        if not any(folder.iterdir()):
+            folder.rmdir()

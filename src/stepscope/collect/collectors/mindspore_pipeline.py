@@ -27,9 +27,9 @@ class _Recording:
         self._config = _dataset().config
         self._interval = self._config.get_monitor_sampling_interval()
         self._manager: Any = sys.modules["mindspore._c_dataengine"].GlobalContext.profiling_manager()
-        self._manager.init()
         self._config.set_monitor_sampling_interval(SAMPLING_INTERVAL_MS)
         try:
+            self._manager.init()
             self._manager.start()
         except RuntimeError:
             self._config.set_monitor_sampling_interval(self._interval)
@@ -40,9 +40,9 @@ class _Recording:
         """End, and write into ``directory``; MindSpore writes nothing where it saw no pipeline that is still there."""
         try:
             self._manager.stop()
+            self._manager.save(str(directory))  # writes the interval as it is set now
         finally:
             self._config.set_monitor_sampling_interval(self._interval)
-        self._manager.save(str(directory))
 
 
 def begin() -> None:

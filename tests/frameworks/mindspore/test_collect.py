@@ -1,0 +1,348 @@
+"""``stepscope.profile`` records what MindSpore does, and changes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.profiler import Profiler
+
+import stepscope
+from stepscope.collect.collectors import mindspore_host, mindspore_pipeline
+from stepscope.collect.collectors.mindspore import MindSporeCollector, drop_lines_before
+from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.journal import Journal
+from stepscope.collect.options import Options
+from tests.frameworks.mindspore.programs import (
+    capture,
+    counts,
+    facts,
+    host_events,
+    kernels,
+    memory_times,
+    totals,
+)
+from tests.frameworks.torch.programs import manifest, runs
+from tests.unit.collect.reading import Read, read_journal
+
+pytestmark = [
+    pytest.mark.usefixtures("nothing_left_behind"),
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+]
+
+MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
+
+ms.set_device("CPU")
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    ms.set_context(mode=MODES[request.param])
+    yield request.param
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"output": tmp_path / "runs", "analyse": "later"}
+
+
+class Training:
+    """A seeded net, its optimizer and its batches."""
+
+    def __init__(self, batches: int = 6) -> None:
+        ms.set_seed(1)
+        random = np.random.default_rng(1)
+        self.net = nn.SequentialCell(nn.Dense(16, 32), nn.ReLU(), nn.Dense(32, 4))
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        self.optimizer = nn.Momentum(self.net.trainable_params(), 0.1, 0.9)
+        values = random.random((8 * batches, 16), dtype=np.float32)
+        labels = random.integers(0, 4, 8 * batches).astype(np.int32)
+        self.data = ds.NumpySlicesDataset({"x": values, "y": labels}, shuffle=False).batch(8)
+        self.step = nn.TrainOneStepCell(nn.WithLossCell(self.net, self.loss), self.optimizer)
+
+    def run(self, after: Callable[[], object] = lambda: None) -> np.ndarray[Any, Any]:
+        """Train one epoch and return a parameter."""
+        for x, y in self.data.create_tuple_iterator(num_epochs=1):
+            self.step(x, y)
+            after()
+        return self.net.trainable_params()[0].asnumpy()
+
+
+def only_run(options: dict[str, Any]) -> Path:
+    (run,) = runs(options["output"])
+    return run
+
+
+def journal(run: Path) -> Read:
+    return read_journal(run / "rank0" / "capture" / "journal.ssj")
+
+
+def test_a_window_holds_what_mindspore_did(mode: str, options: dict[str, Any]) -> None:
+    # Given: a net that is compiled, where it is compiled at all
+    training = Training()
+    training.run()
+    # When: six steps of it are recorded
+    with stepscope.profile(**options, profile_memory=True) as profile:
+        training.run(profile.step)
+    run = only_run(options)
+    said = facts(run)
+    # Then: the facts are there
+    assert (said["format"], said["mode"], said["device_target"], said["rank"]) == (1, mode, "CPU", 0)
+    assert said["mindspore"] == ms.__version__
+    (_, begin), (_, end) = said["anchors"]
+    # and each operator as often as it ran, within the window, with the times that MindSpore adds up itself
+    assert counts(run)["MatMul"] >= 6 * 2
+    assert counts(run)["ApplyMomentum"] == 6 * 4
+    assert all(begin <= kernel.start and kernel.start + kernel.duration <= end for kernel in kernels(run))
+    for name, (times, milliseconds) in totals(run).items():
+        own = [kernel.duration for kernel in kernels(run) if kernel.name == name]
+        assert len(own) == times
+        assert sum(own) == pytest.approx(milliseconds * 1e6, rel=0.01, abs=1000)
+    # and the host pipeline, and memory
+    assert all(begin <= start <= stop <= end for _, start, stop in host_events(run))
+    kinds = {name for name, _, _ in host_events(run)}
+    assert ("Kernel::KernelLaunch" if mode == "graph" else "PynativeFramework::LaunchTask") in kinds
+    assert memory_times(run)
+    assert all(begin <= at <= end for at in memory_times(run))
+
+
+def test_the_files_are_the_users_alone(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        Training().run(profile.step)
+    for path in capture(only_run(options)).rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_nothing_reaches_the_programs_output(
+    mode: str, options: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stepscope.profile(**options) as profile:
+        Training().run(profile.step)
+    assert capfd.readouterr().out == ""
+
+
+def test_training_has_the_same_result_to_the_last_bit(mode: str, options: dict[str, Any]) -> None:
+    alone = Training().run()
+    with stepscope.profile(**options, profile_memory=True):
+        watched = Training().run()
+    assert np.array_equal(alone, watched)
+
+
+def test_every_wait_for_a_batch_is_a_span_with_the_datasets_facts(options: dict[str, Any]) -> None:
+    training = Training()
+    with stepscope.profile(**options) as profile:
+        training.run(profile.step)
+        for _ in training.data.create_dict_iterator(num_epochs=1, output_numpy=True):
+            pass
+    waits = [span for span in journal(only_run(options)).spans if span["kind"] == "data"]
+    assert len(waits) == 2 * (6 + 1)  # the last one of an epoch finds nothing
+    assert {span["name"] for span in waits} == {"Dataset 0 (NumpySlices).__next__"}
+    assert waits[0]["args"]["batch_size"] == 8
+    assert journal(only_run(options)).metadata["minddata.0"]["operations"][0] == "Batch"
+
+
+def test_steps_that_nobody_declares_are_found(mode: str, options: dict[str, Any]) -> None:
+    training = Training()
+    training.run()
+    with stepscope.profile(**options):
+        stamps = [time.perf_counter_ns()]
+        training.run(lambda: stamps.append(time.perf_counter_ns()))
+    run = only_run(options)
+    found = manifest(run)["steps"]
+    assert (found["recorded"], found["optimizers"]) == (6, ["Momentum"])
+    assert found["by"] == ("runs of graphs with an optimizer" if mode == "graph" else "calls of optimizers")
+    # and they last as long as a stopwatch around the loop says
+    durations = journal(run).frames["steps"]["dur"].to_list()
+    assert sum(durations) == pytest.approx(stamps[-1] - stamps[0], rel=0.05, abs=3e6)
+
+
+@pytest.mark.parametrize("sink", [True, False], ids=["sink", "no sink"])
+def test_steps_of_model_train_are_its_own(mode: str, sink: bool, options: dict[str, Any]) -> None:
+    # Given: a model whose callbacks take time, which belongs to the step that they end
+    class Slow(ms.Callback):  # type: ignore[misc]
+        def on_train_step_end(self, _context: Any) -> None:
+            time.sleep(0.02)
+
+    training = Training()
+    model = ms.Model(training.net, training.loss, training.optimizer)
+    model.train(1, training.data)
+    with stepscope.profile(**options):
+        model.train(2, training.data, callbacks=[Slow()], dataset_sink_mode=sink)
+    run = only_run(options)
+    found = manifest(run)["steps"]
+    assert (found["by"], found["recorded"], found["optimizers"]) == ("Model.train", 12, ["Momentum"])
+    assert journal(run).frames["steps"]["dur"].min() >= 20_000_000
+    assert counts(run)["ApplyMomentum"] == 12 * 4
+    # and its own marks have not thrown away what the host does between steps
+    begins = [start for _, start, _ in host_events(run)]
+    assert begins[-1] - begins[0] > 11 * 20_000_000
+
+
+def test_a_model_without_an_optimizer_of_its_own_has_steps(options: dict[str, Any]) -> None:
+    training = Training()
+    with stepscope.profile(**options):
+        ms.Model(training.step).train(1, training.data)
+    assert manifest(only_run(options))["steps"]["recorded"] == 6
+
+
+def test_two_windows_hold_their_own(mode: str, options: dict[str, Any]) -> None:
+    training = Training()
+    profile = stepscope.profile(**options, profile_memory=True)
+    for _ in range(2):
+        with profile:
+            training.run(profile.step)
+        assert all(window.wait() for window in profile.recorded)
+        training.run()
+    first, second = runs(options["output"])
+    (_, end), (_, begin) = facts(first)["anchors"][1], facts(second)["anchors"][0]
+    assert max(memory_times(first)) <= end < begin <= min(memory_times(second))
+    assert max(stop for _, _, stop in host_events(first)) <= end
+    assert min(start for _, start, _ in host_events(second)) >= begin
+    assert counts(first)["ApplyMomentum"] == counts(second)["ApplyMomentum"] == 24
+
+
+def test_memory_is_left_out_where_it_is_not_asked_for(options: dict[str, Any]) -> None:
+    # Given: a window with memory before, after which MindSpore goes on to write it
+    training = Training()
+    for switches in ({"profile_memory": True}, {}):
+        with stepscope.profile(**options, **switches) as profile:
+            training.run(profile.step)
+        assert profile.recorded[0].wait()
+    first, second = runs(options["output"])
+    assert memory_times(first)
+    assert not list(capture(second).glob("cpu_ms_memory*"))
+
+
+def test_a_window_in_which_mindspore_does_nothing(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options):
+        pass
+    run = only_run(options)
+    assert not list(capture(run).glob("cpu_*"))
+    assert manifest(run)["status"] == "complete"
+    assert "failed" not in manifest(run)["collectors"]["mindspore"]
+
+
+def test_an_exception_of_the_training_passes(mode: str, options: dict[str, Any]) -> None:
+    training = Training()
+    error = KeyError("the training's own")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(KeyError) as caught, stepscope.profile(**options):
+        training.run(fail)
+    assert caught.value is error
+    run = only_run(options)
+    assert manifest(run)["status"] == "failed at step 0"
+    assert counts(run)["ApplyMomentum"] == 4
+
+
+def test_a_failing_operator_is_the_trainings_own(options: dict[str, Any]) -> None:
+    with pytest.raises((RuntimeError, ValueError)), stepscope.profile(**options):
+        ms.ops.matmul(ms.Tensor(np.ones((2, 3), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))).asnumpy()
+    assert manifest(only_run(options))["status"] == "failed at step 0"
+
+
+def test_mindspores_own_profiler_keeps_its_files(options: dict[str, Any], tmp_path: Path) -> None:
+    # Given: one that records already
+    profiler = Profiler(output_path=str(tmp_path / "theirs"))
+    with stepscope.profile(**options) as profile:
+        Training().run(profile.step)
+    profiler.stop()
+    profiler.analyse()
+    # Then: it has everything, and ours says why it has nothing
+    (files,) = (tmp_path / "theirs").glob("*_ascend_ms/FRAMEWORK/cpu_op_detail_info_0.csv")
+    assert "ApplyMomentum" in files.read_text()
+    assert "own profiler" in manifest(only_run(options))["collectors"]["mindspore"]["unavailable"]
+
+
+def test_mindspores_own_profiler_may_start_later(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training()
+    with stepscope.profile(**options) as profile:
+        training.run(profile.step)
+        profiler = Profiler(output_path=str(tmp_path / "theirs"))
+        training.run(profile.step)
+        profiler.stop()
+        profiler.analyse()
+    run = only_run(options)
+    assert counts(run)["ApplyMomentum"] == 24
+    assert manifest(run)["collectors"]["mindspore"]["ended_early"]
+    (files,) = (tmp_path / "theirs").glob("*_ascend_ms/FRAMEWORK/cpu_op_execute_timestamp_0.txt")
+    assert "ApplyMomentum" in files.read_text()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    directory = tmp_path / "capture"
+    directory.mkdir()
+    made = Journal(directory / "journal.ssj")
+    yield Context(rank=0, capture=directory, options=Options(data_process=True), journal=made)
+    made.close()
+
+
+def test_data_pipelines_made_in_the_window_are_in_it(context: Context) -> None:
+    interval = ds.config.get_monitor_sampling_interval()
+    collector = MindSporeCollector()
+    collector.prepare(context)
+    collector.start()
+    iterator = Training(batches=60).data.create_tuple_iterator(num_epochs=1)
+    for _ in iterator:
+        time.sleep(0.005)
+    (directory,) = collector.stop()
+    del iterator
+    pipeline = json.loads((directory / "minddata" / "pipeline_profiling_0.json").read_text())
+    assert {operation["op_type"] for operation in pipeline["op_info"]} >= {"BatchOp"}
+    lines = (directory / "minddata" / "dataset_iterator_profiling_0.txt").read_text().splitlines()
+    batches = [line.split() for line in lines if line.startswith("0 2 ")]
+    assert len(batches) >= 60
+    # and their times lie between the anchors, on the monotonic clock
+    said = json.loads((directory / "stepscope.json").read_text())
+    (begin, _), (end, _) = said["anchors"]
+    assert all(begin <= int(batch[4]) * 1_000_000 + 1_000_000 and int(batch[4]) * 1_000_000 <= end for batch in batches)
+    assert pipeline["sampling_interval"] == said["sampling_interval_ms"] == mindspore_pipeline.SAMPLING_INTERVAL_MS
+    assert ds.config.get_monitor_sampling_interval() == interval
+
+
+def test_a_pipeline_from_before_the_window_is_said_to_be_missing(context: Context) -> None:
+    iterator = Training().data.create_tuple_iterator(num_epochs=1)
+    next(iterator)
+    collector = MindSporeCollector()
+    collector.prepare(context)
+    collector.start()
+    next(iterator)
+    (directory,) = collector.stop()
+    assert not (directory / "minddata").exists()
+    assert "before the pipeline" in str(collector.describe()["data_pipelines"])
+    # and pipelines go on, also those that are made afterwards (MindSpore crashes on some orders of calls)
+    assert len(list(Training().data.create_tuple_iterator(num_epochs=1))) == 6
+
+
+def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: a MindSpore whose machine code is not as expected
+    monkeypatch.setattr(mindspore_host, "_CODE", 4)
+    with stepscope.profile(**options) as profile:
+        Training().run(profile.step)
+    run = only_run(options)
+    assert "could not be switched off" in manifest(run)["collectors"]["mindspore"]["host_pipeline"]
+    assert not list(capture(run).glob("rank_*"))
+    assert counts(run)["ApplyMomentum"] == 24
+
+
+@pytest.mark.parametrize(("since", "kept"), [(0, 5), (10, 5), (11, 4), (30, 3), (50, 1), (51, 0)])
+def test_memory_records_are_cut_at_a_time(tmp_path: Path, since: int, kept: int) -> None:
+    path = tmp_path / "record.txt"
+    lines = [f"{at},1,2,3\n" for at in (10, 20, 30, 40, 50)]
+    path.write_text("Timestamp(ns),Total Allocated(Byte)\n" + "".join(lines))
+    drop_lines_before(path, since)
+    assert path.read_text() == "Timestamp(ns),Total Allocated(Byte)\n" + "".join(lines[5 - kept :])
