@@ -138,5 +138,7 @@ int64_t ss_cupti_names(const uint8_t *data, uint64_t valid, const uint32_t *size
         count += !found[place];
         found[place] = name;
     }
+    for (uint64_t i = 0, to = 0; i < room && to < count; i++)
+        if (found[i]) found[to++] = found[i];
     return (int64_t)count;
 }

@@ -25,7 +25,7 @@ SS_EXPORT uint64_t ss_cupti_refused(void);
 
 /* Find the distinct pointers to names in a buffer of records.
  * sizes: bytes of a record by kind, 0 where unknown. names: offset of the pointer by kind, 0 where it has none.
- * found: `room` places, a power of two; the pointers lie anywhere in it, between zeros. At most half of it is filled.
+ * found: `room` places, a power of two; the first ones get the pointers. At most half of it is filled.
  * Returns how many. */
 SS_EXPORT int64_t ss_cupti_names(const uint8_t *data, uint64_t valid, const uint32_t *sizes, const uint32_t *names,
                                  uint64_t *found, uint64_t room);

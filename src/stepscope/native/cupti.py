@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Mapping
 
 from stepscope import native
-from stepscope.trace import cupti
 
 #: Places for the names of one buffer: a power of two, more than twice the records that fit.
 _ROOM = 1 << 16
@@ -18,21 +17,20 @@ class Buffers:
     """Lends buffers to CUPTI and takes them back full.
 
     Args:
-        layout: How the library lays out its records.
+        sizes: Bytes of a record by the number of its kind.
+        names: Where in a record the pointer to its name is, by the number of its kind.
 
     Raises:
         RuntimeError: The C part is not there.
     """
 
-    def __init__(self, layout: cupti.Layout) -> None:
+    def __init__(self, sizes: Mapping[int, int], names: Mapping[int, int]) -> None:
         library = native.library()
         if library is None:
             message = f"the C part of stepscope is {native.available()}; callbacks in Python could stop the program"
             raise RuntimeError(message)
         self._library = library
-        self._sizes = _table({int(kind): size for kind, size in layout.sizes.items()})
-        kernels = (cupti.Kind.KERNEL, cupti.Kind.CONCURRENT_KERNEL)
-        self._names = _table({int(kind): layout.fields(kind)["name"][0] for kind in kernels})
+        self._sizes, self._names = _table(sizes), _table(names)
         self._found = (ctypes.c_uint64 * _ROOM)()
 
     def callbacks(self) -> tuple[int, int]:
@@ -41,7 +39,7 @@ class Buffers:
         requested, completed = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
         return requested or 0, completed or 0
 
-    def open(self, size: int = cupti.BUFFER) -> None:
+    def open(self, size: int) -> None:
         """Lend buffers of ``size`` bytes from now on."""
         self._library.ss_cupti_open(size)
 
@@ -73,7 +71,7 @@ class Buffers:
         """Return the distinct pointers to kernel names in a buffer's records."""
         tables = self._sizes, self._names, self._found
         count = self._library.ss_cupti_names(address, valid, *tables, _ROOM)
-        return [pointer for pointer in self._found if pointer] if count else []
+        return self._found[:count]
 
 
 def _table(values: Mapping[int, int]) -> ctypes.Array[ctypes.c_uint32]:

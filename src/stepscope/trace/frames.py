@@ -5,7 +5,7 @@ again, so that a killed process leaves everything up to its last block.
 
 ::
 
-    header   magic "SSJ1\n" · zero byte · version u16 · checksum of these u32                          12 bytes
+    header   magic of 5 bytes, "SSJ1\n" · zero byte · version u16 · checksum of these u32                          12 bytes
     block    marker f5 53 42 0a · number u32 · length u32 · checksum u32 · payload       16 + length bytes
 
 Integers are little-endian. The checksum of a block (CRC-32) covers its number, length and payload. The number counts
@@ -48,8 +48,8 @@ _CHECKED = struct.Struct("<II")
 _SEARCH_LIMIT = 1 << 30
 
 
-def _header() -> bytes:
-    start = _HEADER.pack(MAGIC, VERSION, 0)[:-4]
+def _header(magic: bytes) -> bytes:
+    start = _HEADER.pack(magic, VERSION, 0)[:-4]
     return start + struct.pack("<I", zlib.crc32(start))
 
 
@@ -65,12 +65,13 @@ class FrameWriter:
 
     Args:
         path: File to create.
+        magic: First bytes, which say what the blocks hold.
 
     Raises:
         OSError: The file exists or cannot be created or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, magic: bytes = MAGIC) -> None:
         flags = (
             os.O_WRONLY
             | os.O_CREAT
@@ -83,7 +84,7 @@ class FrameWriter:
         self._number = 0
         self._size = 0
         try:
-            self._write(_header())
+            self._write(_header(magic))
         except OSError:
             self.close()
             raise
@@ -153,7 +154,7 @@ def unpack(payload: bytes) -> bytes:
     return text
 
 
-def read_frames(path: Path, ledger: LossLedger) -> Iterator[bytes]:
+def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC) -> Iterator[bytes]:
     """Yield the payloads of all sound blocks of a file, in order.
 
     A damaged block is left out and counted as ``block_damaged``; a block that the end of the file cuts is counted as
@@ -162,6 +163,7 @@ def read_frames(path: Path, ledger: LossLedger) -> Iterator[bytes]:
     Args:
         path: File that a :class:`FrameWriter` wrote, perhaps one that is still being written.
         ledger: Where losses are counted.
+        magic: First bytes of a file of this sort.
 
     Raises:
         InputError: It cannot be read.
@@ -177,26 +179,26 @@ def read_frames(path: Path, ledger: LossLedger) -> Iterator[bytes]:
     if data is None:
         message = f"{path} is no regular file."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
-    start = _read_header(data, path, ledger)
+    start = _read_header(data, path, ledger, magic)
     if start is not None:
         yield from _Blocks(data, start, ledger).payloads()
 
 
-def _read_header(data: bytes, path: Path, ledger: LossLedger) -> int | None:
+def _read_header(data: bytes, path: Path, ledger: LossLedger, magic: bytes) -> int | None:
     """Return where the blocks start; None where the file ends within its header."""
-    sound = _header()
+    sound = _header(magic)
     if len(data) < len(sound) and sound.startswith(data):
         ledger.add("block_cut")
         return None
     head = data[: len(sound)]
     if head == sound:
         return len(sound)
-    if head.startswith(MAGIC) and zlib.crc32(head[:-4]) == int.from_bytes(head[-4:], "little"):
+    if head.startswith(magic) and zlib.crc32(head[:-4]) == int.from_bytes(head[-4:], "little"):
         version = _HEADER.unpack(head)[1]
         message = f"{path} has capture format {version}; this stepscope reads {VERSION}."
         raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
     first = next(_Blocks(data, 0, LossLedger(str(path))).payloads(), None)
-    if first is None and not head.startswith(MAGIC):
+    if first is None and not head.startswith(magic):
         message = f"{path} is no capture of stepscope."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
     ledger.add("block_damaged")
