@@ -128,7 +128,8 @@ def _facts(source: Source, work: RankWork) -> _Facts:
     start = manifest.get("window", {}).get("start_ns") or (first if isinstance(first, int) else 0)
     moment = datetime.fromtimestamp(start // 10**9, timezone.utc)
     time = f"{moment:%Y%m%d%H%M%S}{start // 10**6 % 1000:03d}"
-    return _Facts(rank, re.sub(r"[^A-Za-z0-9.-]", "-", str(worker))[:100], int(process), time)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", str(worker)).strip("-.")[:100] or f"rank{rank}"
+    return _Facts(rank, name, int(process), time)
 
 
 def _is_torch(manifest: Manifest) -> bool:

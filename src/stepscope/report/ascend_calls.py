@@ -36,7 +36,7 @@ class Call:
 
     Attributes:
         operation: The operation, times in ns.
-        name: ``hcom_allReduce__271_0_1``: operation, last digits of the group, place in the group.
+        name: ``hcom_allReduce__271_0_1``: operation, last digits of the group, place among its like in the group.
         type: ``hcom_allReduce_``.
         group: Key of the group: a number made of its name.
         rank: Place of this rank in the group.
@@ -58,13 +58,13 @@ def calls(tables: Tables) -> list[Call]:
     """Return the communication of a rank in order of start."""
     found = operations(tables)
     counted = _counted_alike(found)
-    place: Counter[str] = Counter()
+    place: Counter[tuple[str, str]] = Counter()
     made = []
     for one in found:
-        index = one.number if one.group in counted else place[one.group]
-        place[one.group] += 1
-        key = group_key(one.group)
-        type_ = f"hcom_{hccl_name(one.type)}_"
+        key, type_ = group_key(one.group), f"hcom_{hccl_name(one.type)}_"
+        # Of one type: ranks may begin operations of several types, which run side by side, in another order.
+        index = one.number if one.group in counted else place[key, type_]
+        place[key, type_] += 1
         made.append(Call(one, f"{type_}_{key[-3:]}_{index}_1", type_, key, _place(one)))
     return made
 

@@ -59,7 +59,7 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
 
     torch_npu's has the matrix ready, MindSpore's every operation's links, of which tools make the matrix.
     """
-    tables = {"StepTraceTime": _steps(work)}
+    tables = {"StepTraceTime": _steps(work, variant)}
     if work.calls:
         tables["CommAnalyzerTime"] = _frame([_time(work, call) for call in work.calls])
         tables["CommAnalyzerBandwidth"] = _frame([row for call in work.calls for row in _sizes(work, call)])
@@ -68,8 +68,8 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _steps(work: RankWork) -> pl.DataFrame:
-    steps = work.step_trace_time()
+def _steps(work: RankWork, variant: Variant) -> pl.DataFrame:
+    steps = work.step_trace_time(variant)
     plain = {name: name.lower().replace("(", "_").replace(")", "").replace(" ", "_") for name in steps.columns}
     number = pl.col("step").cast(pl.String) if work.windows.declared else pl.lit(None, pl.String)
     return steps.rename(plain).with_columns(number.alias("step"))

@@ -43,7 +43,7 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
     """
     frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     made = {
-        "step_trace_time": work.step_trace_time(),
+        "step_trace_time": work.step_trace_time(variant),
         "kernel_details": kernel_details(work, variant),
         "op_statistic": op_statistic(work, variant),
         "api_statistic": api_statistic(frames["api_statistic"], variant),

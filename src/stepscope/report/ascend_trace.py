@@ -59,7 +59,7 @@ _ARROWS = {"launch": "HostToDevice", "forward_backward": "fwdbwd", "send_receive
 
 def write(source: Source, work: RankWork, variant: Variant, path: Path) -> None:
     """Write the file."""
-    timeline = build(source, step_name="ProfilerStep#", marked_steps=False)
+    timeline = build(source, step_name="ProfilerStep#", marked_steps=True)
     places = _Places(timeline, variant)
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(b"[")
@@ -195,6 +195,8 @@ def _at(chunk: pl.DataFrame, places: _Places) -> pl.DataFrame:
 
 
 def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, places: _Places) -> pl.DataFrame:
+    """Return slices as they are written; of the steps, the resolved ones and not the source's marks of them."""
+    chunk = chunk.filter((pl.col("kind") != "step") | pl.col("id").is_null())
     names = pl.Series(timeline.names.json, dtype=pl.String).gather(chunk["name"])
     device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
     stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])

@@ -20,6 +20,7 @@ class Variant:
         megabyte: Bytes of an MB in memory files. MindSpore divides by 1024 and by 1000.
         step: Column of the step in ``kernel_details.csv``.
         blocks: Columns of the block counts in ``kernel_details.csv``.
+        stage_of_work: Whether Stage runs from the first to the last work of a step; else only over its communication.
         device_columns: Whether statistics begin with the device (and the model).
         stack_columns: Whether ``operator_details.csv`` has call stacks and times besides names and shapes.
         stream_pointer: Whether ``memory_record.csv`` has the column Stream Ptr.
@@ -36,6 +37,7 @@ class Variant:
     megabyte: int
     step: str
     blocks: tuple[str, str]
+    stage_of_work: bool
     device_columns: bool
     stack_columns: bool
     stream_pointer: bool
@@ -53,6 +55,7 @@ MINDSPORE = Variant(
     megabyte=1024 * 1000,
     step="Step ID",
     blocks=("Block Num", "Mix Block Num"),
+    stage_of_work=False,
     device_columns=True,
     stack_columns=False,
     stream_pointer=False,
@@ -69,6 +72,7 @@ PYTORCH = Variant(
     megabyte=MEBIBYTE,
     step="Step Id",
     blocks=("Block Dim", "Mix Block Dim"),
+    stage_of_work=True,
     device_columns=False,
     stack_columns=True,
     stream_pointer=True,

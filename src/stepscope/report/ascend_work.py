@@ -19,6 +19,7 @@ from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
 from stepscope.analyse.units import us
 from stepscope.analyse.work import Windows, Work
 from stepscope.report.ascend_calls import Call, calls
+from stepscope.report.ascend_variant import Variant
 from stepscope.trace.tables import Tables
 
 _FOREVER = np.iinfo(np.int64).max
@@ -84,7 +85,7 @@ class RankWork:
             "Free": subtract(whole, busy),
         }
 
-    def step_trace_time(self) -> pl.DataFrame:
+    def step_trace_time(self, variant: Variant) -> pl.DataFrame:
         """Return one row per step in µs, by Ascend's arithmetic; none where nothing was recorded."""
         steps, lanes = self.windows, self.overlap
         communication = _begun(lanes["Communication"], steps)
@@ -96,13 +97,25 @@ class RankWork:
             "Overlapped": communication - exposed,
             "Communication": communication,
             "Free": lanes["Free"].within(steps.start, steps.end),
-            "Stage": _stage(self.calls, steps) - bubble,
+            "Stage": self._stage(variant) - bubble,
             "Bubble": bubble,
             "Communication(Not Overlapped and Exclude Receive)": exposed - bubble,
             "Preparing": self._preparing(),
         }
         frame = pl.DataFrame({"Step": steps.number, **columns})
         return frame.with_columns(us(name) for name in columns)
+
+    def _stage(self, variant: Variant) -> Times:
+        """Return the time from the start of the first to the end of the last event that begins in each step."""
+        events = [(call.operation.start, call.end) for call in self.calls]
+        if variant.stage_of_work:
+            lanes = (self.overlap["Computing"], self.overlap["Communication"])
+            events = [pair for lane in lanes for pair in zip(lane.start.tolist(), lane.end.tolist(), strict=True)]
+        events.sort()
+        start, end = (np.array([pair[side] for pair in events], np.int64) for side in (0, 1))
+        first, last = np.searchsorted(start, self.windows.start), np.searchsorted(start, self.windows.end)
+        stages = [end[i:j].max() - start[i] if j > i else 0 for i, j in zip(first, last, strict=True)]
+        return np.array(stages, np.int64)
 
     def _preparing(self) -> Times:
         """Return the time from each step's start to the first work begun in it; 0 where none is.
@@ -143,14 +156,3 @@ def _sums(chosen: list[Call], steps: Windows) -> Times:
     start = np.array([call.operation.start for call in chosen], np.int64)
     total = np.concatenate(([0], np.cumsum([call.operation.elapsed for call in chosen], dtype=np.int64)))
     return np.asarray(total[np.searchsorted(start, steps.end)] - total[np.searchsorted(start, steps.start)], np.int64)
-
-
-def _stage(chosen: list[Call], steps: Windows) -> Times:
-    """Return the time from the start of the first to the end of the last operation that begins in each step."""
-    start = np.array([call.operation.start for call in chosen], np.int64)
-    end = np.array([call.end for call in chosen], np.int64)
-    first, last = np.searchsorted(start, steps.start), np.searchsorted(start, steps.end)
-    some = last > first
-    spans = np.zeros(len(steps.start), np.int64)
-    spans[some] = end[last[some] - 1] - start[first[some]]
-    return spans
