@@ -83,6 +83,7 @@ class _Part:
         operators = operators_of.with_shapes(operators, capture.of("framework"), ledger)
         operators = with_called_phases(operators_of.with_threads(operators, events), events)
         operators = calls_of.join(operators, calls_of.read(capture.of("calls"), ledger), ledger)
+        operators = calls_of.with_graphs(operators, events)
         operators = operators.with_columns(count_flops(operators))
         files = pipeline_of.Files(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
         begin = self._said.get("pipeline_begin")
@@ -99,7 +100,7 @@ class _Part:
         return {
             "spans": spans,
             "arguments": arguments,
-            "operators": _details(operators, tracks.process if compiled else None),
+            "operators": _details(operators),
             "collectives": conform("collectives", operators_of.details(operators, _of_objects(collectives))),
             "allocations": memory,
             "counters": counters,
@@ -184,19 +185,10 @@ def _placed(operators: pl.DataFrame, tracks: _Tracks) -> pl.DataFrame:
     return operators.with_columns(track=pl.Series(track))
 
 
-def _details(operators: pl.DataFrame, caller: int | None) -> pl.DataFrame:
-    """Return the table ``operators``, and when and on which thread each was called.
-
-    Args:
-        operators: Operators with their spans.
-        caller: The thread that waits while a compiled graph runs; None where operators are called one by one.
-    """
+def _details(operators: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``operators``, and when and on which thread each was called."""
     details = operators.select("span", "shapes", "dtypes", "concrete", "module", "flops")
-    called = operators.select(
-        "call_ts" if caller is None else pl.col("ts").alias("call_ts"),
-        "call_thread" if caller is None else pl.lit(caller, pl.Int64).alias("call_thread"),
-    )
-    return pl.concat([conform("operators", details), called], how="horizontal")
+    return pl.concat([conform("operators", details), operators.select("call_ts", "call_thread")], how="horizontal")
 
 
 def _spans(operators: pl.DataFrame, events: pl.DataFrame, tracks: _Tracks) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -37,6 +37,9 @@ _RUNS: dict[str, tuple[str, ...]] = {
 #: Types that stand for each other: which one runs depends on the shapes.
 _SAME = {"BatchMatMul": "MatMul"}
 
+#: The event of a thread that runs a compiled graph and waits for it.
+_GRAPH = "RunGraph"
+
 #: Operators and calls that are skipped at most to find where both agree again, and how many must agree there.
 _FARTHEST, _AGREE = 48, 3
 
@@ -146,6 +149,22 @@ def join(operators: pl.DataFrame, calls: pl.DataFrame, ledger: LossLedger) -> pl
     return (
         joined.with_columns(own).with_columns(pl.coalesce("shapes", "call_shapes").alias("shapes")).drop("call_shapes")
     )
+
+
+def with_graphs(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Give operators of compiled graphs the thread that waits for the graph, and as time of the call their start.
+
+    Args:
+        operators: What :func:`join` returned.
+        events: What :func:`stepscope.read.mindspore_cpu_events.read` returned.
+    """
+    graphs = events.filter(pl.col("name") == _GRAPH).select("ts", waits="thread", end=pl.col("ts") + pl.col("dur"))
+    found = operators.join_asof(graphs.sort("ts"), on="ts")
+    inside = pl.col("call_ts").is_null() & (pl.col("ts") <= pl.col("end"))
+    return found.with_columns(
+        call_ts=pl.when(inside).then("ts").otherwise("call_ts"),
+        call_thread=pl.when(inside).then("waits").otherwise("call_thread"),
+    ).drop("waits", "end")
 
 
 def _nothing(height: int) -> pl.DataFrame:

@@ -76,7 +76,15 @@ def _around_calls(timeline: Timeline, python: Any, called: pl.DataFrame) -> Inte
     if len(known):
         at = timeline.at(track[known], called["call_ts"].fill_null(0).to_numpy()[known])
         found[known] = looked_up(timeline.nearest(python), at)
-    return found
+    return _between(found)
+
+
+def _between(found: Integers) -> Integers:
+    """Give what has none the value that its neighbours on both sides have: calls run in the order they were made."""
+    given = pl.Series(found).replace(-1, None)
+    before, after = given.forward_fill(), given.backward_fill()
+    filled: Integers = pl.select(pl.when(before == after).then(before)).to_series().fill_null(-1).to_numpy()
+    return filled
 
 
 def _categories(texts: pl.Series) -> pl.Series:

@@ -238,9 +238,10 @@ class _Names:
     def __init__(self, codes: dict[int, CodeType]) -> None:
         self._codes = codes
         self._texts: dict[int, str] = {}
-        # As PyTorch writes files: without the directory that they were imported from.
+        # As PyTorch writes files: without the directory that they were imported from, which is no package itself.
         roots = {os.path.abspath(entry or ".") for entry in sys.path} | set(sysconfig.get_paths().values())  # noqa: PTH100
-        self._roots = sorted((root + os.sep for root in roots), key=len, reverse=True)
+        whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
+        self._roots = sorted(whole, key=len, reverse=True)
 
     def block(self, thread: _Thread, rows: array[int]) -> dict[str, Any]:
         kept = self._kept(rows)
