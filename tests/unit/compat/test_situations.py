@@ -313,6 +313,28 @@ def test_a_handler_that_raises_is_counted(caplog: pytest.LogCaptureFixture) -> N
     assert "on_trace_ready raised ValueError: no room; training goes on." in caplog.messages[-1]
 
 
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_handler_may_stop_the_profile(wait: int) -> None:
+    told: list[int] = []
+
+    def handler(prof: Any) -> None:
+        told.append(prof.step_num)
+        prof.stop()
+
+    prof = profile(schedule=schedule(wait=wait, warmup=0, active=2), on_trace_ready=handler)
+    for _ in range(2 + wait):
+        prof.step()
+    with pytest.raises(RuntimeError, match="has stopped"):
+        prof.step()
+    assert told == [2 + wait]
+    first = stepscope.open(prof.recorded[0].rank_path)
+    assert first.tables["steps"].collect().height == 2
+    assert first.manifest["losses"] == {}
+    with profile():
+        pass
+    assert stepscope.open(runs()[-1]).manifest["status"] == "complete"
+
+
 def test_a_schedule_that_raises_ends_the_recording(caplog: pytest.LogCaptureFixture) -> None:
     def program(step: int) -> ProfilerAction:
         if step == 2:

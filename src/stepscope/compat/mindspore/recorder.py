@@ -97,23 +97,26 @@ class Recorder:
 
     def boundary(self) -> None:
         """A step has ended, and the next one begins."""
-        if self._session is None:
+        session = self._session
+        if session is None:
             self._count_alone()
             return
-        self._session.boundary()
-        self.step_number = self._session.number
-        if not self._session.running:  # the schedule has failed
+        session.boundary()
+        self.step_number = session.number
+        if not self.running:  # the handler has stopped it
+            session.end()
+        if not session.running:  # or the schedule has failed
             self._hand_on()
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
-        """Close the window that is open. A second call does nothing."""
+        """Close the window that is open; from within the handler, when that has returned. Once is enough."""
         if not self.running:
             return
         self.running = False
         if self._leader is not None:
             self._leader._followers.remove(self)
             self._leader = None
-        elif self._session is not None and not self._session.in_child:
+        elif self._session is not None and not self._session.in_child and not self.handing_over:
             self._note(self.action, None)
             self._session.end(status, notes)
             self._hand_on()
