@@ -134,9 +134,14 @@ def _facts(source: Source, work: RankWork) -> _Facts:
 
 def _is_torch(manifest: Manifest) -> bool:
     """Return whether PyTorch was recorded: by its collector, or in a file of its profiler."""
-    return "mindspore" not in manifest.get("collectors", {}) and (
-        "torch" in manifest.get("collectors", {}) or manifest.get("format") == "kineto"
-    )
+    if _collected(manifest, "mindspore"):
+        return False
+    return _collected(manifest, "torch") or manifest.get("format") == "kineto"
+
+
+def _collected(manifest: Manifest, collector: str) -> bool:
+    state = manifest.get("collectors", {}).get(collector)
+    return state is not None and not {"unused", "unavailable"} & set(state)
 
 
 def _options(source: Source) -> dict[str, Any]:

@@ -187,6 +187,7 @@ def test_a_directory_says_who_and_when(tmp_path: Path) -> None:
     ("manifest", "ending"),
     [
         ({"collectors": {"torch": {}}}, "ascend_pt"),
+        ({"collectors": {"torch": {}, "mindspore": {"unused": "the program has not imported mindspore"}}}, "ascend_pt"),
         ({"format": "kineto"}, "ascend_pt"),
         ({"collectors": {"torch": {}, "mindspore": {}}}, "ascend_ms"),
         ({}, "ascend_ms"),
