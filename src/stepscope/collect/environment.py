@@ -156,6 +156,8 @@ class Environment:
     def _start(self) -> None:
         import atexit
 
+        if os.getpid() != self._process:  # a fork of a process that had imported nothing yet
+            self._process, self._part = os.getpid(), Part.UNSURE
         reading = self._read()
         if reading is None or not (reading.values["start"] and reading.values["start_profile"]):
             return
@@ -163,6 +165,8 @@ class Environment:
         self.automatic = self._automatic(reading)
         # After the framework's own: Python runs these in reverse, and the framework must be alive.
         atexit.register(self.finish)
+        if (processes := sys.modules.get("multiprocessing.util")) is not None and self._part is Part.UNSURE:
+            processes.Finalize(None, self.finish, exitpriority=0)  # forked children end without the other way
         self.automatic.install()
 
     def _read(self) -> Reading | None:
@@ -208,7 +212,7 @@ class Environment:
             skip, active = int(named[1]), int(named[2]) - int(named[1]) + 1
         elif values["steps"] != "all":
             self._say(f'{self.variable}: \'steps\' should be "all" or "5:9"; the default "all" is used.')
-        if self._part is Part.UNSURE or os.getpid() != self._process:
+        if self._part is Part.UNSURE:
             skip = max(skip, 2)  # a worker that loads data takes no steps; a rank that trains takes these two soon
         return Selection(skip, active, find=True)
 
