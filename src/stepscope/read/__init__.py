@@ -14,6 +14,8 @@ from stepscope.read.source import Progress, files_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 
+__all__ = ["files_of", "read_files"]
+
 
 def _read_journal(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
     from stepscope.read import frames
