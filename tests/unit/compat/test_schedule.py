@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.collect.lifecycle import END, Operation
 from stepscope.collect.lifecycle import TRANSITIONS as SESSION
-from stepscope.compat.mindspore import ProfilerAction, profile, schedule
+from stepscope.compat.mindspore import ProfilerAction, handler, profile, schedule
 from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS
 
 NONE, WARM_UP, RECORD, SAVE = ProfilerAction
@@ -146,18 +147,15 @@ def test_no_row_is_missing() -> None:
     assert len(MINDSPORE) == 4 * 5
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(list(ProfilerAction)), min_size=1, max_size=7), st.integers(0, 7))
 def test_any_sequence_of_actions(actions: list[ProfilerAction], steps: int) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as directory:
         _check_sequence(Path(directory), actions, steps)
 
 
 def _check_sequence(directory: Path, actions: list[ProfilerAction], steps: int) -> None:
     """Run a schedule of any actions: what is handed over, and which runs there are, follow from MindSpore's table."""
-    from stepscope.compat.mindspore import handler
-
     handler._chosen = (str(directory), None)
     ready: list[int] = []
 
