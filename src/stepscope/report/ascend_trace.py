@@ -122,7 +122,7 @@ class _Places:
     """The processes and threads of the file, numbered when first used; no thread has the number 0."""
 
     def __init__(self, timeline: Timeline, variant: Variant) -> None:
-        self._variant = variant
+        self.with_cells = variant.processes
         self._rank = timeline.rank
         self._processes: dict[tuple[str, int | None], int] = {}
         self._threads: dict[tuple[int, int | str], tuple[int, str]] = {}
@@ -156,7 +156,7 @@ class _Places:
             pid = self.process("Ascend Hardware")
             return pid, self.thread(pid, number, f"{lane.process.name}: {lane.name}", lane.tid)
         host = "CPU OP" if kind in ("operator", "collective") else "MindSpore"
-        name = "CANN" if kind in _CANN else host if self._variant.processes else "Python"
+        name = "CANN" if kind in _CANN else host if self.with_cells else "Python"
         pid = self.process(name, lane.process.pid)
         return pid, self.thread(pid, number, lane.name, lane.tid)
 
@@ -208,9 +208,10 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, places: _Pl
     category = pl.col("kind").replace_strict(_CATEGORIES, default="user_annotation", return_dtype=pl.String)
     cann = pl.col("kind").is_in(list(_CANN)) & ~pl.col("device")
     level = pl.col("kind").replace_strict(_CANN, default="", return_dtype=pl.String)
-    prefixed = pl.concat_str(pl.lit('"'), level, pl.lit("@"), pl.col("name").str.slice(1))
+    # Operators of cells have their whole path, as MindSpore writes it.
+    before = pl.when(cann).then(level + pl.lit("@")).when(places.with_cells).then("module").fill_null("")
     return frame.select(
-        pl.when(cann).then(prefixed).otherwise("name").alias("name"),
+        pl.concat_str(pl.lit('"'), before, pl.col("name").str.slice(1)).alias("name"),
         pl.when(~cann & ~pl.col("device")).then(category).alias("category"),
         pl.when("device").then(_hardware()).when(cann).then(_connection()).otherwise(_host()).alias("args"),
         "pid",
@@ -225,11 +226,12 @@ def _details(work: RankWork, ids: pl.Series) -> pl.DataFrame:
     wanted = pl.DataFrame({"id": ids.drop_nulls()}).lazy()
     rows = (
         work.tables["operators"]
-        .select(pl.col("span").alias("id"), "shapes", "dtypes")
+        .select(pl.col("span").alias("id"), "shapes", "dtypes", "module")
         .join(wanted, on="id", how="semi")
     )
     found = rows.unique("id").collect()
-    return found.with_columns(texts(found[name], _lines).alias(name) for name in ("shapes", "dtypes"))
+    cells = texts(found["module"], lambda module: dumps(module)[1:-1] + "/").alias("module")
+    return found.with_columns(cells, *(texts(found[name], _lines).alias(name) for name in ("shapes", "dtypes")))
 
 
 def _lines(text: str) -> str:
