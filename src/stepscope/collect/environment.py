@@ -132,22 +132,25 @@ class Environment:
         self._part = part
         self._process = os.getpid()
         self._withdraw: list[Callable[[], None]] = []
+        self._waiting = True
         self._analyse = "now"
         self._done = False
 
     def install(self) -> None:
         """Wait for the frameworks. MindSpore, which reads its variable itself, does not find it."""
-        self._withdraw = [when_imported(name, self._arrived) for name in FRAMEWORKS]
+        for name in FRAMEWORKS:
+            if self._waiting:
+                self._withdraw.append(when_imported(name, self._arrived))
         if MINDSPORES in os.environ:
             when_imported("mindspore", lambda: None, _hidden)
 
     def _arrived(self) -> None:
         """The program has imported a framework."""
-        withdraw, self._withdraw = self._withdraw, []
-        if not withdraw:
+        if not self._waiting:
             return
-        for remove in withdraw:
-            remove()
+        self._waiting = False
+        for withdraw in self._withdraw:
+            withdraw()
         try:
             self._start()
         except Exception as error:  # noqa: BLE001 - law 1: said in one line; the program runs on
