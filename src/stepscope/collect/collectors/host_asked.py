@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BYTES, _EVENTS, _TIME = "bytes/s", "/s", "ms/s"
 _ADAPTERS = Path("/sys/class/infiniband")
+_STATUS = Path("/proc/self/status")
 #: The kernel counts the data of InfiniBand ports in words of four bytes.
 _WORD = 4
 
@@ -60,9 +61,10 @@ def _cpu(process: Any) -> Iterator[Reading]:  # noqa: ANN401
 
 def _memory(process: Any) -> Iterator[Reading]:  # noqa: ANN401
     yield "process memory virtual", process.memory_info().vms, "bytes"
-    swap = getattr(process.memory_full_info(), "swap", None)
-    if swap is not None:
-        yield "process swap", swap, "bytes"
+    # psutil would add it up over all mappings, and keep the process from changing them meanwhile.
+    for line in _STATUS.read_bytes().splitlines() if _STATUS.exists() else ():
+        if line.startswith(b"VmSwap:"):
+            yield "process swap", 1024 * int(line.split()[1]), "bytes"
 
 
 def _disk(process: Any) -> Iterator[Reading]:  # noqa: ANN401

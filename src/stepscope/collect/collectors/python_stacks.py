@@ -184,9 +184,12 @@ class _Thread:
         return rows
 
     def close(self, end: int, innermost: FrameType | None) -> None:
-        """End the calls that are going on, unless their frames are ours."""
+        """End the calls that are going on, unless their frames are ours.
+
+        Outermost first: of spans with the same start and end the reader takes the first for the outer one.
+        """
         frames = list(_frames(innermost))[::-1][self.below :]
-        for start, frame in reversed(list(zip(self.starts, frames, strict=False))):
+        for start, frame in zip(self.starts, frames, strict=False):
             if not frame.f_code.co_filename.startswith(_OURS):
                 self.codes[id(frame.f_code)] = frame.f_code
                 self.rows.extend((start, max(end - start, 0), id(frame.f_code)))
