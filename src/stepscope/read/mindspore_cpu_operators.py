@@ -22,7 +22,6 @@ from stepscope.read.nesting import Integers
 from stepscope.trace.losses import LossLedger
 
 _LINE = r"^(?<full>.*);[^;]*;(?<calls>[^;]*)$"
-_CALL = r"^(?<ts>\d+),(?<ms>[^,]+),\d+$"
 _DETAIL_LINE = r"^[^,]*,[^,]*,.*,(?<count>\d+),[^,]*,[^,]*,[^,]*,[^,]*,(?<process>\d+)\s*$"
 # More operators at once than threads of a machine: only a damaged file has them; the rest share a lane.
 _MOST_LANES = 256
@@ -68,11 +67,17 @@ def _calls(path: Path, ledger: LossLedger) -> pl.DataFrame:
     ledger.add("event_damaged", lines.height - whole.height)
     calls = whole.with_columns(pl.col("calls").str.strip_chars().str.split(" ")).explode("calls")
     calls = calls.filter(pl.col("calls") != "")
-    parsed = calls.select("full", pl.col("calls").str.extract_groups(_CALL).alias("at")).unnest("at")
-    sound = parsed.filter(pl.col("ts").is_not_null())
-    ledger.add("event_damaged", parsed.height - sound.height)
-    ns = (pl.col("ms").cast(pl.Float64, strict=False) * 1e6).round().cast(pl.Int64, strict=False)
-    timed = sound.select("full", pl.col("ts").cast(pl.Int64, strict=False), ns.alias("dur"))
+    fields = calls.select("full", pl.col("calls").str.splitn(",", 3).alias("at")).unnest("at")
+    numbers = fields.select(
+        "full",
+        pl.col("field_0").cast(pl.Int64, strict=False).alias("ts"),
+        pl.col("field_1").cast(pl.Float64, strict=False).alias("ms"),
+        pl.col("field_2").cast(pl.Int64, strict=False).alias("thread"),
+    )
+    whole = numbers.filter(pl.all_horizontal(pl.col("ts", "ms", "thread").is_not_null()))
+    ledger.add("event_damaged", numbers.height - whole.height)
+    ns = (pl.col("ms") * 1e6).round().cast(pl.Int64, strict=False)
+    timed = whole.select("full", "ts", ns.alias("dur"))
     return sound_spans(timed, ledger)
 
 
