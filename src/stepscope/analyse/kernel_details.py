@@ -46,8 +46,8 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
 def pieces(tables: Tables) -> pl.LazyFrame:
     """Return the same rows as the tables have them, in ns.
 
-    Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the stream's or
-    thread's number; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
+    Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the number of
+    the stream or thread; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
     ``idle``, the time since the end of the earlier work on the track.
     """
     streams = tables["tracks"].filter(pl.col("kind") == "stream")

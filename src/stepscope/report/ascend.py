@@ -119,11 +119,12 @@ def rank_of(source: Source) -> int:
 
 def _facts(source: Source, work: RankWork) -> _Facts:
     manifest, rank = source.manifest, rank_of(source)
-    tracks = source.tables["tracks"].sort("order").select("host", "process").collect()
+    # Threads come first; what belongs to no process is often said to belong to process 0.
+    tracks = source.tables["tracks"].sort("kind", "order").select("host", "process").collect()
     hosts = [host for host in tracks["host"] if host]
-    processes = tracks["process"].drop_nulls()
+    processes = [process for process in tracks["process"] if process]
     worker = manifest.get("worker") or manifest.get("host") or (hosts[0] if hosts else f"rank{rank}")
-    process = manifest.get("process") or (processes[0] if len(processes) else rank)
+    process = manifest.get("process") or (processes[0] if processes else rank)
     first = work.located["ts"].min()
     start = manifest.get("window", {}).get("start_ns") or (first if isinstance(first, int) else 0)
     moment = datetime.fromtimestamp(start // 10**9, timezone.utc)
