@@ -103,6 +103,7 @@ class MindSporeShapesCollector:
         if self._thread:
             self._mode.record = None
             self._leave()
+            self._thread = 0
         file, self._file = self._file, None
         if file is None:
             return []
