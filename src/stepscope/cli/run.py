@@ -17,6 +17,7 @@ from pathlib import Path
 from stepscope.cli.options import step_range
 from stepscope.collect import background, program
 from stepscope.collect.automatic import Automatic, Selection
+from stepscope.collect.environment import hide_from_mindspore
 from stepscope.collect.options import DEFAULT_OUTPUT, Options
 from stepscope.collect.profile import absolute
 from stepscope.collect.ranks import find_place
@@ -98,6 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
     atexit.register(ending.finish)
     options = _options(arguments)
     selection = _selection(arguments)
+    hide_from_mindspore()
     if arguments.stand_in is not None:
         ending.stand_in = StandIn(arguments.stand_in, ending.stand_in_failed)
         ending.stand_in.install()

@@ -51,6 +51,8 @@ _LAUNCHERS = (
 _LAUNCHER_SCRIPTS = frozenset(
     ("torchrun", "accelerate", "deepspeed", "msrun", "fleetrun", "pip", "pip3", "stepscope", "dataset-cache")
 )
+#: Roles of processes that msrun starts with the program's own command line, and that do not train.
+_NOT_TRAINING = ("MS_SCHED", "MS_PSERVER")
 _STEPS = re.compile(r"(\d+):(\d+)")
 
 #: Interpreter options that are followed by a value.
@@ -106,8 +108,9 @@ def begin() -> None:
     variable = next((name for name in (OURS, MINDSPORES) if os.environ.get(name)), None)
     if variable is None or os.environ.get(STARTUP) == "0" or _current is not None:
         return
+    hide_from_mindspore()  # a launcher imports it, too
     part = part_of(getattr(sys, "orig_argv", []))
-    if part is not Part.HELPER:
+    if part is not Part.HELPER and os.environ.get("MS_ROLE") not in _NOT_TRAINING:
         _current = Environment(variable, part)
         _current.install()
 
@@ -137,12 +140,10 @@ class Environment:
         self._done = False
 
     def install(self) -> None:
-        """Wait for the frameworks. MindSpore, which reads its variable itself, does not find it."""
+        """Wait for the frameworks."""
         for name in FRAMEWORKS:
             if self._waiting:
                 self._withdraw.append(when_imported(name, self._arrived))
-        if MINDSPORES in os.environ:
-            when_imported("mindspore", lambda: None, _hidden)
 
     def _arrived(self) -> None:
         """The program has imported a framework."""
@@ -255,6 +256,12 @@ class Environment:
 
         if find_place().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
             sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
+
+
+def hide_from_mindspore() -> None:
+    """Have MindSpore not find its variable when it is imported: this program is recorded by us."""
+    if MINDSPORES in os.environ:
+        when_imported("mindspore", lambda: None, _hidden)
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +185,35 @@ def test_env_profiler(tmp_path: Path, script: Path) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "data")
     assert steps(run) == [0, 1]
+
+
+def test_stepscope_run_counts(tmp_path: Path, script: Path) -> None:
+    """Under ``stepscope run`` the variable starts nothing, neither ours nor MindSpore's."""
+    asked = environment(MS_PROFILER_OPTIONS='{"start": true, "output_path": "data"}')
+    command = ["-m", "stepscope", "run", "--skip", "0", "--later", "-o", "runs", script]
+    done = python(*command, env=asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path / "runs")
+    assert steps(run) == [0, 1]
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_workers_of_msrun_are_ranks(tmp_path: Path, script: Path) -> None:
+    options = '{"start": true, "output_path": "%s", "analyse": "later"}' % (tmp_path / "data")
+    launch = Path(sys.executable).with_name("msrun")
+    ports = ["--master_port", str(8200 + os.getpid() % 500)]
+    command = [launch, "--worker_num=2", "--local_worker_num=2", *ports, "--join=True", script]
+    path = f"{launch.parent}{os.pathsep}{os.environ['PATH']}"  # msrun starts the first `python` there
+    done = subprocess.run(
+        command,
+        env=environment(MS_PROFILER_OPTIONS=options, PATH=path),
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert not list(tmp_path.rglob("*_ascend_ms"))
+    ranks = sorted(path.name for path in (tmp_path / "data").glob("*/rank*"))
+    assert ranks == ["rank0", "rank1"]
+    assert len(runs(tmp_path / "data")) == 1
