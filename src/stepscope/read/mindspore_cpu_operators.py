@@ -8,6 +8,7 @@ order: ``type;name;graph;input_1:[2, 2];input_2:NoShape;``; the fast operators o
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,21 @@ _DETAIL_LINE = r"^[^,]*,[^,]*,.*,(?<count>\d+),[^,]*,[^,]*,[^,]*,[^,]*,(?<proces
 # More operators at once than threads of a machine: only a damaged file has them; the rest share a lane.
 _MOST_LANES = 256
 _INPUT = re.compile(r"input_\d+:(NoShape|\[[-\d, ]*\])")
+#: Bytes per element, by the name that MindSpore gives the type.
+_ELEMENT_SIZE = {
+    "Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Float16": 2, "BFloat16": 2, "Int32": 4, "UInt32": 4,
+    "Float32": 4, "Int64": 8, "UInt64": 8, "Float64": 8, "Complex64": 8, "Complex128": 16,
+}  # fmt: skip
+_COLLECTIVE: dict[str, type[pl.DataType]] = {
+    "group": pl.String,
+    "group_ranks": pl.String,
+    "group_size": pl.Int64,
+    "dtype": pl.String,
+    "bytes_in": pl.Int64,
+    "bytes_out": pl.Int64,
+    "source": pl.Int64,
+    "destination": pl.Int64,
+}
 _NAME_SCHEMA = {
     "full": pl.String,
     "short": pl.String,
@@ -184,19 +200,39 @@ def _reached(following: Integers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def details(operators: pl.DataFrame, said: Mapping[str, Mapping[str, object]]) -> pl.DataFrame:
     """Return the table ``collectives`` of operators with a column ``span``.
 
+    Type and bytes are those of the inputs, where shapes and types are known; MindSpore tells no types itself.
+
     Args:
         operators: Operators with their spans.
         said: What the collector knows of communication operators, by short name: group, group_size, dtype, bytes_in …
     """
     chosen = operators.filter(pl.col("operation").is_not_null())
-    frame = chosen.select("span", "operation")
-    known = {"group": pl.String, "group_ranks": pl.String, "group_size": pl.Int64, "dtype": pl.String}
-    numbers = {"bytes_in": pl.Int64, "bytes_out": pl.Int64, "source": pl.Int64, "destination": pl.Int64}
+    if "dtypes" not in chosen.columns:
+        chosen = chosen.with_columns(dtypes=pl.lit(None, pl.String))
+    rows = chosen.select("short", "operation", pl.col("shapes", "dtypes").cast(pl.String)).iter_rows()
+    known = [{**_moved(operation, shapes, dtypes), **said.get(short, {})} for short, operation, shapes, dtypes in rows]
     columns = {
-        name: pl.Series([_value(said.get(short, {}).get(name), kind) for short in chosen["short"]], dtype=kind)
-        for name, kind in {**known, **numbers}.items()
+        name: pl.Series([_value(row.get(name), kind) for row in known], dtype=kind)
+        for name, kind in _COLLECTIVE.items()
     }
-    return frame.with_columns(**columns)
+    return chosen.select("span", "operation").with_columns(**columns)
+
+
+def _moved(operation: str, shapes: str | None, dtypes: str | None) -> dict[str, object]:
+    """Return type and bytes of what an operation puts in, and of what it receives where that is as much."""
+    if shapes is None or dtypes is None:
+        return {}
+    try:
+        inputs = list(zip(json.loads(shapes), json.loads(dtypes), strict=True))
+        tensors = [(shape, dtype) for shape, dtype in inputs if dtype in _ELEMENT_SIZE]
+        size = sum(math.prod(shape) * _ELEMENT_SIZE[dtype] for shape, dtype in tensors)
+    except (ValueError, TypeError):
+        return {}
+    if not tensors or not isinstance(size, int) or size < 0:
+        return {}
+    types = {dtype for _, dtype in tensors}
+    alike = {"bytes_out": size} if operation in ("allreduce", "broadcast") else {}
+    return {"bytes_in": size, **alike, **({"dtype": types.pop()} if len(types) == 1 else {})}
 
 
 def _value(value: object, kind: type[pl.DataType]) -> object:

@@ -17,7 +17,7 @@ from stepscope.analyse.registry import RESULTS, compute
 from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError
 from stepscope.read import files_of, read_files, sniff
 from stepscope.read.mindspore_cpu_files import captures
-from stepscope.read.mindspore_cpu_operators import lanes
+from stepscope.read.mindspore_cpu_operators import details, lanes
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform, lazy
 
@@ -146,6 +146,29 @@ def test_what_the_collector_knows_of_a_collective_is_in_its_row(tmp_path: Path) 
     (row,) = frames["collectives"].to_dicts()
     assert (row["group"], row["group_size"], row["bytes_in"], row["dtype"]) == ("world", 2, 262144, "Float32")
     assert row["source"] is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "shapes", "dtypes", "moved"),
+    [
+        ("allreduce", "[[64,64],[]]", '["Float32","Scalar"]', ("Float32", 16384, 16384)),
+        ("broadcast", "[[2],[3]]", '["Float16","Float16"]', ("Float16", 10, 10)),
+        ("allgather", "[[2],[3]]", '["Int64","Bool"]', (None, 19, None)),
+        ("allreduce", "[[]]", '["Float64"]', ("Float64", 8, 8)),
+        ("allreduce", "[[2]]", None, (None, None, None)),
+        ("allreduce", "[[-1]]", '["Float32"]', (None, None, None)),
+        ("allreduce", '[["x"]]', '["Float32"]', (None, None, None)),
+        ("allreduce", "[[2]]", '["Float32","Float32"]', (None, None, None)),
+        ("allreduce", "7", "8", (None, None, None)),
+    ],
+)
+def test_bytes_of_a_collective_are_those_of_its_inputs(
+    operation: str, shapes: str, dtypes: str | None, moved: tuple[object, ...]
+) -> None:
+    row = {"span": 3, "short": "A-op0", "operation": operation, "shapes": shapes, "dtypes": dtypes}
+    found = details(pl.DataFrame([row], schema_overrides={"dtypes": pl.String}), {})
+    assert found.select("dtype", "bytes_in", "bytes_out").rows() == [moved]
+    assert details(pl.DataFrame([row]), {"A-op0": {"bytes_in": 5}})["bytes_in"].to_list() == [5]
 
 
 def test_shapes_follow_the_order_of_calls(tmp_path: Path) -> None:
