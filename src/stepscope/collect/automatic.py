@@ -14,6 +14,7 @@ from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import AT_EXIT, Session
 from stepscope.collect.steps import HOOKS, StepHooks, Stepped, StepsSeen, make_hooks
+from stepscope.collect.training_error import pass_on
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 from stepscope.errors import LifecycleError
 
@@ -110,6 +111,7 @@ class Automatic:
                 self._boundary()
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
+        pass_on()
 
     def _boundary(self) -> None:
         if self._session is not None:

@@ -19,6 +19,7 @@ from stepscope.collect.recorded import Recorded, check_analyse
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import Session, remember_metadata
 from stepscope.collect.steps import OptimizerLog
+from stepscope.collect.training_error import pass_on
 from stepscope.collect.values import plain
 from stepscope.collect.window import Settings, Window, one_line
 from stepscope.errors import LifecycleError, OutputError, UsageError
@@ -135,6 +136,7 @@ class profile:
             message = f"step() was called {'before start()' if session is None else 'after stop()'}."
             raise LifecycleError(message, "Call it between start() and stop(), or inside `with stepscope.profile():`.")
         session.boundary()
+        pass_on()
 
     def stop(self) -> None:
         """End: the window that is open is closed and kept. A second call does nothing.
@@ -151,6 +153,7 @@ class profile:
             message = "stop() was called on another thread than start(), and torch records memory on that thread only."
             raise LifecycleError(message, "Stop on the thread that started, or use profile_memory=False.")
         self._session.end()
+        pass_on()
 
     def add_metadata(self, key: str, value: object) -> None:
         """Record a fact about the run; see :func:`add_metadata`."""
@@ -171,6 +174,7 @@ class profile:
             return
         if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self._session.end()
+            pass_on()
         else:
             self._session.end(f"failed at step {self.step_number}", {"exception": kind.__name__})
 

@@ -146,7 +146,7 @@ def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
 
     Args:
         framework: Its module; it is imported.
-        observe: Called in the thread that stepped. It must not raise.
+        observe: Called in the thread that stepped. It raises nothing but errors of the training itself.
     """
     module, name = HOOKS[framework]
     made: StepHooks = getattr(import_module(module), name)(observe)

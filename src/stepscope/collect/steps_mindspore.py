@@ -38,7 +38,7 @@ class TrainingSteps:
     """Calls ``observe`` after everything in MindSpore that ends a training step.
 
     Args:
-        observe: Called in the thread that stepped. It must not raise.
+        observe: Called in the thread that stepped; see :func:`stepscope.collect.steps.make_hooks`.
     """
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:

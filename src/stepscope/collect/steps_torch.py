@@ -28,7 +28,7 @@ class OptimizerSteps:
     serves.
 
     Args:
-        observe: Called in the thread that stepped. It must not raise.
+        observe: Called in the thread that stepped; see :func:`stepscope.collect.steps.make_hooks`.
     """
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:

@@ -57,7 +57,9 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
     if progress is not None:
         size = sum(path.stat().st_size for path in files_of(directory))
         progress(size, size)
-    if not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline")):
+    # Of a process that was killed, or in which nothing ran, what we wrote ourselves is all there is.
+    written = set(capture.files) - {"description", "calls"}
+    if written and not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline")):
         message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Record it again; the profiler was stopped before anything ran.")
     return tables

@@ -26,7 +26,6 @@ and ``stepscope.json``::
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import logging
 import mmap
@@ -40,6 +39,7 @@ from stepscope.collect.collectors import mindspore_pipeline
 from stepscope.collect.collectors.mindspore_host import RuntimeProfiler
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.options import Options
+from stepscope.collect.training_error import keep
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import write_atomically
 
@@ -135,8 +135,10 @@ class MindSporeCollector:
         atexit.unregister(self._end)
         if self._guard is not None:
             self._guard.remove()
-        with contextlib.suppress(RuntimeError):  # an operator that failed tells the training itself
+        try:
             _executor().sync()
+        except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
+            keep(error)
         self._profiler.stop()
         self._attempt("host_pipeline", self._host.stop)
         if self._options.data_process:
