@@ -28,6 +28,8 @@ from tests.frameworks.torch.programs import environment, runs
 from tests.frameworks.torch.test_distributed import DDP, _free_port
 from tests.unit.analyse.build import ORIGIN, Rank
 
+pytestmark = pytest.mark.slow
+
 TOOL = Path(__file__).resolve().parents[2] / ".envs" / "msprof" / "bin" / "msprof-analyze"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 #: Directory and mode → directory of the tool's results.
