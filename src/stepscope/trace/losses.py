@@ -110,6 +110,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "More was recorded than could be written; the rest is left out. Put spans around larger parts.",
     ),
     "journal_unreadable": ("data_loss", "A sound block holds what stepscope does not write; it is left out."),
+    "device_records_dropped": (
+        "data_loss",
+        "CUPTI had no room for records of kernels and calls; they are missing. Record fewer steps.",
+    ),
+    "device_buffers_lost": (
+        "data_loss",
+        "Buffers of CUPTI went to another user of it in this process. Do not use two profilers of the GPU at once.",
+    ),
+    "device_records_damaged": (
+        "data_loss",
+        "Records of CUPTI that are damaged; of a damaged buffer, what follows the damage is left out.",
+    ),
+    "device_name_missing": ("info", "Kernels whose name could not be read; they are called `unknown kernel`."),
     "clock_set": ("info", "The system clock was set while recording; times before and after it do not compare."),
     "counter_not_a_number": (
         "info",
