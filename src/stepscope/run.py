@@ -27,6 +27,7 @@ from stepscope.read import files_of, read_files
 from stepscope.trace import run_directory, tables
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
+from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, Tables
 
 #: A result is a table, or a nested document for the two communication files.
@@ -116,7 +117,7 @@ class RankRun:
         write_atomically(self.directory.tables / _FINGERPRINT, fingerprint.encode())
 
     def _fingerprint(self) -> str:
-        """Identify the captures and the code that reads them, so that stale tables are never trusted."""
+        """Identify the captures, what reads them and what comes out, so that stale tables are never trusted."""
         from stepscope import __version__
 
         files = [
@@ -125,7 +126,8 @@ class RankRun:
             for path in files_of(capture)
         ]
         said = _recording_losses(self.manifest)
-        state = json.dumps([__version__, FORMAT_VERSION, said, files])
+        columns = [(name, column.name, column.dtype) for name, table in TABLES.items() for column in table.columns]
+        state = json.dumps([__version__, FORMAT_VERSION, columns, said, files])
         return hashlib.sha256(state.encode()).hexdigest()
 
     def _stored_fingerprint(self) -> str | None:

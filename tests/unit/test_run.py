@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -48,6 +49,17 @@ def test_tables_are_made_once_and_again_when_the_capture_changes(run_path: Path)
     shutil.copyfile(CAPTURE.with_name("cuda_event_sync.json.gz"), capture)
     spans = stepscope.open(run_path).tables["spans"].collect()
     assert spans.filter(pl.col("kind") == "kernel").height == 4
+
+
+def test_tables_of_another_schema_are_made_again(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = {name: replace(table, columns=table.columns[:-1]) for name, table in TABLES.items()}
+    with monkeypatch.context() as patched:
+        patched.setattr("stepscope.run.TABLES", older)
+        stepscope.open(run_path).tables["spans"].collect()
+    written = run_path / "rank0" / "tables" / "spans.parquet"
+    first = written.stat().st_mtime_ns
+    stepscope.open(run_path).tables["spans"].collect()
+    assert written.stat().st_mtime_ns > first
 
 
 def test_tables_can_be_deleted(run_path: Path) -> None:
