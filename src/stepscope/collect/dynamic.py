@@ -23,6 +23,7 @@ from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Schedule
 from stepscope.collect.session import Session
 from stepscope.collect.switches import DYNAMIC, Reading, options_of, read_switches, unavailable
+from stepscope.collect.training_error import pass_on
 from stepscope.collect.window import Settings, Window, one_line
 from stepscope.errors import LifecycleError, OutputError, UsageError
 
@@ -395,6 +396,7 @@ class dynamic:
     def step(self) -> None:
         """Say that a training step has ended. In a forked child this does nothing."""
         self._conductor.arrive(self._conductor.number + 1)
+        pass_on()
 
     def close(self) -> None:
         """End the window that is open, if any; the end of the program does so, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from mindspore.profiler import Profiler
 
 import stepscope
 from stepscope.collect.collectors import mindspore_host, mindspore_pipeline
+from stepscope.collect.collectors.minddata import MindDataCollector
 from stepscope.collect.collectors.mindspore import MindSporeCollector, drop_lines_before
-from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.collectors.protocol import Collector, Context
 from stepscope.collect.journal import Journal
 from stepscope.collect.options import Options
 from tests.frameworks.mindspore.programs import (
@@ -343,6 +345,53 @@ def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
     assert "could not be switched off" in manifest(run)["collectors"]["mindspore"]["host_pipeline"]
     assert not list(capture(run).glob("rank_*"))
     assert counts(run)["ApplyMomentum"] == 24
+
+
+@pytest.fixture(params=[MindSporeCollector, MindDataCollector])
+def collector(request: pytest.FixtureRequest) -> Collector:
+    made: Collector = request.param()
+    return made
+
+
+@pytest.mark.parametrize("reached", ["made", "prepared"])
+def test_stop_before_start(collector: Collector, context: Context, reached: str) -> None:
+    assert collector.available() is None
+    if reached == "prepared":
+        collector.prepare(context)
+    assert collector.stop() == []
+
+
+def test_its_description_is_json_at_any_time(collector: Collector, context: Context) -> None:
+    for act in (lambda: None, lambda: collector.prepare(context), collector.start, collector.stop):
+        act()
+        described = collector.describe()
+        assert json.loads(json.dumps(described)) == described
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_ends_well_and_writes_nothing(collector: Collector, context: Context) -> None:
+    collector.prepare(context)
+    collector.start()
+    child = os.fork()
+    if child == 0:
+        collector.stop()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not list(context.capture.glob("mindspore/cpu_*"))
+    Training(batches=2).run()
+    for directory in collector.stop():
+        assert (directory / "cpu_op_execute_timestamp_0.txt").stat().st_size > 0
+
+
+def test_thirty_windows_leave_nothing(options: dict[str, Any]) -> None:
+    training = Training(batches=1)
+    for _ in range(30):
+        with stepscope.profile(**options):
+            training.run()
+    found = runs(options["output"])
+    assert [manifest(run)["steps"]["recorded"] for run in found] == [1] * 30
+    assert {counts(run)["ApplyMomentum"] for run in found} == {4}
+    assert all(host_events(run) for run in found)
 
 
 @pytest.mark.parametrize(("since", "kept"), [(0, 5), (10, 5), (11, 4), (30, 3), (50, 1), (51, 0)])

@@ -117,11 +117,8 @@ class MindSporeCollector:
 
     def settle(self) -> None:
         """Leave this window's memory records in the file: MindSpore repeats those of earlier windows."""
-        for path in self._directory.glob("cpu_ms_memory_record_*.txt"):
-            if self._options.profile_memory:
-                drop_lines_before(path, self._started_ns)
-            else:  # once switched on, it stays on
-                path.unlink()
+        for path in self._memory_records():
+            drop_lines_before(path, self._started_ns)
 
     def describe(self) -> dict[str, object]:
         """Return the version, the mode, and what could not be recorded."""
@@ -140,12 +137,18 @@ class MindSporeCollector:
         except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
             keep(error)
         self._profiler.stop()
+        if not self._options.profile_memory:  # once switched on, it stays on
+            for path in self._memory_records():
+                path.unlink()
         self._attempt("host_pipeline", self._host.stop)
         if self._options.data_process:
             self._attempt("data_pipelines", self._save_pipelines)
         anchor = take_anchor()
         self._facts["anchors"].append([anchor.monotonic, anchor.epoch])
         self._write_facts()
+
+    def _memory_records(self) -> list[Path]:
+        return list(self._directory.glob("cpu_ms_memory_record_*.txt"))
 
     def _save_pipelines(self) -> None:
         directory = self._directory / "minddata"

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from stepscope.collect.recorded import Recorded
+from stepscope.collect.training_error import pass_on
 from stepscope.collect.window import COMPLETE
 from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
 from stepscope.compat.mindspore.facts import Facts
@@ -108,6 +109,7 @@ class _Handle:
         """
         if self._recorder.running:
             self._recorder.end()
+            pass_on()
         else:
             situations.refuse(situations.NOT_STARTED, self._NAME)
 
@@ -121,6 +123,7 @@ class _Handle:
             situations.refuse(situations.STEP_WITHOUT_SCHEDULE, self._NAME)
         if self._recorder.running:
             self._recorder.boundary()
+            pass_on()
         else:
             situations.refuse(situations.STEP_STOPPED, self._NAME)
 
