@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stepscope.errors import StepscopeError
 
 #: Verbs in the order of the help; each is a module of this package with ``add_parser`` and ``execute``.
-VERBS = ("run", "report", "import_", "check", "export", "doctor")
+VERBS = ("run", "report", "import_", "check", "export", "timeline", "doctor")
 
 EXAMPLES = """\
 examples:

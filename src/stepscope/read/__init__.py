@@ -39,10 +39,42 @@ def _read_mindspore(path: Path, ledger: LossLedger, progress: Progress | None) -
     return mindspore_cpu.read(path, ledger, progress)
 
 
+def _read_fluid(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import fluid_profile
+
+    return fluid_profile.read(path, ledger, progress)
+
+
+def _read_paddle(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import paddle_protobuf
+
+    return paddle_protobuf.read(path, ledger, progress)
+
+
+def _read_paddle_json(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import paddle_json
+
+    return paddle_json.read(path, ledger, progress)
+
+
+def _read_cupti(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
+    from stepscope.read import cupti
+
+    part = cupti.read(path, ledger)
+    if progress is not None:
+        size = path.stat().st_size
+        progress(size, size)
+    return part
+
+
 _READERS: dict[str, Callable[[Path, LossLedger, Progress | None], dict[str, pl.DataFrame]]] = {
     "journal": _read_journal,
+    "cupti": _read_cupti,
     "kineto": _read_kineto,
     "mindspore": _read_mindspore,
+    "fluid": _read_fluid,
+    "paddle": _read_paddle,
+    "paddle_json": _read_paddle_json,
 }
 
 

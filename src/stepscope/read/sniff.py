@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import NotATraceError
-from stepscope.read import mindspore_cpu_files
+from stepscope.read import mindspore_cpu_files, paddle_files
 from stepscope.read.kineto_document import Document
 from stepscope.read.kineto_facts import Facts
 from stepscope.read.source import open_trace, read_blocks
@@ -15,6 +15,8 @@ from stepscope.trace.losses import LossLedger
 
 #: First bytes of stepscope's own journal.
 JOURNAL_MAGIC = b"SSJ1"
+#: First bytes of stepscope's own files → their format.
+_OWN = {JOURNAL_MAGIC: "journal", b"SSC1": "cupti"}
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -24,7 +26,7 @@ class Identity:
     """What a file is.
 
     Attributes:
-        format: ``kineto``, ``journal`` or ``mindspore``.
+        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle`` or ``paddle_json``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.
@@ -47,8 +49,12 @@ def identify(path: Path) -> Identity:
     if path.is_dir():
         captures(path)
         return Identity("mindspore", rank=next(iter(by_rank(path))))
-    if is_journal(path):
-        return Identity("journal", rank=_rank_in_name(path))
+    own = _own_format(path)
+    if own is not None:
+        return Identity(own, rank=_rank_in_name(path))
+    of_paddle = paddle_files.format_of(_head(path))
+    if of_paddle is not None:
+        return Identity(of_paddle, rank=_rank_in_name(path), host=paddle_files.host_of(path))
     document = Document(path, LossLedger(path.name))
     document.read_head(read_blocks(path, document.ledger))
     facts = Facts(document.metadata)
@@ -60,7 +66,7 @@ def format_of(path: Path) -> str:
     """Return the format of a capture, without looking whether it is sound."""
     if path.is_dir():
         return "mindspore"
-    return "journal" if is_journal(path) else "kineto"
+    return _own_format(path) or paddle_files.format_of(_head(path)) or "kineto"
 
 
 def by_rank(path: Path) -> dict[int | None, list[Path]]:
@@ -104,8 +110,17 @@ def files_of(path: Path) -> list[Path]:
 
 def is_journal(path: Path) -> bool:
     """Return whether a file is stepscope's own journal."""
+    return _own_format(path) == "journal"
+
+
+def _own_format(path: Path) -> str | None:
     with open_trace(path) as file:
-        return file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC
+        return _OWN.get(file.read(len(JOURNAL_MAGIC)))
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes, inflated where the file is gzip."""
+    return next(read_blocks(path, LossLedger(path.name)), b"")[: paddle_files.HEAD]
 
 
 def _rank_in_name(path: Path) -> int | None:

@@ -1,0 +1,78 @@
+"""Profile files of ``paddle.fluid.profiler`` become one picture for ui.perfetto.dev or chrome://tracing.
+
+What Paddle's own ``timeline.py`` did: ``--profile-path trainer1=f1,trainer2=f2,ps=f3 --out timeline.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+#: The label of the only file, where none is given.
+_ALONE = "trainer"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb ``timeline``."""
+    parser = subparsers.add_parser(
+        "timeline", help="profile files of fluid.profiler become one timeline", description=__doc__
+    )
+    parser.add_argument(
+        "--profile-path",
+        "--profile_path",
+        required=True,
+        metavar="FILES",
+        help="one file, or label=file pairs with commas between them",
+    )
+    parser.add_argument(
+        "--out",
+        "--timeline-path",
+        "--timeline_path",
+        type=Path,
+        default=Path("timeline.json"),
+        metavar="FILE",
+        help="the file to make (default: ./timeline.json)",
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read the files, write the picture, and print where it is; what was lost is said on standard error."""
+    from stepscope.compat.fluid import timeline
+    from stepscope.read import fluid_profile
+    from stepscope.trace.losses import LossLedger
+
+    ledgers = {label: LossLedger(path.name) for label, path in labelled(arguments.profile_path).items()}
+    profiles = {
+        label: fluid_profile.load(path, ledgers[label]) for label, path in labelled(arguments.profile_path).items()
+    }
+    timeline.write(profiles, arguments.out)
+    for ledger in ledgers.values():
+        for loss in ledger.rows():
+            sys.stderr.write(f"stepscope: {loss.source}: {loss.what} × {loss.count}: {loss.advice}\n")
+    sys.stdout.write(f"{arguments.out}\n")
+    return 0
+
+
+def labelled(text: str) -> dict[str, Path]:
+    """Return the files by their labels.
+
+    Raises:
+        UsageError: Several files and one without a label, a label without a file, or a label twice.
+    """
+    from stepscope.errors import UsageError
+
+    if "=" not in text and "," not in text:
+        return {_ALONE: Path(text)}
+    files: dict[str, Path] = {}
+    for part in text.split(","):
+        label, _, path = part.partition("=")
+        if not label or not path:
+            message = f"{part!r} is no label=file pair."
+            raise UsageError(message, "Write trainer1=f1,trainer2=f2.")
+        if label in files:
+            message = f"The label {label!r} is given twice."
+            raise UsageError(message, "Give every file a label of its own.")
+        files[label] = Path(path)
+    return files

@@ -1,0 +1,1 @@
+"""The documented interface of ``paddle.fluid.profiler``, recording with stepscope."""
