@@ -73,6 +73,17 @@ class Capture:
         names = {domain: dict(rows) for domain, rows in self.facts.calls.items()}
         return cupti_work.calls(self._decoder(ledger), names, ledger)
 
+    def named_work(self, ledger: LossLedger) -> pl.DataFrame:
+        """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``, the launching call's duration."""
+        work = self.device_work(ledger)
+        calls = self.calls(ledger).select("correlation", call=pl.col("end") - pl.col("ts"))
+        # Of a call inside a call with the same number the outer one, which takes longer, launched.
+        calls = calls.drop_nulls("correlation").sort("call", descending=True).unique("correlation", keep="first")
+        clock = Clock(self.anchors or [Anchor(0, 0, 0)])
+        start, end = (pl.Series(cupti_tables.epochs(work[name].to_numpy(), clock)) for name in ("ts", "end"))
+        placed = work.with_columns(ts=start, dur=end - start).drop("end")
+        return placed.join(calls, on="correlation", how="left", maintain_order="left")
+
     def tables(self, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         """Return the tables of the part."""
         decoder = self._decoder(ledger)

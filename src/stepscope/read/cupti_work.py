@@ -79,8 +79,8 @@ def device_work(
         ``context``, ``stream``, ``correlation``, and, null where the work has none: ``grid``, ``block``, ``registers``,
         ``static_shared`` and ``dynamic_shared`` (bytes of a block), ``cache`` (executed x 16 + requested),
         ``theoretical`` (0 to 1), ``occupancy`` (%), ``blocks_per_sm``, ``warps_per_sm``, ``bytes``, ``copy``,
-        ``source`` and ``destination`` (numbers of :data:`COPIES` and :data:`MEMORIES`), ``graph``, ``graph_node``,
-        ``priority``.
+        ``source`` and ``destination`` (numbers of :data:`COPIES` and :data:`MEMORIES`), ``flags``, ``graph``,
+        ``graph_node``, ``priority``.
     """
     kernels = [_kernels(decoder, kind, spelled, devices, ledger) for kind in (Kind.CONCURRENT_KERNEL, Kind.KERNEL)]
     copies = [_copies(decoder.of(kind), ledger) for kind in (Kind.MEMCPY, Kind.MEMCPY2)]
@@ -96,7 +96,7 @@ _WORK: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("grid", "block"), pl.List(pl.Int64)),
     **dict.fromkeys(("registers", "static_shared", "dynamic_shared", "cache"), pl.Int64),
     **dict.fromkeys(("theoretical", "occupancy", "blocks_per_sm", "warps_per_sm"), pl.Float64),
-    **dict.fromkeys(("bytes", "copy", "source", "destination", "graph", "graph_node", "priority"), pl.Int64),
+    **dict.fromkeys(("bytes", "copy", "source", "destination", "flags", "graph", "graph_node", "priority"), pl.Int64),
 }
 
 
@@ -169,7 +169,7 @@ def _copies(records: Records, ledger: LossLedger) -> pl.DataFrame:
     if not len(records):
         return pl.DataFrame()
     records = records[sound(records, ledger)]
-    kinds = {"copy": "copy_kind", "source": "source_kind", "destination": "destination_kind"}
+    kinds = {"copy": "copy_kind", "source": "source_kind", "destination": "destination_kind", "flags": "flags"}
     numbers = {name: records[field].astype(np.int64) for name, field in kinds.items()}
     code = numbers["copy"] << 16 | numbers["source"] << 8 | numbers["destination"]
     distinct, inverse = np.unique(code, return_inverse=True)

@@ -53,6 +53,7 @@ _COPY: _Fields = {
     "copy_kind": (4, "u1"),
     "source_kind": (5, "u1"),
     "destination_kind": (6, "u1"),
+    "flags": (7, "u1"),
     "bytes": (8, "u8"),
     **_PLACE,
     "device": (32, "u4"),

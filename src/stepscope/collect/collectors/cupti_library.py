@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -42,6 +43,19 @@ class CuptiError(RuntimeError):
 def driver() -> ctypes.CDLL | None:
     """Return NVIDIA's driver where this process has loaded it: then it uses CUDA."""
     return _loaded(_DRIVER)
+
+
+def load_driver() -> ctypes.CDLL:
+    """Return NVIDIA's driver, loaded now where the program has not come to it.
+
+    Raises:
+        CuptiError: There is none.
+    """
+    try:
+        return ctypes.CDLL(_DRIVER)
+    except OSError as error:
+        message = f"NVIDIA's driver is not here ({error})"
+        raise CuptiError(message) from None
 
 
 def _loaded(name: str) -> ctypes.CDLL | None:
@@ -133,6 +147,14 @@ class Library:
         except CuptiError:
             return 0
         return count.value
+
+
+def torch_is_recording() -> bool:
+    """Return whether a profiler of PyTorch has CUPTI's buffer callbacks now."""
+    torch = sys.modules.get("torch")
+    profiler = getattr(getattr(torch, "autograd", None), "profiler", None)
+    enabled = getattr(getattr(torch, "autograd", None), "_profiler_enabled", bool)
+    return bool(getattr(profiler, "_is_profiler_enabled", False) or enabled())
 
 
 def load() -> Library:

@@ -1,0 +1,158 @@
+"""``cuda_profiler`` of ``paddle.fluid.profiler``: what the GPU does in a block, as a log file.
+
+The original asked CUDA's own command line profiler, which CUDA 12 has no more; this one records with CUPTI and writes
+the same log. It works for any program of the process, whatever its framework. An exception in the block passes on; what
+was recorded until then is in the log, and nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.collectors import cupti_library
+from stepscope.collect.collectors.cupti_driver import Driver
+from stepscope.collect.collectors.cupti_recorder import KINDS, Recorder
+from stepscope.compat.fluid import cuda_log
+from stepscope.errors import ArgumentError, OutputError, UsageError
+from stepscope.trace.cupti import Kind
+from stepscope.trace.losses import LossLedger
+
+_MODES = ("kvp", "csv")
+_REMEDY = (
+    "cuda_profiler needs an NVIDIA GPU with its driver, and CUPTI of CUDA 11 to 13 (pip install nvidia-cuda-cupti)."
+)
+
+_LOG = logging.getLogger("stepscope")
+
+
+@contextmanager
+def cuda_profiler(
+    output_file: str | os.PathLike[str], output_mode: str | None = None, config: Sequence[str] | None = None
+) -> Iterator[None]:
+    """Record kernels, copies and fills of the block, and write them as a log.
+
+    Args:
+        output_file: File of the log; it is replaced.
+        output_mode: ``kvp`` (key-value pairs) or ``csv``; None means what ``profilelogformat`` in ``config`` says, else
+            ``csv``.
+        config: Options of NVIDIA's Compute Command Line Profiler, one per item; None means those of the document:
+            :data:`~stepscope.compat.fluid.cuda_log.DEFAULT`. Counters of the hardware are not read: the log warns.
+
+    Raises:
+        ValueError: ``output_mode`` is neither.
+        UsageError: There is no GPU, no CUPTI, or somebody records with it already. No file has been made.
+        OutputError: The log cannot be written.
+    """
+    if output_mode is not None and output_mode not in _MODES:
+        message = "The output mode must be 'kvp' or 'csv'."
+        raise ArgumentError(message)
+    wanted = cuda_log.parse(cuda_log.DEFAULT if config is None else config)
+    path = Path(output_file).absolute()
+    recording = _Recording(wanted)
+    _check_writable(path)
+    mode = output_mode or wanted.format or "csv"
+    with tempfile.TemporaryDirectory(prefix="stepscope-cuda-") as directory:
+        recording.begin(Path(directory))
+        try:
+            yield
+        except BaseException:
+            try:
+                _write(path, recording.end(mode))
+            except Exception as error:  # noqa: BLE001 - law 1: the program's own exception is the one that counts
+                _LOG.warning("stepscope: no log of CUDA was written: %s", error)
+            raise
+        _write(path, recording.end(mode))
+
+
+class _Recording:
+    """One block.
+
+    Args:
+        config: What is asked for.
+
+    Raises:
+        UsageError: It cannot be recorded here.
+    """
+
+    def __init__(self, config: cuda_log.Config) -> None:
+        self._config = config
+        self._recorder: Recorder | None = None
+        try:
+            self._handle = cupti_library.load_driver()
+            self._devices: list[dict[str, Any]] = Driver(self._handle).devices()
+            self._library = cupti_library.load() if self._devices else None
+        except cupti_library.CuptiError as error:
+            message = f"CUDA cannot be recorded here: {error}."
+            raise UsageError(message, _REMEDY) from None
+        if not self._devices:
+            message = "CUDA cannot be recorded here: NVIDIA's driver finds no GPU."
+            raise UsageError(message, _REMEDY)
+        if cupti_library.torch_is_recording():
+            message = "CUDA cannot be recorded now: torch's profiler records, and CUPTI has room for one."
+            raise UsageError(message, "Use one of the two at a time.")
+
+    def begin(self, directory: Path) -> None:
+        if self._library is None:
+            return
+        # Without `conckerneltrace` the original ran kernels one by one.
+        kernels = {Kind.CONCURRENT_KERNEL: Kind.CONCURRENT_KERNEL if self._config.concurrent else Kind.KERNEL}
+        try:
+            recorder = Recorder(directory / "cupti.ssc", self._library, [kernels.get(kind, kind) for kind in KINDS])
+            recorder.start()
+        except RuntimeError as error:
+            message = f"CUDA cannot be recorded now: {error}."
+            raise UsageError(
+                message, "Stop the other recording first, or install stepscope with a C compiler."
+            ) from None
+        self._recorder = recorder
+        self._handle.cuProfilerStart()
+
+    def end(self, mode: str) -> str:
+        """Return the log."""
+        from stepscope.read.cupti import open_capture
+
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return ""
+        self._handle.cuProfilerStop()
+        recorder.stop()
+        ledger = LossLedger("cuda_profiler")
+        work = open_capture(recorder.path, ledger).named_work(ledger)
+        names = {row["device"]: row["name"] for row in self._devices}
+        lost = [f"{loss.what}: {loss.count}. {loss.advice}" for loss in ledger.rows() if loss.severity != "info"]
+        return cuda_log.log(_methods(work), self._config, mode, names, lost)
+
+
+def _methods(work: Any) -> Any:  # noqa: ANN401 - Polars is imported only when a log is written
+    import polars as pl
+
+    columns = ("name", "symbol", "copy", "flags")
+    distinct = work.select(columns).unique()
+    rows = [cuda_log.method(*row) for row in distinct.with_columns(pl.col("name", "symbol").cast(pl.String)).rows()]
+    named = distinct.with_columns(method=pl.Series(rows, dtype=pl.String))
+    return work.join(named, on=columns, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a path where no file can be, without making one.
+
+    Raises:
+        OutputError: It is a directory, or its directory is not there or not writable.
+    """
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        message = f"{path} cannot be written."
+        raise OutputError(message, "Name a file in a directory that exists and is writable.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}."
+        raise OutputError(message, "Name a file in a directory that exists and is writable.") from None
