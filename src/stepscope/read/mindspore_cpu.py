@@ -36,7 +36,7 @@ _LANE = "CPU kernels"
 _MEMORY = ("ts", "allocated", "reserved", "active")
 _MS = 1_000_000
 #: Keys of ``stepscope.json`` that are not facts for the user.
-_INTERNAL = frozenset({"format", "anchors", "shapes", "collectives", "pipeline_begin"})
+_INTERNAL = frozenset({"format", "anchors", "shapes", "pipeline_begin", "parameter_types"})
 
 
 def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
@@ -85,7 +85,7 @@ class _Part:
         operators = operators_of.with_shapes(operators, capture.of("framework"), ledger)
         operators = with_called_phases(operators_of.with_threads(operators, events), events)
         operators = calls_of.join(operators, calls_of.read(capture.of("calls"), ledger), ledger)
-        operators = calls_of.with_graphs(operators, events)
+        operators = calls_of.with_graphs(calls_of.with_events(operators, events), events)
         operators = operators.with_columns(count_flops(operators))
         files = pipeline_of.Files(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
         begin = self._said.get("pipeline_begin")
@@ -98,12 +98,11 @@ class _Part:
         counters = _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks)
         spans, arguments = _spans(operators, events, tracks)
         operators = operators.with_columns(span=pl.int_range(pl.len(), dtype=pl.Int64))
-        collectives = self._said.get("collectives")
         return {
             "spans": spans,
             "arguments": arguments,
             "operators": _details(operators),
-            "collectives": conform("collectives", operators_of.details(operators, _of_objects(collectives))),
+            "collectives": conform("collectives", operators_of.details(operators, self._said)),
             "allocations": memory,
             "counters": counters,
             "pipeline": operations,
@@ -273,11 +272,6 @@ def _pairs(value: object) -> list[tuple[int, int]]:
         for item in items
         if isinstance(item, list) and len(item) >= 2 and all(type(one) is int and abs(one) < MOST for one in item[:2])
     ]
-
-
-def _of_objects(value: object) -> dict[str, dict[str, object]]:
-    items = value.items() if isinstance(value, dict) else ()
-    return {key: item for key, item in items if isinstance(item, dict)}
 
 
 def _whole(value: object) -> int | None:

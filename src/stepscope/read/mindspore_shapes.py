@@ -37,8 +37,12 @@ _RUNS: dict[str, tuple[str, ...]] = {
 #: Types that stand for each other: which one runs depends on the shapes.
 _SAME = {"BatchMatMul": "MatMul"}
 
+#: Events that call one operator each, on the thread that asks for it.
+CALLING_EVENTS = ("RunOp", "NativeFunc", "EmitOp")
 #: The event of a thread that runs a compiled graph and waits for it.
 _GRAPH = "RunGraph"
+
+_METHOD = "tensor."
 
 #: Operators and calls that are skipped at most to find where both agree again, and how many must agree there.
 _FARTHEST, _AGREE = 48, 3
@@ -151,6 +155,26 @@ def join(operators: pl.DataFrame, calls: pl.DataFrame, ledger: LossLedger) -> pl
     )
 
 
+def with_events(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Give operators without a recorded call the event of the host pipeline that called them.
+
+    Args:
+        operators: What :func:`join` returned.
+        events: What :func:`stepscope.read.mindspore_cpu_events.read` returned.
+    """
+    asked = events.filter(pl.col("name").is_in(CALLING_EVENTS)).sort("ts", maintain_order=True)
+    # A method calls the operator that it stands for: the inner event counts.
+    around = pl.col("ts").shift(-1).over("thread") < pl.col("ts") + pl.col("dur")
+    calls = asked.filter(~around.fill_null(value=False)).select(call_ts="ts", call_thread="thread", call="op")
+    absent = [pl.lit(None, kind).alias(name) for name, kind in _CALLS.items() if name not in calls.columns]
+    found = join(operators.select("ts", "type", "shapes"), calls.with_columns(absent), LossLedger("events"))
+    without = pl.col("call_ts").is_null()
+    return operators.with_columns(
+        call_ts=pl.when(without).then(found["call_ts"]).otherwise("call_ts"),
+        call_thread=pl.when(without).then(found["call_thread"]).otherwise("call_thread"),
+    )
+
+
 def with_graphs(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Give operators of compiled graphs the thread that waits for the graph, and as time of the call their start.
 
@@ -187,7 +211,12 @@ def _expected(calls: list[str], ran: set[str]) -> tuple[list[str], Integers, lis
 
 
 def _types(name: str, ran: set[str]) -> tuple[str, ...]:
-    for candidate in ((name,), _RUNS.get(name, ()), (name.removesuffix("Ext"),), (name.removesuffix("s"),)):
+    method = name.startswith(_METHOD)
+    if method:  # events call methods as the program does: `tensor.masked_fill`
+        name = "".join(part.capitalize() for part in name.removeprefix(_METHOD).split("_"))
+    own, extended = ((name,), _RUNS.get(name, ())), ((f"{name}Ext",), _RUNS.get(f"{name}Ext", ()))
+    shorter = (name.removesuffix("Ext"),), (name.removesuffix("s"),), (f"Reduce{name}",)
+    for candidate in (*(extended + own if method else own + extended), *shorter):
         kinds = tuple(_SAME.get(kind, kind) for kind in candidate)
         if kinds and ran.issuperset(kinds):
             return kinds

@@ -115,6 +115,27 @@ def test_without_calls_nothing_changes() -> None:
     assert not ledger.rows()
 
 
+def test_operators_without_a_recorded_call_take_the_event_that_called_them() -> None:
+    calls = mindspore_shapes.read([], LossLedger("test"))
+    rows = [(10, "AddExt", None), (11, "ReduceSum", None), (12, "MaskedFill", None), (13, "Adam", None)]
+    operators = mindspore_shapes.join(operators_frame(*rows), calls, LossLedger("test"))
+    # Given: a method around the operator that it stands for, methods alone, and what is no call
+    events = pl.DataFrame(
+        [
+            (1, 3, "RunOp", "tensor.add", 7),
+            (2, 1, "RunOp", "AddExt", 7),
+            (5, 1, "RunOp", "tensor.sum", 7),
+            (7, 1, "NativeFunc", "tensor.masked_fill", 7),
+            (8, 1, "DeviceTask", "Adam", 9),
+        ],
+        schema=["ts", "dur", "name", "op", "thread"],
+        orient="row",
+    )
+    found = mindspore_shapes.with_events(operators, events)
+    assert found.select("call_ts", "call_thread").rows() == [(2, 7), (5, 7), (7, 7), (None, None)]
+    assert found["call"].null_count() == 4
+
+
 def test_operators_of_a_graph_take_the_thread_that_waits_for_it() -> None:
     calls = mindspore_shapes.read([], LossLedger("test"))
     operators = mindspore_shapes.join(

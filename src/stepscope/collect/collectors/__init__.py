@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 COLLECTORS: dict[str, str] = {
     "torch": "TorchCollector",
     "mindspore": "MindSporeCollector",
+    "paddle": "PaddleCollector",
     "dataloader": "DataLoaderCollector",
     "minddata": "MindDataCollector",
+    "paddle_data": "PaddleDataCollector",
     "garbage": "GarbageCollector",
     "host": "HostCollector",
     "nvml": "NvmlCollector",
@@ -28,7 +30,7 @@ COLLECTORS: dict[str, str] = {
 ON_DEMAND: dict[str, tuple[str, ...]] = {
     "nvml": ("pcie", "hbm_ddr"),
     "parallel": ("parallel_strategy",),
-    "mindspore_shapes": ("record_shapes", "with_flops", "with_stack"),
+    "mindspore_shapes": ("record_shapes", "with_flops"),
     "python_stacks": ("with_stack",),
 }
 

@@ -2,8 +2,10 @@
 
 MindSpore's own files name the inputs of only some operators: what PyNative calls directly (``pyboost_*``) has no names
 and shapes there. Its dispatch mode (2.10, ``mindspore.utils.MsDispatchMode``) is asked before every such operator,
-forward and backward; ours notes the call and lets it happen. What it is asked about is on the calling thread: a call
-has a Python stack, which the operator, run by another thread, has not.
+forward and backward; ours notes the call and lets it happen. It is not asked about operators without a tensor among
+their arguments, nor about functions (not methods) of tensors that such operators made: ``ops.relu(ops.cat([x, y]))``.
+Indexing is none either. Asking costs: MindSpore finds shapes on the calling thread, not on its own (18 µs more of the
+calling thread for an operator, of which 2 µs are ours).
 
 ``capture/mindspore/shapes_{rank}.ssj`` is a file of blocks (:mod:`stepscope.trace.frames`), JSON in columns::
 

@@ -4,7 +4,7 @@ A profile function (``sys.setprofile``) of the starting thread, and of threads t
 and code of every call; no text is made there. A thread of its own writes them to ``capture/python_stacks.ssj``: blocks
 of the journal's form, whose spans of kind ``python`` are named ``file(line): function`` as PyTorch names them.
 
-What it costs is in docs/performance.md: about 0.3 µs a Python call, and 0.05 µs a call of a C function.
+A Python call takes 0.4 µs longer, a call of a C function 0.16 µs (least of 30 measurements on a busy machine).
 """
 
 from __future__ import annotations
