@@ -15,9 +15,10 @@ demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
 # Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
-test: $(ENV)/.test lint .envs/mindspore/.ready .envs/msprof/.ready
+test: $(ENV)/.test lint .envs/mindspore/.ready .envs/paddle/.ready .envs/msprof/.ready
 	$(BIN)/python -m pytest -q
 	.envs/mindspore/bin/python -m pytest -q tests/frameworks
+	.envs/paddle/bin/python -m pytest -q tests/frameworks
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .

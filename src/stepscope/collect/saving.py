@@ -37,12 +37,21 @@ class SavedFile:
         path: Where the file will be.
         save: Writes the whole file to the path it is given.
         fork: Whether to leave that to a forked child; where no child can be made, it is not.
+        is_whole: Tells of a file that was written whether it is cut; by default that of a JSON file.
     """
 
-    def __init__(self, path: Path, save: Callable[[str], None], *, fork: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        save: Callable[[str], None],
+        *,
+        fork: bool,
+        is_whole: Callable[[Path], bool] | None = None,
+    ) -> None:
         self.path = path
         self._temporary = path.with_name(f".{path.name}.part")
         self._save = save
+        self._is_whole = is_whole or _ends_as_json
         self._child = _fork(self._write) if fork else 0
         self.forked = self._child > 0
         if not self._child:
@@ -67,7 +76,7 @@ class SavedFile:
         if not self._temporary.exists():
             message = f"{self.path} was not written: the disk is full or refuses it"
             raise OSError(message)
-        complete = _ends_as_json(self._temporary)
+        complete = self._is_whole(self._temporary)
         self._temporary.chmod(0o600)
         self._temporary.replace(self.path)
         if not complete:

@@ -1,7 +1,8 @@
 """Where training steps end in a program that does not say so: when its optimizers have stepped.
 
-Each framework tells in a module of its own (``steps_torch``, ``steps_mindspore``) when something that ends a training
-step has run: an optimizer, a graph with an optimizer in it, a step of a training loop that the framework brings along.
+Each framework tells in a module of its own (``steps_torch``, ``steps_mindspore``, ``steps_paddle``) when something that
+ends a training step has run: an optimizer, a graph with an optimizer in it, a step of a training loop that the
+framework brings along.
 
 With one optimizer every step of it ends a training step; gradient accumulation needs nothing more, because the
 optimizer steps once in it. With several, the one that steps least often ends the step (the generator of a GAN whose
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 HOOKS = {
     "torch": ("stepscope.collect.steps_torch", "OptimizerSteps"),
     "mindspore": ("stepscope.collect.steps_mindspore", "TrainingSteps"),
+    "paddle": ("stepscope.collect.steps_paddle", "TrainingSteps"),
 }
 
 #: Optimizer steps that are remembered.

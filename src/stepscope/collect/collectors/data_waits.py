@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 
 class DataWaits(ABC):
-    """Wraps the ``__next__`` that all iterators of a framework's loaders share."""
+    """Wraps ``__next__`` of the iterators of a framework's loaders."""
 
     name: ClassVar[str]
-    #: The framework and its package, the module of the iterator's class, the class, and what spans are called.
+    #: The framework and its package, the module of the iterators' classes, the classes, and what spans are called.
     product: ClassVar[str]
     framework: ClassVar[str]
     module: ClassVar[str]
-    iterator_class: ClassVar[str]
+    iterator_classes: ClassVar[tuple[str, ...]]
     loader_class: ClassVar[str]
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
-        self._base: Any = None
-        self._original: Callable[[Any], Any] | None = None
-        self._wrapper: Callable[[Any], Any] | None = None
+        #: Class, its own ``__next__``, and ours.
+        self._wrapped: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = []
         # By identity of what stands for the loader, which is kept so that nothing else gets its identity.
         self._loaders: dict[int, _Loader] = {}
         self._waits = 0
@@ -67,13 +66,15 @@ class DataWaits(ABC):
         self._withdraw = when_imported(self.module, self._wrap)
 
     def _wrap(self) -> None:
-        base: Any = getattr(sys.modules[self.module], self.iterator_class, None)
-        if base is None:
-            self._note = (
-                f"This version of {self.product} has no {self.iterator_class}: waits for data are not recorded."
-            )
-            return
-        original = base.__next__
+        for name in self.iterator_classes:
+            kind: Any = getattr(sys.modules[self.module], name, None)
+            if kind is None:
+                self._note = f"This version of {self.product} has no {name}: waits for data are not recorded."
+            else:
+                self._wrap_class(kind)
+
+    def _wrap_class(self, kind: Any) -> None:  # noqa: ANN401 - a class of iterators
+        original = kind.__next__
 
         @wraps(original)
         def timed_next(iterator: Any) -> Any:  # noqa: ANN401 - a batch is whatever the loader yields
@@ -83,19 +84,20 @@ class DataWaits(ABC):
             finally:
                 self._record(iterator, start_ns, perf_counter_ns())
 
-        base.__next__ = timed_next
-        self._base, self._original, self._wrapper = base, original, timed_next
+        kind.__next__ = timed_next
+        self._wrapped.append((kind, original, timed_next))
 
     def stop(self) -> list[Path]:
         """Put the original back; everything is in the journal."""
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
-        if self._base is not None and self._base.__next__ is self._wrapper:
-            self._base.__next__ = self._original
-        elif self._base is not None:
-            other = f"Something else wrapped {self.loader_class} as well"
-            self._note = f"{other}; its wrapper calls ours, which does nothing any more."
+        for kind, original, ours in self._wrapped:
+            if kind.__next__ is ours:
+                kind.__next__ = original
+            else:
+                other = f"Something else wrapped {self.loader_class} as well"
+                self._note = f"{other}; its wrapper calls ours, which does nothing any more."
         if journal is not None:
             for loader in self._loaders.values():
                 journal.metadata(f"{self.name}.{loader.number}", json.dumps(loader.facts))

@@ -28,7 +28,7 @@ class DataLoaderCollector(DataWaits):
     product = "PyTorch"
     framework = "torch"
     module = "torch.utils.data.dataloader"
-    iterator_class = "_BaseDataLoaderIter"
+    iterator_classes = ("_BaseDataLoaderIter",)
     loader_class = "DataLoader"
 
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - PyTorch's iterator

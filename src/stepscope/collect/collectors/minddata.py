@@ -18,7 +18,7 @@ class MindDataCollector(DataWaits):
     product = "MindSpore"
     framework = "mindspore"
     module = "mindspore.dataset.engine.iterators"
-    iterator_class = "Iterator"
+    iterator_classes = ("Iterator",)
     loader_class = "Dataset"
 
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - MindSpore's iterator

@@ -1,0 +1,169 @@
+"""What Paddle does on a CPU: operators, phases, layers, the program's own ranges and memory, recorded by Paddle itself.
+
+Paddle keeps what it records in its own memory and writes it when the window ends, as its protobuf file
+``capture/paddle_0.pb``; no event becomes a Python object here. A process that is killed has written nothing: what is in
+the journal is then all there is. Steps and waits for data are in the journal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.collectors import paddle_tracer
+from stepscope.collect.collectors.paddle_marks import Marks
+from stepscope.collect.collectors.paddle_tracer import Tracer
+from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.method_hooks import MethodHooks
+from stepscope.collect.saving import SavedFile, fork_pays, own_memory
+
+_LOG = logging.getLogger("stepscope")
+
+_NO_SHAPES = "Paddle gives none to operators of eager mode and of new programs, and fails on those of old programs"
+
+
+class PaddleCollector:
+    """Records one window into ``capture/paddle_0.pb``."""
+
+    name = "paddle"
+    framework = "paddle"
+
+    def __init__(self) -> None:
+        self._tracer: Tracer | None = None
+        self._marks: Marks | None = None
+        self._guard = MethodHooks()
+        self._file: SavedFile | None = None
+        self._path = Path()
+        self._process = os.getpid()
+        self._memory_before = 0
+        self._recording = False
+        self._description: dict[str, object] = {}
+
+    def available(self) -> str | None:
+        """Return why Paddle cannot record now: it is not imported, or another profiler of it exists."""
+        if "paddle" not in sys.modules:
+            return "the program has not imported paddle"
+        core = paddle_tracer.core()
+        if core.is_profiler_enabled():
+            return "Paddle's old profiler is recording; Paddle has room for one"
+        return None if paddle_tracer.create(core) is not None else paddle_tracer.OCCUPIED
+
+    def prepare(self, context: Context) -> None:
+        """Take the one place for a profiler that Paddle has; who wants it from now on gets it."""
+        paddle = sys.modules["paddle"]
+        options = context.options
+        self._path = context.capture / "paddle_0.pb"
+        self._tracer = Tracer(memory=options.profile_memory)
+        self._guard.around(sys.modules["paddle.profiler.profiler"].Profiler, "__init__", self._foreign)
+        missing = {"record_shapes": _NO_SHAPES} if options.record_shapes else {}
+        self._description = {
+            "version": str(paddle.__version__),
+            "mode": "eager" if paddle.in_dynamic_mode() else "static",
+            **({"missing": missing} if missing else {}),
+            **({} if self._tracer.careful else {"note": "this Paddle may fail where other threads work at the end"}),
+        }
+
+    def start(self) -> None:
+        """Open the window."""
+        if self._tracer is None:
+            raise RuntimeError(paddle_tracer.OCCUPIED)
+        self._memory_before = own_memory()
+        self._tracer.start()
+        self._recording = True
+        self._marks = Marks()
+        self._marks.install()
+        # What Paddle takes down at exit must not be asked for its events afterwards.
+        atexit.register(self._end)
+        _OPEN.add(self)
+
+    def stop(self) -> list[Path]:
+        """Close the window and have its file written; :meth:`settle` waits until it is."""
+        if os.getpid() != self._process:
+            return []
+        try:
+            self._end()
+        finally:
+            self._release()
+        return [self._path] if self._file is not None else []
+
+    def settle(self) -> None:
+        """Wait until the file is whole; raises ``OSError`` where it cannot be."""
+        try:
+            if self._file is not None:
+                self._file.settle()
+                self._description["saved_by"] = "a forked child" if self._file.forked else "the process"
+        finally:
+            self._file = None  # frees the events
+
+    def describe(self) -> dict[str, object]:
+        """Return the version, the mode, and what could not be recorded."""
+        return self._description
+
+    def _end(self) -> None:
+        if not self._recording or self._tracer is None or os.getpid() != self._process:
+            return
+        self._recording = False
+        atexit.unregister(self._end)
+        _OPEN.discard(self)
+        if self._marks is not None:
+            self._marks.remove()
+        save = partial(paddle_tracer.save, self._tracer.stop())
+        fork = not _uses_device() and fork_pays(self._memory_before, own_memory())
+        self._file = SavedFile(self._path, save, fork=fork, is_whole=paddle_tracer.is_whole)
+
+    def _release(self) -> None:
+        self._guard.remove()
+        if self._tracer is not None:
+            self._tracer.release()
+            self._tracer = None
+
+    def _foreign(self, original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """The program makes a profiler of Paddle's own: it gets the place, unless it only measures time."""
+        if not kwargs.get("timer_only"):
+            self._give_way()
+        original(profiler, *args, **kwargs)
+
+    def _give_way(self) -> None:
+        """End early: Paddle has room for one profiler."""
+        self._description["ended_early"] = "the program made a paddle.profiler.Profiler"
+        try:
+            self._end()
+        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on
+            self._description["failed"] = " ".join(f"{type(error).__name__}: {error}".split())
+        finally:
+            self._release()
+
+    def _fall_silent(self) -> None:
+        """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
+        self._guard.remove()
+        if self._marks is not None:
+            self._marks.remove()
+        if self._tracer is not None:
+            self._tracer.fall_silent()
+
+
+#: Collectors whose window is open.
+_OPEN: set[PaddleCollector] = set()
+
+
+def _after_fork() -> None:
+    try:
+        while _OPEN:
+            _OPEN.pop()._fall_silent()
+    except Exception:  # noqa: BLE001 - law 1: the child works on, with a recording that grows
+        _LOG.debug("stepscope: paddle records on in a forked child", exc_info=True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _uses_device() -> bool:
+    """Return whether the program may use a GPU, whose driver does not survive a fork."""
+    return bool(paddle_tracer.core().is_compiled_with_cuda())

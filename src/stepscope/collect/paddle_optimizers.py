@@ -1,0 +1,88 @@
+"""Every way in which a Paddle program has an optimizer update its parameters, seen from outside.
+
+``step`` and, in eager mode, ``minimize`` of all optimizers; those of Paddle's loss scalers, which leave the update out
+where a gradient is infinite: that is a step of training all the same. Of calls inside each other the outermost counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.collect.method_hooks import MethodHooks
+
+_METHODS = ("step", "minimize")
+
+
+class OptimizerCalls:
+    """Calls ``around(call, optimizer)`` for every update, also of optimizers whose classes do not exist yet.
+
+    Args:
+        around: Calls ``call``, which takes nothing, and returns what it returns.
+    """
+
+    def __init__(self, around: Callable[[Callable[[], Any], Any], Any]) -> None:
+        self._around = around
+        self._inside = threading.local()
+        self._hooks = MethodHooks()
+        self._seen: set[type] = set()
+
+    def install(self) -> None:
+        """Put the hooks into the classes."""
+        base = sys.modules["paddle.optimizer.optimizer"].Optimizer
+        self._hooks.around(base, "__init__", self._made)
+        for kind in _family(base):
+            self._watch(kind)
+        scalers = sys.modules.get("paddle.amp.grad_scaler")
+        for name in ("AmpScaler", "GradScaler"):
+            for method in _METHODS:
+                if method in vars(getattr(scalers, name, object)):
+                    self._hooks.around(getattr(scalers, name), method, self._scaled)
+
+    def remove(self) -> None:
+        """Take them out again."""
+        self._hooks.remove()
+        self._seen.clear()
+
+    def _made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        original(optimizer, *args, **kwargs)
+        for kind in type(optimizer).__mro__:
+            self._watch(kind)
+
+    def _watch(self, kind: type) -> None:
+        if kind in self._seen:
+            return
+        self._seen.add(kind)
+        for method in _METHODS:
+            if method in vars(kind):
+                self._hooks.around(kind, method, self._called)
+
+    def _called(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return self._outermost(lambda: original(optimizer, *args, **kwargs), optimizer)
+
+    def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        return self._outermost(lambda: original(scaler, *args, **kwargs), optimizer)
+
+    def _outermost(self, call: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401 - what the method returns
+        if getattr(self._inside, "step", False) or not is_eager():
+            return call()
+        self._inside.step = True
+        try:
+            return self._around(call, optimizer)
+        finally:
+            self._inside.step = False
+
+
+def is_eager() -> bool:
+    """Return whether operators run as they are called; otherwise a call only makes a part of a program."""
+    translated = sys.modules["paddle.base.dygraph.base"].in_to_static_mode()
+    return bool(sys.modules["paddle"].in_dynamic_mode()) and not translated
+
+
+def _family(base: type) -> list[type]:
+    """Return a class and all that are derived from it."""
+    children: list[type] = base.__subclasses__()
+    return [base, *(kind for child in children for kind in _family(child))]
