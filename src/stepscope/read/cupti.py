@@ -74,7 +74,7 @@ class Capture:
         return cupti_work.calls(self._decoder(ledger), names, ledger)
 
     def named_work(self, ledger: LossLedger) -> pl.DataFrame:
-        """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``, the launching call's duration."""
+        """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``: of the launching call."""
         work = self.device_work(ledger)
         calls = self.calls(ledger).select("correlation", call=pl.col("end") - pl.col("ts"))
         # Of a call inside a call with the same number the outer one, which takes longer, launched.

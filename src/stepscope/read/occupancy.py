@@ -88,4 +88,5 @@ def achieved(device: Device, blocks: Integers, threads: Integers, active: Intege
     # In the floats that Kineto uses, so that halves are rounded to the same side.
     each = np.minimum(active.astype(np.float32), blocks.astype(np.float32) / np.float32(device.multiprocessors))
     share = np.minimum(each * threads.astype(np.float32) / np.float32(device.threads), np.float32(1))
-    return np.floor(share.astype(np.float64) * 100 + 0.5)
+    whole: npt.NDArray[np.float64] = np.floor(share.astype(np.float64) * 100 + 0.5)
+    return whole

@@ -117,6 +117,7 @@ class Recorder:
             self._thread.start()
         except BaseException:
             self._undo()
+            self.path.unlink(missing_ok=True)
             raise
 
     def stop(self) -> None:
