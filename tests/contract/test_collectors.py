@@ -31,7 +31,7 @@ def torch_is_warm() -> None:
 
 
 #: Collectors that this environment cannot have: they keep the protocol in tests/frameworks and tests/gpu.
-ELSEWHERE = {"mindspore", "minddata", "mindspore_shapes", "parallel", "nvml", "python_stacks"}
+ELSEWHERE = {"mindspore", "minddata", "mindspore_shapes", "parallel", "nvml", "cupti", "python_stacks"}
 
 
 @pytest.fixture(params=COLLECTORS)

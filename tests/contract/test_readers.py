@@ -17,8 +17,10 @@ from stepscope.collect.journal import Journal
 from stepscope.errors import InputError, UsageError
 from stepscope.read import files_of, read_files
 from stepscope.read.sniff import identify
+from stepscope.trace.cupti import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
+from tests.unit.cupti_build import File
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -45,9 +47,26 @@ def a_mindspore_directory(directory: Path) -> Path:
     return Path(shutil.copytree(DATA / "mindspore_cpu" / "collected_graph", directory / "mindspore"))
 
 
+def a_cupti_file(directory: Path) -> Path:
+    file = File(directory / "cupti.ssc")
+    file.names([(0xABC0, "_Z3addPf", "add(float*)")])
+    for i in range(4):
+        calls = [
+            file.record(Kind.RUNTIME, callback=211, start=at, end=at + 2, process=1, thread=2, correlation=at)
+            for at in range(100 * i + 1, 100 * i + 21)
+        ]
+        kernels = [
+            file.record(Kind.CONCURRENT_KERNEL, start=at + 5, end=at + 9, correlation=at, name=0xABC0, stream=at % 3)
+            for at in range(100 * i + 1, 100 * i + 21)
+        ]
+        file.buffer(*calls, *kernels)
+    return file.close()
+
+
 #: A small capture of every format, by the format's name.
 SAMPLES: dict[str, Callable[[Path], Path]] = {
     "journal": a_journal,
+    "cupti": a_cupti_file,
     "kineto": a_kineto_trace,
     "mindspore": a_mindspore_directory,
 }

@@ -19,6 +19,7 @@ COLLECTORS: dict[str, str] = {
     "minddata": "MindDataCollector",
     "paddle_data": "PaddleDataCollector",
     "garbage": "GarbageCollector",
+    "cupti": "CuptiCollector",
     "host": "HostCollector",
     "nvml": "NvmlCollector",
     "parallel": "ParallelCollector",
