@@ -197,20 +197,24 @@ def _reached(following: Integers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return reached[:-1]
 
 
-def details(operators: pl.DataFrame, said: Mapping[str, Mapping[str, object]]) -> pl.DataFrame:
+def details(operators: pl.DataFrame, said: Mapping[str, object]) -> pl.DataFrame:
     """Return the table ``collectives`` of operators with a column ``span``.
 
-    Type and bytes are those of the inputs, where shapes and types are known; MindSpore tells no types itself.
+    Type and bytes are those of the inputs. A compiled graph tells no types; what it reduces are gradients, whose type
+    is that of the parameters of their shape.
 
     Args:
         operators: Operators with their spans.
-        said: What the collector knows of communication operators, by short name: group, group_size, dtype, bytes_in …
+        said: What the collector knows of all collectives: group, group_size, group_ranks, and parameter_types.
     """
+    group = {name: said[name] for name in ("group", "group_size", "group_ranks") if name in said}
+    types = said.get("parameter_types")
+    types = types if isinstance(types, dict) else {}
     chosen = operators.filter(pl.col("operation").is_not_null())
     if "dtypes" not in chosen.columns:
         chosen = chosen.with_columns(dtypes=pl.lit(None, pl.String))
-    rows = chosen.select("short", "operation", pl.col("shapes", "dtypes").cast(pl.String)).iter_rows()
-    known = [{**_moved(operation, shapes, dtypes), **said.get(short, {})} for short, operation, shapes, dtypes in rows]
+    rows = chosen.select("operation", pl.col("shapes", "dtypes").cast(pl.String)).iter_rows()
+    known = [{**group, **_moved(operation, shapes, dtypes, types)} for operation, shapes, dtypes in rows]
     columns = {
         name: pl.Series([_value(row.get(name), kind) for row in known], dtype=kind)
         for name, kind in _COLLECTIVE.items()
@@ -218,21 +222,25 @@ def details(operators: pl.DataFrame, said: Mapping[str, Mapping[str, object]]) -
     return chosen.select("span", "operation").with_columns(**columns)
 
 
-def _moved(operation: str, shapes: str | None, dtypes: str | None) -> dict[str, object]:
+def _moved(operation: str, shapes: str | None, dtypes: str | None, types: Mapping[str, object]) -> dict[str, object]:
     """Return type and bytes of what an operation puts in, and of what it receives where that is as much."""
-    if shapes is None or dtypes is None:
+    if shapes is None:
         return {}
     try:
-        inputs = list(zip(json.loads(shapes), json.loads(dtypes), strict=True))
+        sizes = json.loads(shapes)
+        named = json.loads(dtypes) if dtypes is not None else [types.get(str(size)) for size in sizes]
+        if dtypes is None and any(size and kind is None for size, kind in zip(sizes, named, strict=True)):
+            return {}
+        inputs = list(zip(sizes, named, strict=True))
         tensors = [(shape, dtype) for shape, dtype in inputs if dtype in _ELEMENT_SIZE]
         size = sum(math.prod(shape) * _ELEMENT_SIZE[dtype] for shape, dtype in tensors)
     except (ValueError, TypeError):
         return {}
     if not tensors or not isinstance(size, int) or size < 0:
         return {}
-    types = {dtype for _, dtype in tensors}
+    kinds = {dtype for _, dtype in tensors}
     alike = {"bytes_out": size} if operation in ("allreduce", "broadcast") else {}
-    return {"bytes_in": size, **alike, **({"dtype": types.pop()} if len(types) == 1 else {})}
+    return {"bytes_in": size, **alike, **({"dtype": kinds.pop()} if len(kinds) == 1 else {})}
 
 
 def _value(value: object, kind: type[pl.DataType]) -> object:

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,54 +190,6 @@ def test_a_directory_of_mindspores_own_profiler(mode: str, tmp_path: Path, capsy
         1e3 * sum(ms for _, ms in told.counted.values()), rel=1e-4
     )
     assert run.summary.memory[0].allocated == max(row[1] for row in told.memory)
-
-
-TWO_RANKS = """
-import sys, numpy as np, mindspore as ms
-from mindspore import nn, ops
-from mindspore.communication import init
-ms.set_device("CPU")
-ms.set_context(mode=ms.PYNATIVE_MODE)
-init()
-import stepscope
-dense, reduce, x = nn.Dense(64, 64), ops.AllReduce(), ms.Tensor(np.ones((64, 64), np.float32))
-reduce(dense(x)).asnumpy()
-with stepscope.profile(output=sys.argv[1], record_shapes=True) as profile:
-    for _ in range(3):
-        reduce(dense(x)).asnumpy()
-        profile.step()
-"""
-
-
-def test_two_processes_that_communicate(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TWO_RANKS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).parent / "msrun"), "--worker_num=2", "--local_worker_num=2", "--join=True"]
-    command += [f"--master_port={port}", f"--log_dir={tmp_path / 'log'}", "train.py", str(tmp_path / "runs")]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PYTHONPATH": str(Path(stepscope.__file__).parents[1]), "PATH": path}
-    done = subprocess.run(command, capture_output=True, timeout=120, cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
-    (directory,) = (tmp_path / "runs").glob("train_*")
-    run = stepscope.open(directory)
-    assert [rank.rank for rank in run.ranks] == [0, 1]
-    for rank in run.ranks:
-        told = record(rank.directory.capture / "mindspore")
-        calls = [(start, end) for name, start, end in told.calls if "AllReduce" in name]
-        assert len(calls) == 3
-        document = rank.result("communication")
-        assert isinstance(document, dict)
-        entries = [entry for step in document.values() for entry in step["collective"].values()]
-        elapsed = sum(entry["Communication Time Info"]["Elapse Time(ms)"] for entry in entries) / 2  # and the totals
-        assert elapsed == pytest.approx(sum(end - start for start, end in calls) / 1e6)
-        collectives = rank.tables["collectives"].select("operation", "dtype", "bytes_in").collect()
-        assert collectives.rows() == [("allreduce", "Float32", 64 * 64 * 4)] * 3
-        steps = rank.result("step_trace_time")
-        assert isinstance(steps, pl.DataFrame)
-        assert steps["Communication"].sum() == pytest.approx(elapsed * 1e3, rel=0.01)
-        assert steps["Computing"].sum() > 0
 
 
 # The data pipeline against the code of MindSpore's that makes these deliverables

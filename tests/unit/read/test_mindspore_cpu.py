@@ -138,14 +138,15 @@ def test_what_only_sounds_like_communication_computes(tmp_path: Path, kind: str)
 
 
 def test_what_the_collector_knows_of_a_collective_is_in_its_row(tmp_path: Path) -> None:
-    known = {
-        "AllReduce-op0": {"group": "world", "group_size": 2, "bytes_in": 262144, "dtype": "Float32", "source": "x"}
-    }
-    said = json.dumps({"format": 1, "collectives": known})
-    frames = read_files([write(tmp_path, times=times(("Default/AllReduce-op0", 0, 1)), said=said)])
-    (row,) = frames["collectives"].to_dicts()
-    assert (row["group"], row["group_size"], row["bytes_in"], row["dtype"]) == ("world", 2, 262144, "Float32")
-    assert row["source"] is None
+    known = {"group": "world", "group_size": 2, "group_ranks": [0, 1], "parameter_types": {"[64, 64]": "Float32"}}
+    said = json.dumps({"format": 1, **known})
+    calls = times(("Default/AllReduce-op0", 0, 1), ("Default/AllReduce-op1", 2, 1))
+    shapes = "AllReduce;AllReduce-op0;1;input_1:[64, 64];\nAllReduce;AllReduce-op1;1;input_1:[7];\n"
+    frames = read_files([write(tmp_path, times=calls, framework=shapes, said=said)])
+    known_type, unknown_type = frames["collectives"].to_dicts()
+    assert (known_type["group"], known_type["group_size"], known_type["group_ranks"]) == ("world", 2, "[0, 1]")
+    assert (known_type["dtype"], known_type["bytes_in"], known_type["bytes_out"]) == ("Float32", 16384, 16384)
+    assert (unknown_type["group"], unknown_type["dtype"], unknown_type["bytes_in"]) == ("world", None, None)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,6 @@ def test_bytes_of_a_collective_are_those_of_its_inputs(
     row = {"span": 3, "short": "A-op0", "operation": operation, "shapes": shapes, "dtypes": dtypes}
     found = details(pl.DataFrame([row], schema_overrides={"dtypes": pl.String}), {})
     assert found.select("dtype", "bytes_in", "bytes_out").rows() == [moved]
-    assert details(pl.DataFrame([row]), {"A-op0": {"bytes_in": 5}})["bytes_in"].to_list() == [5]
 
 
 def test_shapes_follow_the_order_of_calls(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ and ``stepscope.json``::
     device_target         CPU, GPU or Ascend
     anchors               [[perf_counter_ns, epoch ns], …] at the beginning, and at the end once there is one
     host_pipeline         true, or why it was not recorded
+    group, group_size, group_ranks, parameter_types    of collectives: see `mindspore_world.py`
     sampling_interval_ms  between two looks at a data pipeline; with pipeline_begin, the perf_counter_ns of the first
 """
 
@@ -35,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.collectors import mindspore_pipeline
+from stepscope.collect.collectors import mindspore_pipeline, mindspore_world
 from stepscope.collect.collectors.mindspore_host import RuntimeProfiler
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.options import Options
@@ -145,6 +146,7 @@ class MindSporeCollector:
             self._attempt("data_pipelines", self._save_pipelines)
         anchor = take_anchor()
         self._facts["anchors"].append([anchor.monotonic, anchor.epoch])
+        self._attempt("collectives", lambda: self._facts.update(mindspore_world.facts()))
         self._write_facts()
 
     def _memory_records(self) -> list[Path]:
