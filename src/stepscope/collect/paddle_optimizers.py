@@ -2,6 +2,8 @@
 
 ``step`` and, in eager mode, ``minimize`` of all optimizers; those of Paddle's loss scalers, which leave the update out
 where a gradient is infinite: that is a step of training all the same. Of calls inside each other the outermost counts.
+
+Who marks updates and who counts steps share the hooks: a step ends when the range around its update is closed.
 """
 
 from __future__ import annotations
@@ -9,28 +11,60 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from stepscope.collect.method_hooks import MethodHooks
+
+#: Called with the update, which takes nothing, and the optimizer; returns what the update returns.
+Around: TypeAlias = Callable[[Callable[[], Any], Any], Any]
 
 _METHODS = ("step", "minimize")
 
 
 class OptimizerCalls:
-    """Calls ``around(call, optimizer)`` for every update, also of optimizers whose classes do not exist yet.
+    """Calls ``around`` for every update, also of optimizers whose classes do not exist yet.
 
     Args:
-        around: Calls ``call``, which takes nothing, and returns what it returns.
+        around: What to do.
+        outside: Whether to do it around those that do not say so.
     """
 
-    def __init__(self, around: Callable[[Callable[[], Any], Any], Any]) -> None:
-        self._around = around
+    def __init__(self, around: Around, *, outside: bool = False) -> None:
+        self.around = around
+        self.outside = outside
+
+    def install(self) -> None:
+        """Begin."""
+        global _layer
+        with _lock:
+            if _layer is None:
+                _layer = _Layer()
+            _layer.users = sorted([*_layer.users, self], key=lambda user: user.outside)
+
+    def remove(self) -> None:
+        """End; the last one takes the hooks out of Paddle's classes."""
+        global _layer
+        with _lock:
+            if _layer is None:
+                return
+            _layer.users = [user for user in _layer.users if user is not self]
+            if not _layer.users:
+                _layer.remove()
+                _layer = None
+
+
+_lock = threading.Lock()
+
+
+class _Layer:
+    """The hooks in Paddle's classes."""
+
+    def __init__(self) -> None:
+        self.users: list[OptimizerCalls] = []
         self._inside = threading.local()
         self._hooks = MethodHooks()
         self._seen: set[type] = set()
-
-    def install(self) -> None:
-        """Put the hooks into the classes."""
         base = sys.modules["paddle.optimizer.optimizer"].Optimizer
         self._hooks.around(base, "__init__", self._made)
         for kind in _family(base):
@@ -42,9 +76,7 @@ class OptimizerCalls:
                     self._hooks.around(getattr(scalers, name), method, self._scaled)
 
     def remove(self) -> None:
-        """Take them out again."""
         self._hooks.remove()
-        self._seen.clear()
 
     def _made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         original(optimizer, *args, **kwargs)
@@ -60,20 +92,25 @@ class OptimizerCalls:
                 self._hooks.around(kind, method, self._called)
 
     def _called(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return self._outermost(lambda: original(optimizer, *args, **kwargs), optimizer)
+        return self._outermost(partial(original, optimizer, *args, **kwargs), optimizer)
 
     def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         optimizer = args[0] if args else kwargs.get("optimizer")
-        return self._outermost(lambda: original(scaler, *args, **kwargs), optimizer)
+        return self._outermost(partial(original, scaler, *args, **kwargs), optimizer)
 
     def _outermost(self, call: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401 - what the method returns
         if getattr(self._inside, "step", False) or not is_eager():
             return call()
+        for user in self.users:
+            call = partial(user.around, call, optimizer)
         self._inside.step = True
         try:
-            return self._around(call, optimizer)
+            return call()
         finally:
             self._inside.step = False
+
+
+_layer: _Layer | None = None
 
 
 def is_eager() -> bool:

@@ -67,7 +67,7 @@ class TrainingSteps:
         self._observe = observe
         self._programs = _Programs()
         self._inside = threading.local()
-        self._optimizers = OptimizerCalls(self._update)
+        self._optimizers = OptimizerCalls(self._update, outside=True)
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
