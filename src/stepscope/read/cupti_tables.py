@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,34 +34,57 @@ class Owner:
     contexts: Mapping[int, int]
 
 
-#: Columns that tell tracks apart.
-_PLACE = ("track_kind", "device", "process", "thread", "stream", "track_name")
-_PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
-    **dict.fromkeys(("track_kind", "device"), pl.String),
+_TRACK: dict[str, pl.DataType | type[pl.DataType]] = {
+    "kind": dtype("enum:track_kind"),
+    "device": pl.String,
     **dict.fromkeys(("process", "thread", "stream"), pl.Int64),
-    "track_name": pl.String,
+    "name": pl.String,
 }
+
+
+_NO_TRACKS = pl.DataFrame(schema={"id": pl.Int32, **_TRACK})
+_NO_SPANS = pl.DataFrame(
+    schema={
+        "track": pl.Int32,
+        "ts": pl.Int64,
+        "end": pl.Int64,
+        "name": pl.Categorical(),
+        "kind": dtype("enum:kind"),
+        "correlation": pl.Int64,
+    }
+)
 
 
 @dataclass
 class _Spans:
-    """Spans of all sorts, one behind the other, with the place of each."""
+    """Spans of all sorts, one behind the other, and their tracks."""
 
-    frames: list[pl.DataFrame] = field(default_factory=list)
+    spans: list[pl.DataFrame] = field(default_factory=list)
+    tracks: list[pl.DataFrame] = field(default_factory=list)
+    count: int = 0
 
-    def add(self, frame: pl.DataFrame, kind: pl.Expr, place: Mapping[str, pl.Expr]) -> None:
-        missing = {name: pl.lit(None, kind_) for name, kind_ in _PLACES.items() if name not in place}
+    def add(self, frame: pl.DataFrame, kind: pl.Expr, keys: Sequence[str], track: Mapping[str, pl.Expr]) -> None:
+        """Append spans.
+
+        Args:
+            frame: Their times and names.
+            kind: What they are.
+            keys: Columns that tell their tracks apart.
+            track: Columns of a track, of its keys.
+        """
+        if frame.is_empty():
+            return
+        distinct = frame.select(keys).unique(maintain_order=True) if keys else pl.DataFrame({"only": [0]})
+        missing = {name: pl.lit(None, kind_) for name, kind_ in _TRACK.items() if name not in track}
+        numbered = distinct.with_row_index("track", self.count).with_columns(pl.col("track").cast(pl.Int32))
+        columns = {name: expression.cast(_TRACK[name]) for name, expression in {**missing, **track}.items()}
+        self.tracks.append(numbered.select(id="track", **columns).select("id", *_TRACK))
+        self.count += distinct.height
         correlation = pl.col("correlation") if "correlation" in frame.columns else pl.lit(None, pl.Int64)
-        self.frames.append(
-            frame.select(
-                "ts",
-                "end",
-                "name",
-                kind.cast(dtype("enum:kind")).alias("kind"),
-                correlation.alias("correlation"),
-                *(expression.cast(_PLACES[name]).alias(name) for name, expression in {**missing, **place}.items()),
-            ).select("ts", "end", "name", "kind", "correlation", *_PLACE)
-        )
+        columns = {"kind": kind.cast(dtype("enum:kind")), "correlation": correlation}
+        spans = frame.select("ts", "end", "name", *keys, **columns)
+        where = {"on": keys, "how": "left", "nulls_equal": True, "maintain_order": "left"} if keys else {"how": "cross"}
+        self.spans.append(spans.join(numbered, **where).select("track", "ts", "end", "name", "kind", "correlation"))
 
 
 def build(content: Content, owner: Owner, clock: Clock) -> dict[str, pl.DataFrame]:
@@ -72,7 +95,8 @@ def build(content: Content, owner: Owner, clock: Clock) -> dict[str, pl.DataFram
         owner: Whose it is.
         clock: From CUPTI's clock to the epoch.
     """
-    spans, tracks = _numbered(_placed(content, owner))
+    placed = _placed(content, owner)
+    spans = pl.concat([_NO_SPANS, *placed.spans])
     start = epochs(spans["ts"].to_numpy(), clock)
     end = epochs(spans["end"].to_numpy(), clock)
     spans = spans.with_columns(
@@ -83,7 +107,9 @@ def build(content: Content, owner: Owner, clock: Clock) -> dict[str, pl.DataFram
     )
     return {
         "spans": spans.select("id", "track", "ts", "dur", "name", "kind", "depth", "correlation"),
-        "tracks": _tracks(tracks, owner.host),
+        "tracks": pl.concat([_NO_TRACKS, *placed.tracks]).with_columns(
+            rank=pl.lit(0, pl.Int32), host=pl.lit(owner.host), order=pl.col("id")
+        ),
         "kernels": _kernels(content.work),
         "allocations": content.allocations.with_columns(
             ts=pl.Series(epochs(content.allocations["ts"].to_numpy(), clock), dtype=pl.Int64)
@@ -102,32 +128,31 @@ def epochs(times: Integers, clock: Clock) -> Integers:
     return np.array(clock.epochs(times.tolist()), np.int64)
 
 
-def _placed(content: Content, owner: Owner) -> pl.DataFrame:
-    """Return spans of all sorts with their places: kernels, copies and fills first, in the order of the work."""
+def _placed(content: Content, owner: Owner) -> _Spans:
+    """Return spans of all sorts with their tracks: kernels, copies and fills first, in the order of the work."""
     spans = _Spans()
     stream = pl.col("stream")
-    device = "cuda:" + pl.col("device").cast(pl.String)
-    named = "stream " + stream.cast(pl.String)
     kinds = pl.when(_collective(content.work)).then(pl.lit("collective")).otherwise(pl.col("kind"))
-    spans.add(
-        content.work, kinds, {"track_kind": pl.lit("stream"), "device": device, "stream": stream, "track_name": named}
-    )
+    device = {"device": "cuda:" + pl.col("device").cast(pl.String), "stream": stream}
+    track = {"kind": pl.lit("stream"), **device, "name": "stream " + stream.cast(pl.String)}
+    spans.add(content.work, kinds, ["device", "stream"], track)
     thread = {name: pl.col(name) for name in ("process", "thread")}
     label = "thread " + pl.col("thread").cast(pl.String)
-    host = {"track_kind": pl.lit("thread"), "device": pl.lit("cpu"), "track_name": label}
-    spans.add(content.calls, pl.col("kind"), {**host, **thread})
-    where = pl.col("context").replace_strict(owner.contexts, default=0, return_dtype=pl.Int64)
-    of_wait = pl.when(stream < 1 << 31).then(stream)
-    lane = {
-        "track_kind": pl.lit("other"),
-        "device": "cuda:" + where.cast(pl.String),
-        "stream": of_wait,
-        "track_name": pl.coalesce("stream " + of_wait.cast(pl.String), pl.lit("context")) + " synchronisation",
-    }
-    spans.add(content.waits, pl.lit("sync"), lane)
-    own = {"track_kind": pl.lit("other"), "device": pl.lit("cpu"), "process": pl.lit(owner.process, pl.Int64)}
-    spans.add(content.overheads, pl.lit("overhead"), {**own, "track_name": pl.lit("profiler overhead")})
-    return pl.concat(spans.frames)
+    host = {"kind": pl.lit("thread"), "device": pl.lit("cpu"), "name": label, **thread}
+    spans.add(content.calls, pl.col("kind"), ["process", "thread"], host)
+    contexts = pl.DataFrame(
+        {"context": list(owner.contexts), "device": list(owner.contexts.values())},
+        schema={"context": pl.Int64, "device": pl.Int64},
+    )
+    waits = content.waits.join(contexts, on="context", how="left", maintain_order="left").with_columns(
+        pl.col("device").fill_null(0), stream=pl.when(stream < 1 << 31).then(stream)
+    )
+    of_stream = pl.coalesce("stream " + stream.cast(pl.String), pl.lit("context"))
+    track = {"kind": pl.lit("other"), **device, "name": of_stream + " synchronisation"}
+    spans.add(waits, pl.lit("sync"), ["device", "stream"], track)
+    own = {"kind": pl.lit("other"), "device": pl.lit("cpu"), "process": pl.lit(owner.process, pl.Int64)}
+    spans.add(content.overheads, pl.lit("overhead"), [], {**own, "name": pl.lit("profiler overhead")})
+    return spans
 
 
 def _collective(work: pl.DataFrame) -> pl.Series:
@@ -135,28 +160,6 @@ def _collective(work: pl.DataFrame) -> pl.Series:
     names = work["name"].unique().cast(pl.String).to_list()
     found = [name for name in names if kineto_kinds.name_class(name) == kineto_kinds.NAME_DEVICE_COLLECTIVE]
     return work["name"].cast(pl.String).is_in(found) if found else pl.repeat(False, work.height, eager=True)  # noqa: FBT003
-
-
-def _numbered(spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return spans with the number of their track, and the tracks."""
-    tracks = spans.select(_PLACE).unique(maintain_order=True).with_row_index("track")
-    numbered = spans.join(tracks, on=_PLACE, how="left", nulls_equal=True, maintain_order="left")
-    return numbered.with_columns(pl.col("track").cast(pl.Int32)), tracks
-
-
-def _tracks(tracks: pl.DataFrame, host: str) -> pl.DataFrame:
-    return tracks.select(
-        id=pl.col("track").cast(pl.Int32),
-        kind=pl.col("track_kind").cast(dtype("enum:track_kind")),
-        rank=pl.lit(0, pl.Int32),
-        host=pl.lit(host),
-        device=pl.col("device"),
-        process=pl.col("process"),
-        thread=pl.col("thread"),
-        stream=pl.col("stream"),
-        name=pl.col("track_name"),
-        order=pl.col("track").cast(pl.Int32),
-    )
 
 
 def _kernels(work: pl.DataFrame) -> pl.DataFrame:
