@@ -33,7 +33,8 @@ Step = Callable[[], object]
 
 def training(mode: str) -> Step:
     """Return one training step of a network of small operators, as in B8 of MindSpore's measurements: 64 × 64."""
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+    # Asynchronous dispatch varies by milliseconds on two cores.
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, pynative_synchronize=mode != "graph")
     layers = [layer for _ in range(6) for layer in (nn.Dense(64, 64), nn.LayerNorm((64,)), nn.ReLU())]
     network = nn.SequentialCell(*layers, nn.Dense(64, 10))
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
