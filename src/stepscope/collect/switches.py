@@ -222,7 +222,6 @@ _NEEDS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
     ("activities NPU", lambda on: "NPU" in on["activities"], _NPU),
     ("activities GPU", lambda on: "GPU" in on["activities"], _GPU),
     ("sync_enable=False", lambda on: not on.get("sync_enable", True), _GPU),
-    ("host_sys osrt", lambda on: "osrt" in on["host_sys"], "system calls are not recorded"),
 )
 
 
