@@ -251,7 +251,6 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "hbm_ddr": {"hbm_ddr": True},
     "pcie": {"pcie": True},
     "sys_interconnection": {"sys_interconnection": True},
-    "host_sys osrt": {"host_sys": [HostSystem.OSRT]},
     "sync_enable=False": {"sync_enable": False},
 }
 
