@@ -5,7 +5,7 @@ again, so that a killed process leaves everything up to its last block.
 
 ::
 
-    header   magic of 5 bytes, "SSJ1\n" · zero byte · version u16 · checksum of these u32                          12 bytes
+    header   magic of 5 bytes, "SSJ1\n" · zero byte · version u16 · checksum of these u32          12 bytes
     block    marker f5 53 42 0a · number u32 · length u32 · checksum u32 · payload       16 + length bytes
 
 Integers are little-endian. The checksum of a block (CRC-32) covers its number, length and payload. The number counts

@@ -138,7 +138,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "operator_calls_overflow": (
         "data_loss",
-        "More operators were called than could be written: shapes and stacks of the rest are missing. Record fewer steps.",
+        "More operators were called than could be written: shapes and stacks of the rest are missing; record fewer.",
     ),
     "operator_calls_unmatched": (
         "info",

@@ -58,7 +58,7 @@ def threads() -> None:
 
 
 run(3)
-if os.environ.get("GLOG_v") == "5":
+if os.environ.get("GLOG_v") == "5":  # noqa: SIM112 - the name that glog knows
     record("memory", ("CPU", "total", "Default"), lambda: run(4))
     sys.exit()
 for key in (None, "calls", "total", "max", "min", "ave"):
