@@ -29,7 +29,6 @@ COLLECTORS: dict[str, str] = {
 
 #: Module → the options of which one must be turned on; the other collectors are always there.
 ON_DEMAND: dict[str, tuple[str, ...]] = {
-    "nvml": ("pcie", "hbm_ddr"),
     "parallel": ("parallel_strategy",),
     "mindspore_shapes": ("record_shapes", "with_flops"),
     "python_stacks": ("with_stack",),

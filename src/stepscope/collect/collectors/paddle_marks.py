@@ -3,8 +3,8 @@
 Paddle asks one flag whether to mark. Two of its functions ask it at their beginning and at their end, and fail where a
 recording begins between the two (on another thread, say): the data loader and ``Tensor.backward``. These are told that
 nothing records. Waits for data are the ``paddle_data`` collector's; ``backward`` is marked one call deeper, where
-``paddle.autograd.backward`` and ``paddle.grad`` are seen, too. Paddle wraps its optimizers for good; here they are as
-before when the recording ends.
+``paddle.autograd.backward`` and ``paddle.grad`` are seen, too. Paddle's profiler wraps its optimizers for good; here
+they are as before when the recording ends, and what an earlier profiler has left in them is told that nothing records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from stepscope.collect.collectors.paddle_tracer import core
 from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.paddle_optimizers import OptimizerCalls
 
-_ASKING_TWICE = ("paddle.io.dataloader.dataloader_iter", "paddle.base.dygraph.tensor_patch_methods")
+_NOT_TOLD = (
+    "paddle.io.dataloader.dataloader_iter",
+    "paddle.base.dygraph.tensor_patch_methods",
+    "paddle.profiler.utils",  # only the wrappers of optimizers ask here
+)
 _FLAG = "in_profiler_mode"
 #: Names that Paddle gives to these ranges.
 _BACKWARD, _STEP = "Gradient Backward", "Optimization Step"
@@ -35,7 +39,7 @@ class Marks:
 
     def install(self) -> None:
         """Begin."""
-        for name in _ASKING_TWICE:
+        for name in _NOT_TOLD:
             module = sys.modules.get(name)
             if module is not None and hasattr(module, _FLAG):
                 self._hooks.put(module, _FLAG, _never)
