@@ -73,7 +73,7 @@ $(ENV)/.test: $(ENV)/.ready
 
 .envs/gpu/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 	$(PYTHON) -m venv --system-site-packages .envs/gpu
-	.envs/gpu/bin/python -m pip install --quiet --editable . pytest
+	.envs/gpu/bin/python -m pip install --quiet --editable '.[nvidia]' pytest
 	touch $@
 
 clean:

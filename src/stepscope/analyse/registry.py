@@ -12,6 +12,7 @@ from stepscope.analyse.api_statistic import api_statistic
 from stepscope.analyse.communication import communication, communication_matrix
 from stepscope.analyse.dataset import dataset
 from stepscope.analyse.device_time import device_time
+from stepscope.analyse.gpu_counters import hbm, pcie
 from stepscope.analyse.kernel_details import kernel_details
 from stepscope.analyse.memory import memory_record, operator_memory
 from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
@@ -63,6 +64,8 @@ RESULTS: dict[str, Result] = {
             "the data pipeline: queues, CPU use, times of a batch, and what holds it up",
             optional=True,
         ),
+        Result("pcie", pcie, "csv", "traffic between each GPU and the host", optional=True),
+        Result("hbm", hbm, "csv", "traffic of each GPU's memory, and how busy it was", optional=True),
         Result("communication", communication, "json", "every communication operation: times and bandwidths"),
         Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stepscope.collect.collectors import host
+from stepscope.collect.collectors import sampling
 from stepscope.collect.collectors.host import HostCollector
 from stepscope.collect.options import Options
 
@@ -156,12 +156,13 @@ def test_a_reading_that_hangs_does_not_hang_stop(recording: Recording, monkeypat
         return 0.0
 
     monkeypatch.setattr(psutil, "cpu_percent", hang)
-    monkeypatch.setattr(host, "_PATIENCE", 0.1)
+    monkeypatch.setattr(sampling, "_PATIENCE", 0.1)
     collector = HostCollector()
     collector.prepare(recording.context)
     collector.start()
     stuck.wait(10)
-    thread = collector._thread
+    assert collector._sampler is not None
+    thread = collector._sampler._thread
     assert thread is not None
     with pytest.raises(TimeoutError, match="longer than"):
         collector.stop()
