@@ -63,12 +63,29 @@ def a_cupti_file(directory: Path) -> Path:
     return file.close()
 
 
+def a_fluid_profile(directory: Path) -> Path:
+    return Path(shutil.copy(DATA / "paddle" / "fluid185" / "all_total.pb", directory / "profile"))
+
+
+def a_paddle_trace(directory: Path) -> Path:
+    return Path(shutil.copy(DATA / "paddle" / "paddle331_static.pb", directory / "paddle_trace.pb"))
+
+
+def a_paddle_json(directory: Path) -> Path:
+    path = directory / "paddle_trace.json"
+    path.write_bytes(gzip.decompress((DATA / "paddle" / "paddle331_static.json.gz").read_bytes()))
+    return path
+
+
 #: A small capture of every format, by the format's name.
 SAMPLES: dict[str, Callable[[Path], Path]] = {
     "journal": a_journal,
     "cupti": a_cupti_file,
     "kineto": a_kineto_trace,
     "mindspore": a_mindspore_directory,
+    "fluid": a_fluid_profile,
+    "paddle": a_paddle_trace,
+    "paddle_json": a_paddle_json,
 }
 
 

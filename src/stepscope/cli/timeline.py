@@ -43,10 +43,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from stepscope.read import fluid_profile
     from stepscope.trace.losses import LossLedger
 
-    ledgers = {label: LossLedger(path.name) for label, path in labelled(arguments.profile_path).items()}
-    profiles = {
-        label: fluid_profile.load(path, ledgers[label]) for label, path in labelled(arguments.profile_path).items()
-    }
+    files = labelled(arguments.profile_path)
+    ledgers = {label: LossLedger(path.name) for label, path in files.items()}
+    profiles = {label: fluid_profile.load(path, ledgers[label]) for label, path in files.items()}
     timeline.write(profiles, arguments.out)
     for ledger in ledgers.values():
         for loss in ledger.rows():

@@ -23,7 +23,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, NotATraceError
-from stepscope.read.protobuf import Fields, Messages
+from stepscope.read.protobuf import BLOCK, CUT_BLOCK, VARINT, Fields, Messages
 from stepscope.read.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype
@@ -66,25 +66,16 @@ class Profile:
 
 
 def is_profile(head: bytes) -> bool:
-    """Return whether a file that begins so is a profile file: its first message is an event, or it holds none."""
-    if head in (b"\x10\x00\x18\x00", b"\x18\x00\x10\x00"):
-        return True
-    if head[:1] == b"\x10":
-        first = Messages.whole(head[:64]).fields().table
-        return len(first) >= 2 and first[0, 1:3].tolist() == [2, 0] and first[1, 1:3].tolist() == [3, 0]
-    if head[:1] not in (b"\x0a", b"\x22"):
+    """Return whether a file that begins so is a profile: an event comes first, or its own times where it has none."""
+    fields = Messages.whole(head).fields().table
+    shape = [tuple(row) for row in fields[:2, 1:3].tolist()]
+    if shape[:1] == [(2, VARINT)]:
+        return shape == [(2, VARINT), (3, VARINT)]
+    if shape[:1] not in ([(1, BLOCK)], [(1, CUT_BLOCK)]):
         return False
-    # The last message of a head is cut; only the first one is looked at.
-    rows = Messages.whole(head).fields().table
-    start = int(rows[0, 4]) if len(rows) else 1 + _length_of_varint(head[1:])
-    end = int(rows[0, 5]) if len(rows) else len(head)
-    inside = [tuple(row) for row in Messages.whole(head[start:end]).fields().table[:, 1:3].tolist()]
-    # An event begins with its name, a piece of memory with its times.
-    return inside[:2] == ([(1, 2), (2, 0)] if head[:1] == b"\x0a" else [(1, 0), (2, 0)])
-
-
-def _length_of_varint(source: bytes) -> int:
-    return next((place + 1 for place, byte in enumerate(source[:10]) if byte < 0x80), 10)
+    start, end = fields[0, 4:6].tolist()
+    first = Messages.whole(head[start:end]).fields().table[:2, 1:3].tolist()
+    return first == [[1, BLOCK], [2, VARINT]]
 
 
 def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Profile:
@@ -103,7 +94,7 @@ def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Pr
     # Paddle writes its own times, set or not, between the events and the memory.
     complete = whole.integers(2).null_count() == whole.integers(3).null_count() == 0
     ledger.add("file_cut", int(whole.broken[0] or not complete))
-    if whole.broken[0] and not len(whole.table):
+    if whole.broken[0] and not len(whole.within(1)[0]):
         message = f"{path} is damaged: it ends before its first event."
         raise DamagedTraceError(message, "Record it again, or copy it again from where it was recorded.")
     return Profile(_events(whole, ledger), _memory(whole, ledger))

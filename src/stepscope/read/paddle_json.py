@@ -57,7 +57,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     rows = list(zip(complete, arguments, start.to_list(), duration.to_list(), strict=True))
     device = [row for row in rows if row[0].cat in DEVICE_TYPES]
     host = [row for row in rows if row[0].cat not in DEVICE_TYPES]
-    extra = {str(key): str(value) for key, value in _value(document, "ExtraInfo").items()}
+    extra = {key: printable(str(value)) for key, value in _value(document, "ExtraInfo").items()}
     metadata = {key: value for key, value in document.metadata.items() if key != "ExtraInfo"}
     recorded = Recorded(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
     return build(recorded, ledger)
@@ -203,7 +203,7 @@ def _times(values: Integers) -> pl.Series:
 def _host(rows: list[_Row]) -> pl.DataFrame:
     columns = {
         "name": [_name(event) for event, *_ in rows],
-        "type": [event.cat for event, *_ in rows],
+        "type": [_text(event.cat) for event, *_ in rows],
         "ts": [start for *_, start, _ in rows],
         "dur": [duration for *_, duration in rows],
         "process": [_number(event.pid) for event, *_ in rows],
@@ -211,7 +211,7 @@ def _host(rows: list[_Row]) -> pl.DataFrame:
         "correlation": [given.correlation for _, given, *_ in rows],
         "shapes": [_flat(given.input_shapes) for _, given, *_ in rows],
         "dtypes": [_flat(given.input_dtypes) for _, given, *_ in rows],
-        "stack": [printable(given.callstack) if given.callstack else None for _, given, *_ in rows],
+        "stack": [_text(given.callstack or None) for _, given, *_ in rows],
     }
     return pl.DataFrame(columns, schema=HOST)
 
@@ -221,7 +221,7 @@ def _device(rows: list[_Row]) -> pl.DataFrame:
     sizes = ("grid", "block", "registers", "shared_memory", "blocks_per_sm", "warps_per_sm", "occupancy")
     columns: dict[str, list[Any]] = {
         "name": [_name(event) for event, *_ in rows],
-        "type": [event.cat for event, *_ in rows],
+        "type": [_text(event.cat) for event, *_ in rows],
         "ts": [start for *_, start, _ in rows],
         "dur": [duration for *_, duration in rows],
         # Copies do not name their device; it is the process that they are drawn in.
@@ -238,10 +238,10 @@ def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
         "ts": _times(times([event.ts for event in events])),
         "process": [_number(event.pid) for event in events],
         "thread": [_number(event.tid) for event in events],
-        "type": [event.cat for event in events],
+        "type": [_text(event.cat) for event in events],
         "address": [_address(given.addr) for given in arguments],
         "bytes": [given.increase_bytes for given in arguments],
-        "place": [printable(given.place) if given.place is not None else None for given in arguments],
+        "place": [_text(given.place) for given in arguments],
         "allocated": [given.current_allocated for given in arguments],
         "reserved": [given.current_reserved for given in arguments],
     }
@@ -249,7 +249,11 @@ def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
 
 
 def _name(event: Event) -> str | None:
-    return None if event.name is None else printable(_DURATION_IN_NAME.sub("", event.name))
+    return None if event.name is None else _text(_DURATION_IN_NAME.sub("", event.name))
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else printable(value)
 
 
 def _number(value: int | str | None) -> int | None:

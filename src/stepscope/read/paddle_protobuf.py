@@ -66,12 +66,13 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """
     whole = Messages.whole(b"".join(read_blocks(path, ledger, progress))).fields()
     # Paddle says last how busy the process and the machine were.
-    ledger.add("file_cut", int(whole.broken[0] or not len(whole.within(_EXTRA)[0])))
+    complete = not whole.broken[0] and len(whole.within(_EXTRA)[0]) > 0
+    ledger.add("file_cut", int(not complete))
     # The tree of a thread is one long message; of one that the file ends in, what comes before the end is read.
     threads = whole.within(_THREADS, cut=True)[1].fields()
     nodes = threads.within(_NODES, cut=True)[1].fields()
-    if whole.broken[0] and not len(nodes.messages):
-        message = f"{path} is damaged: it ends, or is no trace any more, before its first event."
+    if not complete and not len(nodes.messages):
+        message = f"{path} is damaged: it ends before its first event."
         raise DamagedTraceError(message, "Record it again, or copy it again from where it was recorded.")
     calls = nodes.within(_CALLS)[1].fields()
     ledger.add("event_damaged", int(threads.broken.sum()))
@@ -90,8 +91,9 @@ def _only(fields: Fields, number: int) -> tuple[Integers, Fields]:
 
 def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
     """Return the values of the messages that they lie in, null for all others."""
-    empty = pl.Series([None], dtype=values.dtype).new_from_index(0, count)
-    return empty.scatter(pl.Series(owner), values) if len(owner) else empty
+    place = np.full(count, -1, np.int64)
+    place[owner] = np.arange(len(owner))
+    return values.gather(pl.Series(place).replace(-1, None))
 
 
 def _type(numbers: pl.Series, names: tuple[str, ...]) -> pl.Series:
