@@ -1,0 +1,115 @@
+"""From what was recorded to what the caller gets: the report on standard output, and the profile file.
+
+Both come from the tables of the runs, which are read when the window has closed. Nothing here raises: what goes wrong
+is logged, and what was recorded stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.collect.window import one_line
+from stepscope.compat.fluid.recorder import Block, Recorder
+from stepscope.errors import OutputError, StepscopeError
+
+if TYPE_CHECKING:
+    from stepscope.compat.fluid.events import Recorded
+    from stepscope.read.fluid_profile import Profile
+
+_LOG = logging.getLogger("stepscope")
+
+_REMEDY = "Pass another profile_path."
+#: From this level on Paddle 1.8 prints the memory report.
+_VERBOSE = 5
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path where no file can be, without making one.
+
+    Raises:
+        OutputError: It is a directory, or lies where nothing can be made.
+    """
+    there = next(parent for parent in path.parents if parent.exists())
+    if path.is_dir() or not there.is_dir() or not os.access(path if path.exists() else there, os.W_OK):
+        message = f"{path} cannot be written."
+        raise OutputError(message, _REMEDY)
+
+
+def deliver(recorder: Recorder, block: Block, sorted_key: str | None, path: Path) -> None:
+    """Print the report of a block and write its profile file.
+
+    Args:
+        recorder: Whose block it is.
+        block: Its windows have closed.
+        sorted_key: A key of :data:`.report.ORDERS`, or None.
+        path: The profile file.
+    """
+    if not block.windows:
+        _LOG.warning("stepscope: nothing was recorded, so there is no report and no profile file.")
+        return
+    try:
+        recorded = _read(block)
+        text = _text(recorded, block, sorted_key)
+        _print(text)
+        _write(recorded.profile, path)
+    except Exception as error:  # noqa: BLE001 - law 1: the program goes on
+        recorder.keep()
+        why = str(error) if isinstance(error, StepscopeError) else one_line(error)
+        kept = ", ".join(str(window.path) for window in block.windows)
+        _LOG.error("stepscope: no report (%s). What was recorded is in %s: stepscope report.", why, kept)
+
+
+def _read(block: Block) -> Recorded:
+    """Return the events of a block; losses are said."""
+    from stepscope.compat.fluid import events
+
+    runs = []
+    for window in block.windows:
+        window.wait()
+        runs.append(window.open())
+    for run in runs:
+        for loss in run.tables["losses"].collect().iter_rows(named=True):
+            if loss["severity"] != "info":
+                _LOG.warning("stepscope: %s × %s (%s): %s", loss["what"], loss["count"], loss["source"], loss["advice"])
+    recorded = events.recorded([run.tables for run in runs])
+    if block.state == "GPU" and not recorded.events["gpu"].any():
+        _LOG.warning("stepscope: state 'GPU', and no work of a GPU was recorded%s: all times are 0.", _why(runs[-1]))
+    return recorded
+
+
+def _why(run: Any) -> str:  # noqa: ANN401 - a stepscope.Run, which is imported only when something was recorded
+    reason = run.manifest["collectors"].get("cupti", {}).get("unavailable")
+    return f" ({reason})" if reason else ""
+
+
+def _text(recorded: Recorded, block: Block, sorted_key: str | None) -> str:
+    report = importlib.import_module("stepscope.compat.fluid.report")
+    text: str = report.render(recorded.events, report.Options(block.state, sorted_key, block.tracer_option))
+    level = os.environ.get("GLOG_v", "")
+    verbose = level.isdigit() and int(level) >= _VERBOSE
+    return text + report.render_memory(recorded.memory) if verbose else text
+
+
+def _print(text: str) -> None:
+    """Print the report where the program prints; it may have closed it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _write(profile: Profile, path: Path) -> None:
+    """Write the profile file; where it cannot be, in a place where it can."""
+    profile_file = importlib.import_module("stepscope.compat.fluid.profile_file")
+    try:
+        profile_file.write(profile, path)
+    except OutputError as error:
+        there = Path(tempfile.mkdtemp(prefix="stepscope-fluid-")) / path.name
+        profile_file.write(profile, there)
+        _LOG.error("stepscope: %s %s It is in %s instead.", error.message, _REMEDY, there)

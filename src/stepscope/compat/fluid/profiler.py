@@ -1,0 +1,169 @@
+"""``paddle.fluid.profiler``: prints where time went when it stops, and writes a profile file.
+
+::
+
+    import stepscope.compat.fluid.profiler as profiler
+
+    with profiler.profiler("CPU", "total", "/tmp/profile"):
+        for batch in batches:
+            executor.run(program, feed=batch)
+
+Any program of the process is recorded: Paddle, static and eager, PyTorch, MindSpore. See ``docs/fluid.md``, also for
+what the original did wrong and this does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.collect.profile import absolute
+from stepscope.collect.training_error import pass_on
+from stepscope.compat.fluid import delivery
+from stepscope.compat.fluid.recorder import Block, recorder
+from stepscope.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from stepscope.compat.fluid.cuda_profiler import cuda_profiler
+
+__all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
+
+_STATES = ("CPU", "GPU", "All")
+_TRACER_OPTIONS = ("Default", "OpDetail", "AllOpDetail")
+_SORTED_KEYS = (None, "default", "calls", "total", "max", "min", "ave")
+_DEFAULT_PATH = "/tmp/profile"  # noqa: S108 - the document's own default
+
+_lock = threading.RLock()
+#: The block that start_profiler began.
+_started: Block | None = None
+
+
+@contextmanager
+def profiler(
+    state: str,
+    sorted_key: str | None = None,
+    profile_path: str | os.PathLike[str] = _DEFAULT_PATH,
+    tracer_option: str = "Default",
+) -> Iterator[None]:
+    """Record the block, then print the report and write the profile file.
+
+    When the block ends with an exception, this is done, too, and the exception passes on. A block inside another one
+    has a report and a file of its own, of its own time.
+
+    Args:
+        state: ``CPU``, ``GPU`` or ``All``: whose time is counted.
+        sorted_key: ``calls``, ``total``, ``max``, ``min``, ``ave`` sorts by that; None (or ``default``) by when events
+            first ended.
+        profile_path: The profile file, written in every state; directories that are missing are made.
+        tracer_option: ``Default`` shows operators, ``OpDetail`` and ``AllOpDetail`` also their parts.
+
+    Raises:
+        ValueError: An argument is none of these. Nothing has run yet.
+        OutputError: The profile file cannot be written. Nothing has run yet.
+    """
+    block = _block(state, tracer_option)
+    _check_key(sorted_key)
+    path = absolute(Path(profile_path))
+    delivery.check_writable(path)
+    with _lock:
+        recorder().open(block)
+    try:
+        yield
+    except BaseException:
+        _finish(block, sorted_key, path)
+        raise
+    _finish(block, sorted_key, path)
+    pass_on()
+
+
+def start_profiler(state: str, tracer_option: str = "Default") -> None:
+    """Begin to record; nothing happens where something records already. See :func:`profiler`.
+
+    Raises:
+        ValueError: An argument is none of those that there are.
+    """
+    global _started
+    with _lock:
+        if recorder().running:
+            return
+        block = _block(state, tracer_option)
+        _started = block
+        recorder().open(block)
+
+
+def stop_profiler(sorted_key: str | None = None, profile_path: str | os.PathLike[str] = _DEFAULT_PATH) -> None:
+    """End, print the report and write the profile file; nothing happens where nothing records. See :func:`profiler`.
+
+    A profile file that cannot be written is written elsewhere, and the log says where.
+
+    Raises:
+        ValueError: ``sorted_key`` is none of those that there are; recording goes on.
+    """
+    global _started
+    with _lock:
+        current = recorder()
+        if not current.running:
+            return
+        _check_key(sorted_key)
+        path = absolute(Path(profile_path))
+        block, _started = _started, None
+        if block is not None and block in current.blocks:
+            _finish(block, sorted_key, path)
+        else:  # a block of `with profiler(...)` is open: this is its report, and recording ends for all
+            with current.halting():
+                delivery.deliver(current, current.blocks[0], sorted_key, path)
+    pass_on()
+
+
+def reset_profiler() -> None:
+    """Drop what has been recorded since the start; nothing happens where nothing records.
+
+    This is not for :func:`cuda_profiler`.
+    """
+    with _lock:
+        if recorder().running:
+            recorder().reset()
+    pass_on()
+
+
+def _finish(block: Block, sorted_key: str | None, path: Path) -> None:
+    with _lock:
+        current = recorder()
+        if block in current.blocks:  # not in a forked child
+            with current.closing(block):
+                delivery.deliver(current, block, sorted_key, path)
+
+
+def _block(state: str, tracer_option: str) -> Block:
+    if state not in _STATES:
+        message = "The state must be 'CPU' or 'GPU' or 'All'."
+        raise ArgumentError(message)
+    if tracer_option not in _TRACER_OPTIONS:
+        message = "tracer option must be 'Default', 'OpDetail', 'AllOpDetail'."
+        raise ArgumentError(message)
+    return Block(state, tracer_option)
+
+
+def _check_key(sorted_key: str | None) -> None:
+    if sorted_key not in _SORTED_KEYS:
+        message = "The sorted_key must be None or in 'calls', 'total', 'max', 'min' and 'ave'"
+        raise ArgumentError(message)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the public name
+    if name != "cuda_profiler":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    # A module of that name is there, too; the function stands in its place once it has been asked for.
+    value = importlib.import_module("stepscope.compat.fluid.cuda_profiler").cuda_profiler
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

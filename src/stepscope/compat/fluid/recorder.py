@@ -1,0 +1,192 @@
+"""What stands behind ``fluid.profiler``: blocks, each from a start to its stop, and the windows recorded for them.
+
+One process records one window at a time. Where a block begins or ends inside another, or is reset, the window is closed
+and the next one opened: each block has the windows that lie in it. Windows are runs in a directory of their own, which
+goes with the last block, unless :data:`RUNS` names one to keep them in.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.collect.options import Activity, Options
+from stepscope.collect.profile import absolute, program_name
+from stepscope.collect.recorded import Recorded
+from stepscope.collect.schedule import always
+from stepscope.collect.session import AT_EXIT, Session
+from stepscope.collect.steps import OptimizerLog
+from stepscope.collect.window import Settings, Window, one_line
+from stepscope.errors import StepscopeError
+
+_LOG = logging.getLogger("stepscope")
+
+#: Variable of the environment: the directory to keep the runs in.
+RUNS = "STEPSCOPE_FLUID_RUNS"
+
+
+@dataclass(eq=False)
+class Block:
+    """What one report is made of.
+
+    Attributes:
+        state: Whose time counts: ``CPU``, ``GPU`` or ``All``.
+        tracer_option: How much detail is shown.
+        windows: What was recorded in it, in order.
+    """
+
+    state: str
+    tracer_option: str
+    windows: list[Recorded] = field(default_factory=list)
+
+
+class Recorder:
+    """Records while blocks are open.
+
+    Attributes:
+        blocks: The open ones, outermost first.
+        halted: Whether recording was stopped inside of them.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.halted = False
+        self._session: Session | None = None
+        self._directory: Path | None = None
+        self._process = os.getpid()
+
+    @property
+    def running(self) -> bool:
+        """Whether something is being recorded, or should be."""
+        return bool(self.blocks) and not self.halted
+
+    @property
+    def in_child(self) -> bool:
+        """Whether this is a fork of the process that records."""
+        return os.getpid() != self._process
+
+    def open(self, block: Block) -> None:
+        """A block begins. What goes wrong is logged; the program goes on."""
+        self._end_window()
+        self.blocks.append(block)
+        self.halted = False
+        self._begin_window()
+
+    @contextmanager
+    def closing(self, block: Block) -> Iterator[None]:
+        """A block ends: its windows are whole while the context lasts, and recording for the others goes on after."""
+        self._end_window()
+        self.blocks.remove(block)
+        try:
+            yield
+        finally:
+            self._go_on()
+
+    @contextmanager
+    def halting(self) -> Iterator[None]:
+        """Recording ends inside blocks; they keep their windows until their own end."""
+        self._end_window()
+        self.halted = True
+        yield
+
+    def reset(self) -> None:
+        """Drop what has been recorded."""
+        self._end_window()
+        for window in {window for block in self.blocks for window in block.windows}:
+            window.wait()
+            shutil.rmtree(window.path, ignore_errors=True)
+        for block in self.blocks:
+            block.windows.clear()
+        if not self.halted:
+            self._begin_window()
+
+    def keep(self) -> None:
+        """Leave the runs where they are: their report could not be made."""
+        self._directory = None
+
+    def end_at_exit(self) -> None:
+        """Close what the program has left open, and say where it is."""
+        if not self.blocks or self.in_child:
+            return
+        self._end_window(at_exit=True)
+        for window in self.blocks[0].windows:
+            window.wait()
+            _LOG.warning(
+                "stepscope: the profiler was started and not stopped, so nothing was printed. Call stop_profiler(), or "
+                "see what was recorded: stepscope report %s",
+                window.path,
+            )
+
+    def _begin_window(self) -> None:
+        log = OptimizerLog()
+        try:
+            session = Session(self._settings(log), always, source="declared", on_saved=self._saved, log=log)
+            session.begin()
+            self._session = session
+            # Python runs these in reverse: ours comes before the framework's own.
+            atexit.unregister(_end_at_exit)
+            atexit.register(_end_at_exit)
+        except Exception as error:  # noqa: BLE001 - law 1: what cannot be recorded does not end the program
+            text = str(error) if isinstance(error, StepscopeError) else one_line(error)
+            _LOG.error("stepscope: nothing is recorded: %s", text)
+
+    def _end_window(self, *, at_exit: bool = False) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.end(notes=AT_EXIT if at_exit else {})
+
+    def _saved(self, window: Window) -> None:
+        recorded = Recorded(window, "later")
+        for block in self.blocks:
+            block.windows.append(recorded)
+
+    def _go_on(self) -> None:
+        if self.blocks:
+            if not self.halted:
+                self._begin_window()
+            return
+        self.halted = False
+        if self._directory is not None and RUNS not in os.environ:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory = None
+
+    def _settings(self, log: OptimizerLog) -> Settings:
+        if self._directory is None:
+            kept = os.environ.get(RUNS)
+            self._directory = absolute(Path(kept)) if kept else Path(tempfile.mkdtemp(prefix="stepscope-fluid-"))
+        return Settings(
+            self._options(),
+            self._directory,
+            program_name(),
+            "everything between start and stop",
+            lambda: log.describe() or {"source": "declared", "by": "step()"},
+        )
+
+    def _options(self) -> Options:
+        """Return what is recorded. PyTorch records memory of one thread only, and then stops on no other."""
+        only_cpu = all(block.state == "CPU" for block in self.blocks)
+        memory = "paddle" in sys.modules and "torch" not in sys.modules
+        return Options(activities=(Activity.CPU,) if only_cpu else (), profile_memory=memory, counters_hz=0)
+
+
+_recorder = Recorder()
+
+
+def recorder() -> Recorder:
+    """Return the recorder of this process; a forked child has one of its own."""
+    global _recorder
+    if _recorder.in_child:
+        _recorder = Recorder()
+    return _recorder
+
+
+def _end_at_exit() -> None:
+    _recorder.end_at_exit()
