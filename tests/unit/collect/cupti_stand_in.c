@@ -1,4 +1,4 @@
-/* Stands in for CUPTI where there is no GPU: it lends and completes buffers as CUPTI does, from the program's threads,
+/* Stands in for CUPTI, and for NVIDIA's driver, where there is no GPU: it lends and completes buffers as CUPTI does, from the program's threads,
  * while it holds a lock of its own, and fills them with records of CUDA 13.0 (Kernel10, API). */
 #include <pthread.h>
 #include <stdint.h>
@@ -106,3 +106,38 @@ int cuptiGetCallbackName(int domain, uint32_t number, const char **name) {
     *name = domain == 2 && number == 211 ? "cudaLaunchKernel_ptsz_v7000" : runtime[number % 2];
     return 0;
 }
+
+/* The driver: one GPU. */
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
+int cuDeviceGet(int *device, int number) { return *device = number, 0; }
+int cuDeviceGetName(char *name, int length, int device) {
+    (void)device;
+    strncpy(name, "Stand-in", (size_t)length);
+    return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)device;
+    switch (attribute) {
+    case 10: return *value = 32, 0;      /* threads of a warp */
+    case 16: return *value = 2, 0;       /* multiprocessors */
+    case 39: return *value = 2048, 0;    /* threads of a multiprocessor */
+    case 75: return *value = 9, 0;       /* compute capability */
+    case 106: return *value = 32, 0;     /* blocks of a multiprocessor */
+    default: return *value = 65536, 0;   /* registers, shared memory */
+    }
+}
+static int waits;
+int stand_in_waits(void) { return waits; }
+int cuThreadExchangeStreamCaptureMode(int *mode) { return *mode = 2 - *mode, 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    (void)device;
+    return *flags = 0, *active = 1, 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) { return (void)device, *context = &waits, 0; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return device; }
+int cuCtxPushCurrent_v2(void *context) { return context != &waits; }
+int cuCtxPopCurrent_v2(void **context) { return *context = &waits, 0; }
+int cuCtxSynchronize(void) { return waits++, 0; }
+int cuProfilerStart(void) { return 0; }
+int cuProfilerStop(void) { return 0; }

@@ -23,6 +23,7 @@ from stepscope.collect.collectors.cupti_names import Names
 from stepscope.native.cupti import Buffers
 from stepscope.read import read_files
 from stepscope.read.cupti_records import Decoder
+from stepscope.run import Run
 from stepscope.trace.cupti import Kind, layout_of
 from stepscope.trace.losses import LossLedger
 from tests.unit.cupti_build import record
@@ -39,9 +40,9 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("there is no C compiler")
     home = tmp_path_factory.mktemp("cuda")
     (home / "lib64").mkdir()
-    target = home / "lib64" / "libcupti.so.13"
-    command = [compiler, "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcupti.so.13"]
-    subprocess.run([*command, str(HERE / "cupti_stand_in.c"), "-o", str(target)], check=True)
+    command = [compiler, "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-pthread", str(HERE / "cupti_stand_in.c")]
+    for name in ("libcupti.so.13", "libcuda.so.1"):
+        subprocess.run([*command, f"-Wl,-soname,{name}", "-o", str(home / "lib64" / name)], check=True)
     return home
 
 
@@ -59,7 +60,7 @@ def run(home: Path, directory: Path, program: str) -> str:
         path = Path({str(directory / "cupti.ssc")!r})
     """
     text = textwrap.dedent(head) + textwrap.dedent(program)
-    environment = {"CUDA_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    environment = {"CUDA_HOME": str(home), "LD_LIBRARY_PATH": str(home / "lib64"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -221,6 +222,67 @@ def test_two_recordings_at_once_are_refused(stand_in: Path, tmp_path: Path) -> N
     assert out == "CUPTI records already in this process\n"
     assert not (tmp_path / "other.ssc").exists()
     assert read_files([tmp_path / "cupti.ssc"])["kernels"].height == 10
+
+
+@needs_native
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_a_window_of_a_program_that_uses_cuda(stand_in: Path, tmp_path: Path, moment: str) -> None:
+    # Given: a program that loads NVIDIA's driver before, or while, it is recorded
+    load = "driver = ctypes.CDLL('libcuda.so.1')"
+    before, meanwhile = (load, "") if moment == "before" else ("", f"{load}; time.sleep(1)")
+    run(
+        stand_in,
+        tmp_path,
+        f"""
+        import stepscope
+        from stepscope.collect.collectors import cupti
+        cupti._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
+        {before}
+        with stepscope.profile(output=path.parent / "runs", analyse="later") as profile:
+            {meanwhile}
+            free.stand_in_launch(names[0], 500)
+            profile.step()
+        assert driver.stand_in_waits() == 1  # the GPU was waited for at the end, once
+        """,
+    )
+    (path,) = (tmp_path / "runs").iterdir()
+    (rank,) = Run(path).ranks
+    described = rank.manifest["collectors"]["cupti"]
+    assert (described["version"], described["cuda"]) == (130001, "13.0")
+    assert "failed" not in described
+    assert "capture/cupti.ssc" in rank.manifest["captures"]
+    kernels = rank.tables["kernels"].collect()
+    assert kernels.height == 500
+    assert kernels["launch"].null_count() == 0
+    assert set(kernels["blocks_per_sm"]) == {3.0}  # 1 x 2 x 3 blocks on two multiprocessors
+    split = rank.result("step_trace_time")
+    assert isinstance(split, pl.DataFrame)
+    assert split["Computing"].sum() > 0
+
+
+@needs_native
+def test_cuda_profiler_from_block_to_log(stand_in: Path, tmp_path: Path) -> None:
+    run(
+        stand_in,
+        tmp_path,
+        """
+        from stepscope.compat.fluid.cuda_profiler import cuda_profiler
+        with cuda_profiler(str(path.with_name("log.csv"))):
+            free.stand_in_launch(names[0], 3)
+        try:
+            with cuda_profiler(path.with_name("failed.txt"), "kvp", ["gridsize"]):
+                free.stand_in_launch(names[1], 2)
+                raise KeyError("the program's own")
+        except KeyError:
+            pass
+        """,
+    )
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert lines[1] == "# CUDA_DEVICE 0 Stand-in"
+    rows = [line.split(",") for line in lines if "_Z3addPf" in line]
+    assert [row[2:11] for row in rows] == [["_Z3addPf", "3.000", "1.000", "1", "2", "3", "4", "5", "6"]] * 3
+    # Without `conckerneltrace` kernels are asked for one by one, which this stand-in does not know.
+    assert "gridsize" not in (tmp_path / "failed.txt").read_text().splitlines()[0]
 
 
 class Calls:
