@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from stepscope.collect.absent_modules import AbsentModules
 from stepscope.collect.post_import import when_imported
 
 _MINDSPORE = "stepscope.compat.mindspore"
@@ -43,15 +44,26 @@ class Package:
         trigger: Module after whose import they are.
         home: Module that has ours.
         names: Module → its name → our name.
+        absent: Modules of older versions, which are made where this one has none of that name.
     """
 
     trigger: str
     home: str
     names: Mapping[str, Mapping[str, str]]
+    absent: tuple[str, ...] = ()
 
+
+#: What `paddle.fluid.profiler` offered, and `paddle.utils.profiler` after it.
+_FLUID = ("cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler")
 
 #: By the name that ``--as`` takes.
 PACKAGES: dict[str, Package] = {
+    "fluid": Package(
+        trigger="paddle",
+        home="stepscope.compat.fluid.profiler",
+        names={path: {name: name for name in _FLUID} for path in ("paddle.fluid.profiler", "paddle.utils.profiler")},
+        absent=("paddle.fluid", "paddle.fluid.profiler", "paddle.utils.profiler"),
+    ),
     "mindspore": Package(
         trigger="mindspore",
         home=_MINDSPORE,
@@ -74,7 +86,7 @@ PACKAGES: dict[str, Package] = {
             "mindspore.profiler.mstx": {"Mstx": "mstx"},
             "mindspore.profiler.schedule": {"Schedule": "schedule"},
         },
-    )
+    ),
 }
 
 
@@ -92,6 +104,7 @@ class StandIn:
         self._failed = failed
         self._replaced: list[tuple[ModuleType, str, object]] = []
         self._withdraw: Callable[[], None] = lambda: None
+        self._absent = AbsentModules(self._package.absent, f"`stepscope run --as {name}` provides its profiler only")
 
     def install(self) -> None:
         """Wait for the script to import the package."""
@@ -106,9 +119,11 @@ class StandIn:
                 vars(module).pop(name, None)
             else:
                 setattr(module, name, original)
+        self._absent.remove()
 
     def _imported(self) -> None:
         try:
+            self._absent.install()
             for module, name, ours in list(self._pairs()):
                 self._replaced.append((module, name, vars(module).get(name, _MISSING)))
                 setattr(module, name, ours)

@@ -92,7 +92,7 @@ def _why(run: Any) -> str:  # noqa: ANN401 - a stepscope.Run, which is imported 
 def _text(recorded: Recorded, block: Block, sorted_key: str | None) -> str:
     report = importlib.import_module("stepscope.compat.fluid.report")
     text: str = report.render(recorded.events, report.Options(block.state, sorted_key, block.tracer_option))
-    level = os.environ.get("GLOG_v", "")
+    level = os.environ.get("GLOG_v", "")  # noqa: SIM112 - so it is called
     verbose = level.isdigit() and int(level) >= _VERBOSE
     return text + report.render_memory(recorded.memory) if verbose else text
 

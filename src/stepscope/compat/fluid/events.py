@@ -4,8 +4,8 @@ An event is an operator, a part of one, or a range of the program's own around o
 around it, a slash, and what it is itself: ``conv2d/compute``. Operators are called after their type; what Paddle 3
 writes around it (``pd_op.conv2d``, ``conv2d dygraph``, ``Global_Conv2dGradNode``) is left out, and so are layers and
 Paddle's own ranges outside operators. Parts are called as in Paddle 1.8: ``compute`` (launching the kernel; on a CPU
-also running it), ``infer_shape``, ``prepare_data``. Where a framework tells of no such parts, an operator that no other
-is part of computes all of its time.
+also running it), ``infer_shape``, ``prepare_data``. Where a framework tells of no such parts, an operator computes all
+of its time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from stepscope.read.fluid_profile import CUDA_CALLS, Profile
 from stepscope.trace.tables import Tables
 
 _Integers = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 #: How deep in blocks of a program the executor runs, and operators, as Paddle 1.8 numbers it. Eager operators: 0.
 _RUN_DEPTH, _OPERATOR_DEPTH, _EAGER_DEPTH = 1, 2, 0
@@ -150,7 +149,7 @@ class _Part:
             block=pl.when("counted").then(depth).when(run).then(_RUN_DEPTH).otherwise(CUDA_CALLS).cast(pl.Int64),
         )
         if not self._labels.tells_parts:
-            whole = frame.filter(pl.Series(self._innermost())).with_columns(
+            whole = frame.filter(pl.Series(paths.kept & self._labels.operator & ~paths.inside_operator)).with_columns(
                 name=pl.col("path") + f"/{_COMPUTE}",
                 role=pl.lit("inner"),
                 depth=pl.col("depth") + 1,
@@ -223,13 +222,6 @@ class _Part:
             np.add.at(times, self._parent[inner], times[inner])
         return times
 
-    def _innermost(self) -> _Flags:
-        """Return which events are operators that no event is part of."""
-        around = self._paths.owner[self._paths.kept]
-        innermost = self._paths.kept & self._labels.operator
-        innermost[around[around >= 0]] = False
-        return innermost
-
 
 class _Paths:
     """Which spans are events, and in which event every span lies.
@@ -243,7 +235,6 @@ class _Paths:
         levels: Rows by depth.
         kept: Whether a span is an event.
         inside_operator: Whether an operator is around it.
-        owner: Row of the event around it; −1 for none.
     """
 
     def __init__(self, labels: Labels, parent: _Integers, depth: npt.NDArray[np.int32]) -> None:
@@ -251,7 +242,6 @@ class _Paths:
         bounds = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 1))
         self.levels: list[_Integers] = np.split(order, bounds)
         self.kept, self.inside_operator = np.zeros(len(depth), bool), np.zeros(len(depth), bool)
-        self.owner = np.full(len(depth), -1)
         self._labels = labels
         self._texts = [""]
         self._numbers: dict[tuple[int, int], int] = {}
@@ -269,7 +259,6 @@ class _Paths:
         within = has & (self.inside_operator[around] | (self.kept[around] & labels.operator[around]))
         kept = np.where(within, labels.part[rows], labels.outside[rows])
         self.inside_operator[rows], self.kept[rows] = within, kept
-        self.owner[rows] = np.where(has, np.where(self.kept[around], around, self.owner[around]), -1)
         above = np.where(has, self._path[around], 0)
         code = np.where(within, labels.inner_label[rows], labels.outer_label[rows])
         self._path[rows] = above

@@ -14,22 +14,17 @@ what the original did wrong and this does not.
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.profile import absolute
 from stepscope.collect.training_error import pass_on
 from stepscope.compat.fluid import delivery
 from stepscope.compat.fluid.recorder import Block, recorder
 from stepscope.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from stepscope.compat.fluid.cuda_profiler import cuda_profiler
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
@@ -41,6 +36,22 @@ _DEFAULT_PATH = "/tmp/profile"  # noqa: S108 - the document's own default
 _lock = threading.RLock()
 #: The block that start_profiler began.
 _started: Block | None = None
+
+
+def cuda_profiler(
+    output_file: str | os.PathLike[str], output_mode: str | None = None, config: Sequence[str] | None = None
+) -> AbstractContextManager[None]:
+    """Record what the GPU does in a block as a log; see :mod:`stepscope.compat.fluid.cuda_profiler`.
+
+    Raises:
+        ValueError: ``output_mode`` is neither ``kvp`` nor ``csv``.
+        UsageError: There is no GPU, no CUPTI, or somebody records with it already.
+        OutputError: The log cannot be written.
+    """
+    # Reading what CUPTI records needs more than the standard library.
+    from stepscope.compat.fluid import cuda_profiler as implementation
+
+    return implementation.cuda_profiler(output_file, output_mode, config)
 
 
 @contextmanager
@@ -153,17 +164,3 @@ def _check_key(sorted_key: str | None) -> None:
     if sorted_key not in _SORTED_KEYS:
         message = "The sorted_key must be None or in 'calls', 'total', 'max', 'min' and 'ave'"
         raise ArgumentError(message)
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the public name
-    if name != "cuda_profiler":
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    # A module of that name is there, too; the function stands in its place once it has been asked for.
-    value = importlib.import_module("stepscope.compat.fluid.cuda_profiler").cuda_profiler
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
