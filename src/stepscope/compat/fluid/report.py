@@ -7,10 +7,12 @@ that runs several times in a program, calls are counted for the instance that th
 from __future__ import annotations
 
 import math
+import operator
 import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import polars as pl
@@ -162,7 +164,7 @@ def _role_by_name() -> pl.Expr:
     return (
         pl.when(pl.col("name").str.ends_with("%"))
         .then(pl.lit("instance"))
-        .when(pl.col("name").str.contains("/", literal=True))
+        .when(pl.col("name").str.contains("/", literal=True) & ~pl.col("name").str.contains(r"/GpuMemcpy[^/]*$"))
         .then(pl.lit("inner"))
         .otherwise(pl.lit("ordinary"))
     )
@@ -220,24 +222,20 @@ def _add(report: _Report, events: pl.DataFrame, options: Options, *, alone: bool
 
 
 def _items(events: pl.DataFrame, options: Options) -> dict[str, _Item]:
-    """Return the items of a list of events by name, in the order in which each first ended."""
-    cpu, gpu = pl.col("end") - pl.col("ts"), pl.col("gpu")
-    time = {"CPU": cpu, "GPU": gpu, "All": cpu + gpu}[options.state]
-    sums = events.group_by("name", maintain_order=True).agg(
-        *(
-            (value.cast(pl.Int64) / _MS).alias(column)
-            for column, value in (
-                ("total", time.sum()),
-                ("lowest", time.min()),
-                ("highest", time.max()),
-                ("cpu", cpu.sum()),
-                ("gpu", gpu.sum()),
-            )
-        ),
-        calls=pl.len(),
-        role=pl.col("role").first(),
+    """Return the items of a list of events by name, in the order in which each first ended.
+
+    Times are added one after the other in ms, as the original does: the last digit of a sum depends on it.
+    """
+    cpu, gpu = (pl.col("end") - pl.col("ts")) / _MS, pl.col("gpu") / _MS
+    time = {"CPU": cpu, "GPU": gpu, "All": gpu + cpu}[options.state]
+    lists = events.group_by("name", maintain_order=True).agg(
+        time.alias("total"), cpu.alias("cpu"), gpu.alias("gpu"), role=pl.col("role").first()
     )
-    return {row["name"]: _Item(**row) for row in sums.iter_rows(named=True)}
+    items = {}
+    for name, times, cpu_times, gpu_times, role in lists.iter_rows():
+        total, cpu_time, gpu_time = (reduce(operator.add, each) for each in (times, cpu_times, gpu_times))
+        items[name] = _Item(name, len(times), total, min(times), max(times), cpu_time, gpu_time, role)
+    return items
 
 
 def _counted_name(item: _Item, options: Options) -> str:

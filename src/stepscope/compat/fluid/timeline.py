@@ -113,7 +113,7 @@ def _slices(slices: pl.DataFrame, base: int) -> pl.Series:
         pl.lit(',"args":{"name":'),
         "name",
         pl.when(copied).then(pl.lit(',"mem_bytes":') + pl.col("bytes").cast(pl.String)).otherwise(pl.lit("")),
-        pl.when(pl.col("detail").is_not_null()).then(pl.lit(',"detail_info":') + "detail").otherwise(pl.lit("")),
+        pl.when(pl.col("detail").is_not_null()).then(pl.lit(',"detail_info":') + pl.col("detail")).otherwise(pl.lit("")),
         pl.lit("}}"),
     )
     return frame.select(text).to_series()
