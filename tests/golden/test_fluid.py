@@ -19,11 +19,12 @@ import polars as pl
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.compat.fluid import profile_file, timeline
+from stepscope.compat.fluid import profile_file
 from stepscope.compat.fluid.report import ORDERS, PLACES, Options, render, render_memory
 from stepscope.errors import OutputError
 from stepscope.read import fluid_profile
 from stepscope.read.fluid_profile import Profile
+from stepscope.report import fluid_timeline
 from stepscope.trace.losses import LossLedger
 from tests import paddle_schemas
 
@@ -371,7 +372,7 @@ def test_ranges_within_ranges_are_shown_without_detail_too() -> None:
 def test_perfetto_reads_the_timeline(name: str, tmp_path: Path) -> None:
     profile = load(DATA / f"{name}.pb")
     path = tmp_path / "timeline.json"
-    timeline.write({"trainer1": profile, "trainer2": a_gpu_profile()}, path)
+    fluid_timeline.write({"trainer1": profile, "trainer2": a_gpu_profile()}, path)
     check_timeline({"trainer1": profile, "trainer2": a_gpu_profile()}, path)
 
 
@@ -434,7 +435,7 @@ def in_use(profiles: dict[str, Profile], base: int) -> list[tuple[str, int, floa
 def test_a_timeline_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot write"):
-        timeline.write({"a": a_gpu_profile()}, tmp_path / "file" / "t.json")
+        fluid_timeline.write({"a": a_gpu_profile()}, tmp_path / "file" / "t.json")
 
 
 @pytest.mark.parametrize(

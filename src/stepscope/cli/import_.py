@@ -1,7 +1,8 @@
 """A trace that another tool recorded becomes a run with the same tables and results.
 
-Kineto or Chrome JSON, also gzipped, or a directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one
-above several of these. The files are copied; those of several ranks become the ranks of one run.
+Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of ``fluid.profiler`` too; or a
+directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one above several of these. The files are
+copied; those of several ranks become the ranks of one run.
 """
 
 from __future__ import annotations

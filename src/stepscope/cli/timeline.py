@@ -39,14 +39,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the files, write the picture, and print where it is; what was lost is said on standard error."""
-    from stepscope.compat.fluid import timeline
     from stepscope.read import fluid_profile
+    from stepscope.report import fluid_timeline
     from stepscope.trace.losses import LossLedger
 
     files = labelled(arguments.profile_path)
     ledgers = {label: LossLedger(path.name) for label, path in files.items()}
     profiles = {label: fluid_profile.load(path, ledgers[label]) for label, path in files.items()}
-    timeline.write(profiles, arguments.out)
+    fluid_timeline.write(profiles, arguments.out)
     for ledger in ledgers.values():
         for loss in ledger.rows():
             sys.stderr.write(f"stepscope: {loss.source}: {loss.what} × {loss.count}: {loss.advice}\n")

@@ -75,7 +75,7 @@ def is_profile(head: bytes) -> bool:
         return False
     start, end = fields[0, 4:6].tolist()
     first = Messages.whole(head[start:end]).fields().table[:2, 1:3].tolist()
-    return first == [[1, BLOCK], [2, VARINT]]
+    return bool(first == [[1, BLOCK], [2, VARINT]])
 
 
 def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Profile:

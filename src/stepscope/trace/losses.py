@@ -61,7 +61,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "event_damaged": (
         "data_loss",
-        "An event that is not valid JSON; it is left out. The recorder or a later tool wrote it wrongly.",
+        "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly.",
     ),
     "metadata_damaged": ("info", "Facts about the recording that are not valid JSON; rank or host may be missing."),
     "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),

@@ -98,7 +98,7 @@ def _slices(slices: pl.DataFrame, base: int) -> pl.Series:
     """Return each event as a line of JSON."""
     name, detail = (_json(slices[column]) for column in ("name", "detail"))
     frame = slices.with_columns(name=name, detail=pl.when(slices["detail"] != "").then(detail))
-    copied = pl.col("bytes") > 0
+    copied = pl.lit(',"mem_bytes":') + pl.col("bytes").cast(pl.String)
     text = pl.concat_str(
         pl.lit('{"ph":"X","cat":"Op","name":'),
         "name",
@@ -112,8 +112,8 @@ def _slices(slices: pl.DataFrame, base: int) -> pl.Series:
         _us(pl.col("end") - pl.col("ts")),
         pl.lit(',"args":{"name":'),
         "name",
-        pl.when(copied).then(pl.lit(',"mem_bytes":') + pl.col("bytes").cast(pl.String)).otherwise(pl.lit("")),
-        pl.when(pl.col("detail").is_not_null()).then(pl.lit(',"detail_info":') + pl.col("detail")).otherwise(pl.lit("")),
+        copied.fill_null(""),
+        (pl.lit(',"detail_info":') + pl.col("detail")).fill_null(""),
         pl.lit("}}"),
     )
     return frame.select(text).to_series()
