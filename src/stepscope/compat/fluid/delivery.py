@@ -79,7 +79,7 @@ def _read(block: Block) -> Recorded:
             if loss["severity"] != "info":
                 _LOG.warning("stepscope: %s × %s (%s): %s", loss["what"], loss["count"], loss["source"], loss["advice"])
     recorded = events.recorded([run.tables for run in runs])
-    if block.state == "GPU" and not recorded.events["gpu"].any():
+    if block.state == "GPU" and not recorded.events["gpu"].sum():
         _LOG.warning("stepscope: state 'GPU', and no work of a GPU was recorded%s: all times are 0.", _why(runs[-1]))
     return recorded
 
