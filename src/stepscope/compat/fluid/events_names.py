@@ -63,7 +63,8 @@ def labels_of(host: pl.DataFrame, parent: _Integers) -> Labels:
         parent: Rows of the spans around them; −1 for none.
     """
     distinct = host.select("name", "kind").unique(maintain_order=True)
-    told = [_tell(name, kind) for name, kind in distinct.iter_rows()]
+    # A slash is between an event and its part; inside a name it becomes another line.
+    told = [_tell(name.replace("/", "|"), kind) for name, kind in distinct.iter_rows()]
     columns = ("operator", "outside", "part", "outer", "inner")
     known = distinct.with_columns(
         pl.Series(column, values, dtype=pl.String if column in ("outer", "inner") else pl.Boolean)
