@@ -31,7 +31,11 @@ def torch_is_warm() -> None:
 
 
 #: Collectors that this environment cannot have: they keep the protocol in tests/frameworks and tests/gpu.
-ELSEWHERE = {"mindspore", "minddata", "mindspore_shapes", "parallel", "nvml", "cupti", "python_stacks"}
+ELSEWHERE = {
+    *("mindspore", "minddata", "mindspore_shapes", "parallel"),
+    *("paddle", "paddle_data"),
+    *("nvml", "cupti", "python_stacks"),
+}
 
 
 @pytest.fixture(params=COLLECTORS)

@@ -123,7 +123,7 @@ def test_a_collector_that_fails_leaves_the_others_alone(
 ) -> None:
     # Given a collector before the others that fails in one place
     broken: Any = Broken(where)
-    monkeypatch.setattr(window, "make_collectors", lambda: [broken, *make_collectors()])
+    monkeypatch.setattr(window, "make_collectors", lambda options: [broken, *make_collectors(options)])
     with stepscope.profile(output=tmp_path, analyse="later") as profile:
         multiply()
         profile.step()

@@ -200,7 +200,7 @@ class Session:
         if window is not None and window.started:
             window.end_step(self.number, self._step_start, end, self._source)
             if self._log is not None:  # the program declares its steps
-                self._log.remove()
+                self._log.forget()
                 self._log = None
 
     def _close(self, status: str, notes: Mapping[str, object]) -> None:

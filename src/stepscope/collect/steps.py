@@ -222,6 +222,11 @@ class OptimizerLog:
         while self._hooks:
             self._hooks.pop().remove()
 
+    def forget(self) -> None:
+        """Stop noting, and forget what was noted: the program declares its steps."""
+        self.remove()
+        self._times.clear()
+
     def steps(self, start_ns: int) -> list[tuple[int, int]]:
         """Return start and end of each training step since ``start_ns``, times of ``time.perf_counter_ns``."""
         closer = self._seen.finder.closer
