@@ -3,6 +3,9 @@
 Paddle keeps what it records in its own memory and writes it when the window ends, as its protobuf file
 ``capture/paddle_0.pb``; no event becomes a Python object here. A process that is killed has written nothing: what is in
 the journal is then all there is. Steps and waits for data are in the journal.
+
+With memory, the end of Paddle's recording takes a time that grows with the number of operators times that of memory
+events: 0.3 s for 10,000 operators with two each, 1.4 s for 20,000. Long windows are for recordings without memory.
 """
 
 from __future__ import annotations
