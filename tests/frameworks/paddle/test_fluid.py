@@ -237,6 +237,18 @@ with printed("memory"):
     with profiler.profiler("CPU", None, f"{here}/memory.pb"):
         work()
 
+with printed("fork"):
+    with profiler.profiler("CPU", None, f"{here}/parent.pb"):
+        work()
+        child = os.fork()
+    if child == 0:
+        json.dump(sys.stdout.getvalue(), open(f"{here}/child.json", "w"))
+        os._exit(0)
+    os.waitpid(child, 0)
+with printed("nothing"):
+    with profiler.profiler("All", None, f"{here}/nothing.pb"):
+        pass
+
 os.environ["STEPSCOPE_FLUID_RUNS"] = f"{here}/runs"
 with printed("kept"):
     with profiler.profiler("CPU", None, f"{here}/kept.pb"):
@@ -320,6 +332,19 @@ def test_memory_report_and_closed_output(situations: tuple[Path, dict[str, objec
     folder, found, _ = situations
     assert operators(folder / "closed.pb")["add"] == 3
     assert re.search(r"^CPUPlace:add +3 ", str(found["memory"]), re.MULTILINE)
+
+
+def test_a_forked_child_reports_nothing(situations: tuple[Path, dict[str, object], str]) -> None:
+    folder, found, _ = situations
+    assert json.loads((folder / "child.json").read_text()) == ""
+    assert calls(str(found["fork"]))["add"] == operators(folder / "parent.pb")["add"] == 3
+
+
+def test_nothing_recorded(situations: tuple[Path, dict[str, object], str]) -> None:
+    folder, found, errors = situations
+    assert "Total time: 0\n" in str(found["nothing"])
+    assert operators(folder / "nothing.pb") == {}
+    assert "no report" not in errors
 
 
 def test_nothing_is_left_but_what_is_kept(situations: tuple[Path, dict[str, object], str]) -> None:

@@ -78,6 +78,14 @@ def test_nested_blocks_in_a_loop(
     assert _events(tmp_path / "outer")["aten::mean"] == 6
 
 
+def test_nothing_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for state in ("CPU", "GPU", "All"):
+        with profiler.profiler(state, "total", tmp_path / state, "OpDetail"):
+            pass
+        assert f"Place: {report.PLACES[state]}" in capsys.readouterr().out
+        assert _events(tmp_path / state) == {}
+
+
 def test_another_profile_is_running(
     namespace: dict[str, object],
     tmp_path: Path,

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.collect.window import one_line
 from stepscope.compat.fluid.recorder import Block, Recorder
@@ -22,6 +22,7 @@ from stepscope.errors import OutputError, StepscopeError
 if TYPE_CHECKING:
     from stepscope.compat.fluid.events import Recorded
     from stepscope.read.fluid_profile import Profile
+    from stepscope.run import Run
 
 _LOG = logging.getLogger("stepscope")
 
@@ -62,18 +63,19 @@ def deliver(recorder: Recorder, block: Block, sorted_key: str | None, path: Path
     except Exception as error:  # noqa: BLE001 - law 1: the program goes on
         recorder.keep()
         why = str(error) if isinstance(error, StepscopeError) else one_line(error)
-        kept = ", ".join(str(window.path) for window in block.windows)
+        kept = ", ".join(str(window.rank_path) for window in block.windows)
         _LOG.error("stepscope: no report (%s). What was recorded is in %s: stepscope report.", why, kept)
 
 
 def _read(block: Block) -> Recorded:
     """Return the events of a block; losses are said."""
     from stepscope.compat.fluid import events
+    from stepscope.run import Run
 
     runs = []
     for window in block.windows:
         window.wait()
-        runs.append(window.open())
+        runs.append(Run(window.rank_path))
     for run in runs:
         for loss in run.tables["losses"].collect().iter_rows(named=True):
             if loss["severity"] != "info":
@@ -84,7 +86,7 @@ def _read(block: Block) -> Recorded:
     return recorded
 
 
-def _why(run: Any) -> str:  # noqa: ANN401 - a stepscope.Run, which is imported only when something was recorded
+def _why(run: Run) -> str:
     reason = run.manifest["collectors"].get("cupti", {}).get("unavailable")
     return f" ({reason})" if reason else ""
 

@@ -73,8 +73,10 @@ def labels_of(host: pl.DataFrame, parent: _Integers) -> Labels:
     rows = host.select("name", "kind").join(known, on=["name", "kind"], how="left", maintain_order="left")
     texts = pl.concat([known["outer"], known["inner"]]).unique(maintain_order=True)
     number = {text: place for place, text in enumerate(texts)}
-    outer, inner = (rows[column].replace_strict(number, return_dtype=pl.Int64).to_numpy() for column in columns[3:])
-    operator, outside, part = (rows[column].to_numpy().copy() for column in columns[:3])
+    outer, inner = (
+        rows[column].replace_strict(number, return_dtype=pl.Int64).to_numpy().astype(np.int64) for column in columns[3:]
+    )
+    operator, outside, part = (rows[column].to_numpy().astype(bool) for column in columns[:3])
     # Paddle's own range `backward` lies directly in the phase of that name.
     phases = (host["kind"] == "phase").to_numpy()
     outside &= ~((host["name"] == "backward").to_numpy() & (parent >= 0) & phases[parent])

@@ -8,6 +8,7 @@ goes with the last block, unless :data:`RUNS` names one to keep them in.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import shutil
@@ -102,7 +103,9 @@ class Recorder:
         self._end_window()
         for window in {window for block in self.blocks for window in block.windows}:
             window.wait()
-            shutil.rmtree(window.path, ignore_errors=True)
+            shutil.rmtree(window.rank_path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other ranks of the job are in it
+                window.path.rmdir()
         for block in self.blocks:
             block.windows.clear()
         if not self.halted:
