@@ -26,6 +26,8 @@ _Integers = npt.NDArray[np.int64]
 #: How deep in blocks of a program the executor runs, and operators, as Paddle 1.8 numbers it. Eager operators: 0.
 _RUN_DEPTH, _OPERATOR_DEPTH, _EAGER_DEPTH = 1, 2, 0
 _RUN = "StandaloneExecutor::run"
+#: Calls of CUDA; MindSpore's own runtime has other names.
+_CALL = r"^(cu|hip)[A-Za-z]"
 _COMPUTE = "compute"
 _PINNED = ("cuda_pinned", "gpu_pinned")
 _NOWHERE = "Unknown"
@@ -135,7 +137,7 @@ class _Part:
     def host(self) -> pl.DataFrame:
         """Return what the report counts, and runs of the executor and calls of CUDA, which only the file holds."""
         paths, name = self._paths, pl.col("span_name")
-        run, call = name == _RUN, pl.col("kind").is_in(["runtime", "driver"])
+        run, call = name == _RUN, pl.col("kind").is_in(["runtime", "driver"]) & name.str.contains(_CALL)
         depth = _OPERATOR_DEPTH if (self._host["name"] == _RUN).any() else _EAGER_DEPTH
         frame = self._host.rename({"name": "span_name"}).with_columns(
             end=pl.col("ts") + pl.col("dur"),
