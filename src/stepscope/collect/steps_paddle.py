@@ -18,6 +18,7 @@ from typing import Any
 from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.paddle_optimizers import OptimizerCalls
 from stepscope.collect.steps import Stepped
+from stepscope.trace.paddle import UPDATES
 
 _LOG = logging.getLogger("stepscope")
 
@@ -25,35 +26,6 @@ _LOG = logging.getLogger("stepscope")
 BY_MODEL = "Model.fit"
 BY_CALLS = "calls of optimizers"
 BY_PROGRAMS = "runs of programs with an optimizer"
-
-#: Operators that update parameters, as Paddle's newer programs call them, which do not say what an operator is for.
-_UPDATES = frozenset(
-    (
-        "adadelta",
-        "adagrad",
-        "adam",
-        "adamax",
-        "adamw",
-        "asgd",
-        "decayed_adagrad",
-        "distributed_fused_lamb",
-        "dgc_momentum",
-        "dpsgd",
-        "ftrl",
-        "fused_adam",
-        "lamb",
-        "lars_momentum",
-        "merged_adam",
-        "merged_momentum",
-        "momentum",
-        "nadam",
-        "radam",
-        "rmsprop",
-        "rprop",
-        "sgd",
-        "sparse_momentum",
-    )
-)
 
 
 class TrainingSteps:
@@ -169,11 +141,11 @@ def _updates(block: Any) -> Iterator[str]:  # noqa: ANN401 - a Block of either k
     """Yield the names of the operators in a block, and in blocks within it, that update parameters."""
     for operation in block.ops:
         if hasattr(operation, "_is_optimize_op"):
-            if operation._is_optimize_op() and operation.type in _UPDATES:
+            if operation._is_optimize_op() and operation.type in UPDATES:
                 yield str(operation.type)
             continue
         name = str(operation.name()).rpartition(".")[2].rstrip("_")
-        if name in _UPDATES:
+        if name in UPDATES:
             yield name
         for inner in operation.blocks():
             yield from _updates(inner)

@@ -14,6 +14,7 @@ import polars as pl
 
 from stepscope.read.nesting import nest
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.paddle import UPDATES
 from stepscope.trace.tables import conform, dtype
 
 #: Times beyond this, ns, are damage.
@@ -44,6 +45,12 @@ DEVICE_TYPES = frozenset({"Kernel", "Memcpy", "Memset"})
 _PHASE_OF_TYPE = {"Forward": "forward", "Backward": "backward", "Optimization": "optimizer"}
 #: Memory events, in the order in which Paddle numbers them. The last two are the allocator's own.
 MEMORY_TYPES = ("Allocate", "Free", "ReservedAllocate", "ReservedFree")
+
+#: Operators of static programs: their executor's range, their names, those of backward, and those of no phase.
+_PROGRAM_RUN = "StandaloneExecutor::run"
+_IN_PROGRAM = r"^(?:pd_op\.)?(\w+?)_?$"
+_GRADIENT = r"^(?:pd_op\.)?\w+_grad_?$"
+_NO_PHASE = ("feed", "fetch", "data", "shadow_output", "full", "full_int_array", "fill_constant")
 
 _STEP = r"#(\d{1,9})$"
 _PLACE = re.compile(r"Place\((\w+?)(?::(\d+))?\)")
@@ -217,7 +224,27 @@ def _spans(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
         "name",
         "correlation",
         kind=pl.col("type").replace_strict(KIND_OF_TYPE).cast(dtype("enum:kind")),
-        said_phase=phase.cast(dtype("enum:phase")),
+        said_phase=pl.coalesce(phase, _phase_in_program(both["name"])).cast(dtype("enum:phase")),
+    )
+
+
+def _phase_in_program(names: pl.Series) -> pl.Expr:
+    """Return the phase of the operators of a static program, which has no marks, by their names; null of all others.
+
+    Only a program that also has a backward pass has phases.
+    """
+    operation = pl.col("name").str.extract(_IN_PROGRAM)
+    if not ((names == _PROGRAM_RUN).any() and names.str.contains(_GRADIENT).any()):
+        return pl.lit(None, pl.String)
+    return (
+        pl.when(pl.col("type") != "Operator")
+        .then(None)
+        .when(operation.is_in(list(UPDATES)))
+        .then(pl.lit("optimizer"))
+        .when(pl.col("name").str.contains(_GRADIENT))
+        .then(pl.lit("backward"))
+        .when(operation.is_not_null() & ~operation.is_in(_NO_PHASE) & ~pl.col("name").str.ends_with("GradNode"))
+        .then(pl.lit("forward"))
     )
 
 

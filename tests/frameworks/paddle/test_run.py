@@ -101,6 +101,13 @@ def test_a_static_loop(tmp_path: Path, output: Path, pir: str) -> None:
     found = manifest(run)["steps"]
     assert (found["by"], found["optimizers"]) == ("runs of programs with an optimizer", ["momentum"])
     assert counts(run)["pd_op.momentum_" if pir == "1" else "momentum"] == 5 * 4
+    # and each operator has its phase, by its name: programs have no marks
+    spans = read_files([run / "rank0" / "capture" / "journal.ssj", capture(run)])["spans"]
+    phases = dict(
+        spans.filter(pl.col("kind") == "operator").select(pl.col("name", "phase").cast(pl.String)).iter_rows()
+    )
+    product, update = ("pd_op.matmul", "pd_op.momentum_") if pir == "1" else ("matmul_v2", "momentum")
+    assert (phases[product], phases[f"{product}_grad"], phases[update]) == ("forward", "backward", "optimizer")
     assert memory_times(run)
     assert manifest(run)["losses"] == {}
 
