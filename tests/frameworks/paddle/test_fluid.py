@@ -146,6 +146,9 @@ def test_reset_leaves_exactly_the_later_steps(samples: tuple[Path, str, str]) ->
     assert "no work of a GPU was recorded (this machine has no NVIDIA GPU): all times are 0" in errors
 
 
+#: Events of three steps of an eager network with four parameters.
+EAGER = {"conv2d_grad": 3, "relu_grad": 3, "flatten_grad": 3, "matmul_grad": 3, "mean_grad": 3, "adam": 12}
+
 SITUATIONS = """
 import logging, glob, tempfile
 found = {}
@@ -245,6 +248,24 @@ with printed("fork"):
         json.dump(sys.stdout.getvalue(), open(f"{here}/child.json", "w"))
         os._exit(0)
     os.waitpid(child, 0)
+net = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.ReLU(), paddle.nn.Flatten(), paddle.nn.Linear(144, 2))
+optimizer = paddle.optimizer.Adam(parameters=net.parameters())
+def train():
+    with paddle.profiler.RecordEvent("forward pass"):
+        loss = net(paddle.ones([2, 3, 8, 8])).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.clear_grad()
+train()
+with printed("eager"):
+    with profiler.profiler("CPU", None, f"{here}/eager.pb"):
+        for _ in range(3):
+            train()
+own = paddle.profiler.Profiler(targets=[paddle.profiler.ProfilerTarget.CPU])
+with printed("occupied"):
+    with profiler.profiler("CPU", None, f"{here}/occupied.pb"):
+        train()
+del own
 with printed("nothing"):
     with profiler.profiler("All", None, f"{here}/nothing.pb"):
         pass
@@ -338,6 +359,24 @@ def test_a_forked_child_reports_nothing(situations: tuple[Path, dict[str, object
     folder, found, _ = situations
     assert json.loads((folder / "child.json").read_text()) == ""
     assert calls(str(found["fork"]))["add"] == operators(folder / "parent.pb")["add"] == 3
+
+
+def test_eager_mode(situations: tuple[Path, dict[str, object], str]) -> None:
+    """Gradients have the names of their operators; operators in a range stand below it."""
+    folder, found, _ = situations
+    counted = calls(str(found["eager"]))
+    assert {name: counted[name] for name in EAGER} == EAGER
+    assert re.search(r"^  conv2d +3 ", str(found["eager"]), re.MULTILINE)
+    assert not [name for name in counted if "Global_" in name or "dygraph" in name or "pybind" in name]
+    names = load(folder / "eager.pb").events["name"].to_list()
+    assert names.count("forward") == 0
+    assert names.count("forward pass/conv2d/compute") == names.count("conv2d_grad/compute") == 3
+
+
+def test_another_profiler_of_paddle(situations: tuple[Path, dict[str, object], str]) -> None:
+    folder, _, errors = situations
+    assert operators(folder / "occupied.pb") == {}
+    assert "paddle was not recorded: a paddle.profiler.Profiler of the program exists" in errors
 
 
 def test_nothing_recorded(situations: tuple[Path, dict[str, object], str]) -> None:

@@ -77,13 +77,21 @@ def _read(block: Block) -> Recorded:
         window.wait()
         runs.append(Run(window.rank_path))
     for run in runs:
-        for loss in run.tables["losses"].collect().iter_rows(named=True):
-            if loss["severity"] != "info":
-                _LOG.warning("stepscope: %s × %s (%s): %s", loss["what"], loss["count"], loss["source"], loss["advice"])
+        _say_losses(run)
     recorded = events.recorded([run.tables for run in runs])
     if block.state == "GPU" and not recorded.events["gpu"].sum():
         _LOG.warning("stepscope: state 'GPU', and no work of a GPU was recorded%s: all times are 0.", _why(runs[-1]))
     return recorded
+
+
+def _say_losses(run: Run) -> None:
+    """Log what was lost, and a framework of the program that could not be recorded."""
+    for name, state in run.manifest["collectors"].items():
+        if state.get("unavailable") and name in sys.modules:
+            _LOG.warning("stepscope: %s was not recorded: %s.", name, state["unavailable"])
+    for loss in run.tables["losses"].collect().iter_rows(named=True):
+        if loss["severity"] != "info":
+            _LOG.warning("stepscope: %s × %s (%s): %s", loss["what"], loss["count"], loss["source"], loss["advice"])
 
 
 def _why(run: Run) -> str:
