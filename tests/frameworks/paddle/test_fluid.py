@@ -132,8 +132,9 @@ def test_the_file_has_memory_and_runs_of_the_executor(samples: tuple[Path, str, 
     blocks = profile.events.filter(pl.col("name") == "block_0")
     assert blocks["device"].to_list() == [1] * 8
     conv = profile.memory.filter(pl.col("alloc_in") == "conv2d")
-    # The output of a step: 4 × 20 × 28 × 28 numbers of 4 bytes.
-    assert (conv["bytes"] == 4 * 20 * 28 * 28 * 4).any()
+    # What a convolution works on: 9 numbers of 4 bytes for each of 3 × 28 × 28 inputs. Its output is freed by a thread
+    # of which Paddle does not always tell.
+    assert conv["bytes"].to_list().count(9 * 4 * 3 * 28 * 28) == 8
     assert (profile.memory["end"] >= profile.memory["ts"]).all()
 
 
