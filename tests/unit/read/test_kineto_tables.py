@@ -222,10 +222,10 @@ def test_memory_events_are_allocations(read: Read) -> None:
     freed = {**taken, "ts": 50, "args": {"Device Type": 0, "Device Id": -1, "Bytes": -512}}
     tables = read(host("aten::empty", 1, 10), taken, freed)
     assert tables["allocations"].to_dicts() == [
-        {"ts": 5000, "device": "cuda:2", "address": -16, "bytes": 512, "allocated": 1024, "reserved": 2048, "active": None, "span": 0,
-         "thread": 1},
-        {"ts": 50000, "device": "cpu", "address": None, "bytes": -512, "allocated": None, "reserved": None, "active": None,
-         "span": None, "thread": 1},
+        {"ts": 5000, "device": "cuda:2", "address": -16, "bytes": 512, "allocated": 1024, "reserved": 2048,
+         "active": None, "span": 0, "thread": 1},
+        {"ts": 50000, "device": "cpu", "address": None, "bytes": -512, "allocated": None, "reserved": None,
+         "active": None, "span": None, "thread": 1},
     ]  # fmt: skip
 
 
