@@ -41,7 +41,7 @@ examples:
 #: most; stacks double what a step costs; watching MindSpore's data pipelines adds a third to each batch they make.
 SWITCHES: dict[str, tuple[str, bool]] = {
     "shapes": ("shapes and types of operator inputs", True),
-    "memory": ("memory taken and freed", True),
+    "memory": ("memory taken and freed; with Paddle only when asked for by name", True),
     "stacks": ("the Python stack of every operator", False),
     "modules": ("the module that called each operator", False),
     "flops": ("floating-point operations of matrix products and convolutions", False),
@@ -251,6 +251,7 @@ def _options(arguments: argparse.Namespace) -> Options:
     return Options(
         record_shapes=chosen["shapes"],
         profile_memory=chosen["memory"],
+        memory_by_default=arguments.memory is None and not arguments.all,
         with_stack=chosen["stacks"],
         with_modules=chosen["modules"],
         with_flops=chosen["flops"],

@@ -32,6 +32,7 @@ class Options:
         activities: Whose work; empty means the CPU and every accelerator the framework finds.
         record_shapes: Shapes and types of operator inputs.
         profile_memory: Memory taken and freed.
+        memory_by_default: Nobody asked for memory by name: a framework in which it costs much leaves it out.
         with_stack: Python stack of every operator.
         with_flops: Floating-point operations of matrix products and convolutions.
         with_modules: The module that called each operator.
@@ -49,6 +50,7 @@ class Options:
     activities: tuple[Activity, ...] = ()
     record_shapes: bool = False
     profile_memory: bool = False
+    memory_by_default: bool = False
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False

@@ -119,6 +119,9 @@ def test_the_first_steps(tmp_path: Path, output: Path) -> None:
     (run,) = runs(output)
     assert journal(run).frames["steps"]["number"].to_list() == [0, 1, 2, 3]
     assert counts(run)["momentum_ dygraph"] == 4 * 4
+    # and memory, which nobody asked for by name, is left out, and the manifest says so
+    assert not memory_times(run)
+    assert "--memory" in manifest(run)["collectors"]["paddle"]["missing"]["profile_memory"]
 
 
 def test_a_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
