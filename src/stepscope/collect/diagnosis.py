@@ -32,6 +32,9 @@ YES, PARTLY, NO = "yes", "partly", "no"
 _PATIENCE = 120.0
 _ROOM = 1 << 30
 
+#: Frameworks besides PyTorch: module → name. Only those that are installed are looked at.
+_OTHERS = {"mindspore": "MindSpore", "paddle": "Paddle"}
+
 #: Variables by which other tools put themselves between the program and the device; CUPTI serves one of them.
 _INJECTIONS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
@@ -70,7 +73,7 @@ def diagnose(output: Path) -> list[Check]:
     Returns:
         The checks, in the order to show them. Nothing stays behind.
     """
-    return [*_basics(), *_framework(), *_host(), *_reading(), *_place(output)]
+    return [*_basics(), *_torch(), *_others(), *_host(), *_reading(), *_place(output)]
 
 
 def _basics() -> Iterator[Check]:
@@ -80,10 +83,21 @@ def _basics() -> Iterator[Check]:
     yield Check("clock", YES, f"monotonic to epoch within {anchor.uncertainty} ns")
 
 
-def _framework() -> Iterator[Check]:
+def _others() -> Iterator[Check]:
+    for name, title in _OTHERS.items():
+        if importlib.util.find_spec(name) is None:
+            continue
+        facts = probe(name)
+        problem = facts.get("error") or "; ".join(facts["trial"].values())
+        found = problem or f"{facts['version']} at {facts['path']}; a window was recorded in a trial"
+        yield Check(title, NO if problem else YES, found, facts.get("remedy", ""))
+
+
+def _torch() -> Iterator[Check]:
     facts = probe_torch()
     if "error" in facts:
-        yield Check("PyTorch", NO, facts["error"], facts.get("remedy", ""))
+        missing = importlib.util.find_spec("torch") is None and any(map(importlib.util.find_spec, _OTHERS))
+        yield Check("PyTorch", PARTLY if missing else NO, facts["error"], "" if missing else facts.get("remedy", ""))
         return
     yield Check("PyTorch", YES, f"{facts['version']} at {facts['path']}")
     yield _operators(facts)
@@ -95,17 +109,27 @@ def _framework() -> Iterator[Check]:
 
 
 def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
-    """Ask PyTorch in a process of its own.
+    """Ask PyTorch in a process of its own; see :func:`probe`.
 
     Args:
+        executable: Python to ask.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return {"error": "not installed", "remedy": "pip install torch"}
+    return probe("torch", executable)
+
+
+def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
+    """Ask an installed framework in a process of its own.
+
+    Args:
+        name: Its module.
         executable: Python to ask.
 
     Returns:
         What :mod:`stepscope.collect.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
     """
-    if importlib.util.find_spec("torch") is None:
-        return {"error": "not installed", "remedy": "pip install torch"}
-    command = [executable, "-m", "stepscope.collect.probe"]
+    command = [executable, "-m", "stepscope.collect.probe", *([] if name == "torch" else [name])]
     try:
         # S603: our own module, with the Python that runs us.
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
@@ -117,13 +141,13 @@ def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
         name = signal.Signals(-done.returncode).name
         return {
             "error": f"it takes its process down ({name})",
-            "remedy": "Install it again: pip install --force-reinstall torch",
+            "remedy": f"Install it again: pip install --force-reinstall {name}",
         }
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": f"cannot be imported: {last[-1]}", "remedy": "Try `python -c 'import torch'`."}
+        return {"error": f"cannot be imported: {last[-1]}", "remedy": f"Try `python -c 'import {name}'`."}
     return facts
 
 

@@ -1,4 +1,4 @@
-"""What the installed PyTorch can record, found out by trying: run as ``python -m stepscope.collect.probe``.
+"""What an installed framework can record, found out by trying: run as ``python -m stepscope.collect.probe [name]``.
 
 A process of its own, because importing a framework takes seconds and a broken one may take the process down. Its last
 line on standard output is a JSON object.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -74,12 +76,33 @@ def _trial(torch: ModuleType) -> dict[str, int]:
     return {"host": len(names) - on_device, "device": on_device}
 
 
+def probe_window(name: str) -> dict[str, Any]:
+    """Import a framework other than torch, and record a window of a sum with its collector."""
+    from stepscope.collect.profile import profile
+
+    module = import_module(name)
+    facts = {"version": str(module.__version__), "path": str(Path(module.__file__ or "").parent)}
+    with tempfile.TemporaryDirectory() as output:
+        with profile(output=output, analyse="later") as trial:
+            _SUMS[name](module)
+        trial.recorded[0].wait()
+        state = trial.recorded[0].manifest["collectors"][name]
+    return {**facts, "trial": {key: state[key] for key in ("unavailable", "failed") if key in state}}
+
+
+#: A little work, with an operator.
+_SUMS: dict[str, Callable[[Any], object]] = {
+    "mindspore": lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
+    "paddle": lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
+}
+
+
 def main() -> None:
     """Print the facts as one line of JSON."""
     # What frameworks print while they are imported must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    facts = probe()
+    facts = probe_window(sys.argv[1]) if sys.argv[1:] else probe()
     os.write(answer, f"{json.dumps(facts)}\n".encode())
 
 

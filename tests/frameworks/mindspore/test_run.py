@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.collect.diagnosis import diagnose
 from stepscope.read import read_files
 from tests.frameworks.mindspore.programs import STEPS, TRAINING, capture, counts, facts, host_events
 from tests.frameworks.torch.programs import manifest, python, runs, stepscope_run
@@ -197,3 +198,10 @@ def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path,
     assert advice in done.stderr
     assert "Traceback" not in done.stderr
     assert runs(output) == []
+
+
+def test_doctor_tries_a_window(tmp_path: Path) -> None:
+    checks = {check.name: check for check in diagnose(tmp_path / "runs")}
+    assert checks["MindSpore"].state == "yes", checks["MindSpore"].detail
+    assert checks["PyTorch"].state == "partly"
+    assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from stepscope.collect.diagnosis import diagnose
 from stepscope.read import read_files
 from tests.frameworks.paddle.programs import (
     DATA,
@@ -221,3 +222,10 @@ def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path)
     assert "no optimizer stepped" in done.stderr
     assert "Traceback" not in done.stderr
     assert runs(output) == []
+
+
+def test_doctor_tries_a_window(tmp_path: Path) -> None:
+    checks = {check.name: check for check in diagnose(tmp_path / "runs")}
+    assert checks["Paddle"].state == "yes", checks["Paddle"].detail
+    assert checks["PyTorch"].state == "partly"
+    assert not list(tmp_path.iterdir())
