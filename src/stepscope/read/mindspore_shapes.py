@@ -146,7 +146,11 @@ def join(operators: pl.DataFrame, calls: pl.DataFrame, ledger: LossLedger) -> pl
         leading[chosen[row]] = first[token]
     if calls.height:
         ledger.add("operator_calls_unmatched", len(chosen) - len(pairs))
-    matched = calls[pl.Series(place).replace(-1, None)] if calls.height else _nothing(operators.height)
+    matched = (
+        calls.select(pl.all().gather(pl.Series(place, dtype=pl.Int64).replace(-1, None).cast(pl.Int64)))
+        if calls.height
+        else _nothing(operators.height)
+    )
     given = pl.Series(leading)
     joined = pl.concat([operators, matched.select("call_ts", "call_thread", "call")], how="horizontal")
     own = [pl.when(given).then(matched[key]).alias(key) for key in ("call_shapes", "dtypes", "concrete")]

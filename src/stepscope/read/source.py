@@ -53,8 +53,13 @@ def open_trace(path: Path) -> IO[bytes]:
 
 
 def files_of(capture: Path) -> list[Path]:
-    """Return the files of a capture, in order of name: itself, or all below it where it is a directory."""
-    return sorted(path for path in capture.rglob("*") if path.is_file()) if capture.is_dir() else [capture]
+    """Return the files of a capture, in order of name: itself, or all below it where it is a directory.
+
+    Hidden ones are still being written.
+    """
+    if not capture.is_dir():
+        return [capture]
+    return sorted(path for path in capture.rglob("[!.]*") if path.is_file())
 
 
 def read_blocks(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[bytes]:

@@ -198,7 +198,7 @@ def drop_lines_before(path: Path, time_ns: int) -> None:
             if first == heading:
                 return
             kept = content[:heading] + content[first:]
-    partial = path.with_suffix(".part")
+    partial = path.with_name(f".{path.name}")
     partial.write_bytes(kept)
     partial.chmod(0o600)
     partial.replace(path)
