@@ -160,11 +160,12 @@ class StepsSeen:
 
     def __init__(self) -> None:
         self.finder = StepFinder()
-        self._names: dict[int, str] = {}
+        #: The owners by their keys; these references go when this does, unlike finalizers.
+        self._owners: dict[int, weakref.ref[Any]] = {}
         self._known: list[str] = []
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
-        #: Keys of owners that were deleted: a finalizer may run at any moment, so it only leaves a note.
+        #: Keys of owners that were deleted: the callback may run at any moment, so it only leaves a note.
         self._gone: deque[int] = deque()
 
     def add(self, stepped: Stepped, *, learning: bool) -> bool:
@@ -176,20 +177,20 @@ class StepsSeen:
         """
         while self._gone:
             gone = self._gone.popleft()
-            self._names.pop(gone, None)
+            self._owners.pop(gone, None)
             self.finder.forget(gone)
         return self.finder.stepped(self.key(stepped), learning=learning)
 
     def key(self, stepped: Stepped) -> int:
         """Return the number that stands for the owner as long as it lives."""
         key = id(stepped.owner)
-        if key not in self._names:
-            self._names[key] = stepped.name
+        if key not in self._owners:
+            gone = self._gone
+            self._owners[key] = weakref.ref(stepped.owner, lambda _, key=key: gone.append(key))  # type: ignore[misc]
             self._known.append(stepped.name)
             self._by[stepped.by] = None
             if stepped.loop:
                 self._loops.add(key)
-            weakref.finalize(stepped.owner, self._gone.append, key).atexit = False
         return key
 
     def describe(self) -> dict[str, Any]:
