@@ -22,7 +22,7 @@ def available() -> str | None:
     return _load()[1]
 
 
-def library() -> ctypes.CDLL | None:
+def loaded() -> ctypes.CDLL | None:
     """Return the library, None where :func:`available` has a reason."""
     return None if available() else _load()[0]
 
@@ -33,14 +33,14 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if not found:
         return None, "not built: there was no C compiler when stepscope was installed"
     try:
-        loaded = ctypes.CDLL(str(found[0]))
-        _declare(loaded)
+        library = ctypes.CDLL(str(found[0]))
+        _declare(library)
     except (OSError, AttributeError) as error:
         return None, f"{found[0].name} cannot be loaded: {error}"
-    return loaded, None
+    return library, None
 
 
-def _declare(loaded: ctypes.CDLL) -> None:
+def _declare(library: ctypes.CDLL) -> None:
     """Give every function its types; a library of another version lacks one and is not used."""
     pointer, text, int32, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[object, list[object]]] = {
@@ -72,6 +72,6 @@ def _declare(loaded: ctypes.CDLL) -> None:
         "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),
     }
     for name, (result, arguments) in functions.items():
-        function = getattr(loaded, name)
+        function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments

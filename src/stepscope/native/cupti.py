@@ -25,7 +25,7 @@ class Buffers:
     """
 
     def __init__(self, sizes: Mapping[int, int], names: Mapping[int, int]) -> None:
-        library = native.library()
+        library = native.loaded()
         if library is None:
             message = f"the C part of stepscope is {native.available()}; callbacks in Python could stop the program"
             raise RuntimeError(message)

@@ -118,7 +118,7 @@ class Tokenizer:
     """
 
     def __init__(self, description: Description) -> None:
-        library = native.library()
+        library = native.loaded()
         if library is None:
             message = f"The native library is not available: {native.available()}."
             raise StepscopeError(message)

@@ -16,7 +16,7 @@ def nest(
     track: npt.NDArray[Any], ts: Integers, dur: Integers
 ) -> tuple[Integers, Integers, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
     """Return order, parent, depth and crossing of spans; None where the library cannot do it."""
-    library = native.library()
+    library = native.loaded()
     if library is None:
         return None
     count = len(track)
@@ -34,7 +34,7 @@ def nest(
 
 def inherit(parent: Integers, own: Integers) -> Integers | None:
     """Return every span's value, its own or its nearest ancestor's; None where the library is not available."""
-    library = native.library()
+    library = native.loaded()
     if library is None:
         return None
     parent, own = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(own, np.int64)

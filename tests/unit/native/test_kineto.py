@@ -174,7 +174,7 @@ def test_absent_values_are_absent() -> None:
 def test_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPSCOPE_NATIVE", "0")
     assert "STEPSCOPE_NATIVE" in str(native.available())
-    assert native.library() is None
+    assert native.loaded() is None
 
 
 def test_no_trace_is_no_trace_either_way(tmp_path: Path) -> None:
