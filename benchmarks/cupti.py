@@ -19,8 +19,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from stepscope.read import cupti, read_files
-from stepscope.read.cupti_records import Decoder
+from stepscope.read import read_files
+from stepscope.read.cupti import reader as cupti
+from stepscope.read.cupti.records import Decoder
 from stepscope.trace.cupti import BUFFER, FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
 from stepscope.trace.frames import FrameWriter, pack
 from stepscope.trace.losses import LossLedger

@@ -37,7 +37,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu, resource.getrusage(
 """
 _TABLES = ("from stepscope.read import kineto, read_files", "read_files([Path(sys.argv[1])])['spans'].height")
 _COLUMNS = (
-    "from stepscope.read.kineto import read_events\nfrom stepscope.read.kineto_document import Document\n"
+    "from stepscope.read.kineto.reader import read_events\nfrom stepscope.read.kineto.document import Document\n"
     "from stepscope.trace.losses import LossLedger",
     "len(read_events(Document(Path(sys.argv[1]), LossLedger(''))))",
 )

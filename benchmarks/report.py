@@ -28,7 +28,7 @@ import polars as pl
 
 from stepscope.read import read_files
 from stepscope.report.chrome import TraceView
-from stepscope.report.perfetto import Pftrace
+from stepscope.report.perfetto.writer import Pftrace
 from stepscope.report.protocol import Source
 from stepscope.trace import tables
 from stepscope.trace.tables import Frames, empty

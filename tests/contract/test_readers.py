@@ -139,7 +139,7 @@ def attempt(path: Path) -> Frames | None:
 
 
 def test_every_reader_is_tested() -> None:
-    assert set(SAMPLES) == set(read._READERS)
+    assert set(SAMPLES) == set(read.READERS)
 
 
 def test_a_sound_file(sample: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_sound_file(sample: Path) -> None:
     check(frames)
     assert frames["spans"].height > 30
     assert frames["losses"].filter(pl.col("severity") != "info").is_empty()
-    assert identify(sample).format in read._READERS
+    assert identify(sample).format in read.READERS
 
 
 def test_the_same_file_gives_the_same_tables(sample: Path) -> None:

@@ -22,8 +22,8 @@ from stepscope.cli.main import main
 from stepscope.compat.fluid import profile_file
 from stepscope.compat.fluid.report import ORDERS, PLACES, Options, render, render_memory
 from stepscope.errors import OutputError
-from stepscope.read import fluid_profile
-from stepscope.read.fluid_profile import Profile
+from stepscope.read.paddle import fluid_profile
+from stepscope.read.paddle.fluid_profile import Profile
 from stepscope.report import fluid_timeline
 from stepscope.trace.losses import LossLedger
 from tests import paddle_schemas

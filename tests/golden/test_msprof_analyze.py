@@ -22,8 +22,8 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.report.ascend_variant import MINDSPORE, PYTORCH, Variant
-from stepscope.report.ascend_work import RankWork
+from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
+from stepscope.report.ascend.work import RankWork
 from tests.frameworks.torch.programs import environment, runs
 from tests.frameworks.torch.test_distributed import DDP, _free_port
 from tests.unit.analyse.build import ORIGIN, Rank

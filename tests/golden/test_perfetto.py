@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from stepscope.report.chrome import TraceView
-from stepscope.report.perfetto import Pftrace
+from stepscope.report.perfetto.writer import Pftrace
 from stepscope.report.protocol import Source
 from stepscope.report.text import printable
 from stepscope.trace.tables import Tables

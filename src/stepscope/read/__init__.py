@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import polars as pl
@@ -14,67 +15,18 @@ from stepscope.read.source import Progress, files_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 
-__all__ = ["files_of", "read_files"]
+__all__ = ["READERS", "files_of", "read_capture", "read_files"]
 
 
-def _read_journal(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import frames
-
-    part = frames.read(path, ledger)
-    if progress is not None:
-        size = path.stat().st_size
-        progress(size, size)
-    return part
-
-
-def _read_kineto(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import kineto
-
-    return kineto.read(path, ledger, progress)
-
-
-def _read_mindspore(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import mindspore_cpu
-
-    return mindspore_cpu.read(path, ledger, progress)
-
-
-def _read_fluid(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import fluid_profile
-
-    return fluid_profile.read(path, ledger, progress)
-
-
-def _read_paddle(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import paddle_protobuf
-
-    return paddle_protobuf.read(path, ledger, progress)
-
-
-def _read_paddle_json(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import paddle_json
-
-    return paddle_json.read(path, ledger, progress)
-
-
-def _read_cupti(path: Path, ledger: LossLedger, progress: Progress | None) -> dict[str, pl.DataFrame]:
-    from stepscope.read import cupti
-
-    part = cupti.read(path, ledger)
-    if progress is not None:
-        size = path.stat().st_size
-        progress(size, size)
-    return part
-
-
-_READERS: dict[str, Callable[[Path, LossLedger, Progress | None], dict[str, pl.DataFrame]]] = {
-    "journal": _read_journal,
-    "cupti": _read_cupti,
-    "kineto": _read_kineto,
-    "mindspore": _read_mindspore,
-    "fluid": _read_fluid,
-    "paddle": _read_paddle,
-    "paddle_json": _read_paddle_json,
+#: Format → the module that reads it, with ``read(path, ledger, progress)``; none is imported before it is needed.
+READERS: dict[str, str] = {
+    "journal": "frames",
+    "cupti": "cupti.reader",
+    "kineto": "kineto.reader",
+    "mindspore": "mindspore.reader",
+    "fluid": "paddle.fluid_profile",
+    "paddle": "paddle.node_trees",
+    "paddle_json": "paddle.chrome",
 }
 
 
@@ -105,10 +57,21 @@ def read_files(
     parts, ledgers, done = [], [], 0
     for path in captures:
         ledger = LossLedger(path.name)
-        parts.append(_READERS[sniff.format_of(path)](path, ledger, _shifted(progress, done, total)))
+        parts.append(read_capture(path, ledger, _shifted(progress, done, total)))
         ledgers.append(ledger)
         done += _size(path)
     return assemble(parts, ledgers, rank=rank, host=host)
+
+
+def read_capture(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+    """Read one capture, of any known format, into tables of its own.
+
+    Raises:
+        InputError: It cannot be read, is no trace, or is damaged before its first event.
+    """
+    reader = import_module(f"{__name__}.{READERS[sniff.format_of(path)]}")
+    part: dict[str, pl.DataFrame] = reader.read(path, ledger, progress)
+    return part
 
 
 def _size(capture: Path) -> int:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from stepscope.read.source import Progress, tell_all
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.frames import read_frames, unpack
 from stepscope.trace.losses import CATALOGUE, LossLedger
@@ -125,7 +126,7 @@ class _Content:
     closed: bool = False
 
 
-def read(path: Path, ledger: LossLedger) -> Frames:
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
     """Read a journal into tables of its own: spans without parent, depth and step; rank 0.
 
     What the recording itself counted is in the table ``losses``; what is lost while reading is in the ledger.
@@ -133,6 +134,7 @@ def read(path: Path, ledger: LossLedger) -> Frames:
     Args:
         path: File that :class:`stepscope.collect.journal.Journal` wrote; it may still be written to.
         ledger: Where losses are counted.
+        progress: Called once, at the end.
 
     Raises:
         InputError: The file cannot be read, is no journal, or a newer stepscope wrote it.
@@ -142,6 +144,7 @@ def read(path: Path, ledger: LossLedger) -> Frames:
     for payload in read_frames(path, ledger):
         if not _add(payload, decoder, content):
             ledger.add("journal_unreadable")
+    tell_all(path, progress)
     if not content.closed:
         ledger.add("ended_abruptly")
     if not content.anchors:  # without one, no time can be told

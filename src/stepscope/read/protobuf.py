@@ -1,8 +1,9 @@
 """Fields of protocol-buffer messages by column: many messages of one shape at once, also of damaged files.
 
-The counterpart of :mod:`stepscope.report.protobuf`. A library refuses a damaged file as a whole, and makes an object of
-every message; here the fields of all messages are columns, and what lies before a damage is there. Which fields there
-are, and what their values mean, the caller says: the wire format only tells integers, fixed words and blocks apart.
+The counterpart of :mod:`stepscope.report.perfetto.protobuf`. A library refuses a damaged file as a whole, and makes an
+object of every message; here the fields of all messages are columns, and what lies before a damage is there. Which
+fields there are, and what their values mean, the caller says: the wire format only tells integers, fixed words and
+blocks apart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.kineto_columns import printable
+from stepscope.read.kineto.columns import printable
 from stepscope.read.nesting import Integers
 from stepscope.trace.losses import LossLedger
 

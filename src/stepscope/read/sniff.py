@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import NotATraceError
-from stepscope.read import mindspore_cpu_files, paddle_files
-from stepscope.read.kineto_document import Document
-from stepscope.read.kineto_facts import Facts
+from stepscope.read.kineto.document import Document
+from stepscope.read.kineto.facts import Facts
+from stepscope.read.mindspore import files as mindspore_cpu_files
+from stepscope.read.paddle import files as paddle_files
 from stepscope.read.source import open_trace, read_blocks
 from stepscope.trace.losses import LossLedger
 

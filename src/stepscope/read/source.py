@@ -62,6 +62,13 @@ def files_of(capture: Path) -> list[Path]:
     return sorted(path for path in capture.rglob("[!.]*") if path.is_file())
 
 
+def tell_all(path: Path, progress: Progress | None) -> None:
+    """Tell that the whole of a file was read."""
+    if progress is not None:
+        size = path.stat().st_size
+        progress(size, size)
+
+
 def read_blocks(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield the file's bytes, inflated where it is gzip, in blocks of about :data:`BLOCK` bytes.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.read.fluid_profile import CUDA_CALLS, Profile
+from stepscope.read.paddle.fluid_profile import CUDA_CALLS, Profile
 from stepscope.report import lanes
 from stepscope.report.documents import dumps
 from stepscope.report.files import replacing

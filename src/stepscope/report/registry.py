@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.errors import UsageError
-from stepscope.report.ascend import Ascend
-from stepscope.report.ascend_variant import MINDSPORE, PYTORCH
+from stepscope.report.ascend.layout import Ascend
+from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
 from stepscope.report.chrome import TraceView
 from stepscope.report.database import Database
 from stepscope.report.documents import Json
-from stepscope.report.perfetto import Pftrace
+from stepscope.report.perfetto.writer import Pftrace
 from stepscope.report.protocol import Format
 from stepscope.report.tabular import Csv
 

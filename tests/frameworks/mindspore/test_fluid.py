@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepscope.read import fluid_profile
+from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 
 PROGRAM = """

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from stepscope.compat.fluid import profile_file, report
-from stepscope.read import fluid_profile
+from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 
 #: The network of the document's samples; every sample of this file begins so.

@@ -10,7 +10,7 @@ import pytest
 
 import stepscope.compat.fluid.profiler as profiler
 from stepscope.compat.fluid import profile_file, report
-from stepscope.read import fluid_profile
+from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 from tests.frameworks.torch.programs import TRAINING
 

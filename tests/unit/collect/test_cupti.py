@@ -22,7 +22,7 @@ from stepscope.collect.collectors.cupti import CuptiCollector, other_user
 from stepscope.collect.collectors.cupti_names import Names
 from stepscope.native.cupti import Buffers
 from stepscope.read import read_files
-from stepscope.read.cupti_records import Decoder
+from stepscope.read.cupti.records import Decoder
 from stepscope.run import Run
 from stepscope.trace.cupti import Kind, layout_of
 from stepscope.trace.losses import LossLedger

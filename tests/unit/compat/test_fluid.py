@@ -14,8 +14,9 @@ import pytest
 
 from stepscope.collect.absent_modules import AbsentModules
 from stepscope.compat.fluid import events, profile_file, report
-from stepscope.read import fluid_profile, read_files
-from stepscope.read.fluid_profile import CUDA_CALLS
+from stepscope.read import read_files
+from stepscope.read.paddle import fluid_profile
+from stepscope.read.paddle.fluid_profile import CUDA_CALLS
 from stepscope.trace.losses import LossLedger
 from tests.conftest import WriteTrace
 

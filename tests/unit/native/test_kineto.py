@@ -12,8 +12,9 @@ from polars.testing import assert_frame_equal
 from stepscope import native
 from stepscope.errors import NotATraceError
 from stepscope.native.kineto import NotTokenized, Tokenizer
-from stepscope.read import kineto_native, read_files
-from stepscope.read.kineto_schema import ABSENT, Class
+from stepscope.read import read_files
+from stepscope.read.kineto import native as kineto_native
+from stepscope.read.kineto.schema import ABSENT, Class
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 

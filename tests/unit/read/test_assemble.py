@@ -38,7 +38,7 @@ def journal(spans: list[tuple[str, str, int, int]], steps: list[tuple[int, int, 
 
 
 def kineto_part(write_trace: WriteTrace, *events: dict[str, Any]) -> dict[str, pl.DataFrame]:
-    from stepscope.read import kineto
+    from stepscope.read.kineto import reader as kineto
 
     return kineto.read(write_trace(events), LossLedger("trace.json"))
 

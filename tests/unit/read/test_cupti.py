@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from stepscope.read import read_files
-from stepscope.read.cupti_records import Decoder
-from stepscope.read.occupancy import achieved, active_blocks, device_of
+from stepscope.read.cupti.occupancy import achieved, active_blocks, device_of
+from stepscope.read.cupti.records import Decoder
 from stepscope.read.sniff import identify
 from stepscope.trace.cupti import Kind, cuda_of, layout_of
 from stepscope.trace.losses import LossLedger

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import DamagedTraceError, NotATraceError
-from stepscope.read.kineto_decode import Decoder
-from stepscope.read.kineto_document import Document, first_event, last_event
+from stepscope.read.kineto.decode import Decoder
+from stepscope.read.kineto.document import Document, first_event, last_event
 from stepscope.trace.losses import LossLedger
 
 EVENTS = [{"ph": "X", "name": f'n{number} {{"ph": [', "ts": number, "args": {"a": [{"b": 1}]}} for number in range(20)]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.native.kineto import NotTokenized, Tokenizer
-from stepscope.read import kineto_native
-from stepscope.read.kineto_columns import Interner
-from stepscope.read.kineto_schema import ABSENT, BAD
-from stepscope.read.kineto_values import codes, identifiers, integers, json_codes, times
+from stepscope.read.kineto import native as kineto_native
+from stepscope.read.kineto.columns import Interner
+from stepscope.read.kineto.schema import ABSENT, BAD
+from stepscope.read.kineto.values import codes, identifiers, integers, json_codes, times
 
 numbers = st.one_of(
     st.integers(-(10**20), 10**20).map(str),

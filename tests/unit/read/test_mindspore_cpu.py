@@ -16,8 +16,8 @@ import pytest
 from stepscope.analyse.registry import RESULTS, compute
 from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError
 from stepscope.read import files_of, read_files, sniff
-from stepscope.read.mindspore_cpu_files import captures
-from stepscope.read.mindspore_cpu_operators import details, lanes
+from stepscope.read.mindspore.files import captures
+from stepscope.read.mindspore.operators import details, lanes
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform, lazy
 

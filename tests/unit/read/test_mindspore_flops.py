@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stepscope.read.mindspore_flops import count, multiplication
+from stepscope.read.mindspore.flops import count, multiplication
 
 NO, FIRST, SECOND, BOTH = (False, False), (True, False), (False, True), (True, True)
 

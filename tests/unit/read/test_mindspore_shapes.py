@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.read import mindspore_shapes
-from stepscope.read.mindspore_shapes import align
+from stepscope.read.mindspore import shapes as mindspore_shapes
+from stepscope.read.mindspore.shapes import align
 from stepscope.trace.frames import FrameWriter, pack
 from stepscope.trace.losses import LossLedger
 

@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 
 from stepscope.errors import InputError
-from stepscope.read import _READERS
+from stepscope.read import read_capture
 from stepscope.read.assemble import assemble
-from stepscope.read.sniff import format_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import conform
@@ -71,7 +70,7 @@ def attempt(path: Path, content: bytes) -> dict[str, pl.DataFrame] | None:
     path.write_bytes(content)
     ledger = LossLedger(path.name)
     try:
-        part = _READERS[format_of(path)](path, ledger, None)
+        part = read_capture(path, ledger)
     except InputError as error:
         assert "\n" not in str(error)
         return None

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from stepscope.errors import DamagedTraceError, InputError, NotATraceError
-from stepscope.read import fluid_profile, read_files
+from stepscope.read import read_files
+from stepscope.read.paddle import fluid_profile
 from stepscope.read.sniff import identify
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stepscope.read import protobuf
 from stepscope.read.protobuf import BLOCK, CUT_BLOCK, FIXED32, FIXED64, VARINT, Fields, Messages
-from stepscope.report.protobuf import block, integer, varint
+from stepscope.report.perfetto.protobuf import block, integer, varint
 from stepscope.trace.losses import LossLedger
 from tests import paddle_schemas
 

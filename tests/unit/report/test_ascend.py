@@ -18,11 +18,11 @@ from stepscope.analyse import registry as analyses
 from stepscope.cli.main import main
 from stepscope.errors import OutputError, UsageError
 from stepscope.report import registry
-from stepscope.report.ascend import Ascend
-from stepscope.report.ascend_calls import calls, communication_matrix, group_key, hccl_name, parallel_group_info
-from stepscope.report.ascend_tables import kernel_shapes, kernel_types, operator_shapes
-from stepscope.report.ascend_variant import MINDSPORE, PYTORCH
-from stepscope.report.ascend_work import RankWork
+from stepscope.report.ascend.calls import calls, communication_matrix, group_key, hccl_name, parallel_group_info
+from stepscope.report.ascend.layout import Ascend
+from stepscope.report.ascend.tables import kernel_shapes, kernel_types, operator_shapes
+from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
+from stepscope.report.ascend.work import RankWork
 from stepscope.report.protocol import Source
 from stepscope.trace import tables
 from stepscope.trace.tables import Tables

@@ -7,7 +7,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.report.protobuf import (
+from stepscope.report.perfetto.protobuf import (
     beside,
     block,
     blocks,

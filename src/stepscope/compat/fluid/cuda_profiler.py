@@ -115,7 +115,7 @@ class _Recording:
 
     def end(self, mode: str) -> str:
         """Return the log."""
-        from stepscope.read.cupti import open_capture
+        from stepscope.read.cupti.reader import open_capture
 
         recorder, self._recorder = self._recorder, None
         if recorder is None:

@@ -21,7 +21,7 @@ from stepscope.errors import OutputError, StepscopeError
 
 if TYPE_CHECKING:
     from stepscope.compat.fluid.events import Recorded
-    from stepscope.read.fluid_profile import Profile
+    from stepscope.read.paddle.fluid_profile import Profile
     from stepscope.run import Run
 
 _LOG = logging.getLogger("stepscope")

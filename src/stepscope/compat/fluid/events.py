@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.compat.fluid.events_names import Labels, labels_of
-from stepscope.read.fluid_profile import CUDA_CALLS, Profile
+from stepscope.read.paddle.fluid_profile import CUDA_CALLS, Profile
 from stepscope.trace.tables import Tables
 
 _Integers = npt.NDArray[np.int64]

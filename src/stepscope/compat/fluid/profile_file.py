@@ -1,6 +1,7 @@
 """The file of ``paddle.fluid.profiler``, in the original's format; and what the original's report says of one.
 
-Reading is :mod:`stepscope.read.fluid_profile`, which also describes the format; what is written reads back the same.
+Reading is :mod:`stepscope.read.paddle.fluid_profile`, which also describes the format; what is written reads back
+the same.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.fluid_profile import CUDA_CALLS, PLACES, Profile
-from stepscope.report import protobuf
+from stepscope.read.paddle.fluid_profile import CUDA_CALLS, PLACES, Profile
 from stepscope.report.files import replacing
+from stepscope.report.perfetto import protobuf
 
 _Rows = npt.NDArray[np.int64]
 

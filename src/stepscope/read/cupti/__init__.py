@@ -1,0 +1,1 @@
+"""Raw buffers of CUPTI's Activity API."""

@@ -1,0 +1,1 @@
+"""What MindSpore writes on a CPU: a directory of text files."""

@@ -1,0 +1,1 @@
+"""The layout of Ascend's deliverables."""

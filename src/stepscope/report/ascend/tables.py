@@ -1,0 +1,268 @@
+"""The CSV files of Ascend's layout: columns, units and rounding as theirs; a file without rows is not written.
+
+Times since the epoch end with a tab, so that a spreadsheet does not round them; that is what Ascend's files do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.analyse.units import timestamp_us, us
+from stepscope.report.ascend.variant import MEBIBYTE, Variant
+from stepscope.report.ascend.work import RankWork
+from stepscope.report.files import replacing
+from stepscope.report.protocol import Result
+from stepscope.report.tabular import safe
+from stepscope.report.text import csv_cell
+
+#: Model of work that belongs to none.
+NO_MODEL = 4294967295
+_NOT_KNOWN = "N/A"
+#: Columns that end with a tab.
+_STAMPS = (
+    "Start Time(us)",
+    "Timestamp(us)",
+    "Allocation Time(us)",
+    "Release Time(us)",
+    "Active Release Time(us)",
+    "Active Duration(us)",
+)
+
+
+def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> dict[str, pl.DataFrame]:
+    """Return file name → table, without those that have no rows.
+
+    Args:
+        work: The rank's work.
+        results: Its results by name.
+        variant: Whose columns.
+    """
+    frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
+    made = {
+        "step_trace_time": work.step_trace_time(variant),
+        "kernel_details": kernel_details(work, variant),
+        "op_statistic": op_statistic(work, variant),
+        "api_statistic": api_statistic(frames["api_statistic"], variant),
+        "operator_details": operator_details(frames["operator_details"], variant),
+        "memory_record": memory_record(frames["memory_record"], variant),
+        "operator_memory": operator_memory(frames["operator_memory"], variant),
+        "dataset": frames["dataset"],
+    }
+    return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write one table; texts are safe in a spreadsheet, and lines within a cell stay lines."""
+    stacks = [name for name in frame.columns if name in ("Call Stack", "Input Shapes")]
+    lines = {name: frame[name].str.split("\n").list.eval(_guarded()).list.join("\n") for name in stacks}
+    shown = safe(frame.drop(stacks)).with_columns(pl.Series(name, column) for name, column in lines.items())
+    stamps = [name for name in frame.columns if name in _STAMPS]
+    # A duration ends with a tab where its neighbours do: in the life of a block.
+    stamps += ["Duration(us)"] if "Release Time(us)" in stamps else []
+    tabbed = [_tabbed(name, frame.schema[name]) for name in stamps]
+    with replacing(path) as temporary:
+        shown.select(frame.columns).with_columns(tabbed).write_csv(temporary, float_precision=3)
+
+
+def _guarded() -> pl.Expr:
+    return pl.element().map_elements(csv_cell, return_dtype=pl.String, skip_nulls=True)
+
+
+def _tabbed(name: str, dtype: pl.DataType) -> pl.Expr:
+    value = pl.col(name)
+    if dtype.is_float():
+        value = value.cast(pl.Decimal(38, 3))
+    return value.cast(pl.String) + "\t"
+
+
+def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
+    """Return the pieces of work that compute or communicate, in order of start."""
+    rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
+    blocks, mixed = variant.blocks
+    nothing = pl.lit(_NOT_KNOWN)
+    columns = {
+        variant.step: pl.col("step"),
+        "Model ID": pl.lit(NO_MODEL),
+        "Task ID": pl.when(pl.col("core") == "HCCL").then(nothing).otherwise(pl.col("task").cast(pl.String)),
+        "Stream ID": pl.col("lane").cast(pl.String).fill_null(_NOT_KNOWN),
+        "Name": pl.col("name"),
+        "Type": pl.col("type"),
+        "OP State": nothing,
+        "Accelerator Core": pl.col("core"),
+        "Start Time(us)": timestamp_us("ts"),
+        "Duration(us)": us("dur"),
+        "Wait Time(us)": us("idle"),
+        blocks: pl.col("blocks").fill_null(0),
+        mixed: pl.lit(0),
+        "HF32 Eligible": nothing,
+        "Input Shapes": pl.col("shapes").fill_null(_NOT_KNOWN),
+        "Input Data Types": pl.col("dtypes").fill_null(_NOT_KNOWN),
+        "Input Formats": nothing,
+        "Output Shapes": nothing,
+        "Output Data Types": nothing,
+        "Output Formats": nothing,
+        "Context ID": pl.col("context").cast(pl.String).fill_null(_NOT_KNOWN),
+    }
+    shown = rows.select(**columns)
+    return shown if work.windows.declared else shown.drop(variant.step)
+
+
+def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
+    pieces = work.computing
+    modules = work.tables["operators"].select(pl.col("span").alias("id"), pl.col("module").cast(pl.String)).collect()
+    pieces = pieces.join(modules, on="id", how="left", maintain_order="left")
+    owner = (
+        pl.when(pl.col("kind") == "operator").then("module").otherwise("operator_name" if variant.processes else None)
+    )
+    return pieces.select(
+        "step",
+        "ts",
+        "dur",
+        "idle",
+        "lane",
+        "context",
+        pl.int_range(pl.len()).alias("task"),
+        pl.concat_str(owner, "name", separator="/", ignore_nulls=True).alias("name"),
+        pl.col("name").alias("type"),
+        core().alias("core"),
+        pl.col("grid").list.eval(pl.element().product()).list.first().alias("blocks"),
+        texts(pieces["shapes"], kernel_shapes).alias("shapes"),
+        texts(pieces["dtypes"], kernel_types).alias("dtypes"),
+    )
+
+
+def core() -> pl.Expr:
+    """Return what did the work, ``CPU`` or the sort of device: there are no AI Cores on those."""
+    return pl.col("device_name").str.split(":").list.first().str.to_uppercase()
+
+
+def _communication(work: RankWork) -> pl.DataFrame:
+    """Return the communication; the wait before an operation counts from the end of the earlier ones."""
+    rows = [
+        (call.operation.step, call.operation.start, call.operation.elapsed, call.name, call.type) for call in work.calls
+    ]
+    schema = {"step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
+    return frame.with_columns(
+        pl.when(pl.col("step") >= 0).then("step").alias("step"),
+        (pl.col("ts") - ended).clip(0).fill_null(0).alias("idle"),
+        pl.lit("HCCL").alias("core"),
+    )
+
+
+def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
+    """Return the pieces that compute by type, longest total first; their share is of all computing."""
+    grouped = work.computing.group_by(pl.col("device_name"), pl.col("name"), core().alias("core")).agg(
+        pl.len().alias("count"),
+        pl.col("dur").sum().alias("total"),
+        pl.col("dur").min().alias("least"),
+        pl.col("dur").mean().alias("mean"),
+        pl.col("dur").max().alias("most"),
+    )
+    share = (100 * pl.col("total") / pl.col("total").sum()).fill_nan(0).round(3)
+    rows = grouped.sort("total", "name", descending=[True, False]).select(
+        pl.col("device_name").str.split(":").list.get(1, null_on_oob=True).fill_null("0").alias("Device_id"),
+        pl.lit(_NOT_KNOWN).alias("Model Name"),
+        pl.col("name").alias("OP Type"),
+        pl.col("core").alias("Core Type"),
+        pl.col("count").alias("Count"),
+        us("total").alias("Total Time(us)"),
+        us("least").alias("Min Time(us)"),
+        us("mean").alias("Avg Time(us)"),
+        us("most").alias("Max Time(us)"),
+        share.alias("Ratio(%)"),
+    )
+    return rows if variant.device_columns else rows.drop("Device_id", "Model Name")
+
+
+def api_statistic(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return calls of the device's runtime and driver, waits and communication calls; of the host, in µs."""
+    if variant.device_columns:
+        return result.with_columns(pl.lit("host").alias("Device_id"))
+    return result.drop("Device_id").with_columns(pl.col("Level").str.to_lowercase())
+
+
+def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return every operator call; MindSpore's file has only those whose shapes were recorded."""
+    rows = result if variant.stack_columns else result.drop_nulls("Input Shapes")
+    rows = rows.with_columns(texts(rows["Input Shapes"], operator_shapes).alias("Input Shapes"))
+    if not variant.stack_columns:
+        return rows.select("Name", "Input Shapes")
+    times = [f"{where} {which} Duration(us)" for where in ("Host", "Device") for which in ("Self", "Total")]
+    cores = [pl.lit(0.0).alias(f"Device {which} Duration With AICore(us)") for which in ("Self", "Total")]
+    return rows.select("Name", "Input Shapes", "Call Stack", *times, *cores)
+
+
+def memory_record(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return memory over time, sizes in the variant's MB."""
+    component = pl.col("Component").replace("Framework", variant.component)
+    sizes = [
+        pl.col(f"Total {name}(MB)") * (MEBIBYTE / variant.megabyte) for name in ("Allocated", "Reserved", "Active")
+    ]
+    pointer = [pl.lit(None, pl.String).alias("Stream Ptr")] if variant.stream_pointer else []
+    return result.select(component, "Timestamp(us)", *sizes, *pointer, _device())
+
+
+def operator_memory(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return the life of every block, sizes in KB of 1024 bytes and in the variant's MB."""
+    factor = MEBIBYTE / variant.megabyte
+    scaled = [(pl.col(name) * factor) for name in result.columns if name.endswith("(MB)")]
+    shown = result.with_columns(*scaled, _device())
+    if variant.missing is None:
+        return shown
+    released = [name for name in result.columns if name.startswith(("Release", "Duration", "Active"))]
+    return shown.with_columns(_shown(name, result.schema[name]).fill_null(variant.missing) for name in released)
+
+
+def _shown(name: str, dtype: pl.DataType) -> pl.Expr:
+    value = pl.col(name).cast(pl.Decimal(38, 3)) if dtype.is_float() else pl.col(name)
+    return value.cast(pl.String)
+
+
+def _device() -> pl.Expr:
+    return pl.col("Device Type").cast(pl.String).str.to_uppercase()
+
+
+def texts(column: pl.Series, convert: Callable[[str], str]) -> pl.Series:
+    """Return a text column converted; each distinct text only once."""
+    column = column.cast(pl.String)
+    distinct = column.unique().drop_nulls()
+    if distinct.is_empty():
+        return column
+    made = pl.Series([convert(text) for text in distinct], dtype=pl.String)
+    return column.replace_strict(distinct, made, default=None, return_dtype=pl.String)
+
+
+def kernel_shapes(text: str) -> str:
+    """Return shapes as ``kernel_details.csv`` has them: ``[[8,3],[]]`` → ``"8,3;"``, with the quotes."""
+    return f'"{";".join(_dimensions(text))}"'
+
+
+def kernel_types(text: str) -> str:
+    """Return types as ``kernel_details.csv`` has them: ``["float","Scalar"]`` → ``FLOAT;SCALAR``."""
+    return ";".join(_items(text)).upper()
+
+
+def operator_shapes(text: str) -> str:
+    r"""Return shapes as ``operator_details.csv`` has them, a line for each input: ``8,3;\n``."""
+    return ";\n".join(_dimensions(text))
+
+
+def _dimensions(text: str) -> list[str]:
+    return [item.strip("[]").replace(" ", "") if item.count("[") < 2 else item for item in _items(text)]
+
+
+def _items(text: str) -> list[str]:
+    """Return the items of a JSON list as texts; the text itself where it is none."""
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+    if not isinstance(items, list):
+        return [text]
+    return [item if isinstance(item, str) else json.dumps(item, separators=(",", ":")) for item in items]
