@@ -4,6 +4,7 @@ TORCH ?= 2.13.0
 MINDSPORE ?= 2.10.0
 MSPROF_ANALYZE ?= 26.2.0
 PADDLE ?= 3.3.1
+JAX ?= 0.10.2
 ENV := .envs/torch
 BIN := $(ENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -67,6 +68,12 @@ $(ENV)/.test: $(ENV)/.ready
 	$(PYTHON) -m venv .envs/paddle
 	.envs/paddle/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	.envs/paddle/bin/python -m pip install --quiet paddlepaddle==$(PADDLE) --editable . --group frameworks
+	touch $@
+
+.envs/jax/.ready: pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
+	$(PYTHON) -m venv .envs/jax
+	.envs/jax/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	.envs/jax/bin/python -m pip install --quiet jax==$(JAX) --editable . --group frameworks
 	touch $@
 
 # Ascend's analysis tool, which has to open what we export; it pins nothing, so it lives alone.
