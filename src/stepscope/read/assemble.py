@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from stepscope.read import communication, links, phases, stacks, timeline
+from stepscope.read import communication, links, phases, programs, stacks, timeline
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
@@ -88,18 +88,20 @@ def _details(
 ) -> dict[str, pl.DataFrame]:
     """Return the detail tables of all parts, with the numbers of the time line."""
     merged: dict[str, list[pl.DataFrame]] = {name: [] for name in (*_DETAILS, *_ON_TRACKS, "stacks")}
+    instructions, of_operators = programs.merged(parts)
     first_span = first_stack = 0
-    for part, numbers in zip(parts, track_numbers, strict=True):
+    for part, numbers, instruction in zip(parts, track_numbers, of_operators, strict=True):
         for name in _DETAILS:
             span = pl.Series("span", line.number[part[name]["span"].to_numpy() + first_span], dtype=pl.Int64)
             merged[name].append(_uncategorised(part[name]).with_columns(span))
-        merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack)
+        merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack, instruction)
         merged["stacks"].append(part["stacks"].with_columns(pl.col("id") + first_stack))
         for name in _ON_TRACKS:
             merged[name].append(_retracked(_uncategorised(part[name]), numbers))
         first_span += part["spans"].height
         first_stack += int(part["stacks"]["id"].max() or -1) + 1 if part["stacks"].height else 0  # type: ignore[arg-type]
-    return {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in merged.items()}
+    tables = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in merged.items()}
+    return {**tables, "instructions": instructions}
 
 
 def _uncategorised(frame: pl.DataFrame) -> pl.DataFrame:

@@ -189,6 +189,44 @@ _OPERATORS = Table(
         _may("stack", "int64", "", "`stacks.id` of the Python stack that called it."),
         _may("external", "int64", "", "Identifier the source gave the operator (Kineto: External id)."),
         _may("forward_thread", "int64", "", "Thread of the forward operator, on backward operators."),
+        _may("instruction", "int64", "", "`instructions.id` of the compiler's instruction that it ran."),
+    ),
+)
+
+_INSTRUCTIONS = Table(
+    "instructions",
+    "an instruction of a compiled program",
+    (
+        _must("id", "int64", "", "Identifier, unique within the rank."),
+        _must("program", "category", "", "Name of the program: `jit_step`."),
+        _must("program_id", "int64", "", "Number of the program in its process."),
+        _must("name", "category", "", "Name, unique within the program: `add_tanh_fusion.2`."),
+        _must("opcode", "category", "", "What it does: `dot`, `fusion`, `while`, …"),
+        _must("computation", "category", "", "Computation of the program that it stands in."),
+        _may(
+            "parent",
+            "int64",
+            "",
+            "`instructions.id` of the fusion, loop, call or condition that runs its computation; null at the top.",
+        ),
+        _may(
+            "scope",
+            "category",
+            "",
+            "Place in the source program, outermost first: `jit(step)/transpose(jvp(loss))/layer2/dot_general`.",
+        ),
+        _may("phase", "enum:phase", "", "Part of the step, told from the scope; null where it cannot be told."),
+        _may("shape", "text", "", "Type and shape of the result: `f32[64,128]`; several in parentheses."),
+        _may("operands", "text", "", "Types and shapes of the operands, separated by commas."),
+        _may(
+            "flops",
+            "int64",
+            "FLOP",
+            "Floating-point operations of one execution, what it contains included; null where they cannot be told.",
+        ),
+        _may("transcendentals", "int64", "", "Values of exp, tanh, … of one execution; not among the operations."),
+        _may("bytes", "int64", "bytes", "Bytes that one execution reads and writes; null where they cannot be told."),
+        _may("source", "text", "", "Line of the program that it comes from: `train.py:12`."),
     ),
 )
 
@@ -360,6 +398,7 @@ TABLES: dict[str, Table] = {
         _TRACKS,
         _KERNELS,
         _OPERATORS,
+        _INSTRUCTIONS,
         _KERNEL_COUNTERS,
         _COLLECTIVES,
         _COUNTERS,

@@ -9,7 +9,7 @@ import polars as pl
 from stepscope.read import read_files
 from stepscope.read.assemble import assemble
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames, empty, schema
+from stepscope.trace.tables import Frames, conform, empty, schema
 from tests.conftest import WriteTrace
 from tests.unit.read.test_kineto_tables import device, host
 
@@ -196,3 +196,43 @@ def test_spans_that_cross_are_counted_on_threads_only(write_trace: WriteTrace) -
         dict(tables["losses"].select(pl.col("what").cast(pl.String), "count").iter_rows())["span_crosses_parent"] == 1
     )
     assert tables["spans"]["parent"].to_list() == [None, None, None, None]
+
+
+def program(number: int, *names: str) -> pl.DataFrame:
+    """Return a program whose first instruction contains the others."""
+    rows = [(place, "jit_step", number, name, "add", "main", 0 if place else None) for place, name in enumerate(names)]
+    wanted = {
+        name: schema("instructions")[name]
+        for name in ("id", "program", "program_id", "name", "opcode", "computation", "parent")
+    }
+    return pl.DataFrame(rows, schema=wanted, orient="row")
+
+
+def test_programs_of_several_windows_stand_once_and_their_operators_find_them() -> None:
+    # Given two windows that ran one program, and the second another one before it
+    first = journal([("fusion", "operator", 0, 5)], [])
+    first["instructions"] = program(7, "fusion", "add", "mul")
+    first["operators"] = conform("operators", pl.DataFrame({"span": [0], "instruction": [0]}))
+    second = journal([("other", "operator", 10, 5), ("mul", "operator", 20, 5), ("plain", "operator", 30, 5)], [])
+    again = program(7, "fusion", "add", "mul").with_columns(pl.col("id") + 2, pl.col("parent") + 2)
+    second["instructions"] = pl.concat([program(8, "fusion", "add"), again])
+    ran = pl.DataFrame({"span": [0, 1, 2], "instruction": [1, 4, None]})
+    second["operators"] = conform("operators", ran)
+    # When they are put together
+    tables = assemble([first, second], [LossLedger("a"), LossLedger("b")])
+    # Then every program is there once, and each operator has the instruction it ran
+    rows = tables["instructions"].select("id", "program_id", "name", "parent").cast({"name": pl.String}).rows()
+    assert rows == [
+        (0, 7, "fusion", None),
+        (1, 7, "add", 0),
+        (2, 7, "mul", 0),
+        (3, 8, "fusion", None),
+        (4, 8, "add", 3),
+    ]
+    found = tables["operators"].sort("span").select("span", "instruction")
+    assert [(names(tables)[span], number) for span, number in found.rows()] == [
+        ("fusion", 0),
+        ("other", 4),
+        ("mul", 2),
+        ("plain", None),
+    ]
