@@ -1,11 +1,15 @@
 """Time that recording adds to a MindSpore step on a CPU: stepscope against MindSpore's own profiler, in one process.
 
-    python benchmarks/mindspore_overhead.py [--modes pynative,graph] [--switches plain,memory] [--rounds 9]
+    python benchmarks/mindspore_overhead.py [--modes pynative,graph] [--switches plain,memory,host] [--rounds 41]
 
 Each round measures blocks of steps bare, under `mindspore.profiler.profile` and under stepscope, in turn and in
 changing order. A block's figure is its median step; a round's figure is the difference to the bare block of the same
 round. Printed: medians over rounds, and the ratio of what the two add. Start and stop are outside the figures, and
 shown beside them. Run it in an environment with MindSpore.
+
+Each row compares the same recording. `plain` and `memory` are what MindSpore's profiler knows; `host` is the host
+pipeline besides, which MindSpore has in a profiler of its own (``MS_ENABLE_RUNTIME_PROFILER``) that cannot be ended, so
+that it is begun and ended for both by stepscope's switch.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -25,9 +30,14 @@ import numpy as np
 from mindspore import nn
 
 import stepscope
+from stepscope.collect.collectors.mindspore_host import RuntimeProfiler
 
 STEPS = 40
-SWITCHES: dict[str, dict[str, bool]] = {"plain": {}, "memory": {"profile_memory": True}}
+SWITCHES: dict[str, dict[str, bool]] = {
+    "plain": {"host_pipeline": False},
+    "memory": {"profile_memory": True, "host_pipeline": False},
+    "host": {"host_pipeline": True},
+}
 Step = Callable[[], object]
 
 
@@ -50,13 +60,17 @@ def theirs(switches: dict[str, bool], output: str) -> Iterator[Any]:
     from mindspore import profiler
 
     handler = profiler.tensorboard_trace_handler(output, analyse_flag=False)
+    host = RuntimeProfiler()
+    if switches["host_pipeline"]:
+        host.start(Path(output))
     with profiler.profile(
         activities=[profiler.ProfilerActivity.CPU],
         schedule=profiler.schedule(wait=0, active=1_000_000),
         on_trace_ready=handler,
-        **switches,
+        profile_memory=switches.get("profile_memory", False),
     ) as profile:
         yield profile
+    host.stop()
 
 
 def ours(switches: dict[str, bool], output: str) -> AbstractContextManager[Any]:
@@ -105,8 +119,8 @@ def main() -> None:
     """Print one row a mode and set of switches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", default="pynative,graph")
-    parser.add_argument("--switches", default="plain,memory")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--switches", default="plain,memory,host")
+    parser.add_argument("--rounds", type=int, default=41)
     arguments = parser.parse_args()
     ms.set_device("CPU")
     print(f"MindSpore {ms.__version__}, {arguments.rounds} rounds of {STEPS} steps; µs a step, ms for start and stop")

@@ -45,6 +45,7 @@ SWITCHES: dict[str, tuple[str, bool]] = {
     "stacks": ("the Python stack of every operator", False),
     "modules": ("the module that called each operator", False),
     "flops": ("floating-point operations of matrix products and convolutions", False),
+    "host-pipeline": ("calls, queues and waits of MindSpore's threads, without which it tells no phases", True),
     "data": ("queues and processor time of MindSpore's data pipelines", False),
 }
 
@@ -246,7 +247,7 @@ def _program(arguments: argparse.Namespace) -> program.Program:
 def _options(arguments: argparse.Namespace) -> Options:
     chosen = {}
     for name, (_, on) in SWITCHES.items():
-        given = getattr(arguments, name)
+        given = getattr(arguments, name.replace("-", "_"))
         chosen[name] = (on or arguments.all) if given is None else given
     return Options(
         record_shapes=chosen["shapes"],
@@ -255,6 +256,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         with_stack=chosen["stacks"],
         with_modules=chosen["modules"],
         with_flops=chosen["flops"],
+        host_pipeline=chosen["host-pipeline"],
         data_process=chosen["data"],
     )
 

@@ -36,6 +36,8 @@ class Options:
         with_stack: Python stack of every operator.
         with_flops: Floating-point operations of matrix products and convolutions.
         with_modules: The module that called each operator.
+        host_pipeline: What MindSpore's threads do besides running operators: calls, queues, waits. It tells the thread
+            of an operator and, in PyNative mode, forward from backward; each operator pays for it.
         counters_hz: Samples of the host counters per second; 0 turns them off.
         data_process: Data pipelines of the framework: queues, and the processor time of every operation.
         parallel_strategy: What the model's context and cells declare of their distribution.
@@ -54,6 +56,7 @@ class Options:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    host_pipeline: bool = True
     counters_hz: float = 10.0
     data_process: bool = False
     parallel_strategy: bool = False

@@ -57,6 +57,7 @@ class profile:
         with_stack: Record the Python stack of every operator.
         with_flops: Count floating-point operations of matrix products and convolutions.
         with_modules: Record which module called an operator.
+        host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
         output: Directory of runs; it is made, and must be writable.
         analyse: ``"background"`` computes the results at once in a process of low priority, ``"later"`` leaves them to
             ``stepscope report``.
@@ -80,6 +81,7 @@ class profile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
+        host_pipeline: bool = True,
         output: str | os.PathLike[str] = DEFAULT_OUTPUT,
         analyse: str = "background",
     ) -> None:
@@ -90,6 +92,7 @@ class profile:
             with_stack=with_stack,
             with_flops=with_flops,
             with_modules=with_modules,
+            host_pipeline=host_pipeline,
         )
         self._output = Path(output)
         self._schedule = schedule or always

@@ -259,6 +259,7 @@ ENVIRONMENT: Mapping[str, Switch] = {
     "pcie": Switch(bool, default=False),
     "host_stack": Switch(bool, default=False, name="with_stack"),
     "profile_framework": Switch(str, default="all", choices=("all", "time", "memory")),
+    "host_pipeline": Switch(bool, default=True),
     "timeline_limit": Switch(int, default=500, least=1),
     "skip": Switch(int, default=0, least=0),
     "active": Switch(int, default=0, least=1),

@@ -347,6 +347,15 @@ def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
     assert counts(run)["ApplyMomentum"] == 24
 
 
+def test_without_the_host_pipeline_operators_are_all_there_is(options: dict[str, Any]) -> None:
+    with stepscope.profile(host_pipeline=False, **options) as profile:
+        Training().run(profile.step)
+    run = only_run(options)
+    assert manifest(run)["collectors"]["mindspore"]["host_pipeline"] is False
+    assert not list(capture(run).glob("rank_*"))
+    assert counts(run)["ApplyMomentum"] == 24
+
+
 @pytest.fixture(params=[MindSporeCollector, MindDataCollector])
 def collector(request: pytest.FixtureRequest) -> Collector:
     made: Collector = request.param()

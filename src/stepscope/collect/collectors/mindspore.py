@@ -19,7 +19,7 @@ and ``stepscope.json``::
     mode                  graph or pynative, as at the end of the window
     device_target         CPU, GPU or Ascend
     anchors               [[perf_counter_ns, epoch ns], …] at the beginning, and at the end once there is one
-    host_pipeline         true, or why it was not recorded
+    host_pipeline         true; false where it is not asked for, or why it was not recorded
     group, group_size, group_ranks, parameter_types    of collectives: see `mindspore_world.py`
     sampling_interval_ms  between two looks at a data pipeline; with pipeline_begin, the perf_counter_ns of the first
 """
@@ -93,6 +93,8 @@ class MindSporeCollector:
     def start(self) -> None:
         """Open the window."""
         self._directory.mkdir(mode=0o700)
+        # What was asked for before the window would else run in it.
+        self._synchronize()
         anchor = take_anchor()
         self._started_ns = anchor.epoch
         self._facts["anchors"] = [[anchor.monotonic, anchor.epoch]]
@@ -104,8 +106,9 @@ class MindSporeCollector:
         if self._options.profile_memory:
             self._profiler.enable_profile_memory()
         self._recording = True
-        self._attempt("host_pipeline", lambda: self._host.start(self._directory))
-        self._facts["host_pipeline"] = self._notes.get("host_pipeline", True)
+        if self._options.host_pipeline:
+            self._attempt("host_pipeline", lambda: self._host.start(self._directory))
+        self._facts["host_pipeline"] = self._notes.get("host_pipeline", self._options.host_pipeline)
         self._guard = _ForeignGuard(self._give_way)
         # What MindSpore takes down at exit must not be asked for its events afterwards.
         atexit.register(self._end)
@@ -133,10 +136,7 @@ class MindSporeCollector:
         atexit.unregister(self._end)
         if self._guard is not None:
             self._guard.remove()
-        try:
-            _executor().sync()
-        except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
-            keep(error)
+        self._synchronize()
         self._profiler.stop()
         if not self._options.profile_memory:  # once switched on, it stays on
             for path in self._memory_records():
@@ -148,6 +148,13 @@ class MindSporeCollector:
         self._facts["anchors"].append([anchor.monotonic, anchor.epoch])
         self._attempt("collectives", lambda: self._facts.update(mindspore_world.facts()))
         self._write_facts()
+
+    def _synchronize(self) -> None:
+        """Wait until all operators that were asked for have run."""
+        try:
+            _executor().sync()
+        except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
+            keep(error)
 
     def _memory_records(self) -> list[Path]:
         return list(self._directory.glob("cpu_ms_memory_record_*.txt"))
