@@ -18,8 +18,7 @@ demo: $(ENV)/.ready
 # Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
 test: $(ENV)/.test lint .envs/mindspore/.ready .envs/msprof/.ready
 	$(BIN)/python -m pytest -q
-	@# Its threads fight for two cores: what fails once for want of time is run again, alone.
-	.envs/mindspore/bin/python -m pytest -q tests/frameworks || .envs/mindspore/bin/python -m pytest -q --lf tests/frameworks
+	.envs/mindspore/bin/python -m pytest -q tests/frameworks
 
 # Not part of `test` yet: Paddle itself crashed once in many hundred recordings that ended beside its other threads.
 test-paddle: .envs/paddle/.ready

@@ -36,8 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.collectors import mindspore_pipeline, mindspore_world
-from stepscope.collect.collectors.mindspore_host import RuntimeProfiler
+from stepscope.collect.collectors import mindspore_host, mindspore_pipeline, mindspore_world
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.options import Options
 from stepscope.collect.training_error import keep
@@ -60,7 +59,7 @@ class MindSporeCollector:
         self._directory = Path()
         self._options = Options()
         self._profiler: Any = None
-        self._host = RuntimeProfiler()
+        self._host = mindspore_host.RuntimeProfiler()
         self._facts: dict[str, Any] = {}
         self._guard: _ForeignGuard | None = None
         self._started_ns = 0
@@ -93,8 +92,8 @@ class MindSporeCollector:
     def start(self) -> None:
         """Open the window."""
         self._directory.mkdir(mode=0o700)
-        # What was asked for before the window would else run in it.
-        self._synchronize()
+        if not mindspore_host.asked_for_by_program():  # it would count the wait as a step
+            self._synchronize()  # what was asked for before the window would else run in it
         anchor = take_anchor()
         self._started_ns = anchor.epoch
         self._facts["anchors"] = [[anchor.monotonic, anchor.epoch]]

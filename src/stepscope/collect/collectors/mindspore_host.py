@@ -43,6 +43,11 @@ _BAD_BIT = 1
 _UNREAD = ("RuntimeProfilerJson", "RuntimeProfilerSummary")
 
 
+def asked_for_by_program() -> bool:
+    """Return whether the program asks for MindSpore's runtime profiler itself."""
+    return os.environ.get(_VARIABLE) == "1"
+
+
 class RuntimeProfiler:
     """Records one window into ``rank_<RANK_ID>/RuntimeProfilerDetail*.csv`` below a directory."""
 
