@@ -32,7 +32,7 @@ _FIXED = {FIXED64: 8, FIXED32: 4}
 _LONGEST = 10
 _SHIFTS = np.uint64(7) * np.arange(_LONGEST, dtype=np.uint64)
 #: Behind the content, so that a varint at its end can be looked at without asking how long it may be.
-_PADDING = bytes(_LONGEST)
+PADDING = bytes(_LONGEST)
 _LARGEST = (1 << 63) - 1
 #: Fewer messages than this are read one by one: numpy's calls would cost more.
 _FEW = 24
@@ -43,19 +43,19 @@ class Messages:
     """Messages of one kind, as places in a buffer.
 
     Attributes:
-        content: The buffer, with padding behind.
+        content: The buffer, with :data:`PADDING` behind.
         start: First place of each message.
         end: First place behind each message.
     """
 
-    content: bytes
+    content: bytes | bytearray
     start: Integers
     end: Integers
 
     @staticmethod
     def whole(content: bytes) -> Messages:
         """Return the one message that a file is."""
-        return Messages(content + _PADDING, np.zeros(1, np.int64), np.full(1, len(content), np.int64))
+        return Messages(content + PADDING, np.zeros(1, np.int64), np.full(1, len(content), np.int64))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -125,6 +125,18 @@ class Fields:
         rows = self._rows(number, VARINT)
         return rows[:, 0], rows[:, 3]
 
+    def packed_integers(self, number: int) -> tuple[Integers, Integers]:
+        """Return the values of a repeated integer field, packed or not, and for each the message that it lies in.
+
+        Of a block that ends inside a value, the values before it are there.
+        """
+        loose = self._rows(number, VARINT)
+        blocks = self._rows(number, BLOCK)
+        owners, values = _values_of(np.frombuffer(self.messages.content, np.uint8), blocks)
+        owners, values = np.concatenate([loose[:, 0], owners]), np.concatenate([loose[:, 3], values])
+        order = np.argsort(owners, kind="stable")
+        return owners[order], values[order]
+
     def every_text(self, number: int, ledger: LossLedger) -> tuple[Integers, list[str]]:
         """Return the values of a text field that may repeat, and for each the message that it lies in."""
         rows = self._rows(number, BLOCK)
@@ -159,7 +171,8 @@ class Fields:
         known[rows[:, 0]] = True
         return pl.Series(value).set(pl.Series(~known), None)
 
-    def _text(self, source: bytes, ledger: LossLedger) -> str:
+    def _text(self, content: bytes | bytearray, ledger: LossLedger) -> str:
+        source = bytes(content)
         text = self._texts.get(source)
         if text is None:
             text = printable(source.decode("utf-8", "surrogateescape"))
@@ -213,20 +226,36 @@ def _varints(buffer: Bytes, at: Integers) -> tuple[Any, Integers, npt.NDArray[np
     return np.bitwise_or.reduce(bits, axis=1), at + length, whole
 
 
+def _values_of(buffer: Bytes, blocks: Integers) -> tuple[Integers, Integers]:
+    """Return the varints that blocks consist of, and for each the message of its block (column 0 of the rows)."""
+    start, length = blocks[:, 4], blocks[:, 5] - blocks[:, 4]
+    ends = np.cumsum(length)
+    at = np.arange(int(length.sum()), dtype=np.int64) + np.repeat(start - (ends - length), length)
+    last = at[buffer[at] < 0x80]
+    block = np.searchsorted(ends, np.flatnonzero(buffer[at] < 0x80), side="right")
+    before = np.empty_like(last)
+    before[1:] = last[:-1] + 1
+    new = np.flatnonzero(np.diff(block, prepend=-1))
+    before[new] = start[block[new]]
+    whole = last - before < _LONGEST
+    values, _, _ = _varints(buffer, before[whole])
+    return blocks[block[whole], 0], values.astype(np.int64)
+
+
 def _words(buffer: Bytes, at: Integers, width: int) -> Any:  # noqa: ANN401 - unsigned integers
     shifts = np.uint64(8) * np.arange(width, dtype=np.uint64)
     return np.bitwise_or.reduce(buffer[at[:, None] + np.arange(width)].astype(np.uint64) << shifts, axis=1)
 
 
-def _fields_of(content: bytes, at: int, end: int) -> tuple[list[_Field], bool]:
+def _fields_of(content: bytes | bytearray, at: int, end: int) -> tuple[list[_Field], bool]:
     """Do what :func:`_next_fields` does, for all fields of one message; and say whether it is sound to its end."""
     rows: list[_Field] = []
     while at < end:
-        key, start = _varint(content, at)
+        key, start = varint(content, at)
         number, wire = key >> 3, key & 7
         value = 0
         if wire in (VARINT, BLOCK) and 0 < start <= end:
-            value, start = _varint(content, start)
+            value, start = varint(content, start)
         stop = start + (value if wire == BLOCK else _FIXED.get(wire, 0))
         if not 0 < start <= end or not 0 < number < 1 << 29 or wire not in (VARINT, FIXED64, BLOCK, FIXED32):
             return rows, False
@@ -241,7 +270,7 @@ def _fields_of(content: bytes, at: int, end: int) -> tuple[list[_Field], bool]:
     return rows, True
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def varint(content: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return the varint at a place and the place behind it; 0 where it does not end within 64 bits."""
     value = shift = 0
     for byte in content[at : at + _LONGEST]:

@@ -69,6 +69,18 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "info",
         "MindSpore's marks of its queues, which end before they begin; they are no intervals and are left out.",
     ),
+    "event_noise": (
+        "info",
+        "Marks of XLA's thread pools and of the ends of its operators; they are no work and are left out.",
+    ),
+    "event_aggregate": (
+        "info",
+        "Sums over many occurrences, without a place in time; they are no intervals and are left out.",
+    ),
+    "start_unknown": (
+        "data_loss",
+        "The file does not say when its recording began; its times count from 0. Often the file was cut off.",
+    ),
     "operators_missing": (
         "data_loss",
         "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged.",
@@ -76,6 +88,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "clock_unknown": (
         "info",
         "Samples of the data pipeline whose clock cannot be told from the files; they are put at the beginning.",
+    ),
+    "program_damaged": (
+        "data_loss",
+        "A compiled program in the file is damaged; its instructions before the damage are there. Record again.",
     ),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),

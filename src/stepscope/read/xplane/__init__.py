@@ -1,0 +1,1 @@
+"""What the XLA profiler writes (JAX): ``*.xplane.pb``, with the compiled programs in it."""
