@@ -55,6 +55,7 @@ class MindSporeShapesCollector:
     """Notes operator calls, with shapes where ``record_shapes`` or ``with_flops`` is asked for."""
 
     name = "mindspore_shapes"
+    framework = "mindspore"
 
     def __init__(self) -> None:
         self._with_shapes = False

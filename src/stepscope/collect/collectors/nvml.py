@@ -1,6 +1,6 @@
 """What NVIDIA's management library says of the GPUs that the program can see, sampled by a thread of its own.
 
-Each GPU has a lane, ``GPU 0``, in the order of ``CUDA_VISIBLE_DEVICES``.
+A rank that is alone samples them all, one of several the one of its local rank. Each GPU has a lane, ``GPU 0``, in the order of ``CUDA_VISIBLE_DEVICES``.
 
 =========== ================================== ======== =======================================================
 always      GPU busy, memory busy              %        of the time: any kernel runs; memory is read or written
@@ -25,18 +25,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.collect.collectors.sampling import Reading, Sampler, Source
+from stepscope.collect.ranks import Place, find_place
 
 if TYPE_CHECKING:
     from stepscope.collect.collectors.protocol import Context
     from stepscope.collect.options import Options
+
+_T = TypeVar("_T")
 
 #: What NVIDIA's driver makes: on Linux, and in the Windows subsystem for it.
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
@@ -74,7 +77,7 @@ _HBM_BUSY = 10
 
 
 class NvmlCollector:
-    """Samples every GPU that the program can see ``Options.counters_hz`` times a second, ten times at most."""
+    """Samples the GPUs of this rank ``Options.counters_hz`` times a second, ten times at most."""
 
     name = "nvml"
 
@@ -104,7 +107,8 @@ class NvmlCollector:
         self._library = library
         period_ns = max(int(1e9 / options.counters_hz), _SHORTEST)
         handles = _visible(library, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self._gpus = [_Gpu(library, handle, f"GPU {number}") for number, handle in enumerate(handles)]
+        own = of_rank(handles, find_place())
+        self._gpus = [_Gpu(library, handle, f"GPU {number}") for number, handle in own.items()]
         sources = [source for gpu in self._gpus for source in gpu.sources(period_ns, options)]
         self._description = {"gpus": len(self._gpus), "driver": _text(library.nvmlSystemGetDriverVersion())}
         self._sampler = Sampler(context.journal, period_ns, sources, "GPU")
@@ -274,6 +278,20 @@ class _Gpu:
         library = self._library
         clock = library.nvmlDeviceGetMaxClockInfo(self._handle, library.NVML_CLOCK_MEM)
         return float(2 * 1e6 * clock * library.nvmlDeviceGetMemoryBusWidth(self._handle) / 8)
+
+
+def of_rank(gpus: Sequence[_T], place: Place) -> dict[int, _T]:
+    """Return those of the visible GPUs that a rank samples, by number.
+
+    Ranks of one machine that all see its GPUs train on one each, by their local rank; the others are sampled by theirs.
+
+    Args:
+        gpus: The GPUs that the process can see.
+        place: The process in its job.
+    """
+    if place.world_size > 1 and place.local_rank < len(gpus):
+        return {place.local_rank: gpus[place.local_rank]}
+    return dict(enumerate(gpus))
 
 
 def _visible(library: Any, chosen: str | None) -> list[Any]:  # noqa: ANN401
