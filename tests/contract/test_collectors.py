@@ -34,6 +34,7 @@ def torch_is_warm() -> None:
 ELSEWHERE = {
     *("mindspore", "minddata", "mindspore_shapes", "parallel"),
     *("paddle", "paddle_data"),
+    "jax",
     *("nvml", "cupti", "python_stacks"),
 }
 

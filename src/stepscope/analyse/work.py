@@ -25,6 +25,7 @@ HOST_ACTIVITY: tuple[str, ...] = (
     "sync",
     "garbage",
     "overhead",
+    "compile",
 )
 
 

@@ -107,15 +107,19 @@ class Automatic:
     def _stepped(self, stepped: Stepped) -> None:
         """A step was seen: this runs inside the program's training loop."""
         try:
+            if stepped.late and self._session is not None and not self._session.recording:
+                return  # it ended before the window that is about to open
             if self._seen.add(stepped, learning=self._session is None):
-                self._boundary()
+                self._boundary(stepped)
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
         pass_on()
 
-    def _boundary(self) -> None:
+    def _boundary(self, stepped: Stepped) -> None:
         if self._session is not None:
-            self._session.boundary()
+            # The time that was told is exact; where a window is about to open, what counts is when it did.
+            at_ns = stepped.at_ns if self._session.recording else 0
+            self._session.boundary(self._seen.source, at_ns)
             return
         number = self._seen.finder.number
         alone = self._seen.finder.optimizers == 1

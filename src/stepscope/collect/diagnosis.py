@@ -33,7 +33,7 @@ _PATIENCE = 120.0
 _ROOM = 1 << 30
 
 #: Frameworks besides PyTorch: module → name. Only those that are installed are looked at.
-_OTHERS = {"mindspore": "MindSpore", "paddle": "Paddle"}
+_OTHERS = {"mindspore": "MindSpore", "paddle": "Paddle", "jax": "JAX"}
 
 #: Variables by which other tools put themselves between the program and the device; CUPTI serves one of them.
 _INJECTIONS = {
@@ -73,7 +73,7 @@ def diagnose(output: Path) -> list[Check]:
     Returns:
         The checks, in the order to show them. Nothing stays behind.
     """
-    return [*_basics(), *_torch(), *_others(), *_host(), *_reading(), *_place(output)]
+    return [*_basics(), *_torch(), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
 
 
 def _basics() -> Iterator[Check]:
@@ -108,6 +108,19 @@ def _torch() -> Iterator[Check]:
     yield _alone()
 
 
+def _gpus() -> Iterator[Check]:
+    """What needs a GPU and no framework in particular."""
+    from stepscope.collect.collectors.cupti import CuptiCollector
+    from stepscope.collect.collectors.nvml import NvmlCollector
+
+    reasons = {
+        "CUDA kernels (CUPTI)": CuptiCollector().available(),
+        "GPU counters (NVML)": NvmlCollector().available(),
+    }
+    for name, reason in reasons.items():
+        yield Check(name, PARTLY if reason else YES, reason or "can be recorded")
+
+
 def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
     """Ask PyTorch in a process of its own; see :func:`probe`.
 
@@ -138,9 +151,8 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
     except OSError as error:
         return {"error": f"no process could be started to try it: {error}"}
     if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
         return {
-            "error": f"it takes its process down ({name})",
+            "error": f"it takes its process down ({signal.Signals(-done.returncode).name})",
             "remedy": f"Install it again: pip install --force-reinstall {name}",
         }
     try:

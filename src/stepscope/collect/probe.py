@@ -94,6 +94,7 @@ def probe_window(name: str) -> dict[str, Any]:
 _SUMS: dict[str, Callable[[Any], object]] = {
     "mindspore": lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
     "paddle": lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
+    "jax": lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
 }
 
 

@@ -127,12 +127,17 @@ class Session:
             message = f"Cannot record into {self.settings.output}: {self._problem}."
             raise OutputError(message, "Choose another directory with --output (or output=).")
 
-    def boundary(self) -> None:
-        """A step has ended, and the next one begins."""
+    def boundary(self, source: str | None = None, at_ns: int = 0) -> None:
+        """A step has ended, and the next one begins.
+
+        Args:
+            source: Where this step comes from, if not from where the session's do.
+            at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
+        """
         if not self.running or self.in_child:
             return
         with self._exclusively:
-            self._end_step()
+            self._end_step(source, at_ns)
             self.number += 1
             try:
                 following = action_of(self._schedule, self.number)
@@ -141,7 +146,7 @@ class Session:
                 self._close(f"failed at step {self.number}", {"exception": one_line(error)})
                 return
             self._move(following)
-            self._begin_step()
+            self._begin_step(at_ns)
 
     def restart_step(self) -> None:
         """The step that is going on begins only now: what came before it is no part of it."""
@@ -188,17 +193,17 @@ class Session:
                 self._exclusively.lock.release()
         deliver()
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, at_ns: int = 0) -> None:
         window = self._window
         if window is not None and window.started:
             window.begin_step(self.number)
-        self._step_start = time.perf_counter_ns()
+        self._step_start = at_ns or time.perf_counter_ns()
 
-    def _end_step(self) -> None:
-        end = time.perf_counter_ns()
+    def _end_step(self, source: str | None = None, at_ns: int = 0) -> None:
+        end = at_ns or time.perf_counter_ns()
         window = self._window
         if window is not None and window.started:
-            window.end_step(self.number, self._step_start, end, self._source)
+            window.end_step(self.number, self._step_start, end, source or self._source)
             if self._log is not None:  # the program declares its steps
                 self._log.forget()
                 self._log = None
@@ -269,7 +274,7 @@ class Session:
         self._log.remove()
         if window.steps == 0:
             for number, (start, end) in enumerate(self._log.steps(self._step_start)):
-                window.add_step(number, start, end, "inferred")
+                window.add_step(number, start, end, self._log.source)
 
     def _warn(self, what: str, error: BaseException) -> None:
         if what not in self._warned:

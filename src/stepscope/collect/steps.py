@@ -26,6 +26,7 @@ HOOKS = {
     "torch": ("stepscope.collect.steps_torch", "OptimizerSteps"),
     "mindspore": ("stepscope.collect.steps_mindspore", "TrainingSteps"),
     "paddle": ("stepscope.collect.steps_paddle", "TrainingSteps"),
+    "jax": ("stepscope.collect.steps_jax", "TrainingSteps"),
 }
 
 #: Optimizer steps that are remembered.
@@ -115,12 +116,18 @@ class Stepped:
         name: Class of the optimizer.
         by: How this was seen, in words for the manifest.
         loop: It is the framework's own training loop, whose steps are training steps whatever optimizers do.
+        declared: The program itself says that it is a step.
+        at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
+        late: It is told of only now that it is known to have been a step.
     """
 
     owner: Any
     name: str
     by: str
     loop: bool = False
+    declared: bool = False
+    at_ns: int = 0
+    late: bool = False
 
 
 class StepHooks(Protocol):
@@ -165,6 +172,7 @@ class StepsSeen:
         self._known: list[str] = []
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
+        self._declared: set[int] = set()
         #: Keys of owners that were deleted: the callback may run at any moment, so it only leaves a note.
         self._gone: deque[int] = deque()
 
@@ -187,16 +195,23 @@ class StepsSeen:
         if key not in self._owners:
             gone = self._gone
             self._owners[key] = weakref.ref(stepped.owner, lambda _, key=key: gone.append(key))  # type: ignore[misc]
-            self._known.append(stepped.name)
+            self._known += [stepped.name] if stepped.name else []
             self._by[stepped.by] = None
             if stepped.loop:
                 self._loops.add(key)
+            if stepped.declared:
+                self._declared.add(key)
         return key
+
+    @property
+    def source(self) -> str:
+        """Whether the steps are ``declared`` or ``inferred``, by the rule as it stands."""
+        return "declared" if self.finder.closer in self._declared else "inferred"
 
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest."""
         rule = _LOOP if self._loops and self.finder.closer in (*self._loops, None) else self.finder.rule
-        return {"source": "inferred", "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
+        return {"source": self.source, "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
 
 
 class OptimizerLog:
@@ -228,6 +243,11 @@ class OptimizerLog:
         self.remove()
         self._times.clear()
 
+    @property
+    def source(self) -> str:
+        """Whether the steps are ``declared`` or ``inferred``."""
+        return self._seen.source
+
     def steps(self, start_ns: int) -> list[tuple[int, int]]:
         """Return start and end of each training step since ``start_ns``, times of ``time.perf_counter_ns``."""
         closer = self._seen.finder.closer
@@ -238,7 +258,7 @@ class OptimizerLog:
         return self._seen.describe() if self._times else {}
 
     def _note(self, stepped: Stepped) -> None:
-        end = time.perf_counter_ns()
+        end = stepped.at_ns or time.perf_counter_ns()
         self._seen.add(stepped, learning=True)
         self._times.append((end, self._seen.key(stepped)))
 

@@ -48,6 +48,7 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "sync": ("cuda_runtime", "cuda_sync"),
     "garbage": ("python_gc", "python_gc"),
     "overhead": ("overhead", "overhead"),
+    "compile": ("user_annotation", "user_annotation"),
 }
 _STREAM = Argument("stream", "stream", "integer")
 #: How PyTorch names its range around a collective: ``nccl:all_reduce``, not ``c10d::allreduce_``.

@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "sync": "a wait: for a stream, an event or a device",
     "garbage": "a pause of Python's garbage collector",
     "overhead": "the profiler's own work, or the device buffers' flush",
+    "compile": "a program is traced, lowered or compiled, on a host thread",
 }
 
 #: Part of the training step that a span belongs to.

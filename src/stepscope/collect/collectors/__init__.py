@@ -15,6 +15,7 @@ COLLECTORS: dict[str, str] = {
     "torch": "TorchCollector",
     "mindspore": "MindSporeCollector",
     "paddle": "PaddleCollector",
+    "jax": "JaxCollector",
     "dataloader": "DataLoaderCollector",
     "minddata": "MindDataCollector",
     "paddle_data": "PaddleDataCollector",

@@ -44,7 +44,7 @@ _Hook = Callable[[FrameType, str, Any], None]
 
 
 class PythonStacksCollector:
-    """Notes Python calls; leaves them to torch where torch is."""
+    """Notes Python calls; leaves them to torch and to JAX where these are."""
 
     name = "python_stacks"
 
@@ -67,6 +67,8 @@ class PythonStacksCollector:
         torch = sys.modules.get("torch")
         if torch is not None and getattr(torch, "autograd", None) and torch.autograd.kineto_available():
             return "torch records its Python stacks itself"
+        if "jax" in sys.modules:
+            return "JAX records Python calls itself"
         return None
 
     def prepare(self, context: Context) -> None:
