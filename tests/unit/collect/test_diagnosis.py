@@ -46,6 +46,8 @@ def test_the_installed_torch_is_tried(tmp_path: Path) -> None:
     assert (gpu.state == "yes") == torch.cuda.is_available()
     assert gpu.state == "yes" or gpu.remedy
     assert found(checks, "data waits").state == "yes"
+    for name in ("CUDA kernels (CUPTI)", "GPU counters (NVML)"):
+        assert (found(checks, name).detail == "this machine has no NVIDIA GPU") == (not Path("/dev/nvidiactl").exists())
     assert (set(threading.enumerate()), list(sys.meta_path)) == before
 
 
@@ -61,7 +63,9 @@ def test_the_installed_torch_is_tried(tmp_path: Path) -> None:
 )
 def test_a_broken_torch_hurts_nobody(broken_torch: Path, program: str, said: str) -> None:
     broken_torch.write_text(program)
-    assert said in probe_torch()["error"]
+    facts = probe_torch()
+    assert said in facts["error"]
+    assert facts["remedy"].endswith(("torch", "torch'`."))
 
 
 def test_a_torch_that_hangs_is_given_up(broken_torch: Path, monkeypatch: pytest.MonkeyPatch) -> None:

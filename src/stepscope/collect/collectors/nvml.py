@@ -1,6 +1,7 @@
 """What NVIDIA's management library says of the GPUs that the program can see, sampled by a thread of its own.
 
-A rank that is alone samples them all, one of several the one of its local rank. Each GPU has a lane, ``GPU 0``, in the order of ``CUDA_VISIBLE_DEVICES``.
+A rank that is alone samples them all, one of several the one of its local rank. Each GPU has a lane, ``GPU 0``, in the
+order of ``CUDA_VISIBLE_DEVICES``.
 
 =========== ================================== ======== =======================================================
 always      GPU busy, memory busy              %        of the time: any kernel runs; memory is read or written
