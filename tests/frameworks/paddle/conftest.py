@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
-from stepscope.collect import paddle_optimizers, session
+from stepscope.collect import paddle_optimizers
 from stepscope.collect.collectors.paddle_tracer import _OFF, _Switch
+from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.paddle.programs import HOOKED
 
 # Paddle's messages are not what is tested: that of its log, and the warning that there is no ccache.
@@ -31,15 +28,12 @@ def _state() -> dict[str, object]:
     level = _Switch()._level
     assert level is not None
     return {
-        "threads": sorted(name for thread in threading.enumerate() if not _of_loader(name := thread.name)),
-        "files": _open_files(),
-        "finders": list(sys.meta_path),
-        "SIGTERM": signal.getsignal(signal.SIGTERM),
-        "running": session._running,
+        "threads": [name for name in threads() if not _of_loader(name)],
+        "files": open_files(),
         "Paddle records": level.value != _OFF,
         "Paddle marks": utils._is_profiler_used,
         "hooks of optimizers": paddle_optimizers._layer,
-        **{f"{module}.{place}": _attribute(module, place) for module, place in HOOKED},
+        **{f"{module}.{place}": attribute(module, place) for module, place in HOOKED},
     }
 
 
@@ -48,26 +42,8 @@ def _of_loader(name: str) -> bool:
     return "_thread_loop" in name or name.startswith("QueueFeederThread")
 
 
-def _open_files() -> set[Path]:
-    links = (path.resolve() for path in Path("/proc/self/fd").iterdir())
-    return {path for path in links if path.is_file()}
-
-
-def _attribute(module: str, place: str) -> object:
-    """Return what stands at ``Class.method`` itself, not what a base class has there."""
-    *owner, name = place.split(".")
-    found: object = sys.modules[module]
-    for part in owner:
-        found = getattr(found, part)
-    return vars(found).get(name)
-
-
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """Fail where a test leaves a thread, a file, a hook or a switch of Paddle's."""
-    before = _state()
-    yield
-    for thread in threading.enumerate():
-        if thread.name in ("stepscope-settle", "stepscope-analysis"):
-            thread.join(60)
-    assert _state() == before
+    with nothing_but(_state):
+        yield

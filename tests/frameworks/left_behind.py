@@ -1,0 +1,54 @@
+"""What must be as before after a recording, whatever the framework."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from stepscope.collect import session
+
+#: Threads of stepscope's that may still end a window.
+_ENDING = ("stepscope-settle", "stepscope-analysis")
+
+
+@contextmanager
+def nothing_but(state: Callable[[], Mapping[str, object]]) -> Iterator[None]:
+    """Fail where threads, files, hooks, or what ``state`` tells of the framework, are not as before."""
+    before = _common(), state()
+    yield
+    for thread in threading.enumerate():
+        if thread.name in _ENDING:
+            thread.join(60)
+    assert (_common(), state()) == before
+
+
+def threads() -> list[str]:
+    """Return the names of Python's threads."""
+    return sorted(thread.name for thread in threading.enumerate())
+
+
+def open_files() -> set[Path]:
+    """Return the files that this process has open."""
+    links = (path.resolve() for path in Path("/proc/self/fd").iterdir())
+    return {path for path in links if path.is_file()}
+
+
+def attribute(module: str, place: str) -> object:
+    """Return what stands at ``Class.method`` itself, not what a base class has there."""
+    *owner, name = place.split(".")
+    found: object = sys.modules[module]
+    for part in owner:
+        found = getattr(found, part)
+    return vars(found).get(name)
+
+
+def _common() -> dict[str, object]:
+    return {
+        "finders": list(sys.meta_path),
+        "SIGTERM": signal.getsignal(signal.SIGTERM),
+        "running": session._running,
+    }
