@@ -1,7 +1,8 @@
 """A trace that another tool recorded becomes a run with the same tables and results.
 
-Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of ``fluid.profiler`` too; or a
-directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one above several of these. The files are
+Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of ``fluid.profiler`` too; XPlane
+files of JAX and XLA (``….xplane.pb``), or their directory (``plugins/profile/<time>``), in which every host is a rank;
+or a directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one above several of these. The files are
 copied; those of several ranks become the ranks of one run.
 """
 
@@ -25,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "trace",
         type=Path,
         nargs="+",
-        help="trace file, or directory of MindSpore's profiler; several become the ranks of one run",
+        help="trace file, or directory of JAX's or MindSpore's profiler; several become the ranks of one run",
     )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
@@ -83,7 +84,7 @@ def assign_ranks(said: dict[Path, int | None]) -> dict[int, Path]:
 
 def _new_run(output: Path, trace: Path) -> Path:
     """Return a directory that does not exist yet; an import never writes into another run."""
-    stem = re.sub(r"[^\w.+-]", "_", trace.name.split(".json")[0]) or "trace"
+    stem = re.sub(r"[^\w.+-]", "_", re.split(r"\.json|\.xplane\.pb", trace.name)[0]) or "trace"
     base = f"{stem[:100]}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base, *(f"{base}_{number}" for number in range(2, 1000)))
     return next(output / name for name in names if not (output / name).exists())

@@ -27,6 +27,7 @@ READERS: dict[str, str] = {
     "fluid": "paddle.fluid_profile",
     "paddle": "paddle.node_trees",
     "paddle_json": "paddle.chrome",
+    "xplane": "xplane.reader",
 }
 
 

@@ -12,6 +12,7 @@ from stepscope.read.kineto.facts import Facts
 from stepscope.read.mindspore import files as mindspore_cpu_files
 from stepscope.read.paddle import files as paddle_files
 from stepscope.read.source import open_trace, read_blocks
+from stepscope.read.xplane import files as xplane_files
 from stepscope.trace.losses import LossLedger
 
 #: First bytes of stepscope's own journal.
@@ -27,7 +28,7 @@ class Identity:
     """What a file is.
 
     Attributes:
-        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle`` or ``paddle_json``.
+        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json`` or ``xplane``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.
@@ -48,12 +49,15 @@ def identify(path: Path) -> Identity:
         InputError: It cannot be read, or is no trace that stepscope knows.
     """
     if path.is_dir():
-        captures(path)
-        return Identity("mindspore", rank=next(iter(by_rank(path))))
+        rank, found = next(iter({None: captures(path), **by_rank(path)}.items()))
+        return Identity("mindspore", rank=rank) if found[0].is_dir() else identify(found[0])
     own = _own_format(path)
     if own is not None:
         return Identity(own, rank=_rank_in_name(path))
-    of_paddle = paddle_files.format_of(_head(path))
+    head = _head(path)
+    if xplane_files.is_trace(path, head):
+        return Identity("xplane", rank=_rank_in_name(path), host=xplane_files.host_of(path))
+    of_paddle = paddle_files.format_of(head)
     if of_paddle is not None:
         return Identity(of_paddle, rank=_rank_in_name(path), host=paddle_files.host_of(path))
     document = Document(path, LossLedger(path.name))
@@ -67,7 +71,11 @@ def format_of(path: Path) -> str:
     """Return the format of a capture, without looking whether it is sound."""
     if path.is_dir():
         return "mindspore"
-    return _own_format(path) or paddle_files.format_of(_head(path)) or "kineto"
+    own = _own_format(path)
+    if own is not None:
+        return own
+    head = _head(path)
+    return "xplane" if xplane_files.is_trace(path, head) else paddle_files.format_of(head) or "kineto"
 
 
 def by_rank(path: Path) -> dict[int | None, list[Path]]:
@@ -78,11 +86,22 @@ def by_rank(path: Path) -> dict[int | None, list[Path]]:
     """
     if not path.is_dir():
         return {identify(path).rank: [path]}
+    hosts = xplane_files.captures(path)
+    if hosts:
+        return _of_hosts(hosts)
     ranks: dict[int | None, list[Path]] = {}
     for capture in mindspore_cpu_files.captures(path):
         rank = mindspore_cpu_files.rank_of(capture)
         ranks.setdefault(_rank_in_name(path) if rank is None else rank, []).append(capture.root)
     return ranks
+
+
+def _of_hosts(files: list[Path]) -> dict[int | None, list[Path]]:
+    """Return the files of hosts that were recorded together by rank, as their names say, else in order of name."""
+    said = {_rank_in_name(path): [path] for path in files}
+    if len(files) == 1 or (len(said) == len(files) and None not in said):
+        return said
+    return {rank: [path] for rank, path in enumerate(files)}
 
 
 def captures(path: Path) -> list[Path]:

@@ -1,0 +1,79 @@
+"""The C twin of ``stepscope/read/xplane/decode.py``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope import native
+
+Column = npt.NDArray[Any]
+
+#: Columns of events and of their stats, in the order of ``ss_xplane_columns``.
+EVENT_COLUMNS: dict[str, type[np.generic]] = {
+    "metadata": np.int64,
+    "offset": np.int64,
+    "duration": np.int64,
+    "state": np.uint8,
+}
+STAT_COLUMNS: dict[str, type[np.generic]] = {
+    "owner": np.int32,
+    "key": np.int64,
+    "value": np.int64,
+    "end": np.int64,
+    "field": np.uint8,
+}
+_ALL = (1 << 63) - 1
+
+
+class LineHead(ctypes.Structure):
+    """What a line says of itself, see ``xplane.h``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("id", "timestamp", "name", "name_end", "display", "display_end", "events", "stats", "broken")
+    )
+
+
+class Walked(NamedTuple):
+    """A walk over a line: place behind it, and what was found on the way."""
+
+    place: int
+    head: LineHead
+
+
+def walk(content: Column, start: int, end: int, most: int = _ALL) -> Walked | None:
+    """Walk the fields of a line, behind at most ``most`` events; None where the library cannot be used.
+
+    Args:
+        content: The bytes that hold the line.
+        start: First place.
+        end: First place behind the line.
+        most: Number of events; their stats are only counted where it is given.
+    """
+    library = native.loaded()
+    if library is None:
+        return None
+    head = LineHead()
+    return Walked(int(library.ss_xplane_line(content.ctypes.data, start, end, most, ctypes.byref(head))), head)
+
+
+def events(content: Column, start: int, end: int, counted: LineHead) -> dict[str, Column]:
+    """Return the columns of the events, and of the stats, between two places that :func:`walk` returned.
+
+    Args:
+        content: The bytes that hold the line.
+        start: First place.
+        end: First place behind them.
+        counted: What the walk between the two counted.
+    """
+    library = native.loaded()
+    assert library is not None  # noqa: S101 - walk() was called before
+    columns: dict[str, Column] = {name: np.empty(counted.events, dtype) for name, dtype in EVENT_COLUMNS.items()}
+    columns |= {name: np.empty(counted.stats, dtype) for name, dtype in STAT_COLUMNS.items()}
+    addresses = (ctypes.c_void_p * len(columns))(*(column.ctypes.data for column in columns.values()))
+    library.ss_xplane_events(content.ctypes.data, start, end, addresses)
+    return columns

@@ -1,0 +1,138 @@
+"""Events of a line that become spans: sound, with a place in time, and not noise; and what their stats say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read.dense import distinct_rows
+from stepscope.read.nesting import Integers
+from stepscope.read.xplane import decode
+from stepscope.read.xplane.decode import Events, Line, Stats
+from stepscope.read.xplane.planes import Plane
+
+#: Times further from the beginning of the recording than this, ps, are damage.
+_MOST = 1 << 61
+#: Times beyond this, ns, count from the Unix epoch, others from the beginning of the recording.
+EPOCH = 1 << 60
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some events of one line.
+
+    Attributes:
+        plane: The plane.
+        place: Place of each event's metadata.
+        ts: Start, ns since the recording began, or since the Unix epoch where it lies behind :data:`EPOCH`.
+        dur: ns.
+        stats: Their stats; ``owner`` is the number of the event in this batch, ``key`` the place of the stat's name.
+    """
+
+    plane: Plane
+    place: Integers
+    ts: Integers
+    dur: Integers
+    stats: Stats
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def of(self, name: str) -> Stats:
+        """Return the stats of a name."""
+        place = self.plane.stat_place_of.get(name)
+        return self.stats.where(self.stats.key == (-2 if place is None else place))
+
+    def has(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return which events have a stat of a name."""
+        having = np.zeros(len(self), np.bool_)
+        having[self.of(name).owner] = True
+        return having
+
+    def integers(self, name: str) -> pl.Series:
+        """Return the integers of a stat; null where an event has none, or one that is no integer."""
+        stats = self.of(name)
+        stats = stats.where((stats.field == decode.SIGNED) | (stats.field == decode.UNSIGNED))
+        values, known = np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
+        values[stats.owner] = stats.value
+        known[stats.owner] = True
+        return pl.Series(values).set(pl.Series(~known), None)
+
+    def texts(self, name: str) -> pl.Series:
+        """Return the texts of a stat; null where an event has none. Each distinct one is looked at once."""
+        return self.gathered(self.of(name))
+
+    def gathered(self, stats: Stats) -> pl.Series:
+        """Return texts of stats, of which an event has at most one."""
+        found, number = distinct(stats)
+        values = self.plane.values(found)
+        texts = pl.Series([value if isinstance(value, str) else None for value in values], dtype=pl.String)
+        place = np.full(len(self), -1, np.int64)
+        place[stats.owner] = number
+        return texts.gather(pl.Series(place).replace(-1, None))
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Batch:
+        """Return some of the events."""
+        number = np.cumsum(chosen) - 1
+        stats = self.stats.where(chosen[self.stats.owner])
+        stats = dataclasses.replace(stats, owner=number[stats.owner])
+        return Batch(self.plane, self.place[chosen], self.ts[chosen], self.dur[chosen], stats)
+
+
+def distinct(stats: Stats) -> tuple[Stats, Integers]:
+    """Return the distinct values among stats, and for each stat the number of its value."""
+    first, number = distinct_rows([stats.field, stats.value, stats.end])
+    chosen = np.zeros(len(stats.owner), np.bool_)
+    chosen[first] = True
+    return stats.where(chosen), number
+
+
+def batches(plane: Plane, line: Line, noise: npt.NDArray[np.bool_]) -> Iterator[Batch]:
+    """Yield the events of a line; those left out are counted.
+
+    Args:
+        plane: The plane.
+        line: The line.
+        noise: Which places of metadata are noise.
+    """
+    if not 0 <= line.timestamp < 2 * EPOCH:
+        plane.ledger.add("event_bad_time", sum(len(events.metadata) for events in decode.batches(plane.content, line)))
+        return
+    for events in decode.batches(plane.content, line):
+        batch = _batch(plane, line, events, noise)
+        if len(batch):
+            yield batch
+
+
+def _batch(plane: Plane, line: Line, events: Events, noise: npt.NDArray[np.bool_]) -> Batch:
+    place = plane.event_places(events.metadata)
+    kept = _sound(plane, events, place, noise)
+    offset, duration = events.offset[kept], events.duration[kept]
+    # Both ends are rounded, so that what lay within something else still does.
+    ts = line.timestamp + (offset + 500) // 1000
+    end = line.timestamp + (offset + duration + 500) // 1000
+    number = np.cumsum(kept) - 1
+    stats = events.stats.where(kept[events.stats.owner])
+    stats = dataclasses.replace(stats, owner=number[stats.owner], key=plane.stat_places(stats.key))
+    return Batch(plane, place[kept], ts, end - ts, stats)
+
+
+def _sound(plane: Plane, events: Events, place: Integers, noise: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which events become spans; count the others."""
+    named = (place >= 0) & ~events.damaged
+    plane.ledger.add("event_damaged", int((~named).sum()))
+    timed = named & ~events.aggregate
+    plane.ledger.add("event_aggregate", int((named & events.aggregate).sum()))
+    within = (np.abs(events.offset) < _MOST) & (events.duration < _MOST)
+    plane.ledger.add("event_bad_time", int((timed & ~within).sum()))
+    forward = events.duration >= 0
+    plane.ledger.add("event_negative_duration", int((timed & within & ~forward).sum()))
+    sound = timed & within & forward
+    noisy = noise[place] & sound
+    plane.ledger.add("event_noise", int(noisy.sum()))
+    return sound & ~noisy

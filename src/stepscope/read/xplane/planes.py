@@ -1,0 +1,161 @@
+"""A plane of an XPlane file: its lines, and the names of its events and stats."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.dense import first_places
+from stepscope.read.kineto.columns import printable
+from stepscope.read.nesting import Integers
+from stepscope.read.protobuf import Fields, Messages
+from stepscope.read.xplane import decode
+from stepscope.read.xplane.decode import Line, Stats
+from stepscope.read.xplane.files import Part
+from stepscope.trace.losses import LossLedger
+
+#: Value of a stat.
+Value: TypeAlias = int | float | str | bytes | None
+
+# Fields of XPlane, of the entries of its maps, of XEventMetadata and XStatMetadata.
+_NAME, _LINES, _EVENT_METADATA, _STAT_METADATA, _STATS = 2, 3, 4, 5, 6
+_KEY, _ENTRY = 1, 2
+_METADATA_NAME, _METADATA_STATS = 2, 5
+#: Of a compressed text, more than this is no text.
+_LONGEST_TEXT = 16 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """One plane.
+
+    Attributes:
+        content: Its bytes, with padding behind.
+        fields: Its fields.
+        ledger: Where losses are counted.
+    """
+
+    content: bytearray
+    fields: Fields
+    ledger: LossLedger
+
+    @staticmethod
+    def of(part: Part, ledger: LossLedger) -> Plane:
+        """Return the plane that a field of the file is."""
+        whole = Messages(part.content, np.zeros(1, np.int64), np.full(1, part.length, np.int64))
+        return Plane(part.content, whole.fields(), ledger)
+
+    @cached_property
+    def name(self) -> str:
+        """Name: ``/host:CPU``, ``/device:GPU:0``."""
+        return self.fields.texts(_NAME, self.ledger)[0] or ""
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Its lines; of one that the file ends in, what is there."""
+        _, lines = self.fields.within(_LINES, cut=True)
+        places = zip(lines.start.tolist(), lines.end.tolist(), strict=True)
+        found = [decode.line(self.content, start, end) for start, end in places]
+        self.ledger.add("event_damaged", sum(line.broken for line in found))
+        return found
+
+    @cached_property
+    def _events(self) -> tuple[Integers, Fields]:
+        return self._map(_EVENT_METADATA)
+
+    @cached_property
+    def _stats(self) -> tuple[Integers, Fields]:
+        return self._map(_STAT_METADATA)
+
+    def _map(self, number: int) -> tuple[Integers, Fields]:
+        """Return keys and values of a map."""
+        entries = self.fields.within(number)[1].fields()
+        owner, values = entries.within(_ENTRY)
+        keys = entries.integers(_KEY).fill_null(0).to_numpy()
+        return keys[owner], values.fields()
+
+    @cached_property
+    def event_names(self) -> pl.Series:
+        """Names of events, by place of their metadata."""
+        return self._events[1].texts(_METADATA_NAME, self.ledger).fill_null("")
+
+    @cached_property
+    def categories(self) -> pl.Series:
+        """Names of events as the tables hold them, by place of their metadata."""
+        return self.event_names.cast(pl.Categorical())
+
+    @cached_property
+    def stat_names(self) -> list[str]:
+        """Names of stats, by place of their metadata; they are also texts that stats refer to."""
+        return self._stats[1].texts(_METADATA_NAME, self.ledger).fill_null("").to_list()
+
+    @cached_property
+    def stat_place_of(self) -> dict[str, int]:
+        """Place of the metadata of each name of stats."""
+        return {name: place for place, name in reversed(list(enumerate(self.stat_names)))}
+
+    def event_places(self, metadata: Integers) -> Integers:
+        """Return the places of metadata by their numbers; −1 where there is none."""
+        return first_places(self._events[0], metadata)
+
+    def stat_places(self, metadata: Integers) -> Integers:
+        """Return the places of metadata of stats by their numbers; −1 where there is none."""
+        return first_places(self._stats[0], metadata)
+
+    @cached_property
+    def stats(self) -> dict[str, Value]:
+        """What the plane says of itself."""
+        return dict(self._own(self.fields, _STATS, 1)[0])
+
+    @cached_property
+    def event_stats(self) -> list[dict[str, Value]]:
+        """What the metadata of events say, by place."""
+        return [dict(pairs) for pairs in self._own(self._events[1], _METADATA_STATS, len(self.event_names))]
+
+    def _own(self, fields: Fields, number: int, count: int) -> list[list[tuple[str, Value]]]:
+        owner, messages = fields.within(number)
+        stats = decode.stats_of(messages)
+        pairs: list[list[tuple[str, Value]]] = [[] for _ in range(count)]
+        names = self.names_of(stats.key)
+        for place, name, value in zip(owner.tolist(), names, self.values(stats), strict=True):
+            pairs[place].append((name, value))
+        return pairs
+
+    def names_of(self, keys: Integers) -> list[str]:
+        """Return the names of stats by the numbers of their metadata; empty where there is none."""
+        return ["" if place < 0 else self.stat_names[place] for place in self.stat_places(keys).tolist()]
+
+    def values(self, stats: Stats) -> list[Value]:
+        """Return the values of a few stats."""
+        places = self.stat_places(stats.value).tolist()
+        rows = zip(stats.field.tolist(), stats.value.tolist(), stats.end.tolist(), places, strict=True)
+        return [self._value(*row) for row in rows]
+
+    def _value(self, number: int, value: int, end: int, place: int) -> Value:
+        if number == decode.DOUBLE:
+            return float(struct.unpack("<d", struct.pack("<q", value))[0])
+        if number == decode.UNSIGNED:
+            return value % (1 << 64)
+        if number == decode.SIGNED:
+            return value
+        if number == decode.REFERENCE:
+            return self.stat_names[place] if place >= 0 else None
+        if number == decode.BYTES:
+            return bytes(self.content[value:end])
+        return self._text(value, end, compressed=number == decode.COMPRESSED) if number else None
+
+    def _text(self, start: int, end: int, *, compressed: bool) -> str | None:
+        source = bytes(self.content[start:end])
+        if compressed:
+            try:
+                source = zlib.decompressobj(wbits=47).decompress(source, _LONGEST_TEXT)
+            except zlib.error:
+                self.ledger.add("value_unreadable")
+                return None
+        return printable(source.decode("utf-8", "surrogateescape"))

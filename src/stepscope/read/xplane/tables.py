@@ -1,0 +1,172 @@
+"""What was gathered from a file → tables of one part."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.read.xplane import kinds
+from stepscope.read.xplane.batches import EPOCH
+from stepscope.read.xplane.facts import Facts
+from stepscope.read.xplane.programs import Operations, Programs
+from stepscope.read.xplane.rows import SPANS, Rows
+from stepscope.read.xplane.scopes import module
+from stepscope.read.xplane.steps import steps
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import conform, dtype, empty
+
+_ARROWS = {"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
+_OPERAND = re.compile(r"(\w+)\[([\d,]*)\]")
+_ALLOCATOR = r"GPU_(\d+)_"
+#: Instructions whose parts are events of their own.
+_CONTAINERS = ("while", "call", "conditional")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All that a file holds.
+
+    Attributes:
+        rows: What the planes hold.
+        programs: The compiled programs.
+        operations: The instructions that events name.
+        facts: What the file says of itself.
+    """
+
+    rows: Rows
+    programs: Programs
+    operations: Operations
+    facts: Facts
+
+
+def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+    """Make the tables of one file."""
+    rows, facts = gathered.rows, gathered.facts
+    ledger.add("start_unknown", int(not facts.start and rows.count > 0))
+    operations = _operations(gathered)
+    found_steps = steps(rows, operations)
+    spans = pl.concat([pl.DataFrame(schema=SPANS), *rows.spans])
+    rows.spans.clear()
+    spans = spans.with_columns(_kind(spans, operations))
+    since = _since_epoch(facts.start)
+    return {
+        "operators": _operators(spans, operations),
+        "collectives": _collectives(spans, operations),
+        "kernels": rows.table("kernels"),
+        "arguments": rows.table("arguments"),
+        "allocations": _allocations(rows.tables.get("allocations", [])).with_columns(since),
+        "steps": found_steps.with_columns(since),
+        "instructions": gathered.programs.table(),
+        "metadata": facts.table(),
+        "tracks": _tracks(rows, facts.host),
+        "arrows": pl.DataFrame(schema=_ARROWS),
+        "spans": spans.with_columns(since, _of(operations["phase"], spans).alias("said_phase")).drop("operation"),
+    }
+
+
+def _since_epoch(start: int) -> pl.Expr:
+    """Return times since the Unix epoch."""
+    return pl.when(pl.col("ts") > EPOCH).then(pl.col("ts")).otherwise(pl.col("ts") + start).clip(lower_bound=0)
+
+
+def _tracks(rows: Rows, host: str) -> pl.DataFrame:
+    frame = pl.DataFrame(rows.tracks, infer_schema_length=None) if rows.tracks else empty("tracks")
+    return conform("tracks", frame.with_columns(host=pl.lit(host)))
+
+
+def _operations(gathered: Gathered) -> pl.DataFrame:
+    """Return what is known of the instructions that events name, by their number."""
+    asked = gathered.operations.table(gathered.programs)
+    # Where the program is not in the file, its instructions' names mostly begin with what they do.
+    said = [kinds.operation(text) for text in asked.select(pl.coalesce("opcode", "name")).to_series().to_list()]
+    inputs = [_inputs(text) for text in asked["operands"].to_list()]
+    return asked.with_columns(
+        operation=pl.coalesce("operation", pl.Series(said, dtype=pl.String)),
+        module=pl.Series([None if scope is None else module(scope) for scope in asked["scope"]], dtype=pl.String),
+        shapes=pl.Series([shapes for shapes, _ in inputs], dtype=pl.String),
+        dtypes=pl.Series([dtypes for _, dtypes in inputs], dtype=pl.String),
+        flops=pl.when(~pl.col("opcode").is_in(_CONTAINERS)).then("flops"),
+    )
+
+
+def _inputs(operands: str | None) -> tuple[str | None, str | None]:
+    """Return shapes and types of the operands ``f32[64,128], s32[]`` as JSON lists."""
+    if operands is None:
+        return None, None
+    found = _OPERAND.findall(operands)
+    shapes = [[int(size) for size in sizes.split(",") if size] for _, sizes in found]
+    return json.dumps(shapes, separators=(",", ":")), json.dumps([kind for kind, _ in found])
+
+
+def _of(values: pl.Series, spans: pl.DataFrame) -> pl.Series:
+    """Return the value of the instruction that each span runs; null where it runs none."""
+    return values.gather(spans["operation"].replace(-1, None))
+
+
+def _kind(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.Series:
+    """Return the kinds of spans, with collectives among them as the programs say."""
+    is_collective = _of(operations["operation"].is_not_null(), spans).fill_null(value=False)
+    collective = pl.lit("collective", dtype("enum:kind"))
+    return spans.select(pl.when(is_collective).then(collective).otherwise("kind").alias("kind")).to_series()
+
+
+def _operators(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``operators``: a row for every run of an instruction, on a thread or on a stream.
+
+    Of the kernels of one instruction only those of the longest name carry its FLOPs.
+    """
+    columns = ("operation", "name", "kind", "dur")
+    rows = spans.select(columns).with_row_index("span").filter(pl.col("operation") >= 0)
+    details = operations.select("instruction", "module", "shapes", "dtypes", "flops").with_row_index("operation")
+    joined = rows.join(
+        details.with_columns(pl.col("operation").cast(pl.Int32)), on="operation", how="left", maintain_order="left"
+    )
+    carrying = rows.group_by("operation", "name").agg(pl.col("dur").sum()).sort("dur", "name", descending=True)
+    carrying = carrying.unique("operation", keep="first", maintain_order=True).with_columns(carries=True)
+    joined = joined.join(carrying.drop("dur"), on=["operation", "name"], how="left", maintain_order="left")
+    flops = pl.when("carries").then("flops")
+    return conform("operators", joined.select("span", "instruction", "module", "shapes", "dtypes", flops=flops))
+
+
+def _collectives(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``collectives``; its groups are of devices, by their numbers."""
+    details = operations.select(
+        "operation",
+        "dtype",
+        "bytes_in",
+        "bytes_out",
+        "group_size",
+        group="group_ranks",
+        # The only group; pairs of a permutation are none.
+        group_ranks=pl.when(pl.col("operation") != "permute").then(
+            pl.col("group_ranks").str.extract(r"^\[(\[[\d,]*\])\]$")
+        ),
+    )
+    names = details.columns
+    rows = spans.select("kind", number="operation", name="name").with_row_index("span")
+    rows = rows.filter(pl.col("kind") == "collective")
+    numbered = details.with_row_index("number").with_columns(pl.col("number").cast(pl.Int32))
+    joined = rows.join(numbered, on="number", how="left", maintain_order="left")
+    name = pl.col("name").cast(pl.String).str.to_lowercase()
+    by_library = pl.when(name.str.contains(r"^(?:void )?[nr]ccl")).then(pl.lit("nccl"))
+    spelled = name.str.extract(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send|recv)")
+    joined = joined.with_columns(operation=pl.coalesce("operation", spelled, name), transport=by_library)
+    return conform("collectives", joined.select("span", "transport", *names))
+
+
+def _allocations(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return the table ``allocations``, with ``track`` besides: what the allocators of devices report."""
+    if not frames:
+        return empty("allocations")
+    device = pl.col("allocator").str.extract(_ALLOCATOR)
+    return pl.concat(frames).select(
+        "ts",
+        "track",
+        "address",
+        "allocated",
+        bytes=pl.when("freed").then(-pl.col("bytes")).otherwise("bytes"),
+        device=pl.when(device.is_not_null()).then(pl.lit("cuda:") + device).otherwise(pl.lit("cpu")),
+    )
