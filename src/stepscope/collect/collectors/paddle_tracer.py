@@ -1,10 +1,9 @@
 """Paddle's own recorder of events, without ``paddle.profiler.Profiler`` around it, and what it needs to be harmless.
 
-Paddle keeps an event in a buffer of the thread that it happens on, and collects the buffers when the recording ends.
-It does not wait for threads that are just writing into theirs, and crashes: a data loader that makes tensors, or a
-second thread that trains, is enough. So recording is switched off first, in the two places that every event looks at,
-and the buffers are collected a moment later. Both are exported by Paddle's library; where another version has them
-not, the recording ends as Paddle's own profiler would end it.
+Paddle's own profiler crashes programs in which more than one thread works, as ``paddle_threads`` says. So recording is
+switched off before Paddle collects what was recorded, in the two places that every event looks at, and the collecting
+waits until no thread is writing. Where another version of Paddle's library does not export these, the recording begins
+and ends as that of Paddle's own profiler does.
 
 Paddle also says on standard error that it writes a file; its log keeps silent for that moment.
 """
@@ -15,18 +14,21 @@ import contextlib
 import ctypes
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: Seconds for threads to end what they are writing; they need far less than 1 µs unless the system suspends them.
-_GRACE = 0.003
+from stepscope.collect.collectors.paddle_threads import Buffers, wait_until_past
+
+#: Seconds for threads to end what they are writing; each needs some µs, but the system may have suspended it.
+_PATIENCE = 2.0
 
 _LEVEL = "_ZZN3phi14HostTraceLevel11GetInstanceEvE8instance"
+_ENABLE = "_ZN6paddle8platform23EnableHostEventRecorderEv"
 _DISABLE = "_ZN6paddle8platform24DisableHostEventRecorderEv"
+#: Types of events, as C++ mangles them: ranges, and memory.
+_EVENTS = ("11CommonEvent", "14CommonMemEvent")
 _LEAST_SEVERITY = "_ZN3fLI17FLAGS_minloglevelE"
 _OFF, _WARNING = -1, 1
 #: Bit of the CPU in ``ProfilerOptions.trace_switch``; kernels of GPUs are the ``cupti`` collector's.
@@ -53,18 +55,29 @@ class Tracer:
         self.careful = self._switch.there
 
     def start(self) -> None:
-        """Begin to record."""
+        """Begin to record.
+
+        Raises:
+            RuntimeError: A thread did not come to an end with what Paddle writes.
+        """
+        self._switch.make_room()
+        self._profiler.prepare()  # switches recording on, although what there is by then is thrown away next
+        self._switch.off()
+        self._switch.quiet()
+        self._profiler.start()
+        self._switch.on()
         if self._memory:
             self._core.enable_memory_recorder()
-        self._profiler.prepare()
-        self._profiler.start()
 
     def stop(self) -> Any:  # noqa: ANN401 - Paddle's _ProfilerResult
-        """End, and return what was recorded, which has ``save(path, "pb")``."""
+        """End, and return what was recorded, which has ``save(path, "pb")``.
+
+        Raises:
+            RuntimeError: A thread did not come to an end with what Paddle writes; what was recorded is lost.
+        """
         self.fall_silent()
-        if self._switch.there and _threads() > 1:
-            time.sleep(_GRACE)
         profiler, self._profiler = self._profiler, None
+        self._switch.quiet()
         return profiler.stop()
 
     def fall_silent(self) -> None:
@@ -79,6 +92,7 @@ class Tracer:
 
 
 #: Why there is no recording.
+SUSPENDED = f"a thread has been suspended for {_PATIENCE:.0f} s, maybe while Paddle wrote an event"
 OCCUPIED = "a paddle.profiler.Profiler of the program exists; Paddle has room for one"
 
 
@@ -133,22 +147,45 @@ class _Switch:
 
     def __init__(self) -> None:
         self._level: ctypes.c_int | None = None
+        self._enable: Any = None
         self._disable: Any = None
+        self._buffers: list[Buffers] = []
         with contextlib.suppress(OSError, AttributeError, ValueError):
             library = ctypes.PyDLL(str(_package() / "libs" / "libphi_core.so"), mode=os.RTLD_NOLOAD)
-            disable = library[_DISABLE]
-            disable.restype, disable.argtypes = None, ()
-            self._level, self._disable = ctypes.c_int.in_dll(library, _LEVEL), disable
+            self._enable, self._disable = library[_ENABLE], library[_DISABLE]
+            for function in (self._enable, self._disable):
+                function.restype, function.argtypes = None, ()
+            self._buffers = [Buffers(library, event) for event in _EVENTS]
+            self._level = ctypes.c_int.in_dll(library, _LEVEL)
 
     @property
     def there(self) -> bool:
         return self._level is not None
+
+    def on(self) -> None:
+        """Have events recorded, at the level that Paddle's recorder has set."""
+        if self._level is not None:
+            self._enable()
 
     def off(self) -> None:
         """Have events that begin, and those that are just going on, leave no trace."""
         if self._level is not None:
             self._level.value = _OFF
             self._disable()
+
+    def make_room(self) -> None:
+        """Have room for the buffers of all threads to come."""
+        if not all(buffers.roomy for buffers in self._buffers):
+            self.quiet()
+
+    def quiet(self) -> None:
+        """Wait, while it is off, until Paddle's recorder can be called without harm."""
+        if self._level is None:
+            return
+        if not wait_until_past(_PATIENCE):
+            raise RuntimeError(SUSPENDED)
+        for buffers in self._buffers:
+            buffers.mend()
 
 
 @contextlib.contextmanager
@@ -170,11 +207,3 @@ def _log_silent() -> Iterator[None]:
 
 def _package() -> Path:
     return Path(sys.modules["paddle"].__file__ or "").parent
-
-
-def _threads() -> int:
-    """Return how many threads this process has, C++'s included."""
-    try:
-        return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - only counted
-    except OSError:
-        return threading.active_count() + 1
