@@ -24,7 +24,9 @@ def phases(program: Program) -> list[str | None]:
     found = [_said(opcode, scope) for opcode, scope in zip(program.opcodes, program.scopes, strict=True)]
     if "backward" in found:
         for members in program.members:
-            _follow(program, members, found)
+            caller = program.parents[members[0]] if members else -1
+            if caller < 0 or program.opcodes[caller] != "fusion":
+                _follow(program, members, found)
     for place in range(len(program) - 1, -1, -1):  # callers stand behind their callees
         parent = program.parents[place]
         if found[place] is None and parent > place:
@@ -46,7 +48,7 @@ def _said(opcode: str, scope: str | None) -> str | None:
 
 
 def _follow(program: Program, members: list[int], found: list[str | None]) -> None:
-    """Say of the rest of a computation whether it takes what the backward pass gives."""
+    """Say of the rest of a computation whether it takes what the backward pass gives; of a fusion as a whole."""
     gives = set()
     for place in members:
         taken = any(operand in gives for operand in program.operands[place])

@@ -72,7 +72,7 @@ class Program:
     def scopes(self) -> list[str | None]:
         """Place of each in the source program (``OpMetadata.op_name``); None where the compiler does not say.
 
-        A fusion or call without one of its own has that of the instruction it returns.
+        A fusion or call without one of its own has that of what it gives.
         """
         owners, metadata = self.fields.within(7)
         texts = metadata.fields().texts(2, self.ledger).to_list()
@@ -94,12 +94,17 @@ class Program:
         return self._of_root_else(_placed(owners, found, len(self)))
 
     def _of_root_else(self, texts: list[str | None]) -> list[str | None]:
-        """Give fusions and calls that lack a text that of the instruction they return."""
+        """Give fusions and calls that lack a text that of what they give."""
         for place, opcode in enumerate(self.opcodes):
             if not texts[place] and opcode in ("fusion", "call"):
-                root = self.root_of(place)
-                texts[place] = texts[root] if root >= 0 else None
+                texts[place] = next((texts[made] for made in self._results(place) if texts[made]), None)
         return [text or None for text in texts]
+
+    def _results(self, place: int) -> list[int]:
+        """Return the places of what a fusion or call gives: one, or the several of a tuple behind that."""
+        root = self.root_of(place)
+        several = self.operands[root] if root >= 0 and self.opcodes[root] == "tuple" else []
+        return [made for made in (root, *several) if made >= 0]
 
     def root_of(self, place: int) -> int:
         """Return the place of what the computation that an instruction calls returns; −1 where there is none."""
