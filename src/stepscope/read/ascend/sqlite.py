@@ -1,0 +1,179 @@
+"""A profiler's SQLite file, read as it lies: nothing beside it is opened, nothing is written, nothing in it runs.
+
+Ascend's databases keep a text once, in ``STRING_IDS``, and its number everywhere else; what few values a column may
+have stand in tables of their own, ``ENUM_…``. Any table or column may be missing: which ones there are depends on the
+switches and on the version.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import DamagedTraceError
+from stepscope.read.source import open_trace
+from stepscope.trace.losses import LossLedger
+
+#: First bytes of every SQLite file.
+MAGIC = b"SQLite format 3\0"
+#: Sorts of columns: a number as it stands, a text as it stands, the number of a text in ``STRING_IDS``.
+INT, FLOAT, TEXT, NAME = "int", "float", "text", "name"
+
+_PLAIN = (INT, FLOAT, TEXT)
+#: Sort → type of the values in the file; ``ENUM_…`` are numbers too.
+_STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: pl.String(), NAME: pl.Int64()}
+#: Rows fetched at once: a few MB of Python's objects.
+_BATCH = 50_000
+#: Longest value, in bytes; no text of a profiler is longer.
+_LONGEST = 64 << 20
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a file begins as SQLite's do.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    with open_trace(path) as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+@contextmanager
+def database(path: Path, ledger: LossLedger) -> Iterator[Database]:
+    """Open a file for reading.
+
+    Args:
+        path: The file; a write-ahead log beside it stays closed.
+        ledger: Counts losses.
+
+    Raises:
+        InputError: It cannot be read.
+        DamagedTraceError: It is no SQLite file, or damaged at its head.
+    """
+    if not is_database(path):
+        message = f"{path} is no database."
+        raise DamagedTraceError(message, "Copy it again, or record again.")
+    # Immutable: neither locks nor logs are looked for, and the file system need not be writable.
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        if hasattr(connection, "setlimit"):  # Python 3.11
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.text_factory = _Text(ledger)
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            # Without it SQLite refuses a file that was cut, although most of its pages are there.
+            connection.execute("PRAGMA writable_schema = ON")
+            yield Database(connection, ledger)
+        except sqlite3.DatabaseError as error:
+            message = f"{path} is damaged: {error}."
+            raise DamagedTraceError(message, "Copy it again, or record again.") from None
+
+
+class _Text:
+    """Makes text of a value's bytes; what is no UTF-8 is replaced and counted."""
+
+    def __init__(self, ledger: LossLedger) -> None:
+        self._ledger = ledger
+
+    def __call__(self, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            self._ledger.add("text_not_utf8")
+            return value.decode(errors="replace")
+
+
+class Database:
+    """An open database.
+
+    Args:
+        connection: Connection to it.
+        ledger: Counts losses.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, ledger: LossLedger) -> None:
+        self._connection = connection
+        self._ledger = ledger
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Table → its columns; without views and virtual tables, which are programs."""
+        real = "type = 'table' AND sql LIKE 'CREATE TABLE%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        found = self._connection.execute(f"SELECT name FROM sqlite_master WHERE {real}")  # noqa: S608 - no foreign text
+        return {name: self._columns(name) for (name,) in found.fetchall()}
+
+    def _columns(self, table: str) -> tuple[str, ...]:
+        # Generated columns are not among these.
+        return tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
+
+    def rows(self, table: str, columns: Mapping[str, str]) -> pl.DataFrame:
+        """Return a table's columns; null where a column is missing or a value of another sort.
+
+        Args:
+            table: Its name; one that is not there has no rows.
+            columns: Column → its sort: ``INT``, ``FLOAT``, ``TEXT``, ``NAME``, or the ``ENUM_…`` that its numbers are
+                of. Those of the last two sorts are texts in the result.
+        """
+        present = [name for name in columns if name in self.tables.get(table, ())]
+        frame = self._frame(table, {name: _STORED.get(columns[name], pl.Int64()) for name in present})
+        named = [self._named(frame[name], columns[name]) for name in present if columns[name] not in _PLAIN]
+        absent = [
+            pl.lit(None, _STORED[sort] if sort in _PLAIN else pl.String).alias(name)
+            for name, sort in columns.items()
+            if name not in present
+        ]
+        return frame.with_columns(*named, *absent).select(list(columns))
+
+    def _frame(self, table: str, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        parts = [pl.DataFrame(schema=dict(dtypes))]
+        if dtypes:
+            query = f"SELECT {', '.join(map(_quoted, dtypes))} FROM {_quoted(table)}"  # noqa: S608 - quoted
+            parts += [self._part(batch, dtypes) for batch in self._batches(query)]
+        return pl.concat(parts)
+
+    def _batches(self, query: str) -> Iterator[list[tuple[object, ...]]]:
+        """Yield rows; where a page is damaged those before it, and the damage is counted."""
+        batch: list[tuple[object, ...]] = []
+        try:
+            cursor = self._connection.execute(query)
+            # Unlike fetchmany, extend keeps what came before an error.
+            while batch.extend(itertools.islice(cursor, _BATCH)) or batch:
+                yield batch
+                batch = []
+        except sqlite3.DatabaseError:
+            self._ledger.add("database_damaged")
+            if batch:
+                yield batch
+
+    def _part(self, batch: list[tuple[object, ...]], dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        columns = []
+        for (name, dtype), values in zip(dtypes.items(), zip(*batch, strict=True), strict=True):
+            columns.append(pl.Series(name, values, dtype=dtype, strict=False))
+            self._ledger.add("value_unreadable", columns[-1].null_count() - values.count(None))
+        return pl.DataFrame(columns)
+
+    def _named(self, numbers: pl.Series, sort: str) -> pl.Series:
+        """Return texts for their numbers; null for one that stands nowhere."""
+        texts = self._texts if sort == NAME else self._dictionary(sort, "name")
+        named = numbers.to_frame("id").join(texts, on="id", how="left", maintain_order="left")["text"]
+        self._ledger.add("value_unreadable", named.null_count() - numbers.null_count())
+        return named.alias(numbers.name)
+
+    @cached_property
+    def _texts(self) -> pl.DataFrame:
+        return self._dictionary("STRING_IDS", "value")
+
+    def _dictionary(self, table: str, text: str) -> pl.DataFrame:
+        present = {"id", text} <= set(self.tables.get(table, ()))
+        stored = {"id": pl.Int64(), text: pl.String()}
+        frame = self._frame(table, stored) if present else pl.DataFrame(schema=stored)
+        return frame.rename({text: "text"}).unique("id", keep="first")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
