@@ -72,7 +72,7 @@ class Program:
     def scopes(self) -> list[str | None]:
         """Place of each in the source program (``OpMetadata.op_name``); None where the compiler does not say.
 
-        A fusion or call without one of its own has that of what it gives.
+        A fusion or call without one of its own has that of what it gives, or of what comes before.
         """
         owners, metadata = self.fields.within(7)
         texts = metadata.fields().texts(2, self.ledger).to_list()
@@ -101,10 +101,12 @@ class Program:
         return [text or None for text in texts]
 
     def _results(self, place: int) -> list[int]:
-        """Return the places of what a fusion or call gives: one, or the several of a tuple behind that."""
+        """Return the places of what a fusion or call contains, from what it gives to what it takes."""
+        called = [number for number in self.called[place][:1] if number >= 0]
+        inside = [member for number in called for member in reversed(self.members[number])]
         root = self.root_of(place)
         several = self.operands[root] if root >= 0 and self.opcodes[root] == "tuple" else []
-        return [made for made in (root, *several) if made >= 0]
+        return [made for made in (root, *several, *inside) if made >= 0 and self.opcodes[made] != "parameter"]
 
     def root_of(self, place: int) -> int:
         """Return the place of what the computation that an instruction calls returns; −1 where there is none."""
