@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [name for name in ("torch", "mindspore", "paddle") if find_spec(name) is None]
+collect_ignore = [name for name in ("torch", "mindspore", "paddle", "jax") if find_spec(name) is None]

@@ -221,7 +221,9 @@ def _nothing_recorded(automatic: Automatic) -> str:
 
 def _launch(automatic: Automatic) -> str:
     """Return how the ranks of a job are recorded, by the launcher of the program's framework."""
-    return f"`{'torchrun …' if 'torch' in automatic.frameworks else 'msrun … python'} -m stepscope run`"
+    launchers = {"torch": "torchrun …", "mindspore": "msrun … python", "jax": "python"}
+    known = [launcher for framework, launcher in launchers.items() if framework in automatic.frameworks]
+    return f"`{known[0] if known else 'python'} -m stepscope run`"
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 #: Variables of (rank, world size, local rank) by launcher, in order of precedence.
 LAUNCHERS: dict[str, tuple[str, str, str]] = {
@@ -27,7 +28,7 @@ class Place:
         rank: Rank in the job; 0 for a single process.
         world_size: Number of processes in the job.
         local_rank: Rank on this machine.
-        found_by: Who said so: a key of :data:`LAUNCHERS`, ``torch.distributed``, or ``alone``.
+        found_by: Who said so: a key of :data:`LAUNCHERS`, ``torch.distributed``, ``jax.distributed``, or ``alone``.
     """
 
     rank: int = 0
@@ -37,8 +38,8 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """Return the place of this process; a started process group of torch knows better than the environment."""
-    return _from_torch(environment) or _from_environment(environment) or Place()
+    """Return the place of this process; what torch or JAX have started knows better than the environment."""
+    return _from_torch(environment) or _from_jax(environment) or _from_environment(environment) or Place()
 
 
 def _from_torch(environment: Mapping[str, str]) -> Place | None:
@@ -51,6 +52,17 @@ def _from_torch(environment: Mapping[str, str]) -> Place | None:
     return Place(
         rank, int(distributed.get_world_size()), rank if local_rank is None else local_rank, "torch.distributed"
     )
+
+
+def _from_jax(environment: Mapping[str, str]) -> Place | None:
+    """Ask what ``jax.distributed.initialize`` has set; ``jax.process_index`` would make JAX look for its devices."""
+    state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(state, "client", None) is None:
+        return None
+    rank = int(state.process_id)
+    launched = _from_environment(environment)
+    local_rank = launched.local_rank if launched is not None and launched.rank == rank else rank
+    return Place(rank, int(state.num_processes), local_rank, "jax.distributed")
 
 
 def _from_environment(environment: Mapping[str, str]) -> Place | None:

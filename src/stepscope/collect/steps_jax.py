@@ -4,12 +4,9 @@
 there is one, nothing else does.
 
 Without it, a program that is given what it returned (``params = update(params, batch)``) is what an optimizer is
-elsewhere. Where no program is, one of the user's that runs again and again is taken, as in inference. JAX calls two
-functions of Python when a jitted function has run. On the first call with new shapes, ``_get_fastpath_data`` decides
-whether C++ may do without Python from now on; if so, JAX's own post hook, which serves ``jax_debug_nans``, is called
-after each run: it costs 0.1 µs, and is no part of what a compiled program is looked up by, so nothing is compiled
-again. Nothing that the user holds is replaced. Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator
-without ``jit``) are no steps.
+elsewhere. Where no program is, one of the user's that runs again and again is taken, as in inference. Functions of JAX
+itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) are no steps: a program that compiles nothing
+declares its steps, or has none.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 
+from stepscope.collect.jax_runs import Runs
 from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.steps import Stepped
 
@@ -48,12 +46,11 @@ class TrainingSteps:
     def __init__(self, observe: Callable[[Stepped], None]) -> None:
         self._observe = observe
         self._hooks = MethodHooks()
+        self._runs = Runs(self._ran)
         self._programs: dict[int, _Program] = {}
         self._annotation: _Annotation | None = None
         self._updating = False
         self._inside = threading.local()
-        self._before: Any = None
-        self._hook = self._ran_again  # one object, to be told from another's
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into JAX: they hold for what is compiled already, too."""
@@ -61,17 +58,11 @@ class TrainingSteps:
         annotation = sys.modules["jax"].profiler.StepTraceAnnotation
         self._hooks.around(annotation, "__enter__", self._enter)
         self._hooks.around(annotation, "__exit__", self._exit)
-        self._hooks.around(sys.modules.get("jax._src.pjit"), "_get_fastpath_data", self._ran_first)
-        state = _post_hook()
-        if state is not None:
-            self._before = state.get_global()
-            state.set_global(self._hook)
+        self._runs.install()
 
     def remove(self) -> None:
         """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
-        state = _post_hook()
-        if state is not None and state.get_global() is self._hook:
-            state.set_global(self._before)
+        self._runs.remove()
         self._hooks.remove()
         self._programs.clear()
         self._annotation = None
@@ -95,21 +86,9 @@ class TrainingSteps:
             self._observe(Stepped(self._annotation, "", BY_ANNOTATIONS, loop=True, declared=True))
         return result
 
-    def _ran_first(self, original: Callable[..., Any], executable: Any, *args: Any) -> Any:  # noqa: ANN401 - what JAX returns
-        """A function has run through Python: ``args`` are the structure of its results, its inputs, its results, …."""
-        if executable is not None and self._annotation is None:  # there is none while another function is traced
-            function = sys._getframe(2).f_locals.get("fun")  # JAX's caller, behind the frame of MethodHooks
-            self._ran(function, args[1], args[2])
-        return original(executable, *args)
-
-    def _ran_again(self, compiled: Any, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401 - JAX's hook
-        """A function has run without Python. What the hook before ours raises is the program's (``jax_debug_nans``)."""
-        if self._before is not None:
-            self._before(compiled, args, kwargs, result)
-        if self._annotation is None:
-            self._ran(getattr(compiled, "_fun", compiled), (args, kwargs), result)
-
     def _ran(self, function: Any, inputs: Any, results: Any) -> None:  # noqa: ANN401 - anything
+        if self._annotation is not None:
+            return
         end = perf_counter_ns()
         program = self._programs.get(id(function))
         if program is None:
@@ -217,8 +196,3 @@ def _of_jax(function: Any) -> bool:  # noqa: ANN401 - anything
 def _arrays(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a pytree
     jax = sys.modules["jax"]
     return (leaf for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, jax.Array))
-
-
-def _post_hook() -> Any:  # noqa: ANN401 - JAX's state, or None where this JAX has none
-    """Return where JAX keeps the function that C++ calls after each run."""
-    return getattr(sys.modules.get("jax._src.api"), "_post_hook_state", None)

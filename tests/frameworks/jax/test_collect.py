@@ -1,0 +1,549 @@
+"""``stepscope.profile`` records what JAX does, and changes nothing of it."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import api
+from jax.profiler import ProfileData
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxlib import _profiler
+
+import stepscope
+from stepscope.collect.steps import Stepped
+from stepscope.collect.steps_jax import BY_ANNOTATIONS, BY_RUNS, BY_UPDATES, TrainingSteps
+from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
+from tests.frameworks.torch.programs import manifest, runs
+from tests.unit.collect.reading import Read, read_journal
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"output": tmp_path / "runs", "analyse": "later"}
+
+
+@jax.jit
+def update(weights: list[jax.Array], x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    def loss(weights: list[jax.Array]) -> jax.Array:
+        values = x
+        for number, matrix in enumerate(weights):
+            with jax.named_scope(f"layer{number}"):
+                values = jnp.tanh(values @ matrix)
+        return jax.nn.logsumexp(values)  # after which JAX leaves its post hook switched off
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return value, [matrix - 0.1 * gradient for matrix, gradient in zip(weights, gradients, strict=True)]
+
+
+@jax.jit
+def predict(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    return (x @ weights[0]).sum()
+
+
+class Training:
+    """Weights and a batch."""
+
+    def __init__(self) -> None:
+        self.weights = [jnp.full((32, 64), 0.1), jnp.full((64, 8), 0.1)]
+        self.x = jnp.ones((16, 32))
+
+    def step(self) -> Any:
+        value, self.weights = update(self.weights, self.x)
+        return value
+
+    def run(self, steps: int, after: Callable[[], object] = lambda: None) -> np.ndarray:
+        for _ in range(steps):
+            self.step().block_until_ready()
+            after()
+        return np.asarray(self.weights[1])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """Have everything compiled once, and JAX's own threads running."""
+    Training().run(2)
+    predict(Training().weights, Training().x)
+
+
+def only_run(options: dict[str, Any]) -> Path:
+    (run,) = runs(options["output"])
+    return run
+
+
+def journal(run: Path) -> Read:
+    return read_journal(run / "rank0" / "capture" / "journal.ssj")
+
+
+def test_a_window_holds_every_operation_of_every_run(options: dict[str, Any]) -> None:
+    begin = time.time_ns()
+    with stepscope.profile(**options, profile_memory=True) as profile:
+        Training().run(6, profile.step)
+    end = time.time_ns()
+    run = only_run(options)
+    assert runs_of(run, "jit_update") == 6
+    assert counts(run)["jit_update"] % 6 == 0
+    # and the file is JAX's own: its time, its versions and the program are in it
+    content = capture(run).read_bytes()
+    assert capture(run).name == f"{socket.gethostname()}.xplane.pb"
+    assert capture(run).stat().st_mode & 0o777 == 0o600
+    assert jax.__version__.encode() in content
+    assert b"layer1" in content
+    (start,) = [
+        value
+        for plane in ProfileData.from_file(str(capture(run))).planes
+        for name, value in plane.stats
+        if name == "profile_start_time"
+    ]
+    assert begin <= start <= end
+    assert gzip.decompress((capture(run).parent / "memory.pb.gz").read_bytes())
+    assert {path.name for path in capture(run).parent.iterdir()} == {capture(run).name, "memory.pb.gz"}
+    found = manifest(run)
+    assert found["losses"] == {}
+    assert found["collectors"]["jax"] == {
+        "version": jax.__version__,
+        "backend": "cpu",
+        "host_tracer_level": 2,
+        "python_tracer_level": 0,
+    }
+
+
+def test_what_was_only_dispatched_is_in_the_window(options: dict[str, Any]) -> None:
+    big = jax.jit(lambda x: (x @ x) * 1e-3)
+    x = big(jnp.ones((600, 600))).block_until_ready()
+    with stepscope.profile(**options):
+        for _ in range(5):
+            x = big(x)
+    assert runs_of(only_run(options), "jit__lambda") == 5
+
+
+def test_memory_and_python_calls_only_when_asked_for(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options):
+        Training().run(2)
+    assert [path.suffix for path in capture(only_run(options)).parent.iterdir()] == [".pb"]
+    assert python_calls(only_run(options)) == []
+
+
+def test_stacks(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options, with_stack=True):
+        Training().run(2)
+    calls = python_calls(only_run(options))
+    assert sum(call.startswith("$test_collect.py") and call.endswith(" step") for call in calls) == 2
+    assert "python_stacks" not in [path.stem for path in (only_run(options) / "rank0" / "capture").iterdir()]
+
+
+def test_a_scan(options: dict[str, Any]) -> None:
+    @jax.jit
+    def epoch(weights: Any, batches: Any) -> Any:
+        return jax.lax.scan(lambda carry, x: (update(carry, x)[1], x.sum()), weights, batches)[0]
+
+    weights, batches = Training().weights, jnp.ones((7, 16, 32))
+    with stepscope.profile(**options):
+        for _ in range(3):
+            weights = epoch(weights, batches)
+    run = only_run(options)
+    assert runs_of(run, "jit_epoch") == 3
+    assert manifest(run)["steps"]["recorded"] == 3
+
+
+def test_collectives_of_four_devices(options: dict[str, Any]) -> None:
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    def shared(weights: Any, x: Any) -> Any:
+        gradient = jax.lax.pmean(x.T @ jnp.tanh(x @ weights), "data")
+        return weights - 0.1 * gradient
+
+    weights, x = jnp.full((8, 8), 0.1), jnp.ones((16, 8))
+    with stepscope.profile(**options):
+        for _ in range(4):
+            weights = shared(weights, x)
+    run = only_run(options)
+    reduced = [event for event in events(capture(run)) if str(event.stats.get("hlo_op")).startswith("psum")]
+    assert len(jax.devices()) == 4
+    assert len(reduced) == 4 * 4
+    assert manifest(run)["steps"]["recorded"] == 4
+
+
+def test_compilations_are_spans_of_their_function(options: dict[str, Any]) -> None:
+    def fresh(x: Any) -> Any:
+        return jnp.cos(x) * 3
+
+    with stepscope.profile(**options):
+        begin = time.perf_counter_ns()
+        jax.jit(fresh)(jnp.ones(5)).block_until_ready()
+        end = time.perf_counter_ns()
+    spans = [span for span in journal(only_run(options)).spans if span["kind"] == "compile"]
+    mine = [span for span in spans if "fresh" in span["name"]]
+    assert [span["name"].split()[0] for span in mine] == ["trace", "lower", "compile"]
+    assert sum(span["dur"] for span in mine) <= end - begin
+    assert all(span["dur"] > 0 for span in mine)
+
+
+def test_spans_of_the_program(options: dict[str, Any]) -> None:
+    training = Training()
+    with stepscope.profile(**options) as profile:
+        for number in range(3):
+            with stepscope.span("load", number=number), jax.profiler.TraceAnnotation("theirs", size=number):
+                pass
+            training.step()
+            profile.step()
+    run = only_run(options)
+    spans = [span for span in journal(run).spans if span["kind"] == "annotation"]
+    assert [(span["name"], span["args"]) for span in spans] == [("load", {"number": number}) for number in range(3)]
+    assert [event.stats["size"] for event in events(capture(run)) if event.name == "theirs"] == [0, 1, 2]
+
+
+# Steps
+
+
+def test_steps_that_are_annotated_are_declared(options: dict[str, Any]) -> None:
+    class Mine(jax.profiler.StepTraceAnnotation):
+        pass
+
+    training = Training()
+    training.run(3)
+    with stepscope.profile(**options):
+        for number in range(5):
+            with Mine("train", step_num=number) as annotation:
+                assert type(annotation) is Mine
+                with jax.profiler.StepTraceAnnotation("inner", step_num=number):
+                    training.run(3)
+    run = only_run(options)
+    assert (manifest(run)["steps"]["source"], manifest(run)["steps"]["by"]) == ("declared", BY_ANNOTATIONS)
+    steps = journal(run).frames["steps"]
+    assert steps["number"].to_list() == [0, 1, 2, 3, 4]
+    assert set(steps["source"].to_list()) == {"declared"}
+
+
+def test_steps_are_the_runs_of_what_updates(options: dict[str, Any]) -> None:
+    training = Training()
+    stamps = []
+    with stepscope.profile(**options):
+        for number in range(6):
+            jax.random.split(jax.random.key(number))
+            training.step().block_until_ready()
+            stamps.append(time.perf_counter_ns())
+            predict(training.weights, training.x)
+            time.sleep(0.01)
+    run = only_run(options)
+    assert manifest(run)["steps"] == {
+        "source": "inferred",
+        "by": BY_UPDATES,
+        "optimizers": ["update"],
+        "rule": "each step of the optimizer ends a training step",
+        "recorded": 6,
+    }
+    durations = journal(run).frames["steps"]["dur"]
+    assert durations[1:5].sum() == pytest.approx(stamps[4] - stamps[0], rel=0.1, abs=3e6)
+
+
+def test_steps_that_the_program_counts(options: dict[str, Any]) -> None:
+    with stepscope.profile(**options) as profile:
+        for _ in range(3):
+            Training().run(2)
+            profile.step()
+    assert manifest(only_run(options))["steps"]["source"] == "declared"
+    assert manifest(only_run(options))["steps"]["recorded"] == 3
+
+
+def test_inference_is_the_runs_of_one_program(options: dict[str, Any]) -> None:
+    training = Training()
+    with stepscope.profile(**options):
+        for _ in range(10):
+            predict(training.weights, training.x)
+    assert (manifest(only_run(options))["steps"]["by"], manifest(only_run(options))["steps"]["recorded"]) == (
+        BY_RUNS,
+        10,
+    )
+
+
+def test_a_loop_that_compiles_nothing_has_no_steps(options: dict[str, Any]) -> None:
+    weights, x = Training().weights[0], Training().x
+    with stepscope.profile(**options):
+        for _ in range(10):
+            gradient = jax.grad(lambda weights: (jnp.tanh(x @ weights) ** 2).sum())(weights)
+            weights = weights - 0.1 * gradient
+    run = only_run(options)
+    assert manifest(run)["steps"]["recorded"] == 0
+    assert runs_of(run, "jit_tanh") == 10
+
+
+class Seen:
+    """What hooks tell of."""
+
+    def __init__(self) -> None:
+        self.told: list[Stepped] = []
+        self.hooks = TrainingSteps(self.told.append)
+        self.hooks.install(late=False)
+
+    def names(self) -> list[str]:
+        self.hooks.remove()
+        return [stepped.name for stepped in self.told]
+
+
+class Model:
+    """A step that is a method, in both ways."""
+
+    def __init__(self) -> None:
+        self.jitted = jax.jit(self.bound)
+
+    @partial(jax.jit, static_argnums=0)
+    def method(self, weights: Any) -> Any:
+        return weights * 0.9
+
+    def bound(self, weights: Any) -> Any:
+        return weights * 0.8
+
+
+def with_effects(weights: Any) -> Any:
+    jax.debug.callback(lambda _: None, weights[0])
+    return weights * 0.7
+
+
+def donated(weights: Any) -> Any:
+    return weights * 0.6
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "seen"),
+    [
+        (lambda: Model().method, "method", 5),
+        (lambda: Model().jitted, "bound", 5),
+        (lambda: jax.jit(with_effects), "with_effects", 5),
+        (lambda: jax.jit(donated, donate_argnums=0), "donated", 5),
+        (lambda: jax.jit(donated).lower(jnp.ones(4)).compile(), "PjitFunction", 4),
+    ],
+    ids=["method", "bound method", "effects", "donation", "ahead of time"],
+)
+def test_whatever_is_compiled_is_seen(make: Callable[[], Any], name: str, seen: int) -> None:
+    program, weights = make(), jnp.ones(4)
+    found = Seen()
+    for _ in range(5):
+        weights = program(weights)
+    assert found.names() == [name] * seen
+
+
+def test_pmap_is_seen() -> None:
+    program, weights = jax.pmap(lambda weights: weights * 0.5), jnp.ones((4, 3))
+    found = Seen()
+    for _ in range(5):
+        weights = program(weights)
+    assert len(found.names()) == 5
+
+
+def test_threads_that_train_are_seen() -> None:
+    found = Seen()
+    thread = threading.Thread(target=lambda: Training().run(4))
+    thread.start()
+    thread.join()
+    assert found.names() == ["update"] * 4
+
+
+def test_jitted_functions_stay_what_they_are() -> None:
+    before = type(update), update.lower, update.trace
+    found = Seen()
+    inside = type(update), update.lower, update.trace
+    lowered = update.lower(Training().weights, Training().x).as_text()
+    batched = jax.vmap(predict, (None, 0))(Training().weights, jnp.ones((3, 16, 32)))
+    found.names()
+    assert before[0] is inside[0]
+    assert update.lower(Training().weights, Training().x).as_text() == lowered
+    assert batched.shape == (3,)
+
+
+def test_nothing_is_compiled_again_because_of_us(options: dict[str, Any]) -> None:
+    Training().run(2)
+    size = update._cache_size()
+    with stepscope.profile(**options):
+        Training().run(3)
+    Training().run(2)
+    assert update._cache_size() == size
+    spans = [span["name"] for span in journal(only_run(options)).spans if span["kind"] == "compile"]
+    assert [name for name in spans if "update" in name] == []
+
+
+def test_jaxs_own_check_for_nan_goes_on() -> None:
+    # Given: a thread in which JAX has not switched its own check off
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(check_for_nan).result()
+
+
+def check_for_nan() -> None:
+    broken = jax.jit(lambda x: jnp.log(x))
+    jax.config.update("jax_debug_nans", True)
+    try:
+        broken(jnp.ones(3))
+        found = Seen()
+        with pytest.raises(FloatingPointError):
+            broken(-jnp.ones(3))
+        jax.config.update("jax_debug_nans", False)
+        broken(-jnp.ones(3))
+        jax.config.update("jax_debug_nans", True)
+        with pytest.raises(FloatingPointError):
+            broken(-jnp.ones(3))
+        found.names()
+        with pytest.raises(FloatingPointError):
+            broken(-jnp.ones(3))
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    assert api._post_hook_state.get_global() is None
+
+
+# Law 1, and what other profilers do
+
+
+def test_training_has_the_same_result_to_the_last_bit(options: dict[str, Any]) -> None:
+    alone = Training().run(5)
+    with stepscope.profile(**options, profile_memory=True, with_stack=True):
+        watched = Training().run(5)
+    assert np.array_equal(alone, watched)
+
+
+def test_nothing_reaches_the_programs_output(options: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    with stepscope.profile(**options, profile_memory=True, with_stack=True):
+        Training().run(2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_port_is_opened(options: dict[str, Any]) -> None:
+    def listening() -> set[str]:
+        tables = [Path(f"/proc/self/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        return {line.split()[1] for table in tables for line in table if line.split()[3] == "0A"}
+
+    before = listening()
+    with stepscope.profile(**options):
+        Training().run(1)
+        assert listening() <= before
+
+
+def test_the_programs_own_trace_comes_first(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training()
+    with stepscope.profile(**options) as profile:
+        training.run(2, profile.step)
+        with jax.profiler.trace(tmp_path / "theirs"):
+            training.run(3, profile.step)
+        training.run(1, profile.step)
+    # Then: the program has its trace, and we have what was before it
+    (theirs,) = (tmp_path / "theirs").rglob("*.xplane.pb")
+    assert (
+        len({event.stats["run_id"] for event in events(theirs) if event.stats.get("hlo_module") == "jit_update"}) == 3
+    )
+    run = only_run(options)
+    assert runs_of(run, "jit_update") == 2
+    assert manifest(run)["collectors"]["jax"]["ended_early"] == "the program started a profiler of JAX"
+    assert manifest(run)["steps"]["recorded"] == 6
+
+
+def test_a_trace_that_runs_already_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training()
+    with jax.profiler.trace(tmp_path / "theirs"), stepscope.profile(**options) as profile:
+        training.run(3, profile.step)
+    (theirs,) = (tmp_path / "theirs").rglob("*.xplane.pb")
+    assert (
+        len({event.stats["run_id"] for event in events(theirs) if event.stats.get("hlo_module") == "jit_update"}) == 3
+    )
+    run = only_run(options)
+    assert "another profiler of JAX" in manifest(run)["collectors"]["jax"]["unavailable"]
+    assert manifest(run)["steps"]["recorded"] == 3
+
+
+def test_an_array_that_failed_fails_the_program_and_not_the_recording(options: dict[str, Any]) -> None:
+    def fail(x: Any) -> Any:
+        if x > 0:
+            message = "the program's own"
+            raise ValueError(message)
+        return x
+
+    broken = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), x))
+    slow = jax.jit(lambda x: (x @ x).sum())
+    x = jnp.ones((1000, 1000))
+    broken(slow(x) * 0).block_until_ready()
+    with stepscope.profile(**options):
+        result = broken(slow(x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the program's own"):
+        result.block_until_ready()
+    assert "failed" not in manifest(only_run(options))["collectors"]["jax"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_a_forked_child_ends_well(options: dict[str, Any], with_stack: bool) -> None:
+    training = Training()
+    with stepscope.profile(**options, with_stack=with_stack) as profile:
+        training.run(2, profile.step)
+        child = os.fork()
+        if child == 0:
+            profile.step()
+            profile.stop()
+            os._exit(0)
+        signal.alarm(30)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        signal.alarm(0)
+        training.run(2, profile.step)
+    assert status == 0
+    assert runs_of(only_run(options), "jit_update") == 4
+
+
+def test_collectors_leave_nothing_after_a_thousand_cycles(tmp_path: Path) -> None:
+    from stepscope.collect.collectors.jax import JaxCollector
+    from stepscope.collect.collectors.protocol import Context
+    from stepscope.collect.journal import Journal
+    from stepscope.collect.options import Options
+
+    journal = Journal(tmp_path / "journal.ssj")
+    training = Training()
+
+    def cycle(number: int) -> None:
+        capture = tmp_path / f"{number}"
+        capture.mkdir()
+        collector = JaxCollector()
+        assert collector.available() is None
+        collector.prepare(Context(0, capture, Options(profile_memory=number % 10 == 0), journal))
+        collector.start()
+        training.step()
+        for path in collector.stop():
+            path.unlink()
+        (capture / "jax").rmdir()
+        capture.rmdir()
+
+    for number in range(200):
+        cycle(number)
+    gc.collect()
+    before, threads = resident(), tasks()
+    for number in range(200, 1200):
+        cycle(number)
+    gc.collect()
+    journal.close()
+    assert tasks() <= threads
+    assert resident() - before < 1000 * 1024  # 1 KiB a cycle
+    assert not _profiler.TraceMe.is_enabled()
+
+
+def resident() -> int:
+    """Return the bytes of this process's own memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def tasks() -> int:
+    """Return the number of this process's threads, also those of C++."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
