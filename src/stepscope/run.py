@@ -228,7 +228,7 @@ def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFra
     spans = found["spans"].filter((pl.col("ts") < end) & (pl.col("ts") + pl.col("dur") > begin))
     result = {**found, "steps": kept.lazy(), "spans": spans}
     ids = spans.select(pl.col("id").alias("span"))
-    for name in ("kernels", "operators", "kernel_counters", "collectives", "arguments"):
+    for name in ("kernels", "tasks", "operators", "kernel_counters", "collectives", "transfers", "arguments"):
         result[name] = found[name].join(ids, on="span", how="semi")
     for name in ("counters", "allocations"):
         result[name] = found[name].filter(pl.col("ts").is_between(begin, end))

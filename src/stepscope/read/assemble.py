@@ -20,7 +20,8 @@ _LINK_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     "said_phase": dtype("enum:phase"),
 }
 _NUMBERS: dict[str, pl.DataType | type[pl.DataType]] = {"correlation": pl.Int64, "sequence": pl.Int64}
-_DETAILS = ("kernels", "operators", "collectives", "kernel_counters", "arguments")
+_DETAILS = ("kernels", "tasks", "operators", "collectives", "kernel_counters", "transfers", "arguments")
+_BY_THEMSELVES = ("links", "static_memory")
 _ON_TRACKS = ("counters", "allocations", "pipeline")
 _DATA_LOADER = "enumerate(DataLoader)#"
 
@@ -87,21 +88,33 @@ def _details(
     parts: Sequence[dict[str, pl.DataFrame]], line: Timeline, track_numbers: Sequence[Integers]
 ) -> dict[str, pl.DataFrame]:
     """Return the detail tables of all parts, with the numbers of the time line."""
-    merged: dict[str, list[pl.DataFrame]] = {name: [] for name in (*_DETAILS, *_ON_TRACKS, "stacks")}
+    names = (*_DETAILS, *_ON_TRACKS, *_BY_THEMSELVES, "stacks")
+    merged: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     instructions, of_operators = programs.merged(parts)
     first_span = first_stack = 0
     for part, numbers, instruction in zip(parts, track_numbers, of_operators, strict=True):
         for name in _DETAILS:
-            span = pl.Series("span", line.number[part[name]["span"].to_numpy() + first_span], dtype=pl.Int64)
-            merged[name].append(_uncategorised(part[name]).with_columns(span))
+            merged[name].append(
+                _uncategorised(part[name]).with_columns(_renumbered(part[name]["span"], line, first_span))
+            )
         merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack, instruction)
         merged["stacks"].append(part["stacks"].with_columns(pl.col("id") + first_stack))
+        for name in _BY_THEMSELVES:
+            merged[name].append(_uncategorised(part[name]))
         for name in _ON_TRACKS:
             merged[name].append(_retracked(_uncategorised(part[name]), numbers))
         first_span += part["spans"].height
         first_stack += int(part["stacks"]["id"].max() or -1) + 1 if part["stacks"].height else 0  # type: ignore[arg-type]
     tables = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in merged.items()}
     return {**tables, "instructions": instructions}
+
+
+def _renumbered(span: pl.Series, line: Timeline, first: int) -> pl.Series:
+    """Return the numbers on the time line of a part's spans, whose numbers there begin with ``first``."""
+    known = line.number[span.drop_nulls().to_numpy() + first]
+    if not span.null_count():
+        return pl.Series("span", known, dtype=pl.Int64)
+    return pl.Series("span", np.full(len(span), None), dtype=pl.Int64).scatter(span.is_not_null().arg_true(), known)
 
 
 def _uncategorised(frame: pl.DataFrame) -> pl.DataFrame:

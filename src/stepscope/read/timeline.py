@@ -112,8 +112,8 @@ def _merge_tracks(
 ) -> tuple[pl.DataFrame, list[Integers]]:
     """Return one table of tracks, and the new number of each part's tracks.
 
-    Threads are the same when process and thread are, streams when device and stream are; other lanes when also their
-    names are.
+    Threads are the same when process and thread are, streams when device and stream are; other lanes, and streams
+    without a number, when also their names are.
     """
     everything = pl.concat(
         [
@@ -122,7 +122,7 @@ def _merge_tracks(
         ],
         how="diagonal_relaxed",
     )
-    by_place = (pl.col("kind") == "stream") | pl.col("thread").is_not_null()
+    by_place = ((pl.col("kind") == "stream") & pl.col("stream").is_not_null()) | pl.col("thread").is_not_null()
     everything = everything.with_columns(
         lane=pl.when(by_place).then(pl.lit("")).otherwise(pl.col("name")),
         known=~pl.col("name").str.starts_with("thread "),

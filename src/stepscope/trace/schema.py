@@ -231,6 +231,35 @@ _INSTRUCTIONS = Table(
     ),
 )
 
+_TASKS = Table(
+    "tasks",
+    "what an NPU's runtime says of a task on one of its streams",
+    (
+        _must("span", "int64", "", "`spans.id` of the task."),
+        _must("type", "category", "", "Sort of task as the device names it: AI_CORE, PCIE_DMA_SQE, EVENT_WAIT_SQE, …"),
+        _may("stream", "int64", "", "Stream that it ran on, where its track is not that stream."),
+        _may("task", "int64", "", "Number of the task on its stream."),
+        _may("context", "int64", "", "Number of the part of a task of several parts."),
+        _may("batch", "int64", "", "How often the numbers of tasks had begun again."),
+        _may("model", "int64", "", "Model that it belongs to; 4294967295 is none."),
+        _may("operation", "category", "", "Type of the operator: Conv2D; null from here on for what is no kernel."),
+        _may("core", "category", "", "Sort of core: AI_CORE, AI_VECTOR_CORE, MIX_AIC, MIX_AIV, AI_CPU, HCCL, …"),
+        _may("state", "category", "", "Whether its shapes were known when it was compiled: static, dynamic."),
+        _may("blocks", "int64", "", "Cores that it was cut for."),
+        _may("mix_blocks", "int64", "", "Those of its second sort of core."),
+        _may("reduced_precision", "category", "", "Whether it may compute with the 19 bits of HF32: YES, NO."),
+        _may("input_shapes", "category", "", "Shapes of the inputs, separated by `;`: `32,3,224,224;64`."),
+        _may("input_dtypes", "category", "", "Their types: `FLOAT;FLOAT`."),
+        _may("input_formats", "category", "", "Their layouts in memory: `NC1HWC0;NCHW`."),
+        _may("output_shapes", "category", "", "Shapes of the outputs."),
+        _may("output_dtypes", "category", "", "Their types."),
+        _may("output_formats", "category", "", "Their layouts in memory."),
+        _may("attributes", "category", "", "Attributes of the operator."),
+        _may("wait", "int64", "ns", "From the end of the task before it to its start, as the source counts it."),
+        _may("step", "int32", "", "Step that the source counts it to."),
+    ),
+)
+
 _KERNEL_COUNTERS = Table(
     "kernel_counters",
     "one hardware counter of one kernel",
@@ -272,6 +301,49 @@ _COLLECTIVES = Table(
     ),
 )
 
+_TRANSFERS = Table(
+    "transfers",
+    "data that a collective, or a part of it, moved over one transport",
+    (
+        _may("span", "int64", "", "`spans.id` of the collective or of the part; null for the sum over a step."),
+        _may("step", "int32", "", "Step that the source counts it to."),
+        _must("transport", "category", "", "RDMA, HCCS, PCIE, SDMA, SIO, LOCAL, …"),
+        _may("link", "category", "", "Sort of wire: ON_CHIP, HCCS, PCIE, …"),
+        _may("source", "int64", "", "Rank that it came from."),
+        _may("destination", "int64", "", "Rank that it went to."),
+        _may("packet", "int64", "bytes", "Size of a packet; null for packets of all sizes."),
+        _may("count", "int64", "", "Number of packets."),
+        _may("bytes", "int64", "bytes", "Bytes moved."),
+        _may("transit", "int64", "ns", "Time spent moving them."),
+        _may("bandwidth", "float64", "GB/s", "Bandwidth as the source gives it (10^9 bytes)."),
+        _may("large", "float64", "", "Share of packets that are large, from 0 to 1, as the source gives it."),
+    ),
+)
+
+_LINKS = Table(
+    "links",
+    "data that collectives of one sort moved from one rank to another",
+    (
+        _may("step", "int32", "", "Step that the source counts them to."),
+        _must("point_to_point", "bool", "", "Whether two ranks communicate, rather than a group."),
+        _must("operation", "category", "", "Sort of operation as the source names it: allreduce."),
+        _must(
+            "place",
+            "category",
+            "",
+            "Which of the operations, ordered by falling bandwidth: top1, middle, bottom3, bottom2, bottom1; or total.",
+        ),
+        _must("group", "category", "", "Name of the process group."),
+        _may("source", "int64", "", "Rank that it came from."),
+        _may("destination", "int64", "", "Rank that it went to."),
+        _may("transport", "category", "", "LOCAL, HCCS, PCIE, RDMA, SIO."),
+        _may("bytes", "int64", "bytes", "Bytes moved."),
+        _may("transit", "int64", "ns", "Time spent moving them."),
+        _may("bandwidth", "float64", "GB/s", "Bandwidth as the source gives it (10^9 bytes)."),
+        _may("name", "category", "", "Name of the operation; null for a total."),
+    ),
+)
+
 _COUNTERS = Table(
     "counters",
     "one sample of one counter",
@@ -297,6 +369,30 @@ _ALLOCATIONS = Table(
         _may("active", "int64", "bytes", "In use on the device after this event, where the source tells it apart."),
         _may("span", "int64", "", "`spans.id` of the innermost operator during which it happened."),
         _may("thread", "int64", "", "Native thread id on which it happened."),
+        _may(
+            "block",
+            "int64",
+            "",
+            "Number that the rows of one block share; null where its address is all that tells them.",
+        ),
+        _may("name", "category", "", "Operator as the source names it, where it does."),
+        _may("component", "category", "", "Part of the software that took it; null for the framework."),
+        _may("stream", "int64", "", "Stream that the block belongs to, or its address."),
+        _may("unused", "int64", "ns", "When the device last used the freed block, where the source tells it apart."),
+    ),
+)
+
+_STATIC_MEMORY = Table(
+    "static_memory",
+    "memory that a compiled graph sets aside for an operator",
+    (
+        _must("name", "category", "", "Name of the operator."),
+        _must("device", "category", "", "`cpu`, or device and index: `npu:0`."),
+        _may("model", "category", "", "Name of the model."),
+        _may("graph", "int64", "", "Number of the graph."),
+        _may("first_node", "int64", "", "Place of the operator from which on it is held."),
+        _may("last_node", "int64", "", "Place of the last one that needs it; null: to the end."),
+        _must("bytes", "int64", "bytes", "Size."),
     ),
 )
 
@@ -400,10 +496,14 @@ TABLES: dict[str, Table] = {
         _KERNELS,
         _OPERATORS,
         _INSTRUCTIONS,
+        _TASKS,
         _KERNEL_COUNTERS,
         _COLLECTIVES,
+        _TRANSFERS,
+        _LINKS,
         _COUNTERS,
         _ALLOCATIONS,
+        _STATIC_MEMORY,
         _STACKS,
         _STEPS,
         _FLOWS,
