@@ -54,13 +54,12 @@ def read_files(
         message = "No file to read."
         raise UsageError(message, "Name at least one trace.")
     captures = [capture for path in paths for capture in sniff.captures(path)]
-    total = sum(map(_size, captures))
-    parts, ledgers, done = [], [], 0
-    for path in captures:
-        ledger = LossLedger(path.name)
-        parts.append(read_capture(path, ledger, _shifted(progress, done, total)))
-        ledgers.append(ledger)
-        done += _size(path)
+    sizes = [_size(capture) for capture in captures]
+    ledgers = [LossLedger(path.name) for path in captures]
+    parts = (
+        read_capture(path, ledger, _shifted(progress, sum(sizes[:place]), sum(sizes)))
+        for place, (path, ledger) in enumerate(zip(captures, ledgers, strict=True))
+    )
     return assemble(parts, ledgers, rank=rank, host=host)
 
 

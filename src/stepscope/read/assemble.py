@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,7 @@ _DATA_LOADER = "enumerate(DataLoader)#"
 
 
 def assemble(
-    parts: Sequence[dict[str, pl.DataFrame]],
+    parts: Iterable[dict[str, pl.DataFrame]],
     ledgers: Sequence[LossLedger],
     *,
     rank: int | None = None,
@@ -36,7 +36,8 @@ def assemble(
     """Merge the parts of one rank.
 
     Args:
-        parts: What the readers of single formats return, at least one.
+        parts: What the readers of single formats return, at least one; those that the caller does not keep are given
+            up as soon as they are on the time line.
         ledgers: What was lost while they were read.
         rank: Rank of the process; None takes what the files say.
         host: Host name; None takes what the files say.
@@ -48,6 +49,7 @@ def assemble(
     whole = _one_wait_per_batch(whole)
     line, track_numbers = timeline.build(whole, rank, host)
     merged = _details(whole, line, track_numbers)
+    whole = [{**part, "spans": part["spans"].clear()} for part in whole]
     ledger = LossLedger("assembly")
     ledger.add("span_crosses_parent", int((line.nesting.crossing & ~line.on_device).sum()))
     steps = _steps(whole, ledger)

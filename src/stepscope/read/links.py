@@ -41,6 +41,8 @@ def operators(timeline: Timeline, launch: Integers) -> Integers:
     """
     candidates = timeline.of_kinds("operator", "collective") & ~timeline.on_device
     result = np.full(len(launch), -1, np.int64)
+    if not timeline.on_device.any():
+        return result
     launched = launch >= 0
     result[launched] = timeline.nearest(candidates)[launch[launched]]
     # Some writers repeat the correlation number as the operator's: that says nothing.

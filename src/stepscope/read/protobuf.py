@@ -8,6 +8,7 @@ blocks apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -25,8 +26,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Field: TypeAlias = tuple[int, int, int, int, int]
 
 VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
-#: Not on the wire: a block that its message ends in.
-CUT_BLOCK = 6
+#: Not on the wire: a block that its message ends in, and what is no field.
+CUT_BLOCK, DAMAGED = 6, 7
 _FIXED = {FIXED64: 8, FIXED32: 4}
 #: A varint of 64 bits, in groups of 7.
 _LONGEST = 10
@@ -74,9 +75,9 @@ class Messages:
             at[owners] = found[:, 4]
             owners = owners[sound & (found[:, 4] < self.end[owners])]
         for owner in owners.tolist():
-            rows, sound_to_the_end = _fields_of(self.content, int(at[owner]), int(self.end[owner]))
-            broken[owner] = not sound_to_the_end
-            own = np.array(rows, np.int64).reshape(-1, 5)
+            rows = list(fields_of(self.content, int(at[owner]), int(self.end[owner])))
+            broken[owner] = bool(rows) and rows[-1][1] in (CUT_BLOCK, DAMAGED)
+            own = np.array([row for row in rows if row[1] != DAMAGED], np.int64).reshape(-1, 5)
             parts.append(np.column_stack([np.full(len(own), owner), own]))
         table = np.concatenate(parts)
         return Fields(self, table[np.argsort(table[:, 0], kind="stable")], broken)
@@ -247,9 +248,8 @@ def _words(buffer: Bytes, at: Integers, width: int) -> Any:  # noqa: ANN401 - un
     return np.bitwise_or.reduce(buffer[at[:, None] + np.arange(width)].astype(np.uint64) << shifts, axis=1)
 
 
-def _fields_of(content: bytes | bytearray, at: int, end: int) -> tuple[list[_Field], bool]:
-    """Do what :func:`_next_fields` does, for all fields of one message; and say whether it is sound to its end."""
-    rows: list[_Field] = []
+def fields_of(content: bytes | bytearray, at: int, end: int) -> Iterator[_Field]:
+    """Yield what :func:`_next_fields` returns, for all fields of one message; last :data:`DAMAGED` where it is not."""
     while at < end:
         key, start = varint(content, at)
         number, wire = key >> 3, key & 7
@@ -257,17 +257,17 @@ def _fields_of(content: bytes | bytearray, at: int, end: int) -> tuple[list[_Fie
         if wire in (VARINT, BLOCK) and 0 < start <= end:
             value, start = varint(content, start)
         stop = start + (value if wire == BLOCK else _FIXED.get(wire, 0))
-        if not 0 < start <= end or not 0 < number < 1 << 29 or wire not in (VARINT, FIXED64, BLOCK, FIXED32):
-            return rows, False
+        known = 0 < number < 1 << 29 and wire in (VARINT, FIXED64, BLOCK, FIXED32)
+        if not 0 < start <= end or not known or (stop > end and wire != BLOCK):
+            yield 0, DAMAGED, 0, at, end
+            return
         if stop > end:
-            if wire == BLOCK:
-                rows.append((number, CUT_BLOCK, min(value, _LARGEST), start, end))
-            return rows, False
+            yield number, CUT_BLOCK, min(value, _LARGEST), start, end
+            return
         if wire in _FIXED:
             value = int.from_bytes(content[start:stop], "little")
-        rows.append((number, wire, value - (1 << 64) if value >> 63 else value, start, stop))
+        yield number, wire, value - (1 << 64) if value >> 63 else value, start, stop
         at = stop
-    return rows, True
 
 
 def varint(content: bytes | bytearray, at: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from stepscope.native import xplane as native
 from stepscope.read.nesting import Integers
-from stepscope.read.protobuf import BLOCK, FIXED64, VARINT, Fields, Messages
+from stepscope.read.protobuf import BLOCK, CUT_BLOCK, DAMAGED, FIXED64, VARINT, Fields, Messages, fields_of
 
 # Fields of XLine, XEvent and XStat.
 _ID, _NAME, _TIMESTAMP, _EVENTS, _DISPLAY_NAME = 1, 2, 3, 4, 11
@@ -32,10 +33,12 @@ _WIRE = {
     REFERENCE: VARINT,
     COMPRESSED: BLOCK,
 }
-_DAMAGED, _AGGREGATE = 1, 2
+_IS_DAMAGED, _IS_AGGREGATE = 1, 2
 
 #: Events decoded at once: so few that their columns stay small beside the file.
 BATCH = 1 << 16
+#: In numpy every field of theirs is a row of a table.
+_SMALL_BATCH = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,9 @@ class Stats:
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Stats:
         """Return some of them."""
-        owner, key, value, end = (column[chosen] for column in (self.owner, self.key, self.value, self.end))
-        return Stats(owner, key, self.field[chosen], value, end)
+        rows = np.flatnonzero(chosen)
+        owner, key, value, end = (column[rows] for column in (self.owner, self.key, self.value, self.end))
+        return Stats(owner, key, self.field[rows], value, end)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,33 +139,29 @@ def _events(columns: dict[str, Any]) -> Events:
         columns["metadata"],
         columns["offset"],
         columns["duration"],
-        (state & _DAMAGED).astype(np.bool_),
-        (state & _AGGREGATE).astype(np.bool_),
+        (state & _IS_DAMAGED).astype(np.bool_),
+        (state & _IS_AGGREGATE).astype(np.bool_),
         stats,
     )
 
 
 def _line_in_python(content: bytearray, start: int, end: int) -> Line:
-    fields = _one(content, start, end).fields()
-    display, name = (_last_block(fields, number) for number in (_DISPLAY_NAME, _NAME))
-    number, timestamp = (fields.integers(place).fill_null(0)[0] for place in (_ID, _TIMESTAMP))
-    return Line(number, display or name, timestamp, start, end, bool(fields.broken[0]))
-
-
-def _last_block(fields: Fields, number: int) -> bytes:
-    _, blocks = fields.within(number)
-    return bytes(blocks.content[blocks.start[-1] : blocks.end[-1]]) if len(blocks) else b""
-
-
-def _one(content: bytearray, start: int, end: int) -> Messages:
-    return Messages(content, np.array([start], np.int64), np.array([end], np.int64))
+    integers, texts = {_ID: 0, _TIMESTAMP: 0}, {_NAME: b"", _DISPLAY_NAME: b""}
+    broken = False
+    for number, wire, value, first, behind in fields_of(content, start, end):
+        broken |= wire in (CUT_BLOCK, DAMAGED)
+        if wire == VARINT and number in integers:
+            integers[number] = value
+        elif wire == BLOCK and number in texts:
+            texts[number] = bytes(content[first:behind])
+    return Line(integers[_ID], texts[_DISPLAY_NAME] or texts[_NAME], integers[_TIMESTAMP], start, end, broken)
 
 
 def _batches_in_python(content: bytearray, line: Line) -> Iterator[Events]:
-    _, events = _one(content, line.start, line.end).fields().within(_EVENTS)
-    for first in range(0, len(events), BATCH):
-        chosen = slice(first, first + BATCH)
-        yield _events_in_python(Messages(content, events.start[chosen], events.end[chosen]))
+    fields = fields_of(content, line.start, line.end)
+    places = ((first, behind) for number, wire, _, first, behind in fields if (number, wire) == (_EVENTS, BLOCK))
+    while len(batch := np.fromiter(islice(places, _SMALL_BATCH), np.dtype((np.int64, 2)))):
+        yield _events_in_python(Messages(content, batch[:, 0], batch[:, 1]))
 
 
 def _events_in_python(events: Messages) -> Events:

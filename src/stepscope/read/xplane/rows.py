@@ -25,7 +25,6 @@ SPANS: dict[str, pl.DataType | type[pl.DataType]] = {
     "dur": pl.Int64,
     "name": pl.Categorical(),
     "kind": dtype("enum:kind"),
-    "correlation": pl.Int64,
     "operation": pl.Int32,
 }
 _RUN = {"program_id": pl.Int64, "run": pl.Int64, "ts": pl.Int64, "end": pl.Int64, "total": pl.Int64}
@@ -63,15 +62,16 @@ class Rows:
     ) -> int:
         """Add the spans of a batch; return the number of the first."""
         first = self.count
-        columns = {
+        columns: dict[str, Any] = {
             "track": pl.Series([track], dtype=pl.Int32).new_from_index(0, len(batch)),
             "ts": batch.ts,
             "dur": batch.dur,
             "name": batch.plane.categories.gather(batch.place),
             "kind": _KINDS.gather(kind),
-            "correlation": correlation,
             "operation": pl.Series(operation, dtype=pl.Int32),
         }
+        # Most events have none, and an empty column is as large as a full one.
+        columns |= {"correlation": correlation} if correlation.null_count() < len(batch) else {}
         self.spans.append(pl.DataFrame(columns))
         self.count += len(batch)
         return first

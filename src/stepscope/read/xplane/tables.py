@@ -48,10 +48,8 @@ def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     ledger.add("start_unknown", int(not facts.start and rows.count > 0))
     operations = _operations(gathered)
     found_steps = steps(rows, operations)
-    spans = pl.concat([pl.DataFrame(schema=SPANS), *rows.spans])
-    rows.spans.clear()
-    spans = spans.with_columns(_kind(spans, operations))
     since = _since_epoch(facts.start)
+    spans = _spans(rows, operations, since)
     return {
         "operators": _operators(spans, operations),
         "collectives": _collectives(spans, operations),
@@ -63,7 +61,7 @@ def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         "metadata": facts.table(),
         "tracks": _tracks(rows, facts.host),
         "arrows": pl.DataFrame(schema=_ARROWS),
-        "spans": spans.with_columns(since, _of(operations["phase"], spans).alias("said_phase")).drop("operation"),
+        "spans": spans.drop("operation"),
     }
 
 
@@ -101,34 +99,38 @@ def _inputs(operands: str | None) -> tuple[str | None, str | None]:
     return json.dumps(shapes, separators=(",", ":")), json.dumps([kind for kind, _ in found])
 
 
-def _of(values: pl.Series, spans: pl.DataFrame) -> pl.Series:
-    """Return the value of the instruction that each span runs; null where it runs none."""
-    return values.gather(spans["operation"].replace(-1, None))
-
-
-def _kind(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.Series:
-    """Return the kinds of spans, with collectives among them as the programs say."""
-    is_collective = _of(operations["operation"].is_not_null(), spans).fill_null(value=False)
+def _spans(rows: Rows, operations: pl.DataFrame, since: pl.Expr) -> pl.DataFrame:
+    """Return the table ``spans``, with ``operation`` besides; the pieces are given up one by one."""
+    is_collective, phase = operations["operation"].is_not_null(), operations["phase"].cast(dtype("enum:phase"))
     collective = pl.lit("collective", dtype("enum:kind"))
-    return spans.select(pl.when(is_collective).then(collective).otherwise("kind").alias("kind")).to_series()
+    whole = [pl.DataFrame(schema={**SPANS, "said_phase": phase.dtype})]
+    for place, piece in enumerate(rows.spans):
+        number = piece["operation"].replace(-1, None)
+        kind = pl.when(is_collective.gather(number)).then(collective).otherwise("kind")
+        whole.append(piece.with_columns(since, kind=kind, said_phase=phase.gather(number)))
+        rows.spans[place] = piece.clear()
+    return pl.concat(whole, how="diagonal")
 
 
 def _operators(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ``operators``: a row for every run of an instruction, on a thread or on a stream.
+    """Return the table ``operators``: a row for every run of an instruction, on a thread or on a stream."""
+    running = (spans["operation"] >= 0).arg_true()
+    operation = spans["operation"].gather(running)
+    texts = pl.col("module", "shapes", "dtypes").cast(pl.Categorical())
+    details = operations.select("instruction", texts, "flops")
+    columns = [details[name].gather(operation) for name in details.columns]
+    frame = pl.DataFrame({"span": running.cast(pl.Int64), **{column.name: column for column in columns}})
+    return conform("operators", frame.with_columns(flops=pl.when(_counts(spans, running)).then("flops")))
 
-    Of the kernels of one instruction only those of the longest name carry its FLOPs.
-    """
-    columns = ("operation", "name", "kind", "dur")
-    rows = spans.select(columns).with_row_index("span").filter(pl.col("operation") >= 0)
-    details = operations.select("instruction", "module", "shapes", "dtypes", "flops").with_row_index("operation")
-    joined = rows.join(
-        details.with_columns(pl.col("operation").cast(pl.Int32)), on="operation", how="left", maintain_order="left"
-    )
-    carrying = rows.group_by("operation", "name").agg(pl.col("dur").sum()).sort("dur", "name", descending=True)
-    carrying = carrying.unique("operation", keep="first", maintain_order=True).with_columns(carries=True)
-    joined = joined.join(carrying.drop("dur"), on=["operation", "name"], how="left", maintain_order="left")
-    flops = pl.when("carries").then("flops")
-    return conform("operators", joined.select("span", "instruction", "module", "shapes", "dtypes", flops=flops))
+
+def _counts(spans: pl.DataFrame, running: pl.Series) -> pl.Series:
+    """Return which spans count the FLOPs of their instruction: of its kernels only those that take most of its time."""
+    rows = spans.select("operation", "name", "dur")[running.to_numpy()]
+    totals = rows.group_by("operation", "name").agg(pl.col("dur").sum()).sort("dur", "name", descending=True)
+    chosen = totals.unique("operation", keep="first", maintain_order=True).sort("operation")
+    # Instructions are numbered in the order in which they first ran, and all of them ran.
+    place = chosen["operation"].search_sorted(rows["operation"])
+    return chosen["name"].gather(place) == rows["name"]
 
 
 def _collectives(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
@@ -146,8 +148,9 @@ def _collectives(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         ),
     )
     names = details.columns
-    rows = spans.select("kind", number="operation", name="name").with_row_index("span")
-    rows = rows.filter(pl.col("kind") == "collective")
+    communicating = (spans["kind"] == "collective").arg_true()
+    rows = pl.DataFrame({name: spans[name].gather(communicating) for name in ("operation", "name")})
+    rows = rows.rename({"operation": "number"}).with_columns(span=communicating)
     numbered = details.with_row_index("number").with_columns(pl.col("number").cast(pl.Int32))
     joined = rows.join(numbered, on="number", how="left", maintain_order="left")
     name = pl.col("name").cast(pl.String).str.to_lowercase()
