@@ -13,11 +13,13 @@ from stepscope.analyse.communication import communication, communication_matrix
 from stepscope.analyse.dataset import dataset
 from stepscope.analyse.device_time import device_time
 from stepscope.analyse.gpu_counters import hbm, pcie
+from stepscope.analyse.instructions import instructions
 from stepscope.analyse.kernel_details import kernel_details
 from stepscope.analyse.memory import memory_record, operator_memory
 from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
+from stepscope.analyse.roofline import roofline
 from stepscope.analyse.step_trace_time import step_trace_time
 from stepscope.trace.tables import Tables
 
@@ -46,6 +48,20 @@ RESULTS: dict[str, Result] = {
         Result("op_statistic", op_statistic, "csv", "time by kernel name per device, and by operator on the host"),
         Result("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
         Result("operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"),
+        Result(
+            "instructions",
+            instructions,
+            "csv",
+            "every instruction of the compiled programs that ran, and what it consists of",
+            optional=True,
+        ),
+        Result(
+            "roofline",
+            roofline,
+            "csv",
+            "operations and bytes of every operator, and how near it comes to what its device can do",
+            optional=True,
+        ),
         Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
         Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
         Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
