@@ -59,6 +59,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "The compressed file is damaged; everything before the damage is used. Copy it again, or record again.",
     ),
+    "file_unreadable": (
+        "data_loss",
+        "A file of the capture that is not what its name says; it is left out. Copy it again, or record again.",
+    ),
+    "file_missing": (
+        "info",
+        "A file that captures of this sort have is not there; what only it says is missing.",
+    ),
     "event_damaged": (
         "data_loss",
         "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly.",
@@ -93,6 +101,16 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "A compiled program in the file is damaged; its instructions before the damage are there. Record again.",
     ),
+    "database_damaged": (
+        "data_loss",
+        "A table of a database is damaged; its rows before the damage are used. Copy the file again, or record again.",
+    ),
+    "table_unknown": ("info", "Tables of a database that stepscope does not know; they are left out."),
+    "table_missing": (
+        "data_loss",
+        "A table of a database that other tables need is missing; names or places of their rows are not known.",
+    ),
+    "version_unknown": ("info", "A version of a format that stepscope does not know; it is read like the last known."),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
     "span_crosses_parent": (

@@ -141,10 +141,12 @@ class Database:
         batch: list[tuple[object, ...]] = []
         try:
             cursor = self._connection.execute(query)
-            # Unlike fetchmany, extend keeps what came before an error.
-            while batch.extend(itertools.islice(cursor, _BATCH)) or batch:
-                yield batch
+            while True:
                 batch = []
+                batch.extend(itertools.islice(cursor, _BATCH))  # unlike fetchmany, keeps what came before an error
+                if not batch:
+                    return
+                yield batch
         except sqlite3.DatabaseError:
             self._ledger.add("database_damaged")
             if batch:
@@ -159,13 +161,16 @@ class Database:
 
     def _named(self, numbers: pl.Series, sort: str) -> pl.Series:
         """Return texts for their numbers; null for one that stands nowhere."""
-        texts = self._texts if sort == NAME else self._dictionary(sort, "name")
-        named = numbers.to_frame("id").join(texts, on="id", how="left", maintain_order="left")["text"]
+        named = self.texts(numbers) if sort == NAME else _looked_up(numbers, self._dictionary(sort, "name"))
         self._ledger.add("value_unreadable", named.null_count() - numbers.null_count())
-        return named.alias(numbers.name)
+        return named
+
+    def texts(self, numbers: pl.Series) -> pl.Series:
+        """Return the texts of ``STRING_IDS`` for numbers; null for one that stands for none."""
+        return _looked_up(numbers, self._strings)
 
     @cached_property
-    def _texts(self) -> pl.DataFrame:
+    def _strings(self) -> pl.DataFrame:
         return self._dictionary("STRING_IDS", "value")
 
     def _dictionary(self, table: str, text: str) -> pl.DataFrame:
@@ -173,6 +178,11 @@ class Database:
         stored = {"id": pl.Int64(), text: pl.String()}
         frame = self._frame(table, stored) if present else pl.DataFrame(schema=stored)
         return frame.rename({text: "text"}).unique("id", keep="first")
+
+
+def _looked_up(numbers: pl.Series, texts: pl.DataFrame) -> pl.Series:
+    found = numbers.to_frame("id").join(texts, on="id", how="left", maintain_order="left")["text"]
+    return found.alias(numbers.name)
 
 
 def _quoted(name: str) -> str:
