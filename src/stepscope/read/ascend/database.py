@@ -70,9 +70,7 @@ def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         "communications": communications,
         "communication_tasks": communication_of.tasks(opened, communications, plane_tasks),
         "flows": host_of.flows(opened, host, tasks, communications),
-        "steps": opened.rows("STEP_TIME", {"id": INT, "startNs": INT, "endNs": INT}).select(
-            number="id", ts="startNs", dur=pl.col("endNs") - pl.col("startNs")
-        ),
+        "steps": _steps(opened),
         "memory": samples_of.memory(opened),
         "blocks": samples_of.blocks(opened),
         "counters": samples_of.counters(opened),
@@ -81,8 +79,13 @@ def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     return {name: _timed(frame, ledger) if name in _POINTS else frame for name, frame in frames.items()}
 
 
+def _steps(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("STEP_TIME", {"id": INT, "startNs": INT, "endNs": INT}).drop_nulls("id")
+    return opened.intervals(rows.select(number="id", ts="startNs", dur=pl.col("endNs") - pl.col("startNs")))
+
+
 #: Frames whose rows no other frame names, so that rows without a time can be left out.
-_POINTS = ("steps", "memory", "counters")
+_POINTS = ("memory", "counters")
 
 
 def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:

@@ -60,7 +60,7 @@ def operations(opened: Database) -> pl.DataFrame:
     rows = opened.rows("COMMUNICATION_OP", _OPERATION).sort("startNs", maintain_order=True)
     places = opened.rows("TASK", {"connectionId": INT, "deviceId": INT, "modelId": INT}).unique("connectionId")
     rows = rows.join(places, on="connectionId", how="left", maintain_order="left")
-    return rows.select(
+    made = rows.select(
         pl.col("opId").alias("id"),
         ts="startNs",
         dur=pl.col("endNs") - pl.col("startNs"),
@@ -75,6 +75,7 @@ def operations(opened: Database) -> pl.DataFrame:
         model="modelId",
         connection="connectionId",
     )
+    return opened.intervals(made)
 
 
 def _lanes(groups: pl.Series) -> pl.Series:
@@ -106,7 +107,7 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
     rows = rows.join(ran.unique("globalTaskId"), on="globalTaskId", how="inner", maintain_order="left")
     dur = pl.col("endNs") - pl.col("startNs")
     counted = pl.when(dur > 0).then(pl.col("size") / dur)  # bytes per ns
-    return rows.sort("startNs", maintain_order=True).select(
+    made = rows.sort("startNs", maintain_order=True).select(
         "row",
         "lane",
         ts="startNs",
@@ -128,6 +129,7 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
         dtype=_said("dataType"),
         bandwidth=pl.coalesce(pl.col("bandwidth") / 1e9, counted),
     )
+    return opened.intervals(made)
 
 
 def summed(opened: Database, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:

@@ -89,7 +89,7 @@ def tasks(opened: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
         mix_blocks=pl.coalesce("mixBlockNum", "mixBlockDim"),
         **{column: told(pl.col(name)) for column, name in _TEXTS.items()},
     )
-    return made, own
+    return opened.intervals(made), own
 
 
 def _kernels(opened: Database) -> pl.DataFrame:

@@ -34,7 +34,7 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOT
 def calls(opened: Database) -> pl.DataFrame:
     """Return the frame ``host`` with the column ``key``, which ``CONNECTION_IDS`` has for calls of the framework."""
     parts = [_framework(opened), _cann(opened), _ranges(opened), _garbage(opened), _system(opened)]
-    return pl.concat(parts, how="diagonal").sort("ts", maintain_order=True)
+    return opened.intervals(pl.concat(parts, how="diagonal").sort("ts", maintain_order=True))
 
 
 def _span(*more: pl.Expr, **named: pl.Expr) -> list[pl.Expr]:

@@ -194,7 +194,8 @@ _CHANGE = {
 
 def counters(opened: Database) -> pl.DataFrame:
     """Return the frame ``counters``."""
-    return pl.concat([empty("counters"), *(part for kind in _KINDS for part in _sampled(opened, kind))])
+    sampled = [kind for kind in _KINDS if kind.table in opened.tables]
+    return pl.concat([empty("counters"), *(part for kind in sampled for part in _sampled(opened, kind))])
 
 
 def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:

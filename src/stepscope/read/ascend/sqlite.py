@@ -119,7 +119,11 @@ class Database:
             columns: Column → its sort: ``INT``, ``FLOAT``, ``TEXT``, ``NAME``, or the ``ENUM_…`` that its numbers are
                 of. Those of the last two sorts are texts in the result.
         """
-        present = [name for name in columns if name in self.tables.get(table, ())]
+        if table not in self.tables:
+            return pl.DataFrame(
+                schema={name: _STORED[sort] if sort in _PLAIN else pl.String() for name, sort in columns.items()}
+            )
+        present = [name for name in columns if name in self.tables[table]]
         frame = self._frame(table, {name: _STORED.get(columns[name], pl.Int64()) for name in present})
         named = [self._named(frame[name], columns[name]) for name in present if columns[name] not in _PLAIN]
         absent = [
@@ -164,6 +168,14 @@ class Database:
         named = self.texts(numbers) if sort == NAME else _looked_up(numbers, self._dictionary(sort, "name"))
         self._ledger.add("value_unreadable", named.null_count() - numbers.null_count())
         return named
+
+    def intervals(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows whose ``ts`` and ``dur`` are known and not negative; the others are counted."""
+        known = frame.drop_nulls(["ts", "dur"])
+        self._ledger.add("event_bad_time", len(frame) - len(known))
+        sound = known.filter((pl.col("ts") >= 0) & (pl.col("dur") >= 0))
+        self._ledger.add("event_negative_duration", len(known) - len(sound))
+        return sound
 
     def texts(self, numbers: pl.Series) -> pl.Series:
         """Return the texts of ``STRING_IDS`` for numbers; null for one that stands for none."""
