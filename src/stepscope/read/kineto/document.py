@@ -44,7 +44,7 @@ class Document:
             NotATraceError: There is no list of events.
             DamagedTraceError: The document ends before one begins.
         """
-        yield from _whole_events(self._after_head(blocks))
+        yield from _whole_events(self.after_head(blocks))
 
     def read_head(self, blocks: Iterator[bytes]) -> None:
         """Read the metadata before the events only.
@@ -53,7 +53,7 @@ class Document:
             NotATraceError: There is no list of events.
             DamagedTraceError: The document ends before one begins.
         """
-        next(self._after_head(blocks))
+        next(self.after_head(blocks))
 
     def read_tail(self, tail: bytes | str | None) -> None:
         """Take the metadata that comes after the list of events; None: the list has no end, which has been counted."""
@@ -69,7 +69,13 @@ class Document:
         elif rest != b"}":
             self._add(b"{" + rest)
 
-    def _after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    def after_head(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the text from the first event on, to the end of the file; blocks are cut anywhere.
+
+        Raises:
+            NotATraceError: There is no list of events.
+            DamagedTraceError: The document ends before one begins.
+        """
         head = b""
         for block in blocks:
             head += block

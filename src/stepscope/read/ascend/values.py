@@ -1,0 +1,96 @@
+"""Texts of Ascend's files → numbers, in bulk; what is empty or ``N/A`` is null, what is no number is counted.
+
+Times are µs as decimal text, with up to three decimals and sometimes more; they never pass through a float.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.read.kineto.schema import BAD
+from stepscope.read.kineto.values import unusual_time
+from stepscope.trace.losses import LossLedger
+
+#: What stands for nothing, in lower case.
+NOTHING = ("", "n/a", "na", "nan", "none", "null", "-")
+#: Units of a size → bytes.
+BYTES = {"B": 1, "Byte": 1, "KB": 1024, "MB": 1 << 20, "GB": 1 << 30}
+#: A number in place of another that is not known.
+UNKNOWN_32 = 4_294_967_295
+
+_PLAIN = r"^(\d{1,15})(?:\.(\d{1,40}))?$"
+_WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
+
+
+def cleaned(column: pl.Series) -> pl.Series:
+    """Return texts without white space and quotes around them; null where they stand for nothing."""
+    text = column.cast(pl.String).str.strip_chars(' \t\r\n"')
+    return text.set(text.str.to_lowercase().is_in(NOTHING), None)
+
+
+def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
+    """Return times in ns, rounded half up; null where there is none or it is no time.
+
+    Args:
+        column: Times as text.
+        ledger: Counts what is no time.
+        scale: µs of one unit: 1000 where the texts are milliseconds.
+    """
+    text = cleaned(column)
+    parts = text.str.extract_groups(_PLAIN).struct.unnest()
+    decimals = len(str(1000 * scale)) - 1
+    digits = parts["2"].fill_null("").str.slice(0, decimals + 1).str.pad_end(decimals + 1, "0")
+    whole = parts["1"].cast(pl.Int64, strict=False) * (1000 * scale)
+    value = (whole + (digits.cast(pl.Int64, strict=False) + 5) // 10).alias(column.name)
+    odd = (text.is_not_null() & value.is_null()).arg_true()
+    if len(odd):
+        repaired = pl.Series([_odd(source, scale) for source in text.gather(odd).to_list()], dtype=pl.Int64)
+        ledger.add("value_unreadable", repaired.null_count())
+        value = value.scatter(odd, repaired)
+    return value
+
+
+def _odd(text: str, scale: int) -> int | None:
+    value = unusual_time(text.encode("ascii", "replace"))
+    return None if value <= BAD or abs(value) > 1 << 62 else value * scale
+
+
+def integers(column: pl.Series, ledger: LossLedger) -> pl.Series:
+    """Return whole numbers; null where there is none, or it does not fit 64 bits."""
+    text = cleaned(column)
+    value = text.str.extract(_WHOLE, 1).str.strip_prefix("+").cast(pl.Int64, strict=False).alias(column.name)
+    ledger.add("value_unreadable", value.null_count() - text.null_count())
+    return value
+
+
+def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
+    """Return real numbers; null where there is none, or it is not finite."""
+    text = cleaned(column)
+    value = text.cast(pl.Float64, strict=False)
+    value = value.set(~value.is_finite(), None).alias(column.name)
+    ledger.add("value_unreadable", value.null_count() - text.null_count())
+    return value
+
+
+def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
+    """Return sizes in bytes of numbers of KB or MB (of 1024); one below nothing, which stands for unknown, is null."""
+    value = reals(column, ledger) * BYTES.get(unit, 1)
+    value = value.set((value < 0) | (value >= float(1 << 62)), None)
+    return value.round(0).cast(pl.Int64).alias(column.name)
+
+
+def texts(column: pl.Series) -> pl.Series:
+    """Return texts, each distinct one kept once."""
+    return cleaned(column).cast(pl.Categorical())
+
+
+def whole(column: pl.Series) -> pl.Series:
+    """Return texts as they stand, each distinct one kept once; null where they are empty."""
+    text = column.cast(pl.String)
+    return text.set(text == "", None).cast(pl.Categorical())
+
+
+def unit_of(header: str) -> tuple[str, str]:
+    """Return the name and the unit of a column: ``aic_mac_time(us)`` → ``aic_mac_time``, ``us``."""
+    name, separator, rest = header.strip().rpartition("(")
+    return (name.strip(), rest[:-1].strip()) if separator and rest.endswith(")") else (header.strip(), "")
