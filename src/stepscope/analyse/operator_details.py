@@ -19,7 +19,7 @@ def operator_details(tables: Tables) -> pl.DataFrame:
         operators.with_columns(pl.Series("device_self", own, pl.Int64), pl.Series("device_total", total, pl.Int64))
         .lazy()
         .join(details, left_on="id", right_on="span", how="left")
-        .join(_stack_texts(tables), on="stack", how="left")
+        .join(stack_texts(tables), on="stack", how="left")
         .join(threads, on="track", how="left")
         .sort("ts", "id")
     )
@@ -40,7 +40,7 @@ def operator_details(tables: Tables) -> pl.DataFrame:
     ).collect()
 
 
-def _stack_texts(tables: Tables) -> pl.LazyFrame:
+def stack_texts(tables: Tables) -> pl.LazyFrame:
     """Return every call stack as text, innermost frame first: ``file(line): function``, joined by a semicolon."""
     frames = tables["stacks"].filter(pl.col("frames").list.len() > 0).explode("frames").unnest("frames")
     line = pl.format(

@@ -15,6 +15,7 @@ from stepscope.analyse.device_time import device_time
 from stepscope.analyse.gpu_counters import hbm, pcie
 from stepscope.analyse.instructions import instructions
 from stepscope.analyse.kernel_details import kernel_details
+from stepscope.analyse.live_memory import live_memory
 from stepscope.analyse.memory import memory_record, operator_memory
 from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.op_statistic import op_statistic
@@ -65,6 +66,7 @@ RESULTS: dict[str, Result] = {
         Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
         Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
         Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
+        Result("live_memory", live_memory, "csv", "memory alive at the end, by the line that took it", optional=True),
         Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
         Result(
             "minddata_pipeline_raw",

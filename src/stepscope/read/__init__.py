@@ -28,6 +28,7 @@ READERS: dict[str, str] = {
     "paddle": "paddle.node_trees",
     "paddle_json": "paddle.chrome",
     "xplane": "xplane.reader",
+    "pprof": "pprof",
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read import communication, links, phases, programs, stacks, timeline
+from stepscope.read.dispatched import settled
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
@@ -90,7 +91,7 @@ def _details(
     parts: Sequence[dict[str, pl.DataFrame]], line: Timeline, track_numbers: Sequence[Integers]
 ) -> dict[str, pl.DataFrame]:
     """Return the detail tables of all parts, with the numbers of the time line."""
-    names = (*_DETAILS, *_ON_TRACKS, *_BY_THEMSELVES, "stacks")
+    names = (*_DETAILS, *_ON_TRACKS, *_BY_THEMSELVES, "live_memory", "stacks")
     merged: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     instructions, of_operators = programs.merged(parts)
     first_span = first_stack = 0
@@ -100,13 +101,14 @@ def _details(
                 _uncategorised(part[name]).with_columns(_renumbered(part[name]["span"], line, first_span))
             )
         merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack, instruction)
+        merged["live_memory"].append(_uncategorised(part["live_memory"]).with_columns(pl.col("stack") + first_stack))
         merged["stacks"].append(part["stacks"].with_columns(pl.col("id") + first_stack))
         for name in _BY_THEMSELVES:
             merged[name].append(_uncategorised(part[name]))
         for name in _ON_TRACKS:
             merged[name].append(_retracked(_uncategorised(part[name]), numbers))
         first_span += part["spans"].height
-        first_stack += int(part["stacks"]["id"].max() or -1) + 1 if part["stacks"].height else 0  # type: ignore[arg-type]
+        first_stack += 1 + max(part["stacks"]["id"].to_list(), default=-1)
     tables = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in merged.items()}
     return {**tables, "instructions": instructions}
 
@@ -206,7 +208,10 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
             last = ts + dur
             numbers.add(number)
     ledger.add("step_overlap", found.height - len(kept))
-    return found[kept]
+    if not own and (found["source"] == "inferred").all():  # from the work itself
+        return found[kept]
+    waited_for = [part["dispatches"] for part in parts if "dispatches" in part]
+    return settled(found[kept], pl.concat(waited_for)) if waited_for else found[kept]
 
 
 def _spans(line: Timeline, phase: pl.Series) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import NotATraceError
+from stepscope.read import pprof
 from stepscope.read.kineto.document import Document
 from stepscope.read.kineto.facts import Facts
 from stepscope.read.mindspore import files as mindspore_cpu_files
@@ -28,7 +29,8 @@ class Identity:
     """What a file is.
 
     Attributes:
-        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json`` or ``xplane``.
+        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``, ``xplane``
+            or ``pprof``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.
@@ -57,6 +59,8 @@ def identify(path: Path) -> Identity:
     head = _head(path)
     if xplane_files.is_trace(path, head):
         return Identity("xplane", rank=_rank_in_name(path), host=xplane_files.host_of(path))
+    if pprof.is_profile(head):
+        return Identity("pprof", rank=_rank_in_name(path))
     of_paddle = paddle_files.format_of(head)
     if of_paddle is not None:
         return Identity(of_paddle, rank=_rank_in_name(path), host=paddle_files.host_of(path))
@@ -75,7 +79,9 @@ def format_of(path: Path) -> str:
     if own is not None:
         return own
     head = _head(path)
-    return "xplane" if xplane_files.is_trace(path, head) else paddle_files.format_of(head) or "kineto"
+    if xplane_files.is_trace(path, head):
+        return "xplane"
+    return "pprof" if pprof.is_profile(head) else paddle_files.format_of(head) or "kineto"
 
 
 def by_rank(path: Path) -> dict[int | None, list[Path]]:
@@ -98,8 +104,10 @@ def by_rank(path: Path) -> dict[int | None, list[Path]]:
 
 def _of_hosts(files: list[Path]) -> dict[int | None, list[Path]]:
     """Return the files of hosts that were recorded together by rank, as their names say, else in order of name."""
+    if len(files) == 1:
+        return {_rank_in_name(files[0]): [*files, *pprof.beside(files[0])]}
     said = {_rank_in_name(path): [path] for path in files}
-    if len(files) == 1 or (len(said) == len(files) and None not in said):
+    if len(said) == len(files) and None not in said:
         return said
     return {rank: [path] for rank, path in enumerate(files)}
 

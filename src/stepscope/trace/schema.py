@@ -396,6 +396,18 @@ _STATIC_MEMORY = Table(
     ),
 )
 
+_LIVE_MEMORY = Table(
+    "live_memory",
+    "memory alive when the recording ended, taken by one call stack",
+    (
+        _must("kind", "category", "", "Sort of memory as the source names it: `buffer`, `executable`; else `memory`."),
+        _may("device", "category", "", "`cpu`, or device and index: `cuda:0`; null where it is none's."),
+        _may("count", "int64", "", "Number of blocks."),
+        _must("bytes", "int64", "bytes", "Their size together."),
+        _may("stack", "int64", "", "`stacks.id` of the call stack that took them."),
+    ),
+)
+
 _STACKS = Table(
     "stacks",
     "an interned call stack",
@@ -504,6 +516,7 @@ TABLES: dict[str, Table] = {
         _COUNTERS,
         _ALLOCATIONS,
         _STATIC_MEMORY,
+        _LIVE_MEMORY,
         _STACKS,
         _STEPS,
         _FLOWS,

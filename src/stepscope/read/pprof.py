@@ -1,0 +1,176 @@
+"""Memory profiles in pprof's form, as ``jax.profiler.device_memory_profile`` gives them → table ``live_memory``.
+
+A profile is what was alive at one moment: for each call stack, device and sort of memory, how many blocks and how many
+bytes. Field numbers are those of pprof's ``profile.proto``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import NotATraceError
+from stepscope.read.protobuf import Fields, Messages
+from stepscope.read.source import Progress, read_blocks, tell_all
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import FRAME, complete, conform
+
+#: What our collector calls the file.
+NAME = "memory.pb.gz"
+#: The first fields: what is counted, as numbers of texts, each field's length, type and unit; then something else.
+_HEAD = re.compile(
+    rb"(?:\x0a[\x02-\x08](?:[\x08\x10](?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])){1,2})+[\x12\x1a\x22\x2a\x32]"
+)
+_BYTES, _COUNT = "bytes", "count"
+#: Of several sizes in a profile, the one that tells what is alive.
+_ALIVE = ("space", "inuse_space")
+_DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)[^0-9]*(\d{1,6})?", re.IGNORECASE)
+
+
+def is_profile(head: bytes) -> bool:
+    """Return whether a file that begins so is one."""
+    return _HEAD.match(head) is not None
+
+
+def beside(capture: Path) -> list[Path]:
+    """Return the memory profile that our collector wrote beside a capture, as a list; empty where there is none."""
+    path = capture.with_name(NAME)
+    return [path] if path.is_file() else []
+
+
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+    """Read a memory profile.
+
+    Args:
+        path: The file, plain or gzip.
+        ledger: Counts what is damaged; what stands before it is there.
+        progress: Called with bytes read, and in total.
+
+    Returns:
+        All tables, empty but for ``live_memory``, ``stacks`` and ``metadata``.
+
+    Raises:
+        InputError: It cannot be read, or is no profile of memory.
+    """
+    content = b"".join(read_blocks(path, ledger, progress))
+    profile = Messages.whole(content).fields()
+    texts = profile.every_text(6, ledger)[1]
+    count, size = _columns(profile, texts, path)
+    ledger.add("file_cut", int(profile.broken.any() or _incomplete(profile, texts)))
+    samples, stacks = _samples(profile, texts, ledger)
+    rows = samples.with_columns(
+        count=pl.col("values").list.get(count, null_on_oob=True) if count is not None else pl.lit(None, pl.Int64),
+        bytes=pl.col("values").list.get(size, null_on_oob=True),
+    )
+    lost = rows["bytes"].null_count()
+    ledger.add("event_damaged", lost)
+    live = rows.filter(pl.col("bytes").is_not_null()).drop("values")
+    tell_all(path, progress)
+    return complete({"live_memory": conform("live_memory", live), "stacks": stacks})
+
+
+def _incomplete(profile: Fields, texts: Sequence[str]) -> bool:
+    """Return whether samples, places and functions name what is not in the file: one that is cut between fields."""
+    samples, places, functions = (profile.within(number)[1].fields() for number in (2, 4, 5))
+    lines = places.within(4)[1].fields()
+    named = (
+        (samples.packed_integers(1)[1], places.integers(1)),
+        (lines.integers(1).drop_nulls().to_numpy(), functions.integers(1)),
+    )
+    absent = any(not set(asked.tolist()) <= set(there.to_list()) for asked, there in named)
+    labels = samples.within(3)[1].fields()
+    asked = [*(functions.integers(number) for number in (2, 4)), *(labels.integers(number) for number in (1, 2))]
+    return absent or any(int(number) >= len(texts) for one in asked if (number := one.max()) is not None)  # type: ignore[arg-type]
+
+
+def _columns(profile: Fields, texts: Sequence[str], path: Path) -> tuple[int | None, int]:
+    """Return which value of a sample is a number of blocks, and which their size."""
+    types = profile.within(1)[1].fields()
+    names, units = (_named(types.integers(number), texts) for number in (1, 2))
+    sizes = [place for place, unit in enumerate(units) if unit == _BYTES]
+    if not sizes:
+        message = f"{path} is no profile of memory."
+        raise NotATraceError(message, "Name one that jax.profiler.save_device_memory_profile wrote.")
+    size = next((place for place in sizes if names[place] in _ALIVE), sizes[-1])
+    # A number of blocks stands before their size.
+    return (size - 1 if size and units[size - 1] == _COUNT else None), size
+
+
+def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the samples with their values, and their stacks."""
+    _, messages = profile.within(2)
+    fields = messages.fields()
+    ledger.add("event_damaged", int(fields.broken.sum()))
+    frames = _frames(profile, texts)
+    places = _lists(fields, 1)
+    known: dict[tuple[int, ...], int] = {}
+    numbers = [known.setdefault(tuple(one), len(known)) if one else None for one in places]
+    stacks = [[frame for place in chain for frame in frames.get(place, [])] for chain in known]
+    table = pl.DataFrame(
+        {"id": list(range(len(known))), "frames": stacks}, schema={"id": pl.Int64, "frames": pl.List(FRAME)}
+    )
+    labels = _labels(fields, texts)
+    rows = pl.DataFrame(
+        {
+            "kind": [one.get("kind", "memory") for one in labels],
+            "device": [_device(one.get("device")) for one in labels],
+            "stack": numbers,
+            "values": _lists(fields, 2),
+        },
+        schema={"kind": pl.String, "device": pl.String, "stack": pl.Int64, "values": pl.List(pl.Int64)},
+    )
+    return rows, table
+
+
+def _frames(profile: Fields, texts: Sequence[str]) -> dict[int, list[dict[str, object]]]:
+    """Return the frames of each place in the program, by its number: innermost first where calls were inlined."""
+    functions = profile.within(5)[1].fields()
+    names, files = (_named(functions.integers(number), texts) for number in (2, 4))
+    function = dict(zip(functions.integers(1).fill_null(0).to_list(), zip(names, files, strict=True), strict=True))
+    locations = profile.within(4)[1].fields()
+    owners, lines = locations.within(4)
+    of = lines.fields()
+    result: dict[int, list[dict[str, object]]] = {}
+    numbers = locations.integers(1).fill_null(0).to_list()
+    for owner, called, line in zip(owners.tolist(), of.integers(1).fill_null(0), of.integers(2), strict=True):
+        name, file = function.get(called, ("?", None))
+        result.setdefault(numbers[owner], []).append({"file": file or None, "line": line, "function": name})
+    return result
+
+
+def _labels(fields: Fields, texts: Sequence[str]) -> list[dict[str, str]]:
+    """Return the labels of each sample that are texts."""
+    owners, messages = fields.within(3)
+    of = messages.fields()
+    result: list[dict[str, str]] = [{} for _ in range(len(fields.messages))]
+    keys, values = (_named(of.integers(number), texts) for number in (1, 2))
+    for owner, key, value in zip(owners.tolist(), keys, values, strict=True):
+        if value:
+            result[owner][key] = value
+    return result
+
+
+def _named(numbers: pl.Series, texts: Sequence[str]) -> list[str]:
+    """Return the text of each number; an empty one where it has none."""
+    return [texts[number] if 0 <= number < len(texts) else "" for number in numbers.fill_null(0).to_list()]
+
+
+def _lists(fields: Fields, number: int) -> list[list[int]]:
+    result: list[list[int]] = [[] for _ in range(len(fields.messages))]
+    for owner, value in zip(*(column.tolist() for column in fields.packed_integers(number)), strict=True):
+        result[owner].append(value)
+    return result
+
+
+def _device(name: str | None) -> str | None:
+    """Return a device as the tables call it, where the source's name for it says which it is: ``TFRT_CPU_0``."""
+    match = _DEVICE.search(name or "")
+    if match is None:
+        return name
+    sort = match[1].lower()
+    sort = "cuda" if sort == "gpu" else sort
+    number = int(match[2] or 0)
+    return sort if sort == "cpu" and number == 0 else f"{sort}:{number}"

@@ -1,0 +1,170 @@
+"""Memory profiles in pprof's form: a real one, whole and damaged, and what is none."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from stepscope.analyse.live_memory import live_memory
+from stepscope.errors import InputError
+from stepscope.read import pprof, read_files
+from stepscope.read.sniff import captures, identify
+from stepscope.report.perfetto.protobuf import block, integer
+from stepscope.trace import tables
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import Frames, conform
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+SAMPLE = DATA / "pprof" / "memory.pb.gz"
+
+
+def check(frames: Frames) -> None:
+    live = frames["live_memory"]
+    assert conform("live_memory", live).equals(live)
+    assert set(live["stack"].drop_nulls()) <= set(frames["stacks"]["id"])
+
+
+def attempt(path: Path) -> Frames | None:
+    """Read a file that may be damaged: tables that hold, or an error of ours in one line."""
+    try:
+        frames = read_files([path])
+    except InputError as error:
+        assert str(error).count("\n") == 0
+        return None
+    check(frames)
+    return frames
+
+
+def test_what_is_alive_is_what_the_program_kept() -> None:
+    # Given three weights of 256 × 512 floats, a batch of 1000 integers and a sum
+    frames = read_files([SAMPLE])
+    check(frames)
+    assert frames["losses"].is_empty()
+    buffers = frames["live_memory"].filter(pl.col("kind") == "buffer")
+    assert buffers["bytes"].sum() == 3 * 256 * 512 * 4 + 1000 * 4 + 4
+    assert buffers["count"].sum() == 5
+    assert buffers["device"].cast(pl.String).unique().to_list() == ["cpu"]
+    # Then each was taken by a line of the program, however many of JAX's own lie inside
+    found = live_memory(tables.lazy(frames)).filter(pl.col("Kind") == "buffer")
+    assert found.group_by("Taken At", maintain_order=True).agg(pl.col("Count").sum()).rows() == [
+        ("train.py(6): <listcomp>", 3),
+        ("train.py(9): batch", 1),
+        ("train.py(13): <module>", 1),
+    ]
+    assert found["Size(MB)"].to_list()[:2] == [1.0, 0.5]
+    assert found["Ratio(%)"].sum() == pytest.approx(100)
+    assert all(
+        text.split("\n")[0].startswith("/opt/python/lib/python3/site-packages/jax/") for text in found["Call Stack"]
+    )
+
+
+def test_a_profile_is_known_by_its_first_bytes_plain_or_gzip(tmp_path: Path) -> None:
+    plain = tmp_path / "memory.prof"
+    plain.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    assert identify(SAMPLE).format == identify(plain).format == "pprof"
+    assert read_files([plain])["live_memory"].equals(read_files([SAMPLE])["live_memory"])
+
+
+def test_other_formats_are_no_profiles() -> None:
+    others = [*DATA.glob("paddle/*.pb"), *DATA.glob("xplane/*.pb"), *DATA.glob("kineto/*.gz")]
+    assert len(others) > 3
+    for path in others:
+        content = path.read_bytes()
+        assert not pprof.is_profile(gzip.decompress(content) if path.suffix == ".gz" else content), path
+
+
+def test_a_profile_lies_beside_the_capture_that_it_belongs_to(tmp_path: Path) -> None:
+    directory = tmp_path / "jax"
+    directory.mkdir()
+    trace = directory / "node.xplane.pb"
+    shutil.copy(DATA / "xplane" / "steps.xplane.pb", trace)
+    assert captures(directory) == [trace]
+    shutil.copy(SAMPLE, directory / pprof.NAME)
+    assert captures(directory) == [trace, directory / pprof.NAME]
+    frames = read_files([directory])
+    check(frames)
+    assert frames["spans"].height
+    assert frames["live_memory"].height == 10
+
+
+def test_profiles_of_several_parts_keep_their_stacks(tmp_path: Path) -> None:
+    other = Path(shutil.copy(SAMPLE, tmp_path / "memory.pb.gz"))
+    frames = read_files([SAMPLE, other])
+    check(frames)
+    assert frames["live_memory"].height == 20
+    found = live_memory(tables.lazy(frames))
+    assert found.filter(pl.col("Taken At") == "train.py(9): batch", pl.col("Kind") == "buffer").height == 2
+
+
+def test_cut_at_every_length(tmp_path: Path) -> None:
+    plain, path = gzip.decompress(SAMPLE.read_bytes()), tmp_path / "memory.pb"
+    whole = read_files([SAMPLE])["live_memory"].height
+    for length in range(len(plain)):
+        path.write_bytes(plain[:length])
+        frames = attempt(path)
+        if frames is not None:
+            assert frames["live_memory"].height <= whole
+            assert frames["losses"].height, length
+
+
+def test_a_compressed_file_that_is_cut(tmp_path: Path) -> None:
+    content, path = SAMPLE.read_bytes(), tmp_path / "memory.pb.gz"
+    for length in range(0, len(content), 11):
+        path.write_bytes(content[:length])
+        frames = attempt(path)
+        assert frames is None or frames["losses"].height
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_damage(seed: int, tmp_path: Path) -> None:
+    plain, path, chance = gzip.decompress(SAMPLE.read_bytes()), tmp_path / "memory.pb", random.Random(seed)
+    for _ in range(100):
+        wrong = bytearray(plain)
+        for _ in range(chance.choice((1, 2, 8, 64))):
+            wrong[chance.randrange(len(wrong))] = chance.randrange(256)
+        path.write_bytes(wrong)
+        attempt(path)
+
+
+def profile(*fields: bytes, units: tuple[bytes, ...] = (b"count", b"bytes")) -> bytes:
+    texts = (b"", b"allocations", b"space", *units)
+    types = [block(1, integer(1, 1 + place) + integer(2, 3 + place)) for place in range(len(units))]
+    return b"".join([*types, *fields, *(block(6, text) for text in texts)])
+
+
+def test_a_profile_of_time_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.pb"
+    path.write_bytes(profile(block(2, integer(2, 1) + integer(2, 2)), units=(b"count", b"nanoseconds")))
+    with pytest.raises(InputError, match="no profile of memory"):
+        read_files([path])
+
+
+def test_a_sample_without_stack_or_size(tmp_path: Path) -> None:
+    path = tmp_path / "heap.pb"
+    path.write_bytes(profile(block(2, integer(2, 3) + integer(2, 300)), block(2, integer(2, 3))))
+    ledger = LossLedger("heap.pb")
+    live = pprof.read(path, ledger)["live_memory"]
+    assert live.cast({"kind": pl.String}).rows() == [("memory", None, 3, 300, None)]
+    assert [(loss.what, loss.count) for loss in ledger.rows()] == [("event_damaged", 1)]
+
+
+@pytest.mark.parametrize(
+    ("said", "device"),
+    [
+        ("TFRT_CPU_0", "cpu"),
+        ("TFRT_CPU_3", "cpu:3"),
+        ("CudaDevice(id=1)", "cuda:1"),
+        ("gpu:0", "cuda:0"),
+        ("RocmDevice(id=2)", "rocm:2"),
+        ("TPU_0(process=0,(0,0,0,0))", "tpu:0"),
+        ("something", "something"),
+        (None, None),
+    ],
+)
+def test_devices_have_the_names_of_the_tables(said: str | None, device: str | None) -> None:
+    assert pprof._device(said) == device
