@@ -181,7 +181,7 @@ def test_counters_of_every_table(tmp_path: Path) -> None:
     assert found["RoCE", "Port 1/Rx bandwidth"] == (1, "MB/s")
     assert found["RoCE", "Port 1/Tx dropped"] == (6, "")
     assert found["DDR", "Read"] == (5, "MB/s")
-    assert found["QoS", "QoS OTHERS"] == (1, "MB/s")
+    assert found["QoS", "QoS OTHERS"] == (1, "")
     assert found["Host CPU", "CPU 3"] == (12.5, "%")
     assert found["NIC", "macTxBandwidth"] == (1, "MB/s")
     assert found["NIC", "roceTxPkt"] == (8, "")

@@ -205,7 +205,8 @@ def _matrix(opened: Database) -> pl.DataFrame:
         _step(),
         _point_to_point(),
         operation=name.str.replace(_PLACE, ""),
-        place=name.str.extract(_PLACE),
+        # MindSpore's has every operation by itself.
+        place=name.str.extract(_PLACE).fill_null("one"),
         group="group_name",
         source=pl.col("src_rank").cast(pl.Int64, strict=False),
         destination=pl.col("dst_rank").cast(pl.Int64, strict=False),
