@@ -13,10 +13,10 @@ from stepscope.analyse.communication import communication, communication_matrix
 from stepscope.analyse.dataset import dataset
 from stepscope.analyse.device_time import device_time
 from stepscope.analyse.gpu_counters import hbm, pcie
-from stepscope.analyse.instructions import instructions
+from stepscope.analyse.instruction_details import instruction_details
 from stepscope.analyse.kernel_details import kernel_details
-from stepscope.analyse.live_memory import live_memory
 from stepscope.analyse.memory import memory_record, operator_memory
+from stepscope.analyse.memory_profile import memory_profile
 from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
@@ -50,8 +50,8 @@ RESULTS: dict[str, Result] = {
         Result("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
         Result("operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"),
         Result(
-            "instructions",
-            instructions,
+            "instruction_details",
+            instruction_details,
             "csv",
             "every instruction of the compiled programs that ran, and what it consists of",
             optional=True,
@@ -66,7 +66,9 @@ RESULTS: dict[str, Result] = {
         Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
         Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
         Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
-        Result("live_memory", live_memory, "csv", "memory alive at the end, by the line that took it", optional=True),
+        Result(
+            "memory_profile", memory_profile, "csv", "memory alive at the end, by the line that took it", optional=True
+        ),
         Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
         Result(
             "minddata_pipeline_raw",

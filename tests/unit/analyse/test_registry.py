@@ -8,6 +8,7 @@ import pytest
 
 from stepscope.analyse import registry
 from stepscope.trace import tables
+from stepscope.trace.schema import TABLES
 
 EMPTY = tables.lazy(tables.complete({}))
 
@@ -31,3 +32,8 @@ def test_the_page_of_definitions_has_every_column_of_every_result(name: str) -> 
     result = registry.compute(name, EMPTY)
     if isinstance(result, pl.DataFrame):
         assert [column for column in result.columns if column not in section[2]] == []
+
+
+def test_no_result_has_the_name_of_a_table() -> None:
+    """Both are tables of ``stepscope.db``."""
+    assert not set(registry.RESULTS) & set(TABLES)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyse.instructions import instructions
+from stepscope.analyse.instruction_details import instruction_details
 from stepscope.analyse.roofline import roofline
 from stepscope.trace.tables import Tables
 
@@ -189,7 +189,7 @@ def programs() -> Rank:
 
 
 def test_instructions_are_followed_by_their_parts_and_the_longest_come_first() -> None:
-    found = instructions(programs().tables())
+    found = instruction_details(programs().tables())
     assert found.select("Name", "Part Of", "Count", "Total Time(us)").rows() == [
         ("outer.1", None, 2, 9.0),
         ("inner.1", "outer.1", None, None),
@@ -204,7 +204,7 @@ def test_instructions_are_followed_by_their_parts_and_the_longest_come_first() -
 def test_programs_are_listed_even_where_none_ran() -> None:
     rank = programs()
     del rank.rows["operators"]
-    found = instructions(rank.tables())
+    found = instruction_details(rank.tables())
     assert set(found["Program"]) == {"jit_step", "jit_other"}
     assert len(found) == 7
 
@@ -213,7 +213,7 @@ def test_an_instruction_that_is_part_of_itself_is_listed() -> None:
     rank = Rank()
     instruction(rank, 0, "a", parent=1)
     instruction(rank, 1, "b", parent=0)
-    assert instructions(rank.tables())["Name"].to_list() == ["a", "b"]
+    assert instruction_details(rank.tables())["Name"].to_list() == ["a", "b"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -225,7 +225,7 @@ def test_no_instruction_is_lost(parents: list[int | None], ran: list[int]) -> No
         instruction(rank, number, f"i{number}", parent=parent)
     for place, number in enumerate(ran):
         run(rank, host, number, place * 10, 5, "x")
-    found = instructions(rank.tables())
+    found = instruction_details(rank.tables())
     if parents and not set(ran) & set(range(len(parents))) and ran:
         assert found.is_empty()
     else:

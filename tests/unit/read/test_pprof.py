@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.live_memory import live_memory
+from stepscope.analyse.memory_profile import memory_profile
 from stepscope.errors import InputError
 from stepscope.read import pprof, read_files
 from stepscope.read.sniff import captures, identify
@@ -50,7 +50,7 @@ def test_what_is_alive_is_what_the_program_kept() -> None:
     assert buffers["count"].sum() == 5
     assert buffers["device"].cast(pl.String).unique().to_list() == ["cpu"]
     # Then each was taken by a line of the program, however many of JAX's own lie inside
-    found = live_memory(tables.lazy(frames)).filter(pl.col("Kind") == "buffer")
+    found = memory_profile(tables.lazy(frames)).filter(pl.col("Kind") == "buffer")
     assert found.group_by("Taken At", maintain_order=True).agg(pl.col("Count").sum()).rows() == [
         ("train.py(6): <listcomp>", 3),
         ("train.py(9): batch", 1),
@@ -97,7 +97,7 @@ def test_profiles_of_several_parts_keep_their_stacks(tmp_path: Path) -> None:
     frames = read_files([SAMPLE, other])
     check(frames)
     assert frames["live_memory"].height == 20
-    found = live_memory(tables.lazy(frames))
+    found = memory_profile(tables.lazy(frames))
     assert found.filter(pl.col("Taken At") == "train.py(9): batch", pl.col("Kind") == "buffer").height == 2
 
 

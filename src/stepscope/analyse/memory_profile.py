@@ -12,7 +12,7 @@ from stepscope.trace.tables import Tables
 _INSTALLED = r"[/\\](site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]"
 
 
-def live_memory(tables: Tables) -> pl.DataFrame:
+def memory_profile(tables: Tables) -> pl.DataFrame:
     """Return one row per device, sort of memory and call stack, the largest of a device first."""
     rows = tables["live_memory"].with_columns(pl.col("kind", "device").cast(pl.String))
     share = (100 * pl.col("bytes") / pl.col("bytes").sum().over("device")).fill_nan(None)

@@ -12,7 +12,7 @@ from stepscope.trace.tables import Tables
 _NAMES = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all")
 
 
-def instructions(tables: Tables) -> pl.DataFrame:
+def instruction_details(tables: Tables) -> pl.DataFrame:
     """Return one row per instruction of the programs that ran; each is followed by the parts it consists of.
 
     Those with most time come first, over all devices. Without a program that ran, all programs are listed.
