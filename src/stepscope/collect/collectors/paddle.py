@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,7 @@ class PaddleCollector:
         self._recording = True
         self._marks = Marks()
         self._marks.install()
-        # What Paddle takes down at exit must not be asked for its events afterwards.
-        atexit.register(self._end)
+        _end_at_exit()
         _OPEN.add(self)
 
     def stop(self) -> list[Path]:
@@ -117,7 +116,6 @@ class PaddleCollector:
         if not self._recording or self._tracer is None or os.getpid() != self._process:
             return
         self._recording = False
-        atexit.unregister(self._end)
         _OPEN.discard(self)
         if self._marks is not None:
             self._marks.remove()
@@ -158,6 +156,17 @@ class PaddleCollector:
 
 #: Collectors whose window is open.
 _OPEN: set[PaddleCollector] = set()
+
+
+@cache
+def _end_at_exit() -> None:
+    """Have open windows ended before Paddle is taken down; once, as Python keeps a place for each request."""
+    atexit.register(_end_open)
+
+
+def _end_open() -> None:
+    for collector in list(_OPEN):
+        collector._end()
 
 
 def _after_fork() -> None:
