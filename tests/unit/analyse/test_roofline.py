@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from stepscope.analyse.instruction_details import instruction_details
 from stepscope.analyse.roofline import roofline
-from stepscope.trace.tables import Tables
+from stepscope.read import read_files
+from stepscope.trace.tables import Tables, lazy
 
 from .build import Rank
 
@@ -134,6 +136,40 @@ def test_a_peak_that_is_no_number_says_nothing(said: Any) -> None:
 def test_a_peak_may_be_one_number_or_one_for_each_device() -> None:
     assert roofline(eager(1e12))["Peak(GFLOP/s)"].to_list() == pytest.approx([1000, 1000])
     assert roofline(eager({"cpu": 5e9}))["Peak(GFLOP/s)"].to_list() == [pytest.approx(5), None]
+
+
+def test_a_training_step_of_jax_on_a_cpu(shared_data: Path) -> None:
+    # Given 200 steps of an MLP, of which a layer has a 256×512 by 512×512 product
+    frames = read_files([shared_data / "xplane" / "jax_cpu_mlp.xplane.pb"])
+    first = roofline(lazy(frames)).row(0, named=True)
+    # Then the backward product of layer 2 takes most time, as long as the profiler's own reader says
+    assert (first["Name"], first["Phase"], first["Count"]) == ("ynn_fusion.6", "backward", 200)
+    assert first["Scope"] == "jit(step)/transpose(jvp(loss))/layer2/dot_general"
+    assert first["Total Time(us)"] == pytest.approx(169_208, abs=1)
+    assert first["FLOPs"] == 200 * 2 * 256 * 512 * 512
+    assert first["Bytes"] == 200 * 4 * (256 * 512 + 512 * 512 + 256 * 512)
+    details = instruction_details(lazy(frames)).rows(named=True)
+    assert [(row["Name"], row["Part Of"]) for row in details[:2]] == [
+        ("ynn_fusion.6", None),
+        ("dot_general.1", "ynn_fusion.6"),
+    ]
+
+
+def test_a_convolution_of_jax_on_a_gpu(shared_data: Path) -> None:
+    # Given a convolution that runs as two kernels, on eight devices with their peaks in the capture
+    tables = lazy(read_files([shared_data / "xplane" / "jax_mi300_conv.xplane.pb"]))
+    found = roofline(tables).filter(pl.col("Name") == "cudnn-conv.1")
+    assert found["Device_id"].to_list() == [f"cuda:{number}" for number in range(8)]
+    assert found["Count"].to_list() == [5] * 8
+    kernels = tables["spans"].filter(pl.col("kind") == "kernel").collect().cast({"name": pl.String})
+    both = kernels.filter(pl.col("name").str.contains("^(Im3d2Col|Cijk_)")).sort("ts")
+    # The profiler does not say what the first of these kernels belongs to
+    assert found["Total Time(us)"].sum() == pytest.approx(both["dur"][1:].sum() / 1000)
+    row = found.row(0, named=True)
+    peak, width = row["Peak(GFLOP/s)"] * 1e9, row["Peak(GB/s)"] * 1e9
+    assert row["Bound"] == "memory"
+    assert row["FLOPs"] / peak < row["Bytes"] / width
+    assert row["Roofline(%)"] == pytest.approx(100 * row["Bytes"] / width / (row["Total Time(us)"] / 1e6))
 
 
 NUMBERS = st.integers(0, 10**15)
