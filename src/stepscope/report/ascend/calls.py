@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from stepscope.analyse.communication import LINKS, MEGABYTE, Operation, operations
 from stepscope.trace.tables import Tables
 
@@ -26,8 +28,34 @@ _OPERATIONS: dict[str, str] = {
     "recv": "receive",
     "irecv": "receive",
 }
+#: Place of an operation that stands in the matrix by itself.
+_ITSELF = "one"
+#: Name that HCCL gives an operation; number that it gives a group.
+_HCCL = re.compile(r"hcom_\w+?__\d+_\d+_\d+")
+_KEY = re.compile(r"\d{9,20}")
 #: What PyTorch hangs on the name of an operation to tell its overloads apart.
 _OVERLOAD = re.compile(r"(_base|_coalesced|_into|_tensor|_single|_list)+_?$")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What an operation moved over a transport; all of it, or its packets of one size.
+
+    Attributes:
+        transport: HCCS, RDMA, …
+        packet: Size of a packet in bytes; None for packets of all sizes.
+        count: Number of packets.
+        bytes: Bytes moved.
+        transit: Time spent moving them, ns.
+        large: Share of large packets.
+    """
+
+    transport: str
+    packet: int | None
+    count: int | None
+    bytes: int | None
+    transit: int | None
+    large: float | None
 
 
 @dataclass(frozen=True)
@@ -40,6 +68,7 @@ class Call:
         type: ``hcom_allReduce_``.
         group: Key of the group: a number made of its name.
         rank: Place of this rank in the group.
+        transfers: What it moved, where the source tells it by transport.
     """
 
     operation: Operation
@@ -47,6 +76,7 @@ class Call:
     type: str
     group: str
     rank: int
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def end(self) -> int:
@@ -57,7 +87,7 @@ class Call:
 def calls(tables: Tables) -> list[Call]:
     """Return the communication of a rank in order of start."""
     found = operations(tables)
-    counted = _counted_alike(found)
+    counted, names, moved = _counted_alike(found), _names(tables, found), _transfers(tables)
     place: Counter[tuple[str, str]] = Counter()
     made = []
     for one in found:
@@ -65,8 +95,29 @@ def calls(tables: Tables) -> list[Call]:
         # Of one type: ranks may begin operations of several types, which run side by side, in another order.
         index = one.number if one.group in counted else place[key, type_]
         place[key, type_] += 1
-        made.append(Call(one, f"{type_}_{key[-3:]}_{index}_1", type_, key, _place(one)))
+        name = f"{type_}_{key[-3:]}_{index}_1"
+        if _HCCL.fullmatch(names[one.span]):  # HCCL named it itself
+            name = names[one.span]
+            type_ = f"{name.split('__')[0]}_"
+        made.append(Call(one, name, type_, key, _place(one), moved.get(one.span, ())))
     return made
+
+
+def _names(tables: Tables, found: Iterable[Operation]) -> dict[int, str]:
+    """Return the names of the operations' spans."""
+    wanted = pl.DataFrame({"id": [one.span for one in found]}, schema={"id": pl.Int64}).lazy()
+    spans = tables["spans"].select("id", pl.col("name").cast(pl.String))
+    return dict(wanted.join(spans, on="id", how="left").collect().iter_rows())
+
+
+def _transfers(tables: Tables) -> dict[int, tuple[Transfer, ...]]:
+    """Return what operations moved, by their spans; not what each of their parts did."""
+    rows = tables["transfers"].filter(pl.col("span").is_not_null() & pl.col("link").is_null())
+    columns = ("span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit", "large")
+    found: dict[int, tuple[Transfer, ...]] = defaultdict(tuple)
+    for span, *moved in rows.select(columns).collect().iter_rows():
+        found[span] += (Transfer(*moved),)
+    return found
 
 
 def _counted_alike(found: Iterable[Operation]) -> set[str]:
@@ -104,7 +155,12 @@ def hccl_name(operation: str) -> str:
 
 
 def group_key(name: str) -> str:
-    """Return the number that stands for a group's name in communication files: two polynomials of its letters."""
+    """Return the number that stands for a group's name in communication files: two polynomials of its letters.
+
+    A name that is such a number stays as it is: communication files do not tell the name it was made of.
+    """
+    if _KEY.fullmatch(name):
+        return name
     high = low = 0
     for letter in name:
         high = (high * 29 + ord(letter)) & 0xFFFFFFFF
@@ -146,6 +202,25 @@ def communication_matrix(made: Iterable[Call], *, stepless: bool) -> dict[str, A
     }
 
 
+def recorded_matrix(tables: Tables) -> dict[str, Any]:
+    """Return the matrix as the source has it, in the form of :func:`communication_matrix`; empty where it has none."""
+    document: dict[str, Any] = {}
+    texts = [pl.col(name).cast(pl.String) for name in ("operation", "place", "group", "transport", "name")]
+    for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):
+        step = document.setdefault(f"step{row['step'] or 0}", {"p2p": {}, "collective": {}})
+        place = "" if row["place"] == _ITSELF else f"-{row['place']}"
+        entries = step["p2p" if row["point_to_point"] else "collective"]
+        cells = entries.setdefault(f"{row['operation']}{place}@{group_key(row['group'])}", {})
+        cell = {
+            "Transport Type": row["transport"] or "",
+            "Transit Size(MB)": (row["bytes"] or 0) / MEGABYTE,
+            "Transit Time(ms)": (row["transit"] or 0) / 1e6,
+            "Bandwidth(GB/s)": row["bandwidth"] or 0,
+        }
+        cells[f"{row['source']}-{row['destination']}"] = cell | ({"Op Name": row["name"]} if row["name"] else {})
+    return document
+
+
 def _label(call: Call) -> str:
     return f"{call.name}@{call.group}"
 
@@ -185,32 +260,50 @@ def times(found: list[Call]) -> dict[str, float]:
 
 def bandwidths(found: list[Call]) -> dict[str, dict[str, Any]]:
     """Return transport → size (10^6 bytes), time (ms), bandwidth and the distribution of sizes."""
-    transports = [*LINKS, *sorted({call.operation.transport for call in found} - set(LINKS))]
-    return {name: _bandwidth([one for one in found if one.operation.transport == name]) for name in transports}
+    moved = [one for call in found for one in _moves(call)]
+    transports = [*LINKS, *sorted({one.transport for one in moved} - set(LINKS))]
+    return {name: _bandwidth([one for one in moved if one.transport == name]) for name in transports}
+
+
+def _moves(call: Call) -> tuple[Transfer, ...]:
+    """Return what an operation moved: as the source tells it, else all at once."""
+    one = call.operation
+    if call.transfers:
+        return call.transfers
+    whole = Transfer(one.transport, None, None, one.size, one.moving, None)
+    return (whole,) if one.size is None else (whole, Transfer(one.transport, one.size, 1, one.size, one.moving, None))
 
 
 def _entry(found: list[Call]) -> dict[str, Any]:
     return {"Communication Time Info": times(found), "Communication Bandwidth Info": bandwidths(found)}
 
 
-def _bandwidth(found: list[Call]) -> dict[str, Any]:
+def _bandwidth(moved: list[Transfer]) -> dict[str, Any]:
     sizes: dict[str, list[float]] = {}
-    for call in found:
-        if call.operation.size is not None:
-            entry = sizes.setdefault(str(call.operation.size / MEGABYTE), [0, 0.0])
-            entry[0] += 1
-            entry[1] += call.operation.moving / 1e6
-    return {**_moved(found), "Large Packet Ratio": 0, "Size Distribution": sizes}
+    for one in moved:
+        if one.packet is not None:
+            entry = sizes.setdefault(str(one.packet / MEGABYTE), [0, 0.0])
+            entry[0] += one.count or 0
+            entry[1] += (one.transit or 0) / 1e6
+    whole = [one for one in moved if one.packet is None]
+    large = max((one.large or 0 for one in whole), default=0)
+    return {**_sum(whole), "Large Packet Ratio": large, "Size Distribution": sizes}
+
+
+def _sum(moved: list[Transfer]) -> dict[str, Any]:
+    known = [one for one in moved if one.bytes is not None]
+    size, transit = sum(one.bytes or 0 for one in known), sum(one.transit or 0 for one in known)
+    return {
+        "Transit Size(MB)": size / MEGABYTE,
+        "Transit Time(ms)": sum(one.transit or 0 for one in moved) / 1e6,
+        "Bandwidth(GB/s)": _ratio(size, transit),
+    }
 
 
 def _moved(found: list[Call]) -> dict[str, Any]:
-    known = [call.operation for call in found if call.operation.size is not None]
-    size, moving = sum(one.size or 0 for one in known), sum(one.moving for one in known)
-    return {
-        "Transit Size(MB)": size / MEGABYTE,
-        "Transit Time(ms)": sum(call.operation.moving for call in found) / 1e6,
-        "Bandwidth(GB/s)": _ratio(size, moving),
-    }
+    """Return what operations moved in all over their link."""
+    one = [call.operation for call in found]
+    return _sum([Transfer(op.transport, None, None, op.size, op.moving, None) for op in one])
 
 
 def _matrix(found: list[Call]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.report.ascend.calls import Call, bandwidths, communication_matrix, links, times
+from stepscope.report.ascend.calls import Call, bandwidths, links, times
 from stepscope.report.ascend.events import events
 from stepscope.report.ascend.variant import PYTORCH, Variant
 from stepscope.report.ascend.work import RankWork
@@ -120,7 +120,7 @@ def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
 
 def _links(work: RankWork) -> Iterator[dict[str, Any]]:
     """Return a row for each link of the matrix."""
-    for step, sorts in communication_matrix(work.calls, stepless=not work.windows.declared).items():
+    for step, sorts in work.matrix.items():
         for sort, document in sorts.items():
             for label, cells in document.items():
                 name, _, group = label.rpartition("@")

@@ -98,7 +98,7 @@ def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> Non
     if work.calls:
         stepless = not work.windows.declared
         document(ascend_calls.communication(work.calls, stepless=stepless), output / "communication.json")
-        document(ascend_calls.communication_matrix(work.calls, stepless=stepless), output / "communication_matrix.json")
+        document(work.matrix, output / "communication_matrix.json")
     pipeline = {f"{name}_{rank_of(source)}": result for name, result in source.results.items() if "minddata" in name}
     for written in (Csv(), Json()):
         written.write(replace(source, results=pipeline), output)

@@ -22,6 +22,8 @@ from stepscope.report.text import csv_cell
 #: Model of work that belongs to none.
 NO_MODEL = 4294967295
 _NOT_KNOWN = "N/A"
+#: Counters that have a file of their own.
+L2_CACHE = ("Hit Rate", "Victim Rate")
 #: Columns that end with a tab.
 _STAMPS = (
     "Start Time(us)",
@@ -80,59 +82,96 @@ def _tabbed(name: str, dtype: pl.DataType) -> pl.Expr:
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the pieces of work that compute or communicate, in order of start."""
+    """Return the pieces of work that compute or communicate, in order of start, and behind them their counters."""
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
     blocks, mixed = variant.blocks
-    nothing = pl.lit(_NOT_KNOWN)
     columns = {
         variant.step: pl.col("step"),
-        "Model ID": pl.lit(NO_MODEL),
-        "Task ID": pl.when(pl.col("core") == "HCCL").then(nothing).otherwise(pl.col("task").cast(pl.String)),
-        "Stream ID": pl.col("lane").cast(pl.String).fill_null(_NOT_KNOWN),
+        "Model ID": pl.col("model").fill_null(NO_MODEL),
+        "Task ID": _or_unknown("task"),
+        "Stream ID": _or_unknown("lane"),
         "Name": pl.col("name"),
         "Type": pl.col("type"),
-        "OP State": nothing,
+        "OP State": _or_unknown("state"),
         "Accelerator Core": pl.col("core"),
         "Start Time(us)": timestamp_us("ts"),
         "Duration(us)": us("dur"),
         "Wait Time(us)": us("idle"),
         blocks: pl.col("blocks").fill_null(0),
-        mixed: pl.lit(0),
-        "HF32 Eligible": nothing,
-        "Input Shapes": pl.col("shapes").fill_null(_NOT_KNOWN),
-        "Input Data Types": pl.col("dtypes").fill_null(_NOT_KNOWN),
-        "Input Formats": nothing,
-        "Output Shapes": nothing,
-        "Output Data Types": nothing,
-        "Output Formats": nothing,
-        "Context ID": pl.col("context").cast(pl.String).fill_null(_NOT_KNOWN),
+        mixed: pl.col("mix_blocks").fill_null(0),
+        "HF32 Eligible": _or_unknown("reduced_precision"),
+        "Input Shapes": _or_unknown("shapes"),
+        "Input Data Types": _or_unknown("dtypes"),
+        "Input Formats": _or_unknown("input_formats"),
+        "Output Shapes": _or_unknown("output_shapes"),
+        "Output Data Types": _or_unknown("output_dtypes"),
+        "Output Formats": _or_unknown("output_formats"),
+        "Context ID": _or_unknown("context"),
     }
-    shown = rows.select(**columns)
+    shown = pl.concat([rows.select(**columns), _counters(work, rows["id"])], how="horizontal")
     return shown if work.windows.declared else shown.drop(variant.step)
+
+
+def _or_unknown(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.String).fill_null(_NOT_KNOWN)
 
 
 def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     pieces = work.computing
     modules = work.tables["operators"].select(pl.col("span").alias("id"), pl.col("module").cast(pl.String)).collect()
     pieces = pieces.join(modules, on="id", how="left", maintain_order="left")
-    owner = (
-        pl.when(pl.col("kind") == "operator").then("module").otherwise("operator_name" if variant.processes else None)
-    )
+    pieces = pieces.join(_told(work), on="id", how="left", maintain_order="left")
+    recorded = pl.col("operation").is_not_null()
+    # What an NPU's profiler recorded has the operator in its name already.
+    launching = pl.when(~recorded).then("operator_name") if variant.processes else pl.lit(None, pl.String)
+    owner = pl.when(pl.col("kind") == "operator").then("module").otherwise(launching)
+    grid = pl.col("grid").list.eval(pl.element().product()).list.first()
+    quoted = pl.format('"{}"', pl.col("input_shapes"))
     return pieces.select(
-        "step",
+        "id",
+        pl.coalesce("told_step", "step").alias("step"),
         "ts",
         "dur",
-        "idle",
+        pl.coalesce("wait", "idle").alias("idle"),
         "lane",
-        "context",
-        pl.int_range(pl.len()).alias("task"),
+        pl.when(recorded).then("told_context").otherwise("context").alias("context"),
+        pl.coalesce("task", pl.when(~recorded).then(pl.int_range(pl.len()))).alias("task"),
         pl.concat_str(owner, "name", separator="/", ignore_nulls=True).alias("name"),
-        pl.col("name").alias("type"),
-        core().alias("core"),
-        pl.col("grid").list.eval(pl.element().product()).list.first().alias("blocks"),
-        texts(pieces["shapes"], kernel_shapes).alias("shapes"),
-        texts(pieces["dtypes"], kernel_types).alias("dtypes"),
+        pl.coalesce("operation", "name").alias("type"),
+        pl.coalesce("core", core()).alias("core"),
+        pl.coalesce("told_blocks", grid).alias("blocks"),
+        pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("shapes"),
+        pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("dtypes"),
+        pl.format('"{}"', pl.col("output_shapes")).alias("output_shapes"),
+        *("model", "state", "mix_blocks", "reduced_precision", "input_formats", "output_dtypes", "output_formats"),
     )
+
+
+def _told(work: RankWork) -> pl.DataFrame:
+    """Return what an NPU's profiler told of tasks, by ``id``; texts as text."""
+    tasks = work.tables["tasks"].rename({"span": "id", "step": "told_step", "context": "told_context"}).collect()
+    tasks = tasks.rename({"blocks": "told_blocks"}).drop("stream", "type", "batch", "attributes")
+    return tasks.with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def _counters(work: RankWork, ids: pl.Series) -> pl.DataFrame:
+    """Return a column for each hardware counter of the pieces of work, ``N/A`` where one was not measured."""
+    pieces = pl.DataFrame({"id": ids}).with_row_index("row")
+    texts_ = [pl.col(name).cast(pl.String) for name in ("name", "unit")]
+    rows = work.tables["kernel_counters"].rename({"span": "id"}).with_columns(texts_).collect()
+    found = rows.filter(~pl.col("name").is_in(L2_CACHE)).join(pieces, on="id", how="inner")
+    columns = [pieces.select()]
+    for (name, unit), values in found.group_by("name", "unit", maintain_order=True):
+        measured = pieces.join(values.unique("row"), on="row", how="left", maintain_order="left")["value"]
+        # Counts are whole.
+        shown = measured.cast(pl.Int64) if not unit and (values["value"] % 1 == 0).all() else measured
+        title = f"{name}({unit})" if unit else str(name)
+        columns.append(_number(shown).fill_null(_NOT_KNOWN).alias(title).to_frame())
+    return pl.concat(columns, how="horizontal")
+
+
+def _number(column: pl.Series) -> pl.Series:
+    return (column if column.dtype.is_integer() else column.cast(pl.Decimal(38, 3))).cast(pl.String)
 
 
 def core() -> pl.Expr:
@@ -143,21 +182,28 @@ def core() -> pl.Expr:
 def _communication(work: RankWork) -> pl.DataFrame:
     """Return the communication; the wait before an operation counts from the end of the earlier ones."""
     rows = [
-        (call.operation.step, call.operation.start, call.operation.elapsed, call.name, call.type) for call in work.calls
+        (one.span, one.step, one.start, one.elapsed, call.name, call.type)
+        for call in work.calls
+        for one in (call.operation,)
     ]
-    schema = {"step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
+    schema = {"id": pl.Int64, "step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
+    told = _told(work).select("id", "told_step", "wait", "model")
+    frame = frame.join(told, on="id", how="left", maintain_order="left")
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
-    return frame.with_columns(
-        pl.when(pl.col("step") >= 0).then("step").alias("step"),
-        (pl.col("ts") - ended).clip(0).fill_null(0).alias("idle"),
+    return frame.select(
+        *("id", "ts", "dur", "name", "type", "model"),
+        pl.coalesce("told_step", pl.when(pl.col("step") >= 0).then("step")).alias("step"),
+        pl.coalesce("wait", (pl.col("ts") - ended).clip(0).fill_null(0)).alias("idle"),
         pl.lit("HCCL").alias("core"),
     )
 
 
 def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the pieces that compute by type, longest total first; their share is of all computing."""
-    grouped = work.computing.group_by(pl.col("device_name"), pl.col("name"), core().alias("core")).agg(
+    rows = work.computing.join(_told(work).select("id", "operation", "core"), on="id", how="left")
+    named = (pl.coalesce("operation", "name").alias("name"), pl.coalesce("core", core()).alias("core"))
+    grouped = rows.group_by("device_name", *named).agg(
         pl.len().alias("count"),
         pl.col("dur").sum().alias("total"),
         pl.col("dur").min().alias("least"),
@@ -165,7 +211,7 @@ def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
         pl.col("dur").max().alias("most"),
     )
     share = (100 * pl.col("total") / pl.col("total").sum()).fill_nan(0).round(3)
-    rows = grouped.sort("total", "name", descending=[True, False]).select(
+    shown = grouped.sort("total", "name", descending=[True, False]).select(
         pl.col("device_name").str.split(":").list.get(1, null_on_oob=True).fill_null("0").alias("Device_id"),
         pl.lit(_NOT_KNOWN).alias("Model Name"),
         pl.col("name").alias("OP Type"),
@@ -177,7 +223,7 @@ def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
     )
-    return rows if variant.device_columns else rows.drop("Device_id", "Model Name")
+    return shown if variant.device_columns else shown.drop("Device_id", "Model Name")
 
 
 def api_statistic(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from stepscope.analyse import work as working
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
 from stepscope.analyse.units import us
 from stepscope.analyse.work import Windows, Work
-from stepscope.report.ascend.calls import Call, calls
+from stepscope.report.ascend.calls import Call, calls, communication_matrix, recorded_matrix
 from stepscope.report.ascend.variant import Variant
 from stepscope.trace.tables import Tables
 
@@ -39,6 +40,12 @@ class RankWork:
     def calls(self) -> list[Call]:
         """Its communication, in order of start."""
         return calls(self.tables)
+
+    @cached_property
+    def matrix(self) -> dict[str, Any]:
+        """Its communication by link: as the source tells it, else made of ``calls``."""
+        stepless = not self.windows.declared
+        return recorded_matrix(self.tables) or communication_matrix(self.calls, stepless=stepless)
 
     @cached_property
     def pieces(self) -> pl.DataFrame:
