@@ -162,9 +162,10 @@ def test_a_convolution_of_jax_on_a_gpu(shared_data: Path) -> None:
     assert found["Device_id"].to_list() == [f"cuda:{number}" for number in range(8)]
     assert found["Count"].to_list() == [5] * 8
     kernels = tables["spans"].filter(pl.col("kind") == "kernel").collect().cast({"name": pl.String})
-    both = kernels.filter(pl.col("name").str.contains("^(Im3d2Col|Cijk_)")).sort("ts")
-    # The profiler does not say what the first of these kernels belongs to
-    assert found["Total Time(us)"].sum() == pytest.approx(both["dur"][1:].sum() / 1000)
+    both = kernels.filter(pl.col("name").str.contains("^(Im3d2Col|Cijk_)"))
+    assert len(both) == 80
+    # Of one of these kernels, of 16.08 µs, the profiler does not say what it belongs to
+    assert found["Total Time(us)"].sum() == pytest.approx(both["dur"].sum() / 1000 - 16.08)
     row = found.row(0, named=True)
     peak, width = row["Peak(GFLOP/s)"] * 1e9, row["Peak(GB/s)"] * 1e9
     assert row["Bound"] == "memory"
