@@ -22,6 +22,8 @@ from stepscope.report.text import csv_cell
 #: Model of work that belongs to none.
 NO_MODEL = 4294967295
 _NOT_KNOWN = "N/A"
+#: Group of the counters that tell what parts of an NPU's software reserve.
+MODULE_MEMORY = "NPU module memory"
 #: Counters that have a file of their own.
 L2_CACHE = ("Hit Rate", "Victim Rate")
 #: Columns that end with a tab.
@@ -53,6 +55,9 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "memory_record": memory_record(frames["memory_record"], variant),
         "operator_memory": operator_memory(frames["operator_memory"], variant),
         "dataset": frames["dataset"],
+        "l2_cache": l2_cache(work, variant),
+        "npu_module_mem": npu_module_mem(work, variant),
+        "static_op_mem": static_op_mem(work),
     }
     return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
 
@@ -268,6 +273,62 @@ def operator_memory(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
 def _shown(name: str, dtype: pl.DataType) -> pl.Expr:
     value = pl.col(name).cast(pl.Decimal(38, 3)) if dtype.is_float() else pl.col(name)
     return value.cast(pl.String)
+
+
+def l2_cache(work: RankWork, variant: Variant) -> pl.DataFrame:
+    """Return the hits of each task in the L2 cache, in order of start; only an NPU's profiler tells them."""
+    tracks = work.tables["tracks"].select(pl.col("id").alias("track"), pl.col("stream").alias("lane"), "device")
+    spans = work.tables["spans"].select(pl.col("id").alias("span"), "track", "ts", "name").join(tracks, on="track")
+    rates = work.tables["kernel_counters"].with_columns(pl.col("name").cast(pl.String).alias("rate"))
+    found = rates.filter(pl.col("rate").is_in(L2_CACHE)).drop("name", "unit")
+    tasks = work.tables["tasks"].select("span", "task", "stream")
+    rows = found.join(spans, on="span").join(tasks, on="span", how="left").collect()
+    wide = rows.group_by("span", maintain_order=True).agg(
+        pl.col("ts", "lane", "stream", "task", "name", "device").first(),
+        *(pl.col("value").filter(pl.col("rate") == rate).first().alias(rate) for rate in L2_CACHE),
+    )
+    shown = wide.sort("ts", maintain_order=True).select(
+        _number_of_device().alias("Device_id"),
+        pl.coalesce("lane", "stream").alias("Stream Id"),
+        pl.col("task").alias("Task Id"),
+        *(pl.col(rate).cast(pl.String).fill_null(_NOT_KNOWN) for rate in L2_CACHE),
+        pl.col("name").cast(pl.String).alias("Op Name"),
+    )
+    return shown if variant.device_columns else shown.drop("Device_id")
+
+
+def npu_module_mem(work: RankWork, variant: Variant) -> pl.DataFrame:
+    """Return what each part of an NPU's software reserves over time."""
+    tracks = work.tables["tracks"].filter(pl.col("name") == MODULE_MEMORY).select(pl.col("id").alias("track"), "device")
+    rows = work.tables["counters"].join(tracks, on="track").sort("ts", maintain_order=True).collect()
+    unit, size = ("KB", 1024) if variant.device_columns else ("MB", MEBIBYTE)
+    shown = rows.select(
+        _number_of_device().alias("Device_id"),
+        pl.col("name").cast(pl.String).alias("Component"),
+        timestamp_us("ts").alias("Timestamp(us)"),
+        (pl.col("value") / size).cast(pl.String).alias(f"Total Reserved({unit})"),
+        pl.col("device").cast(pl.String).str.to_uppercase().alias("Device"),
+    )
+    return shown if variant.device_columns else shown.drop("Device_id")
+
+
+def static_op_mem(work: RankWork) -> pl.DataFrame:
+    """Return the memory that compiled graphs set aside for operators."""
+    rows = work.tables["static_memory"].collect()
+    return rows.select(
+        _number_of_device().alias("Device_id"),
+        pl.col("name").cast(pl.String).alias("Op Name"),
+        pl.col("model").cast(pl.String).alias("Model Name"),
+        pl.col("graph").alias("Graph ID"),
+        pl.col("first_node").alias("Node Index Start"),
+        pl.col("last_node").fill_null(NO_MODEL).alias("Node Index End"),
+        (pl.col("bytes") / 1024).cast(pl.String).alias("Size(KB)"),
+    )
+
+
+def _number_of_device() -> pl.Expr:
+    """Return the number in a device's name: ``npu:1`` → 1."""
+    return pl.col("device").cast(pl.String).str.extract(r":(\d+)$").fill_null("0")
 
 
 def _device() -> pl.Expr:
