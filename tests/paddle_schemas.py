@@ -16,6 +16,8 @@ _TYPES = {
     "uint64": 4,
     "int64": 3,
     "float": 2,
+    "double": 1,
+    "bytes": 12,
 }
 _LABELS = {"optional": 1, "required": 2, "repeated": 3}
 
@@ -95,16 +97,16 @@ message NodeTreesProto: required string version = 1, required uint32 span_index 
 
 def profile() -> Any:
     """Return the class of ``paddle.platform.proto.Profile``."""
-    return _messages("paddle.platform.proto", PROFILE)("Profile")
+    return messages("paddle.platform.proto", PROFILE)("Profile")
 
 
 def node_trees() -> Any:
     """Return the class of ``paddle.platform.NodeTreesProto``."""
-    return _messages("paddle.platform", NODE_TREES)("NodeTreesProto")
+    return messages("paddle.platform", NODE_TREES)("NodeTreesProto")
 
 
 @cache
-def _messages(package: str, text: str) -> Any:
+def messages(package: str, text: str) -> Any:
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     enums, messages = {}, {}
     for line in text.replace("\n    ", " ").strip().splitlines():

@@ -81,6 +81,10 @@ def a_memory_profile(directory: Path) -> Path:
     return Path(shutil.copy(DATA / "pprof" / "memory.pb.gz", directory / "memory.pb.gz"))
 
 
+def an_xplane_file(directory: Path) -> Path:
+    return Path(shutil.copy(DATA / "xplane" / "steps.xplane.pb", directory / "host.xplane.pb"))
+
+
 #: A small capture of every format, by the format's name.
 SAMPLES: dict[str, Callable[[Path], Path]] = {
     "journal": a_journal,
@@ -90,6 +94,7 @@ SAMPLES: dict[str, Callable[[Path], Path]] = {
     "fluid": a_fluid_profile,
     "paddle": a_paddle_trace,
     "paddle_json": a_paddle_json,
+    "xplane": an_xplane_file,
     "pprof": a_memory_profile,
 }
 

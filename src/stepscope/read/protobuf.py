@@ -170,7 +170,7 @@ class Fields:
         known = np.zeros(len(self.messages), np.bool_)
         value[rows[:, 0]] = rows[:, column]
         known[rows[:, 0]] = True
-        return pl.Series(value).set(pl.Series(~known), None)
+        return pl.Series(value).scatter(np.flatnonzero(~known), None)
 
     def _text(self, content: bytes | bytearray, ledger: LossLedger) -> str:
         source = bytes(content)

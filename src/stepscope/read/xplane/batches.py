@@ -133,6 +133,6 @@ def _sound(plane: Plane, events: Events, place: Integers, noise: npt.NDArray[np.
     forward = events.duration >= 0
     plane.ledger.add("event_negative_duration", int((timed & within & ~forward).sum()))
     sound = timed & within & forward
-    noisy = noise[place] & sound
+    noisy = np.append(noise, np.False_)[place] & sound
     plane.ledger.add("event_noise", int(noisy.sum()))
     return sound & ~noisy

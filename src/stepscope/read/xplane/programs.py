@@ -17,6 +17,15 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, empty
 
 _PROGRAM = "Hlo Proto"
+_COMMUNICATION = {
+    "instruction": pl.Int64,
+    "operation": pl.String,
+    "group_ranks": pl.String,
+    "group_size": pl.Int64,
+    "dtype": pl.String,
+    "bytes_in": pl.Int64,
+    "bytes_out": pl.Int64,
+}
 #: Name of a program with its number: ``jit_step(30)``.
 _NUMBERED = re.compile(r".*\((\d{1,19})\)$", re.DOTALL)
 
@@ -45,10 +54,11 @@ class Programs:
 
     def _add(self, program: bytes, number: int) -> None:
         instructions = hlo.instructions(program, number, self.ledger)
-        collectives = hlo_collectives.collectives(program, number, LossLedger(self.ledger.source))
         first = self._first
         self.instructions.append(instructions.with_columns(pl.col("id") + first, pl.col("parent") + first))
-        self.collectives.append(collectives.with_columns(pl.col("instruction") + first))
+        if instructions["opcode"].cast(pl.String).is_in(list(hlo_collectives.OPERATIONS)).any():
+            collectives = hlo_collectives.collectives(program, number, LossLedger(self.ledger.source))
+            self.collectives.append(collectives.with_columns(pl.col("instruction") + first))
         self._first += instructions.height
 
     def table(self) -> pl.DataFrame:
@@ -57,8 +67,7 @@ class Programs:
 
     def communication(self) -> pl.DataFrame:
         """Return details of communication by ``instruction``."""
-        none = hlo_collectives.collectives(b"", 0, LossLedger(""))
-        return pl.concat([none, *self.collectives])
+        return pl.concat([pl.DataFrame(schema=_COMMUNICATION), *self.collectives])
 
 
 def _number(name: str, said: object) -> int:

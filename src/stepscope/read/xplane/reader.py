@@ -33,14 +33,12 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         DamagedTraceError: It ends before its first event.
     """
     gathered = Gathered(Rows(), Programs(ledger), Operations(), Facts())
-    planes = 0
     for part in files.parts(read_blocks(path, ledger, progress), path, ledger):
         if part.number == files.PLANES:
-            planes += 1
             _read_plane(Plane.of(part, ledger), gathered)
         elif part.number == files.HOSTS:
             gathered.facts.host = bytes(part.content[: part.length]).decode("utf-8", "replace")
-    if not planes or (not gathered.rows.count and ledger.rows()):
+    if not gathered.rows.count and (ledger.rows() or not gathered.facts.start):
         message = f"{path} is damaged: it ends before its first event."
         raise DamagedTraceError(message, "Record it again, or copy it again from where it was recorded.")
     return tables.build(gathered, ledger)
