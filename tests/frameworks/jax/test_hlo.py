@@ -174,6 +174,13 @@ OPCODES: dict[str, tuple[str, str, str]] = {
     "tuple": ("f32[4] f32[8]", "(f32[4], f32[8])", ""),
     "rng": ("f32[] f32[]", "f32[8]", ", distribution=rng_uniform"),
     "rng-bit-generator": ("u64[2]", "(u64[2], u32[8])", ", algorithm=rng_default"),
+    "select-and-scatter": ("f32[4,8] f32[2,4] f32[]", "f32[4,8]", ", window={size=2x2 stride=2x2}, select=less, "
+                           "scatter=sum"),
+    "triangular-solve": ("f32[16,16] f32[16,4]", "f32[16,4]", ", left_side=true, lower=true, transpose_a=NO_TRANSPOSE"),
+    "partition-id": ("", "u32[]", ""),
+    "dynamic-reshape": ("f32[8] s32[]", "f32[8]", ""),
+    "stochastic-convert": ("f32[8] u32[8]", "bf16[8]", ""),
+    "all-to-all": ("f32[4,8]", "f32[4,8]", ", dimensions={0}, replica_groups={{0,1}}"),
     "all-reduce": ("f32[4,8]", "f32[4,8]", ", to_apply=sum"),
     "all-gather": ("f32[4,8]", "f32[8,8]", ", dimensions={0}, replica_groups={{0,1}}"),
     "reduce-scatter": ("f32[4,8]", "f32[2,8]", ", dimensions={0}, replica_groups={{0,1}}, to_apply=sum"),

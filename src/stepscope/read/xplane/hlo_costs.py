@@ -29,7 +29,6 @@ TRANSCENDENTAL = frozenset((
 #: Neither computes nor touches memory: names for values that are there.
 FREE = frozenset((
     "add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "opt-barrier", "parameter",
-    "partition-id", "replica-id",
 ))  # fmt: skip
 #: The end of something asynchronous: what it does has counted where it began.
 _END = "-done"
