@@ -18,7 +18,7 @@ from stepscope.cli.options import step_range
 from stepscope.collect import background, program
 from stepscope.collect.automatic import Automatic, Selection
 from stepscope.collect.environment import hide_from_mindspore
-from stepscope.collect.options import DEFAULT_OUTPUT, Options
+from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_sample
 from stepscope.collect.profile import absolute
 from stepscope.collect.ranks import find_place
 from stepscope.collect.recorded import Recorded
@@ -71,6 +71,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         text = f"record {what} ({'on' if on else 'off'})"
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
     parser.add_argument("--all", action="store_true", help="record all of these")
+    parser.add_argument(
+        "--collector",
+        choices=COLLECTORS,
+        default="auto",
+        help="who records PyTorch's operators: PyTorch's Kineto, or our own recorder, built on first use (%(default)s)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=_fraction,
+        default=1.0,
+        metavar="P",
+        help="record a fraction of PyTorch's operators, natively: 0.01",
+    )
     parser.add_argument(
         "--as",
         dest="stand_in",
@@ -260,6 +273,8 @@ def _options(arguments: argparse.Namespace) -> Options:
         with_flops=chosen["flops"],
         host_pipeline=chosen["host-pipeline"],
         data_process=chosen["data"],
+        collector=arguments.collector,
+        sample=arguments.sample,
     )
 
 
@@ -289,6 +304,14 @@ def _count(text: str) -> int:
         message = f"{text!r} is no number of steps"
         raise argparse.ArgumentTypeError(message)
     return int(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        return check_sample(float(text))
+    except (ValueError, UsageError):
+        message = f"{text!r} is no fraction above 0 and up to 1"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _steps(text: str) -> Selection:

@@ -12,6 +12,9 @@ from stepscope.errors import UsageError
 
 DEFAULT_OUTPUT = Path("stepscope-runs")
 
+#: Who records PyTorch's operators: Kineto, PyTorch's own; our recorder in C++; or whichever of them fits.
+COLLECTORS = ("auto", "native", "kineto")
+
 
 class Activity(Enum):
     """Whose work is recorded. Names are those of ``torch.profiler.ProfilerActivity``."""
@@ -45,6 +48,8 @@ class Options:
         sys_io: Traffic of every network interface.
         pcie: Traffic between the host and each GPU.
         hbm_ddr: How much of a GPU's memory is used, and for how much of the time.
+        collector: Who records PyTorch's operators, one of :data:`COLLECTORS`.
+        sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
         mstx_domain_include: Domains whose ``mstx`` marks and ranges are recorded; empty means all.
         mstx_domain_exclude: Domains whose ``mstx`` marks and ranges are not recorded.
     """
@@ -64,12 +69,38 @@ class Options:
     sys_io: bool = False
     pcie: bool = False
     hbm_ddr: bool = False
+    collector: str = "auto"
+    sample: float = 1.0
     mstx_domain_include: tuple[str, ...] = ()
     mstx_domain_exclude: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return the options as plain values for the manifest."""
         return {**asdict(self), "activities": [activity.value for activity in self.activities]}
+
+
+def check_collector(collector: str) -> str:
+    """Return the name of a collector of PyTorch's operators.
+
+    Raises:
+        UsageError: It is none of :data:`COLLECTORS`.
+    """
+    if collector not in COLLECTORS:
+        message = f"Unknown collector {collector!r}."
+        raise UsageError(message, f"Known: {', '.join(COLLECTORS)}.")
+    return collector
+
+
+def check_sample(sample: object) -> float:
+    """Return a fraction of the operators.
+
+    Raises:
+        UsageError: It is no number above 0 and up to 1.
+    """
+    if isinstance(sample, bool) or not isinstance(sample, (int, float)) or not 0 < sample <= 1:
+        message = f"A sample is a fraction above 0 and up to 1, not {sample!r}."
+        raise UsageError(message, "Write 0.01 for one operator in a hundred.")
+    return float(sample)
 
 
 def parse_activities(activities: Iterable[object] | None) -> tuple[Activity, ...]:

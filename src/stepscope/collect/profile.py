@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from stepscope.collect.options import DEFAULT_OUTPUT, Options, parse_activities
+from stepscope.collect.options import DEFAULT_OUTPUT, Options, check_collector, check_sample, parse_activities
 from stepscope.collect.recorded import Recorded, check_analyse
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import Session, remember_metadata
@@ -58,6 +58,9 @@ class profile:
         with_flops: Count floating-point operations of matrix products and convolutions.
         with_modules: Record which module called an operator.
         host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
+        collector: Who records PyTorch's operators: ``"kineto"``, PyTorch's own; ``"native"``, our recorder, which is
+            built on first use; ``"auto"``, whichever of them fits.
+        sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
         output: Directory of runs; it is made, and must be writable.
         analyse: ``"background"`` computes the results at once in a process of low priority, ``"later"`` leaves them to
             ``stepscope report``.
@@ -82,6 +85,8 @@ class profile:
         with_flops: bool = False,
         with_modules: bool = False,
         host_pipeline: bool = True,
+        collector: str = "auto",
+        sample: float = 1.0,
         output: str | os.PathLike[str] = DEFAULT_OUTPUT,
         analyse: str = "background",
     ) -> None:
@@ -93,6 +98,8 @@ class profile:
             with_flops=with_flops,
             with_modules=with_modules,
             host_pipeline=host_pipeline,
+            collector=check_collector(collector),
+            sample=check_sample(sample),
         )
         self._output = Path(output)
         self._schedule = schedule or always

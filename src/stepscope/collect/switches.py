@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.options import Activity, Options
+from stepscope.collect.options import COLLECTORS, Activity, Options
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,13 @@ class Switch:
         """
         if type(value) is int and self.codes:
             return self._one_of(value, self.codes)
+        if self.kind is float and type(value) is int:
+            value = float(value)
         if type(value) is not self.kind:
             raise ValueError(self._expectation())
         if type(value) is int and self.least is not None and value < self.least:
+            raise ValueError(self._expectation())
+        if isinstance(value, float) and not 0 < value <= 1:
             raise ValueError(self._expectation())
         for text in value if isinstance(value, list) else [value] if self.choices else []:
             if not isinstance(text, str) or (self.choices and text not in self.choices):
@@ -61,7 +65,7 @@ class Switch:
         return codes[value]
 
     def _expectation(self) -> str:
-        words = {bool: "true or false", int: "a whole number", str: "a text", list: "a list of texts"}[self.kind]
+        words = _WORDS[self.kind]
         if self.least is not None:
             words += f" from {self.least} on"
         if self.choices:
@@ -70,6 +74,14 @@ class Switch:
             words += f" (or {', '.join(map(str, self.codes))})"
         return words
 
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a fraction above 0 and up to 1",
+    str: "a text",
+    list: "a list of texts",
+}
 
 LEVELS = ("LevelNone", "Level0", "Level1", "Level2")
 METRICS = (
@@ -261,6 +273,8 @@ ENVIRONMENT: Mapping[str, Switch] = {
     "profile_framework": Switch(str, default="all", choices=("all", "time", "memory")),
     "host_pipeline": Switch(bool, default=True),
     "timeline_limit": Switch(int, default=500, least=1),
+    "collector": Switch(str, default="auto", choices=COLLECTORS),
+    "sample": Switch(float, default=1.0),
     "skip": Switch(int, default=0, least=0),
     "active": Switch(int, default=0, least=1),
     "steps": Switch(str, default="all"),

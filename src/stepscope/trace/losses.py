@@ -67,6 +67,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "info",
         "A file that captures of this sort have is not there; what only it says is missing.",
     ),
+    "counters_unmatched": (
+        "info",
+        "Counters and times of device work that is not in the files; they are left out.",
+    ),
     "event_damaged": (
         "data_loss",
         "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly.",
@@ -169,6 +173,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "python_calls_overflow": (
         "data_loss",
         "More Python functions were called than could be written; the rest is left out. Record fewer steps.",
+    ),
+    "operators_dropped": (
+        "data_loss",
+        "The disk did not follow: operators are missing. Record fewer steps, or to a faster disk.",
     ),
     "operator_calls_overflow": (
         "data_loss",

@@ -36,10 +36,35 @@ ON_DEMAND: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What the collector ``auto`` stands for: ``kineto``, or ``native`` where that serves all switches that are on.
+AUTO = "kineto"
+
+
 def make_collectors(options: Options | None = None) -> list[Collector]:
     """Return a fresh collector of every kind that the options ask for, for one window; without options of all kinds."""
     wanted = [name for name in COLLECTORS if options is None or _is_wanted(name, options)]
-    return [getattr(import_module(f"{__name__}.{name}"), COLLECTORS[name])() for name in wanted]
+    made: list[Collector] = [
+        _native(options) if name == "torch" and _is_native(options) else _make(name) for name in wanted
+    ]
+    return made
+
+
+def _make(name: str) -> Collector:
+    made: Collector = getattr(import_module(f"{__name__}.{name}"), COLLECTORS[name])()
+    return made
+
+
+def _is_native(options: Options | None) -> bool:
+    """Whether PyTorch's operators are recorded by our own recorder, if it can be."""
+    if options is None:
+        return False
+    return options.collector == "native" or (options.collector == "auto" and (AUTO == "native" or options.sample < 1))
+
+
+def _native(options: Options | None) -> Collector:
+    from stepscope.collect.collectors.torch_native import TorchNativeCollector
+
+    return TorchNativeCollector(demanded=options is not None and options.collector == "native")
 
 
 def _is_wanted(name: str, options: Options) -> bool:

@@ -1,7 +1,8 @@
 """Kernels, copies, fills and calls of CUDA for any framework, and without one, recorded with CUPTI's activity records.
 
 Where PyTorch with CUDA is imported, Kineto records the same with the same library, and knows the operators besides; as
-the activity records have room for one user, this collector then steps aside. Operators of other frameworks come from
+the activity records have room for one user, this collector then steps aside, unless the native recorder has taken
+Kineto's place (``torch_native``). Operators of other frameworks come from
 their own collectors; device work is linked to them by the thread and time of the call that launched it.
 """
 
@@ -137,6 +138,9 @@ def other_user() -> str | None:
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
     if torch is None or not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
+        return None
+    native = sys.modules.get("stepscope.collect.collectors.torch_native")
+    if native is not None and native.serves():
         return None
     kineto = getattr(getattr(torch, "autograd", None), "kineto_available", bool)()
     return "PyTorch's Kineto records the GPU; CUPTI has room for one" if kineto else None

@@ -12,13 +12,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
 from stepscope.collect.collectors.open_ranges import OpenRanges
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.options import Activity
@@ -60,7 +60,7 @@ class TorchCollector:
         self._prepared = self._started = False
         self._ranges = OpenRanges()
         self._journal: Journal | None = None
-        self._guard: _ForeignGuard | None = None
+        self._guard: ForeignGuard | None = None
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
@@ -70,7 +70,7 @@ class TorchCollector:
             return "the program has not imported torch"
         if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} was built without Kineto"
-        if _foreign_profiler(torch):
+        if foreign_profiler(torch):
             return "another torch profiler is recording; torch has room for one"
         return None
 
@@ -116,7 +116,7 @@ class TorchCollector:
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
         self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
-        self._guard = _ForeignGuard(self._give_way)
+        self._guard = ForeignGuard(self._give_way)
         _OPEN.add(self)
 
     @property
@@ -244,44 +244,6 @@ def _leave_without_destructors() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class _ForeignGuard:
-    """Calls ``give_way`` once, just before another profiler of torch prepares or enables itself.
-
-    Without it the one that stops first takes the events of both, and the other has none.
-    """
-
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        self._module = sys.modules["torch"].autograd.profiler
-        self._give_way = give_way
-        self._ours: dict[str, Any] = {}
-        self._theirs: dict[str, Any] = {}
-        for name in ("_prepare_profiler", "_enable_profiler"):
-            original = getattr(self._module, name, None)
-            if original is not None:
-                self._theirs[name], self._ours[name] = original, partial(self._before, original)
-                setattr(self._module, name, self._ours[name])
-
-    def remove(self) -> None:
-        """Put torch's functions back, unless somebody else has replaced them since."""
-        for name, ours in self._ours.items():
-            if getattr(self._module, name, None) is ours:
-                setattr(self._module, name, self._theirs[name])
-
-    def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
-        if self._ours:
-            self.remove()
-            self._ours.clear()
-            try:
-                self._give_way()
-            except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on; stop() finds ours ended
-                _LOG.debug("stepscope: the recording could not be ended for another: %s", error)
-        return original(*args, **kwargs)
-
-
-def _foreign_profiler(torch: ModuleType) -> bool:
-    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
 
 
 def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result

@@ -7,10 +7,10 @@ second while training goes on.
 The file has blocks as :mod:`stepscope.trace.frames` describes, with the magic ``SSR1\n``; numbers and structures are
 in :mod:`stepscope.trace.recorder`. All integers are little-endian. The first byte of a block says its sort:
 
-* ``F``: facts, packed JSON. The first block: ``process, host, torch, clock`` (``tsc``, or ``monotonic``: ticks are ns of
-  CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
+* ``F``: facts, packed JSON. The first block: ``process, host, torch, clock`` (``tsc``, or ``monotonic``: ticks are ns
+  of CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
   operators that is recorded, 1.0 for all; user ranges are never sampled). The last block: ``closed`` (true),
-  ``losses`` {name: count}.
+  ``threads`` {``threading.get_ident``: name} as Python knows them, ``losses`` {name: count}.
 * ``C``: the clocks at one moment, at start, before each flush and at stop: ``CLOCK_BLOCK``. Between two of them ticks
   move in a straight line.
 * ``T``: a thread's name: ``THREAD_HEAD`` and UTF-8 text. It may come again when the name has changed.
@@ -18,28 +18,28 @@ in :mod:`stepscope.trace.recorder`. All integers are little-endian. The first by
 
 A thread fills one chunk after another, numbered from 0. The blocks of a chunk follow each other in the file, perhaps
 with blocks of other threads between them; the place of a block's first word in its chunk shows whether one is missing.
-Where a chunk's number is missing, that chunk is. ``dropped`` in the head counts operators that were not recorded between
-this chunk and the one before, because the disk did not follow. A block never cuts an event: the words of an event,
-with the definitions that it needs, are in one block.
+Where a chunk's number is missing, that chunk is. ``dropped`` in the head counts operators that were not recorded
+between this chunk and the one before, because the disk did not follow. A block never cuts an event: all words of an
+event are in one block; a definition may stand in an earlier block of the same chunk.
 
 A word has a tag in its upper 4 bits and a value in its lower 60:
 
 * ``DEPTH`` the first word of each chunk: how many operators of this thread's stack are open there, those that were
   dropped included. It agrees with the chunk before unless chunks are missing between.
-* ``BEGIN`` ticks: an operator begins. The next word is its ``NAME``: scope (4 bits, ``at::RecordScope``, or 15: a call of
-  a Python function named ``file(line): function``) · name (20 bits, a definition) · sequence number + 1 (36 bits; 0: it has
-  none), from the upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's number of
-  the thread of the forward operator · ``IDENTITY`` (see ``END_OF``).
-* ``END`` ticks: the innermost open operator of this thread's stack ends. Where a ``LEVEL`` word n comes just before, it is
-  the one n places further out, and those inside it stay open.
-* ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another thread:
-  the one with the latest such ``BEGIN``. Operators with an identity (user ranges, asynchronous ones) are not on the
-  thread's stack. Without such a ``BEGIN`` it was open before the recording, and is no operator of it.
+* ``BEGIN`` ticks: an operator begins. The next word is its ``NAME``: scope (4 bits, ``at::RecordScope``, or 15: a call
+  of a Python function named ``file(line): function``) · name (20 bits, a definition) · sequence number + 1 (36 bits;
+  0: it has none), from the upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's
+  number of the thread of the forward operator · ``IDENTITY`` (see ``END_OF``).
+* ``END`` ticks: the innermost open operator of this thread's stack ends. Where a ``LEVEL`` word n comes just before, it
+  is the one n places further out, and those inside it stay open.
+* ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another
+  thread: the one with the latest such ``BEGIN``. Operators with an identity (user ranges, asynchronous ones) are not on
+  the thread's stack. Without such a ``BEGIN`` it was open before the recording, and is no operator of it.
 * ``MEMORY`` ticks, then five ``VALUE`` words: address · bytes (negative: freed) · allocated in all · reserved in all ·
   device (``c10::DeviceType`` × 256 + index + 1). The values are signed 60-bit integers.
-* ``DEFINE`` sort (4 bits) · number (24 bits) · length in bytes (32 bits), then ``RAW`` words with 7 bytes each (the lower
-  ones of the word, the lowest first). Numbers are valid within the chunk, from the definition on, and count from 1 for
-  each sort; number 0 means that there were too many.
+* ``DEFINE`` sort (4 bits) · number (24 bits) · length in bytes (32 bits), then ``RAW`` words with 7 bytes each (the
+  lower ones of the word, the lowest first). Numbers are valid within the chunk, from the definition on, and count from
+  1 for each sort; number 0 means that there were too many.
 
 An operator without an end was open when the recording stopped, or its end was lost. With sampling, operators that were
 not sampled leave no words, so nesting shows only the sampled ones.
@@ -54,3 +54,286 @@ and what belongs to it. ``u`` is an unsigned LEB128 number, ``s`` a zigzag LEB12
 * ``LIST``: u count · as many scalar items (INTEGER, REAL, BOOLEAN, COMPLEX, OTHER);
 * ``CUT``: the rest of the inputs was too long to note.
 """
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.collect.collectors import torch_native_build
+from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
+from stepscope.collect.collectors.torch import TorchCollector
+from stepscope.collect.options import Activity, Options
+from stepscope.collect.values import text
+from stepscope.native.recorder import Library, Recording
+from stepscope.trace.frames import FrameWriter, pack
+from stepscope.trace.recorder import FACTS, MAGIC
+
+if TYPE_CHECKING:
+    from stepscope.collect.collectors.protocol import Context
+
+#: Seconds that a disk may take for what waits at the end.
+_PATIENCE = 8.0
+
+_LOG = logging.getLogger("stepscope")
+
+
+class TorchNativeCollector:
+    """Records one window into ``capture/recorder.ssr``; where that is impossible, Kineto does, and it is said.
+
+    Args:
+        demanded: Record natively even where a switch cannot be served; it is said which.
+    """
+
+    name = "torch"
+    framework = "torch"
+
+    def __init__(self, *, demanded: bool = True) -> None:
+        self._demanded = demanded
+        self._native: _NativeWindow | None = None
+        self._kineto: TorchCollector | None = None
+        self._description: dict[str, object] = {}
+
+    def available(self) -> str | None:
+        """Return why neither can record now."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return "the program has not imported torch"
+        if torch_native_build.reason_against(torch_native_build.installed(torch)) is None:
+            return None
+        return TorchCollector().available()
+
+    def prepare(self, context: Context) -> None:
+        """Build the recorder where it is missing, and open the file; or prepare Kineto.
+
+        Raises:
+            RuntimeError: A sample is asked for, which Kineto cannot take; or Kineto cannot record either.
+        """
+        reason = self._prepare_native(context)
+        if reason is None:
+            return
+        if context.options.sample < 1:
+            message = f"a sample of the operators needs the native recorder: {reason}"
+            raise RuntimeError(message)
+        self._description = {"recorder": "kineto", "native": reason}
+        if self._demanded:
+            _LOG.warning("stepscope: operators are recorded by Kineto, not natively: %s.", reason)
+        kineto = TorchCollector()
+        reason = kineto.available()
+        if reason is not None:
+            raise RuntimeError(reason)
+        self._kineto = kineto
+        kineto.prepare(context)
+
+    def start(self) -> None:
+        """Begin to record."""
+        (self._native or self._served_by()).start()
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that must stop the recording; 0 where every thread can."""
+        if self._native is not None:
+            return self._native.thread
+        return self._kineto.thread if self._kineto is not None else 0
+
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step in Kineto's file; with ours, the journal has it."""
+        if self._kineto is not None:
+            self._kineto.begin_step(number)
+
+    def end_step(self) -> None:
+        """Mark the end of the step."""
+        if self._kineto is not None:
+            self._kineto.end_step()
+
+    def stop(self) -> list[Path]:
+        """Stop recording and return the file; :meth:`settle` waits until it is whole."""
+        if self._native is not None:
+            return self._native.stop()
+        return self._kineto.stop() if self._kineto is not None else []
+
+    def settle(self) -> None:
+        """Wait until the file is whole.
+
+        Raises:
+            OSError: It cannot be.
+            TimeoutError: The disk hangs.
+        """
+        if self._native is not None:
+            self._native.settle()
+        elif self._kineto is not None:
+            self._kineto.settle()
+
+    def describe(self) -> dict[str, object]:
+        """Return which recorder served, what it could not, and how much there is."""
+        of_recorder = self._native or self._kineto
+        return {**self._description, **(of_recorder.describe() if of_recorder is not None else {})}
+
+    def _served_by(self) -> TorchCollector:
+        if self._kineto is None:
+            message = "start() came before prepare()"
+            raise RuntimeError(message)
+        return self._kineto
+
+    def _prepare_native(self, context: Context) -> str | None:
+        """Open a native recording; return why there is none."""
+        torch = sys.modules["torch"]
+        unserved = unserved_switches(context.options)
+        if unserved and not self._demanded:
+            return f"it does not serve {', '.join(unserved)}"
+        try:
+            known = torch_native_build.installed(torch)
+            library = torch_native_build.load(torch_native_build.obtain(known))
+            self._native = _NativeWindow(library, context, str(torch.__version__))
+        except (RuntimeError, OSError, AttributeError, MemoryError) as error:
+            return " ".join(f"{error}".split()) or type(error).__name__
+        self._description = {"recorder": "native", **({"unserved": unserved} if unserved else {})}
+        return None
+
+
+def unserved_switches(options: Options) -> list[str]:
+    """Return what is asked for that the native recorder does not record."""
+    asked = {
+        "stacks": options.with_stack,
+        "modules": options.with_modules,
+        "flops": options.with_flops,
+        "activities but CPU and CUDA": bool(set(options.activities) - {Activity.CPU, Activity.CUDA}),
+        "collectives": _distributed(),
+    }
+    return [name for name, wanted in asked.items() if wanted]
+
+
+def _distributed() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+
+
+class _NativeWindow:
+    """A recording by the native recorder."""
+
+    def __init__(self, library: Library, context: Context, version: str) -> None:
+        self._library = library
+        self._context = context
+        self._process = os.getpid()
+        self._path = context.capture / "recorder.ssr"
+        self._started = self._settled = False
+        self._guard: ForeignGuard | None = None
+        self.thread = 0
+        self._description: dict[str, object] = {"version": version, "clock": library.clock}
+        FrameWriter(self._path, MAGIC).close()
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+        self._recording: Recording | None = Recording(library, file)
+        self._recording.append(FACTS + pack(self._facts(version)))
+        _OPEN.add(self)
+
+    def start(self) -> None:
+        options = self._context.options
+        recording = self._open()
+        memory = options.profile_memory
+        if memory and foreign_profiler(sys.modules["torch"]):
+            memory = False
+            self._description["memory"] = "another torch profiler is recording; torch has room for one"
+        recording.begin(inputs=options.record_shapes, memory=memory, fraction=options.sample)
+        self._started = True
+        if memory:
+            self.thread = threading.get_ident()
+            self._guard = ForeignGuard(self._give_way)
+
+    def stop(self) -> list[Path]:
+        recording = self._recording
+        if os.getpid() != self._process or recording is None:
+            return []
+        self._remove_guard()
+        if not self._started:
+            _OPEN.discard(self)
+            self._recording = None
+            recording.close()
+            self._path.unlink(missing_ok=True)
+            return []
+        recording.end()
+        return [self._path]
+
+    def settle(self) -> None:
+        recording = self._recording
+        if os.getpid() != self._process or recording is None or self._settled:
+            return
+        recording.settle(_PATIENCE)
+        self._settled = True
+        lost, error = recording.lost, recording.error
+        self._description.update(bytes=recording.bytes, **({"dropped": lost} if lost else {}))
+        names = {thread.ident: text(thread.name) for thread in threading.enumerate() if thread.ident}
+        losses = {"operators_dropped": lost} if lost else {}
+        try:
+            if error is not None:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                self._context.journal.loss("disk_full" if full else "capture_not_written")
+                raise error
+            recording.append(FACTS + pack({"closed": True, "threads": names, "losses": losses}))
+        finally:
+            _OPEN.discard(self)
+            self._recording = None
+            recording.close()
+
+    def describe(self) -> dict[str, object]:
+        return self._description
+
+    def fall_silent(self) -> None:
+        """This is a forked child: it records nothing."""
+        self._remove_guard()
+        self._library.forget()
+
+    def _open(self) -> Recording:
+        if self._recording is None:
+            message = "the recording is over"
+            raise RuntimeError(message)
+        return self._recording
+
+    def _facts(self, version: str) -> dict[str, Any]:
+        return {
+            "process": os.getpid(),
+            "host": text(socket.gethostname()),
+            "torch": version,
+            "clock": self._library.clock,
+            "chunk": self._library.chunk,
+            "options": self._context.options.describe(),
+            "sample": self._context.options.sample,
+        }
+
+    def _give_way(self) -> None:
+        """The program starts its own torch profiler, which needs the place at which torch reports memory."""
+        self._description["memory"] = "ended when the program started its own torch profiler"
+        self.thread = 0
+        if self._recording is not None:
+            self._recording.end_memory()
+
+    def _remove_guard(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.remove()
+
+
+#: Recordings that are prepared or open.
+_OPEN: set[_NativeWindow] = set()
+
+
+def serves() -> bool:
+    """Return whether operators of torch are recorded natively now, so that CUPTI is free for others."""
+    return bool(_OPEN)
+
+
+def _after_fork() -> None:
+    try:
+        while _OPEN:
+            _OPEN.pop().fall_silent()
+    except Exception:  # noqa: BLE001 - law 1: the child works on; callbacks that stay do nothing
+        _LOG.debug("stepscope: the recorder stays in a forked child", exc_info=True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

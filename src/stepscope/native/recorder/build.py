@@ -1,0 +1,133 @@
+"""Builds the recorder of PyTorch's operators against an installed torch, with the system's compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+#: Versions of torch whose headers the recorder is written for: first and last.
+FIRST, LAST = (2, 1), (2, 13)
+
+#: From this version on, torch's headers are C++20.
+_CPP20 = (2, 10)
+
+#: Without NDEBUG, a header of torch's reads a member that torch's own build has not.
+_FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+
+#: Seconds that building takes at most; alone on a machine it takes ten.
+_PATIENCE = 300.0
+
+
+class BuildError(RuntimeError):
+    """The recorder cannot be built here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """An installed torch.
+
+    Attributes:
+        version: ``torch.__version__``.
+        directory: Directory of the package.
+        new_abi: Whether it was built with the ABI of C++11.
+    """
+
+    version: str
+    directory: Path
+    new_abi: bool
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        numbers = [*self.version.split("+")[0].split("."), "0"][:2]
+        major, minor = (int(text) if text.isdigit() else 0 for text in numbers)
+        return major, minor
+
+    def digest(self) -> str:
+        """Return a text that is the same for the same build of torch and the same sources of ours."""
+        found = hashlib.sha256(repr((self.version, self.new_abi, platform.machine(), _FLAGS)).encode())
+        for path in (*sources(), *sorted(_HERE.glob("*.h"))):
+            found.update(path.read_bytes())
+        library = self.directory / "lib" / "libtorch_cpu.so"
+        if library.exists():  # one version can have been built twice
+            status = library.stat()
+            found.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        return found.hexdigest()[:16]
+
+
+def sources() -> list[Path]:
+    """Return the files to compile."""
+    return sorted(_HERE.glob("*.cpp"))
+
+
+def unsupported(torch: Torch) -> str | None:
+    """Return why there can be no recorder for this torch here, or None. Cheap."""
+    if not sys.platform.startswith("linux"):
+        return "the native recorder is for Linux"
+    if not FIRST <= torch.release <= LAST:
+        return f"torch {torch.version} is not known to the native recorder ({_dotted(FIRST)} to {_dotted(LAST)} are)"
+    if not (torch.directory / "include" / "ATen" / "record_function.h").exists():
+        return f"torch {torch.version} was installed without its headers"
+    return None
+
+
+def compiler() -> str | None:
+    """Return the compiler: the variable CXX, or what the system has."""
+    named = os.environ.get("CXX", "")
+    return next(filter(None, map(shutil.which, ([named] if named else []) + ["c++", "g++", "clang++"])), None)
+
+
+def build(torch: Torch, target: Path) -> None:
+    """Build the recorder.
+
+    Args:
+        torch: What to build against.
+        target: Where the library goes.
+
+    Raises:
+        BuildError: There is no compiler, or it fails.
+    """
+    program = compiler()
+    if program is None:
+        message = "there is no C++ compiler (c++, g++ or clang++)"
+        raise BuildError(message)
+    standards = ("c++20", "c++17") if torch.release >= _CPP20 else ("c++17", "c++20")
+    failures = [failure for standard in standards if (failure := _compile(program, standard, torch, target))]
+    if len(failures) == len(standards):
+        raise BuildError(failures[0])
+
+
+def _compile(program: str, standard: str, torch: Torch, target: Path) -> str:
+    """Return why the compiler fails; nothing where the library is there."""
+    include = torch.directory / "include"
+    command = [
+        *(program, f"-std={standard}", *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}", f"-I{include}"),
+        *(str(path) for path in sources()),
+        *("-o", str(target), f"-L{torch.directory / 'lib'}", "-ltorch_cpu", "-lc10", "-pthread"),
+    ]
+    try:
+        # S603: the user's own compiler, and files of ours and of torch's.
+        done = subprocess.run(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"building the native recorder takes longer than {_PATIENCE:.0f} s"
+    except OSError as error:
+        return f"the compiler cannot be run: {error}"
+    if done.returncode == 0 and target.exists():
+        return ""
+    lines = done.stderr.decode(errors="replace").splitlines()
+    first = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no message")
+    return f"{Path(program).name} fails ({first.strip()[:300]})"
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]}"
