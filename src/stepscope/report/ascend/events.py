@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.report.ascend.calls import parallel_group_info
-from stepscope.report.ascend.tables import NO_MODEL, core, kernel_shapes, kernel_types, operator_shapes, texts
+from stepscope.report.ascend.tables import (
+    L2_CACHE,
+    NO_MODEL,
+    core,
+    kernel_shapes,
+    kernel_types,
+    operator_shapes,
+    texts,
+    told,
+)
 from stepscope.report.ascend.variant import MEBIBYTE, PYTORCH, Variant
 from stepscope.report.ascend.work import RankWork
 from stepscope.report.protocol import Result, Source
@@ -70,6 +79,9 @@ def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[
         "COMMUNICATION_OP": strings.frame(_communication(work, apis)),
         "CANN_API": strings.frame(apis.drop("span")),
     }
+    counters = _counters(work)
+    if len(counters):
+        tables["TASK_PMU_INFO"] = strings.frame(counters)
     if variant is PYTORCH:
         tables["PYTORCH_API"] = strings.frame(_operators(work))
         tables["CONNECTION_IDS"] = _connections(work, apis)
@@ -156,6 +168,7 @@ def _tasks(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:
     """Return every piece of work but communication; on the host it is its own call."""
     rows = pl.concat([work.pieces, _no_copies(work)], how="diagonal_relaxed").with_row_index("globalTaskId")
     rows = rows.with_columns(pl.coalesce("launch", "id").alias("call"), pl.col("kind").cast(pl.String))
+    rows = rows.join(told(work), on="id", how="left", maintain_order="left")
     device = rows["device_name"].unique().drop_nulls()
     numbers = pl.Series([_index(name) for name in device], dtype=pl.Int64)
     copies = pl.when(pl.col("kind") == "memcpy").then(pl.lit("MEMCPY_ASYNC"))
@@ -166,11 +179,14 @@ def _tasks(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:
         "connectionId",
         pl.col("globalTaskId").cast(pl.Int64),
         pl.lit(0).alias("globalPid"),
-        copies.otherwise(pl.col("kind").str.to_uppercase()).alias("taskType"),
-        pl.col("context").fill_null(NO_MODEL).alias("contextId"),
+        # Tools find copies by this one name, whatever the device calls them.
+        copies.otherwise(pl.coalesce("type", pl.col("kind").str.to_uppercase())).alias("taskType"),
+        pl.coalesce("told_context", pl.when(pl.col("type").is_null()).then("context"))
+        .fill_null(NO_MODEL)
+        .alias("contextId"),
         pl.col("lane").alias("streamId"),
-        pl.col("globalTaskId").cast(pl.Int64).alias("taskId"),
-        pl.lit(NO_MODEL).alias("modelId"),
+        pl.coalesce("task", pl.col("globalTaskId").cast(pl.Int64)).alias("taskId"),
+        pl.col("model").fill_null(NO_MODEL).alias("modelId"),
     )
 
 
@@ -187,23 +203,57 @@ def _no_copies(work: RankWork) -> pl.DataFrame:
 
 def _compute_tasks(work: RankWork, variant: Variant) -> pl.DataFrame:
     rows = work.pieces.with_row_index("globalTaskId").filter(pl.col("kind") != "memcpy")
+    rows = rows.join(told(work), on="id", how="left", maintain_order="left")
     blocks = variant.blocks[0].removeprefix("Block ")
-    unknown = pl.lit("N/A")
+    recorded = pl.col("operation").is_not_null()
+    grid = pl.col("grid").list.eval(pl.element().product()).list.first()
+    shapes, types = texts(rows["shapes"], kernel_shapes), texts(rows["dtypes"], kernel_types)
+    more = {"attrInfo": "attributes"} | (
+        {"opState": "state", "hf32Eligible": "reduced_precision"} if len(told(work)) else {}
+    )
     return rows.select(
         "name",
         pl.col("globalTaskId").cast(pl.Int64),
-        pl.col("grid").list.eval(pl.element().product()).list.first().fill_null(0).alias(f"block{blocks}"),
-        pl.lit(0).alias(f"mixBlock{blocks}"),
-        core().alias("taskType"),
-        pl.col("name").alias("opType"),
-        unknown.alias("inputFormats"),
-        texts(rows["dtypes"], kernel_types).fill_null("N/A").alias("inputDataTypes"),
-        texts(rows["shapes"], kernel_shapes).fill_null("N/A").alias("inputShapes"),
-        unknown.alias("outputFormats"),
-        unknown.alias("outputDataTypes"),
-        unknown.alias("outputShapes"),
-        unknown.alias("attrInfo"),
+        pl.coalesce("told_blocks", grid).fill_null(0).alias(f"block{blocks}"),
+        pl.col("mix_blocks").fill_null(0).alias(f"mixBlock{blocks}"),
+        pl.coalesce("core", core()).alias("taskType"),
+        pl.coalesce("operation", "name").alias("opType"),
+        _or_unknown("input_formats").alias("inputFormats"),
+        pl.when(recorded).then("input_dtypes").otherwise(types).fill_null("N/A").alias("inputDataTypes"),
+        pl.when(recorded).then(_quoted("input_shapes")).otherwise(shapes).fill_null("N/A").alias("inputShapes"),
+        _or_unknown("output_formats").alias("outputFormats"),
+        _or_unknown("output_dtypes").alias("outputDataTypes"),
+        _quoted("output_shapes").fill_null("N/A").alias("outputShapes"),
+        *(_or_unknown(column).alias(name) for name, column in more.items()),
     )
+
+
+def _quoted(column: str) -> pl.Expr:
+    return pl.format('"{}"', pl.col(column))
+
+
+def _or_unknown(column: str) -> pl.Expr:
+    return pl.col(column).fill_null("N/A")
+
+
+def _counters(work: RankWork) -> pl.DataFrame:
+    """Return the hardware counters of tasks, times in ns; those of the L2 cache have no place in a database."""
+    tasks = work.pieces.with_row_index("globalTaskId").select("globalTaskId", "id").lazy()
+    rows = work.tables["kernel_counters"].join(tasks, left_on="span", right_on="id")
+    name = pl.col("name").cast(pl.String)
+    found = rows.filter(~name.is_in(L2_CACHE)).sort("globalTaskId", maintain_order=True)
+    time = pl.col("unit").cast(pl.String) == "us"
+    unit = pl.col("unit").cast(pl.String)
+    titled = pl.when((unit == "") | time).then(name).otherwise(pl.format("{}({})", name, unit))
+    return found.select(
+        pl.col("globalTaskId").cast(pl.Int64),
+        titled.replace(_OF_DATABASE).alias("name"),
+        pl.when(time).then(pl.col("value") * 1000).otherwise("value").alias("value"),
+    ).collect()
+
+
+#: Counters of the text file → their names in databases.
+_OF_DATABASE = {"aicore_time": "aic_total_time", "aiv_time": "aiv_total_time"}
 
 
 def _communication(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:

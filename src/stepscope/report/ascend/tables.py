@@ -125,7 +125,7 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     pieces = work.computing
     modules = work.tables["operators"].select(pl.col("span").alias("id"), pl.col("module").cast(pl.String)).collect()
     pieces = pieces.join(modules, on="id", how="left", maintain_order="left")
-    pieces = pieces.join(_told(work), on="id", how="left", maintain_order="left")
+    pieces = pieces.join(told(work), on="id", how="left", maintain_order="left")
     recorded = pl.col("operation").is_not_null()
     # What an NPU's profiler recorded has the operator in its name already.
     launching = pl.when(~recorded).then("operator_name") if variant.processes else pl.lit(None, pl.String)
@@ -152,10 +152,10 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     )
 
 
-def _told(work: RankWork) -> pl.DataFrame:
+def told(work: RankWork) -> pl.DataFrame:
     """Return what an NPU's profiler told of tasks, by ``id``; texts as text."""
     tasks = work.tables["tasks"].rename({"span": "id", "step": "told_step", "context": "told_context"}).collect()
-    tasks = tasks.rename({"blocks": "told_blocks"}).drop("stream", "type", "batch", "attributes")
+    tasks = tasks.rename({"blocks": "told_blocks"}).drop("stream", "batch")
     return tasks.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
@@ -193,8 +193,8 @@ def _communication(work: RankWork) -> pl.DataFrame:
     ]
     schema = {"id": pl.Int64, "step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    told = _told(work).select("id", "told_step", "wait", "model")
-    frame = frame.join(told, on="id", how="left", maintain_order="left")
+    known = told(work).select("id", "told_step", "wait", "model")
+    frame = frame.join(known, on="id", how="left", maintain_order="left")
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
     return frame.select(
         *("id", "ts", "dur", "name", "type", "model"),
@@ -206,7 +206,7 @@ def _communication(work: RankWork) -> pl.DataFrame:
 
 def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the pieces that compute by type, longest total first; their share is of all computing."""
-    rows = work.computing.join(_told(work).select("id", "operation", "core"), on="id", how="left")
+    rows = work.computing.join(told(work).select("id", "operation", "core"), on="id", how="left")
     named = (pl.coalesce("operation", "name").alias("name"), pl.coalesce("core", core()).alias("core"))
     grouped = rows.group_by("device_name", *named).agg(
         pl.len().alias("count"),
