@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from stepscope.read.nesting import Integers
 from stepscope.read.timeline import KIND_CODE
-from stepscope.read.xplane import kinds
+from stepscope.read.xplane import dispatch, kinds
 from stepscope.read.xplane.batches import Batch, batches
 from stepscope.read.xplane.planes import Plane
 from stepscope.read.xplane.programs import Operations
@@ -59,6 +59,8 @@ class Host:
         if (kind == KIND_CODE["step"]).any():
             self.rows.steps(batch, kind == KIND_CODE["step"])
         running = (operation >= 0) & ~called
+        if not own:
+            dispatch.note(self.rows, batch, running)
         if running.any():
             self.rows.runs(batch.where(running))
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.read.xplane import kinds
 from stepscope.read.xplane.batches import EPOCH
+from stepscope.read.xplane.dispatch import dispatches
 from stepscope.read.xplane.facts import Facts
 from stepscope.read.xplane.programs import Operations, Programs
 from stepscope.read.xplane.rows import SPANS, Rows
@@ -57,6 +58,7 @@ def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         "arguments": rows.table("arguments"),
         "allocations": _allocations(rows.tables.get("allocations", [])).with_columns(since),
         "steps": found_steps.with_columns(since),
+        "dispatches": dispatches(rows).with_columns(since, _since_epoch(facts.start, "end")),
         "instructions": gathered.programs.table(),
         "metadata": facts.table(),
         "tracks": _tracks(rows, facts.host),
@@ -65,9 +67,9 @@ def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     }
 
 
-def _since_epoch(start: int) -> pl.Expr:
+def _since_epoch(start: int, time: str = "ts") -> pl.Expr:
     """Return times since the Unix epoch."""
-    return pl.when(pl.col("ts") > EPOCH).then(pl.col("ts")).otherwise(pl.col("ts") + start).clip(lower_bound=0)
+    return pl.when(pl.col(time) > EPOCH).then(pl.col(time)).otherwise(pl.col(time) + start).clip(lower_bound=0)
 
 
 def _tracks(rows: Rows, host: str) -> pl.DataFrame:
