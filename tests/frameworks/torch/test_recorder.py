@@ -1,0 +1,298 @@
+"""The native recorder sees the same operators as torch.profiler, which runs at the same time on the same program."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stepscope
+from tests.frameworks.torch.programs import manifest, runs
+from tests.frameworks.torch.recorder_file import Operator, Recording, inputs_of, read
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def record(output: Path, program: Callable[[], object], **switches: Any) -> tuple[Recording, Path]:
+    """Record a program natively, and return what the file says."""
+    with stepscope.profile(collector="native", output=output, analyse="later", **switches) as profile:
+        program()
+    assert profile.recorded[0].wait(60)
+    (run,) = runs(output)
+    state = manifest(run)["collectors"]["torch"]
+    assert state["recorder"] == "native", state
+    return read(run / "rank0" / "capture" / "recorder.ssr"), run
+
+
+def record_both(output: Path, program: Callable[[], object], **switches: Any) -> tuple[Recording, list[dict[str, Any]]]:
+    """Record a program natively and by torch.profiler at once; return both."""
+    theirs = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+        **switches,
+    )
+
+    def both() -> None:
+        with theirs:
+            program()
+
+    recording, _ = record(output / "runs", both, **switches)
+    theirs.export_chrome_trace(str(output / "theirs.json"))
+    document = json.loads((output / "theirs.json").read_text())
+    kinds = {"cpu_op", "user_annotation"}
+    found = [event for event in document["traceEvents"] if event.get("ph") == "X" and event["cat"] in kinds]
+    return recording, sorted(found, key=lambda event: event["ts"])
+
+
+def by_thread(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    found = defaultdict(list)
+    for event in events:
+        found[event["tid"]].append(event)
+    return found
+
+
+def tree(begins: list[tuple[float, float]]) -> list[int]:
+    """Return the depth of each interval among those of its thread, which are in order of their begins."""
+    ends: list[float] = []
+    depths = []
+    for begin, end in begins:
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        depths.append(len(ends))
+        ends.append(end)
+    return depths
+
+
+def compare(recording: Recording, theirs: list[dict[str, Any]], *, shapes: bool = False) -> int:
+    """Hold both against each other: threads, order, names, nesting, sequence and forward threads, shapes, durations."""
+    expected = by_thread(theirs)
+    ours = {thread.native: thread.operators for thread in recording.threads if thread.operators}
+    assert set(ours) == set(expected)
+    for thread, events in expected.items():
+        operators = ours[thread]
+        assert [o.name for o in operators] == [event["name"] for event in events]
+        links = [autograd_links(operators, place) for place in range(len(operators))]
+        assert links == [
+            (event["args"].get("Sequence number", -1), event["args"].get("Fwd thread id", 0)) for event in events
+        ]
+        places = [(event["ts"], event["ts"] + event["dur"]) for event in events]
+        assert tree([(o.begin, o.end or 0) for o in operators]) == tree(places)
+        if shapes:
+            for operator, event in zip(operators, events, strict=True):
+                check_inputs(operator, event["args"])
+        check_durations(recording, operators, events)
+    return sum(map(len, ours.values()))
+
+
+def autograd_links(operators: list[Operator], place: int) -> tuple[int, int]:
+    """Return sequence number and forward thread; torch.profiler gives the engine's operators those of their child."""
+    own = operators[place]
+    if own.name.startswith("autograd::engine::evaluate_function: "):
+        own = operators[place + 1]
+    return (own.sequence, own.forward) if own.sequence >= 0 else (-1, 0)
+
+
+def check_inputs(operator: Operator, arguments: dict[str, Any]) -> None:
+    found = inputs_of(operator)
+    for key in ("Input Dims", "Input type", "Input Strides"):
+        assert found[key] == arguments.get(key, []), (operator.name, key)
+    for ours, theirs in zip(found["Concrete Inputs"], arguments.get("Concrete Inputs", []), strict=True):
+        assert ours == theirs or float(ours) == pytest.approx(float(theirs), rel=1e-5), operator.name
+
+
+def check_durations(recording: Recording, operators: list[Operator], events: list[dict[str, Any]]) -> None:
+    """Each recorder's own work lies in the other's operators: 1 µs at either end, more where the machine is busy."""
+    differences = []
+    for operator, event in zip(operators, events, strict=True):
+        assert operator.end is not None
+        ours = recording.nanoseconds(operator.end) - recording.nanoseconds(operator.begin)
+        differences.append(abs(ours - event["dur"] * 1e3))
+    differences.sort()
+    assert differences[len(differences) // 2] < 5_000
+
+
+def training(steps: int = 3) -> Callable[[], None]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def train() -> None:
+        for number in range(steps):
+            with torch.profiler.record_function(f"step {number}"):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(torch.randn(2, 1, 8, 8)), torch.tensor([1, 2]))
+                loss.backward()
+                optimizer.step()
+
+    train()
+    return train
+
+
+def test_the_same_operators_of_a_training(tmp_path: Path) -> None:
+    recording, theirs = record_both(tmp_path, training(), record_shapes=True)
+    assert compare(recording, theirs, shapes=True) > 500
+    assert recording.closed
+    assert not recording.losses
+
+
+def test_the_same_operators_of_eight_threads(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        weight = torch.ones(number + 1, 3, requires_grad=True)
+        for _ in range(40):
+            torch.cat([weight, weight]).mul(2).sum().backward()
+
+    def program() -> None:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    work(1)
+    recording, theirs = record_both(tmp_path, program, record_shapes=True)
+    compare(recording, theirs, shapes=True)
+    assert len(recording.threads) >= 8
+
+
+def test_an_exception_in_the_middle_of_an_operator_closes_it(tmp_path: Path) -> None:
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            return value * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            raise KeyError("in backward")
+
+    def program() -> None:
+        value = torch.ones(2, requires_grad=True)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="size"):
+                torch.ones(2, 3).add(torch.ones(4, 5))
+            with pytest.raises(KeyError):
+                Broken.apply(value).sum().backward()
+            with pytest.raises(ValueError, match="range"), torch.profiler.record_function("left by an exception"):
+                raise ValueError("range")
+
+    recording, theirs = record_both(tmp_path, program)
+    compare(recording, theirs)
+    assert all(operator.end is not None for operator in recording.operators)
+
+
+def test_operators_open_at_start_and_stop(tmp_path: Path) -> None:
+    # Given a thread whose ranges are open when the recording starts and when it stops
+    inside, started, stopped, done = (threading.Event() for _ in range(4))
+
+    def work() -> None:
+        with torch.profiler.record_function("before"):
+            inside.set()
+            started.wait(30)
+            torch.ones(2).add(1)
+            with torch.profiler.record_function("open at the end"):
+                torch.ones(2).add(1)
+                stopped.set()
+                done.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(30)
+    profile = stepscope.profile(collector="native", output=tmp_path, analyse="later")
+    profile.start()
+    started.set()
+    stopped.wait(30)
+    profile.stop()
+    done.set()
+    thread.join()
+    profile.recorded[0].wait(30)
+    recording = read(runs(tmp_path)[0] / "rank0" / "capture" / "recorder.ssr")
+    ended = {operator.name: operator.end is not None for operator in recording.operators}
+    assert "before" not in ended
+    assert [name for name, has_ended in ended.items() if not has_ended] == ["open at the end"]
+    assert ended["aten::add"]
+
+
+def test_ranges_that_end_in_another_order_or_on_another_thread(tmp_path: Path) -> None:
+    def program() -> None:
+        first, second, third = (torch.profiler.record_function(name) for name in ("first", "second", "third"))
+        first.__enter__()
+        second.__enter__()
+        torch.ones(1)
+        first.__exit__(None, None, None)
+        third.__enter__()
+        torch.zeros(1)
+        thread = threading.Thread(target=second.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        third.__exit__(None, None, None)
+
+    recording, _ = record(tmp_path, program)
+    times = {o.name: (o.begin, o.end or 0) for o in recording.operators}
+    assert times["first"][0] < times["second"][0] < times["first"][1] < times["third"][0] < times["second"][1]
+    assert times["second"][1] < times["third"][1]
+
+
+def test_memory_is_that_which_torch_reports(tmp_path: Path) -> None:
+    kept = []
+
+    def program() -> None:
+        kept.append(torch.empty(1000, dtype=torch.float64))
+        value = torch.ones(300, requires_grad=True)
+        value.mul(2).sum().backward()
+
+    recording, _ = record(tmp_path, program, profile_memory=True)
+    (thread,) = (thread for thread in recording.threads if thread.memory)
+    _, address, taken, allocated, _, device = thread.memory[0]
+    assert (address, taken, device) == (kept[0].data_ptr(), 8000, 0)
+    balance = 0
+    for _, _, taken, total, _, _ in thread.memory:
+        balance += taken
+        assert total - allocated == balance - 8000
+    assert any(taken < 0 for _, _, taken, *_ in thread.memory)
+
+
+def test_a_profiler_of_the_programs_own_may_start_while_memory_is_recorded(tmp_path: Path) -> None:
+    def program() -> None:
+        torch.ones(8)
+        with torch.profiler.profile(profile_memory=True) as theirs:
+            torch.ones(8).add(1)
+        names = {event.key for event in theirs.key_averages()}
+        assert {"aten::ones", "aten::add"} <= names
+        torch.ones(8).mul(2)
+
+    recording, run = record(tmp_path, program, profile_memory=True)
+    assert {"aten::ones", "aten::add", "aten::mul"} <= {operator.name for operator in recording.operators}
+    assert "own torch profiler" in manifest(run)["collectors"]["torch"]["memory"]
+
+
+def test_a_sample_has_its_fraction_of_the_operators_and_all_ranges(tmp_path: Path) -> None:
+    steps = 300
+    whole, _ = record(tmp_path / "whole", training(1))
+    recording, _ = record(tmp_path / "sample", training(steps), sample=0.01)
+    found = recording.operators
+    ranges = sum(operator.scope == 7 for operator in found)
+    expected = steps * sum(operator.scope != 7 for operator in whole.operators) / 100
+    assert ranges == steps * sum(operator.scope == 7 for operator in whole.operators)
+    assert abs(len(found) - ranges - expected) < 5 * expected**0.5
+    assert recording.facts["sample"] == 0.01
+
+
+def test_clocks_agree_with_each_other(tmp_path: Path) -> None:
+    recording, _ = record(tmp_path, training())
+    assert recording.facts["clock"] in ("tsc", "monotonic")
+    assert len(recording.clocks) >= 2
+    for ticks, monotonic, _, uncertainty, _ in recording.clocks:
+        assert abs(recording.nanoseconds(ticks) - monotonic) <= uncertainty + 1_000
