@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.options import Activity, Options
 from stepscope.trace.run_directory import write_atomically
+from stepscope.trace.xplane import NATIVE_ID, THREAD_MARK
 
 _LOG = logging.getLogger("stepscope")
 
@@ -110,6 +112,8 @@ class JaxCollector:
         self._description.update(levels)
         _tell_versions(profiler)
         self._session = profiler.ProfilerSession(options)
+        with profiler.TraceMe(THREAD_MARK, **{NATIVE_ID: threading.get_native_id()}):
+            pass
 
     def _end(self) -> None:
         """Wait for what was dispatched, and write what XLA has recorded."""

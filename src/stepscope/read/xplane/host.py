@@ -14,6 +14,7 @@ from stepscope.read.xplane.batches import Batch, batches
 from stepscope.read.xplane.planes import Plane
 from stepscope.read.xplane.programs import Operations
 from stepscope.read.xplane.rows import Rows
+from stepscope.trace.xplane import NATIVE_ID
 
 #: What annotations carry besides the arguments that the user gave.
 _NOT_ARGUMENTS = frozenset(
@@ -46,6 +47,10 @@ class Host:
                 self._add(batch, classes[batch.place], track, own=_is_own(name))
 
     def _add(self, batch: Batch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
+        is_mark = classes == kinds.MARK
+        if is_mark.any():
+            self.rows.tracks[track]["thread"] = batch.integers(NATIVE_ID).drop_nulls().last()
+            batch, classes = batch.where(~is_mark), classes[~is_mark]
         is_memory = classes == kinds.MEMORY
         if is_memory.any():
             self.rows.allocations(track, batch.where(is_memory))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.timeline import KIND_CODE
+from stepscope.trace.xplane import THREAD_MARK
 
 #: Marks of thread pools, and of the ends of operators, whose ends are known: half of all events, and no work.
 _NOISE = re.compile(r"ThreadpoolListener::|end: ")
@@ -23,8 +24,14 @@ _INTERNAL = re.compile(
     r"|InvokeRendezvous|RecordUsage|ThenExecuteCallback|ComputeSemaphore|Dispatch|.*:XLA |\[\d+\] "
 )
 
-DROPPED, PYTHON, MEMORY, INTERNAL, OTHER = range(5)
-_CLASSES = ((_NOISE, DROPPED), (_PYTHON, PYTHON), (_MEMORY, MEMORY), (_INTERNAL, INTERNAL))
+DROPPED, PYTHON, MEMORY, INTERNAL, MARK, OTHER = range(6)
+_CLASSES = (
+    (re.compile(re.escape(THREAD_MARK) + "$"), MARK),
+    (_NOISE, DROPPED),
+    (_PYTHON, PYTHON),
+    (_MEMORY, MEMORY),
+    (_INTERNAL, INTERNAL),
+)
 
 #: Work on devices by its name; all else is a kernel.
 _DEVICE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -153,9 +154,10 @@ class Plane:
     def _text(self, start: int, end: int, *, compressed: bool) -> str | None:
         source = bytes(self.content[start:end])
         if compressed:
-            try:
-                source = zlib.decompressobj(wbits=47).decompress(source, _LONGEST_TEXT)
-            except zlib.error:
+            inflater = zlib.decompressobj(wbits=47)
+            with suppress(zlib.error):
+                source = inflater.decompress(source, _LONGEST_TEXT)
+            if not inflater.eof:
                 self.ledger.add("value_unreadable")
                 return None
         return printable(source.decode("utf-8", "surrogateescape"))

@@ -78,7 +78,8 @@ class Rows:
 
     def put(self, name: str, frame: pl.DataFrame) -> None:
         """Add rows to a table."""
-        self.tables.setdefault(name, []).append(frame)
+        if frame.height:
+            self.tables.setdefault(name, []).append(frame)
 
     def table(self, name: str) -> pl.DataFrame:
         """Return a table of the schema as far as it was gathered."""

@@ -46,7 +46,7 @@ class Gathered:
 def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     """Make the tables of one file."""
     rows, facts = gathered.rows, gathered.facts
-    ledger.add("start_unknown", int(not facts.start and rows.count > 0))
+    ledger.add("start_unknown", int(not facts.start))
     operations = _operations(gathered)
     found_steps = steps(rows, operations)
     since = _since_epoch(facts.start)
