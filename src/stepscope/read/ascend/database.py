@@ -61,10 +61,10 @@ def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     _count_unknown(opened, ledger)
     tasks, plane_tasks = device_of.tasks(opened)
     communications = communication_of.operations(opened)
-    host = host_of.calls(opened)
+    host, stacks = host_of.calls(opened, ledger)
     frames = {
         "host": host,
-        "stacks": host_of.stacks(opened, ledger),
+        "stacks": stacks,
         "tasks": tasks,
         "task_counters": device_of.counters(opened, tasks),
         "communications": communications,

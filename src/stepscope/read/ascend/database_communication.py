@@ -49,8 +49,8 @@ _TIMES = {
     "synchronisation": "synchronization_time",
     "idle": "idle_time",
 }
-#: Names of enumerations that say nothing.
-_UNKNOWN = ("N/A", "INVALID_TYPE", "RESERVED")
+#: Number of a notification in 63 bits that stands for none, and how text has it.
+_NO_NOTIFY, _NO_NOTIFY_TEXT = 2**63 - 1, str(2**64 - 1)
 #: What the name of an operation in the matrix ends with.
 _PLACE = r"-(top\d+|middle|bottom\d+|total)$"
 
@@ -88,7 +88,7 @@ def _lanes(groups: pl.Series) -> pl.Series:
 
 
 def _said(column: str) -> pl.Expr:
-    return pl.when(~pl.col(column).is_in(_UNKNOWN)).then(column)
+    return pl.when(pl.col(column) != "N/A").then(column)
 
 
 def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
@@ -106,7 +106,7 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
     rows = rows.join(owners, on="opId", how="left", maintain_order="left")
     rows = rows.join(ran.unique("globalTaskId"), on="globalTaskId", how="inner", maintain_order="left")
     dur = pl.col("endNs") - pl.col("startNs")
-    counted = pl.when(dur > 0).then(pl.col("size") / dur)  # bytes per ns
+    counted = pl.when(dur > 0).then(pl.col("size") / dur).when(pl.col("size") == 0).then(0.0)  # bytes per ns
     made = rows.sort("startNs", maintain_order=True).select(
         "row",
         "lane",
@@ -118,13 +118,12 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
         stream="streamId",
         task="taskId",
         context=known(pl.col("contextId")),
-        # The largest number stands for none.
-        notify=pl.when(pl.col("notifyId") != 2**63 - 1).then(pl.col("notifyId").cast(pl.String)),
+        notify=pl.col("notifyId").cast(pl.String).replace(str(_NO_NOTIFY), _NO_NOTIFY_TEXT),
         source=known(pl.col("srcRank")),
         destination=known(pl.col("dstRank")),
         transport=_said("transportType"),
         link=_said("linkType"),
-        rdma=_said("rdmaType"),
+        rdma=pl.when(~pl.col("rdmaType").is_in(["N/A", "INVALID_TYPE"])).then("rdmaType"),
         bytes="size",
         dtype=_said("dataType"),
         bandwidth=pl.coalesce(pl.col("bandwidth") / 1e9, counted),

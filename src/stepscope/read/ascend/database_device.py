@@ -64,8 +64,8 @@ def tasks(opened: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
     every = opened.rows("TASK", _TASK).sort("startNs", maintain_order=True)
     planes = opened.rows("COMMUNICATION_TASK_INFO", {"globalTaskId": INT})
     own = every.join(planes, on="globalTaskId", how="semi", maintain_order="left")
-    rest = every.join(planes, on="globalTaskId", how="anti", maintain_order="left")
     kernels = _kernels(opened)
+    rest = _without_wholes(every.join(planes, on="globalTaskId", how="anti", maintain_order="left"), every, kernels)
     copies = opened.rows(
         "MEMCPY_INFO", {"globalTaskId": INT, "size": INT, "memcpyOperation": "ENUM_MEMCPY_OPERATION"}
     ).unique("globalTaskId")
@@ -90,6 +90,15 @@ def tasks(opened: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
         **{column: told(pl.col(name)) for column, name in _TEXTS.items()},
     )
     return opened.intervals(made), own
+
+
+def _without_wholes(rest: pl.DataFrame, every: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Leave out tasks that are nothing but the parts that have rows of their own, as the text files do."""
+    place = ["deviceId", "streamId", "taskId"]
+    parts = every.filter(pl.col("contextId") != NONE).select(place).unique()
+    wholes = rest.filter(pl.col("contextId") == NONE).join(kernels, on="globalTaskId", how="anti")
+    wholes = wholes.join(parts, on=place, how="semi")
+    return rest.join(wholes, on="globalTaskId", how="anti", maintain_order="left")
 
 
 def _kernels(opened: Database) -> pl.DataFrame:

@@ -31,10 +31,13 @@ _QUEUE, _PYTHON, _MARK = 50002, 50003, 50004
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 
 
-def calls(opened: Database) -> pl.DataFrame:
-    """Return the frame ``host`` with the column ``key``, which ``CONNECTION_IDS`` has for calls of the framework."""
+def calls(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the frames ``host``, with the column ``key`` that ``CONNECTION_IDS`` has for it, and ``stacks``."""
     parts = [_framework(opened), _cann(opened), _ranges(opened), _garbage(opened), _system(opened)]
-    return opened.intervals(pl.concat(parts, how="diagonal").sort("ts", maintain_order=True))
+    host = opened.intervals(pl.concat(parts, how="diagonal").sort("ts", maintain_order=True))
+    numbers, stacks = _stacks(opened, ledger)
+    known = host.join(numbers, left_on="stack", right_on="id", how="left", maintain_order="left", suffix="_of_chain")
+    return known.with_columns(stack=pl.col("number")).drop("number"), stacks
 
 
 def _span(*more: pl.Expr, **named: pl.Expr) -> list[pl.Expr]:
@@ -119,15 +122,22 @@ def _system(opened: Database) -> pl.DataFrame:
     return opened.rows("OSRT_API", _SPAN).select(_span(pl.col("name"), sort=pl.lit("api"), level=pl.lit("system")))
 
 
-def stacks(opened: Database, ledger: LossLedger) -> pl.DataFrame:
-    """Return the frame ``stacks``; a line that is no ``file(line): function`` is a function without a file."""
+def _stacks(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the number of the stack of each chain of calls, and the frame ``stacks``.
+
+    A line that is no ``file(line): function`` is a function without a file.
+    """
     rows = opened.rows("PYTORCH_CALLCHAINS", {"id": INT, "stack": NAME, "stackDepth": INT})
     sound = rows.drop_nulls()
     ledger.add("value_unreadable", len(rows) - len(sound))
-    distinct = sound["stack"].unique()
-    texts = pl.DataFrame({"stack": distinct, "frame": pl.Series(map(_frame, distinct.to_list()), dtype=FRAME)})
-    joined = sound.join(texts, on="stack", how="left", maintain_order="left").sort("id", "stackDepth")
-    return joined.group_by("id", maintain_order=True).agg(pl.col("frame").alias("frames"))
+    chains = sound.sort("id", "stackDepth").group_by("id", maintain_order=True).agg(pl.col("stack").alias("lines"))
+    distinct = chains.select("lines").unique(maintain_order=True).with_row_index("number").cast({"number": pl.Int64})
+    numbers = chains.join(distinct, on="lines", how="left", maintain_order="left").select("id", "number")
+    frames = distinct.select(
+        pl.col("number").alias("id"),
+        pl.Series("frames", [list(map(_frame, lines)) for lines in distinct["lines"]], dtype=pl.List(FRAME)),
+    )
+    return numbers, frames
 
 
 def _frame(text: str) -> dict[str, object]:
