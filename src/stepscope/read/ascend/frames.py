@@ -231,6 +231,8 @@ def empty(name: str) -> pl.DataFrame:
 def conform(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return ``frame`` with exactly the columns of the frame ``name``; those it lacks are null."""
     schema = FRAMES[name]
+    if not frame.width:
+        return empty(name)
     return frame.select(
         pl.col(column).cast(dtype) if column in frame.columns else pl.lit(None, dtype).alias(column)
         for column, dtype in schema.items()
