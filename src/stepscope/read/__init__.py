@@ -24,6 +24,7 @@ READERS: dict[str, str] = {
     "cupti": "cupti.reader",
     "kineto": "kineto.reader",
     "mindspore": "mindspore.reader",
+    "ascend": "ascend.reader",
     "fluid": "paddle.fluid_profile",
     "paddle": "paddle.node_trees",
     "paddle_json": "paddle.chrome",

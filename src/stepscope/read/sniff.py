@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.errors import NotATraceError
 from stepscope.read import pprof
+from stepscope.read.ascend import files as ascend_files
 from stepscope.read.kineto.document import Document
 from stepscope.read.kineto.facts import Facts
 from stepscope.read.mindspore import files as mindspore_cpu_files
@@ -52,7 +53,7 @@ def identify(path: Path) -> Identity:
     """
     if path.is_dir():
         rank, found = next(iter({None: captures(path), **by_rank(path)}.items()))
-        return Identity("mindspore", rank=rank) if found[0].is_dir() else identify(found[0])
+        return Identity(format_of(found[0]), rank=rank) if found[0].is_dir() else identify(found[0])
     own = _own_format(path)
     if own is not None:
         return Identity(own, rank=_rank_in_name(path))
@@ -74,7 +75,7 @@ def identify(path: Path) -> Identity:
 def format_of(path: Path) -> str:
     """Return the format of a capture, without looking whether it is sound."""
     if path.is_dir():
-        return "mindspore"
+        return "ascend" if any(capture.root == path for capture in ascend_files.captures(path)) else "mindspore"
     own = _own_format(path)
     if own is not None:
         return own
@@ -95,11 +96,28 @@ def by_rank(path: Path) -> dict[int | None, list[Path]]:
     hosts = xplane_files.captures(path)
     if hosts:
         return _of_hosts(hosts)
+    of_devices = ascend_files.captures(path)
     ranks: dict[int | None, list[Path]] = {}
-    for capture in mindspore_cpu_files.captures(path):
-        rank = mindspore_cpu_files.rank_of(capture)
-        ranks.setdefault(_rank_in_name(path) if rank is None else rank, []).append(capture.root)
+    for device in of_devices:
+        ranks.setdefault(_rank_of(path, ascend_files.rank_of(device)), []).append(device.root)
+    for capture in _of_cpus(path, [device.root for device in of_devices]):
+        ranks.setdefault(_rank_of(path, mindspore_cpu_files.rank_of(capture)), []).append(capture.root)
     return ranks
+
+
+def _rank_of(path: Path, said: int | None) -> int | None:
+    return _rank_in_name(path) if said is None else said
+
+
+def _of_cpus(path: Path, of_devices: list[Path]) -> list[mindspore_cpu_files.Capture]:
+    """Return the captures of MindSpore on a CPU, but for what it wrote into those of devices."""
+    try:
+        found = mindspore_cpu_files.captures(path)
+    except NotATraceError:
+        if of_devices:
+            return []
+        raise
+    return [capture for capture in found if not any(capture.root.is_relative_to(root) for root in of_devices)]
 
 
 def _of_hosts(files: list[Path]) -> dict[int | None, list[Path]]:
@@ -133,7 +151,12 @@ def files_of(path: Path) -> list[Path]:
     Raises:
         InputError: A directory cannot be read, or holds no capture.
     """
-    return mindspore_cpu_files.capture_of(path).all if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    for capture in ascend_files.captures(path):
+        if capture.root == path:
+            return capture.all
+    return mindspore_cpu_files.capture_of(path).all
 
 
 def is_journal(path: Path) -> bool:

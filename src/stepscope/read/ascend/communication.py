@@ -12,6 +12,7 @@ import polars as pl
 
 from stepscope.read.ascend.frames import conform
 from stepscope.read.mindspore.text import text_of
+from stepscope.read.source import Progress, tell_all
 from stepscope.trace.losses import LossLedger
 
 _MEGABYTE = 1_000_000
@@ -25,12 +26,13 @@ _TOTAL = "Total Op Info"
 _MOST = 1 << 62
 
 
-def times(path: Path, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+def times(path: Path, ledger: LossLedger, progress: Progress | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``communication.json`` as rows like those of ``communications``, and the frame ``bandwidths``.
 
     The first have ts, dur, step, name, group, point_to_point and the times; the sums over all are left out of them.
     """
     operations, bandwidths = [], []
+    tell_all(path, progress)
     for step, point_to_point, key, value in _entries(path, ledger):
         name, _, group = key.rpartition("@") if "@" in key else (key, "", "")
         said = _members(value, "Communication Time Info", ledger)
@@ -79,12 +81,13 @@ _MATRIX = {
 }
 
 
-def matrix(path: Path, ledger: LossLedger) -> pl.DataFrame:
+def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
     """Return the frame ``matrix`` of ``communication_matrix.json``.
 
     Older versions list every operation by itself: its place is then ``one``, its sort its name.
     """
     rows = []
+    tell_all(path, progress)
     for step, point_to_point, key, value in _entries(path, ledger):
         label, _, group = key.rpartition("@") if "@" in key else (key, "", "")
         match = _PLACE.fullmatch(label)

@@ -1,0 +1,181 @@
+"""The text files of one rank of an Ascend capture → frames.
+
+Each file is read for itself, and what is lost of it is counted under its name: one that is missing, cut or foreign
+takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from stepscope.errors import InputError
+from stepscope.read.ascend import communication, csv_files, csv_rows, events, join, legacy, op_range, trace
+from stepscope.read.ascend.csv_rows import Rows
+from stepscope.read.ascend.facts import Facts
+from stepscope.read.ascend.files import Capture
+from stepscope.read.ascend.frames import Frames, complete, conform
+from stepscope.read.ascend.op_range import Counter
+from stepscope.read.source import Progress
+from stepscope.trace.losses import LossLedger
+
+#: Times before this (1973) count from the start of the machine.
+_EPOCH = 100_000_000_000_000_000
+_TIMED = ("host", "tasks", "communications", "communication_tasks", "steps", "counters", "memory")
+_CARDS = {"nic": "NIC", "roce": "RoCE"}
+
+
+_Made = TypeVar("_Made")
+
+
+def _clocked(
+    read: Callable[[Path, LossLedger, Counter | None, Progress | None], Frames], counter: Counter | None
+) -> Callable[[Path, LossLedger, Progress | None], Frames]:
+    return lambda path, ledger, progress: read(path, ledger, counter, progress)
+
+
+class Text:
+    """Reads the text files of a capture.
+
+    Args:
+        capture: The files.
+        facts: What it says of the recording.
+        progress: Called with bytes read and bytes in total.
+    """
+
+    def __init__(self, capture: Capture, facts: Facts, progress: Progress | None = None) -> None:
+        self.ledgers: list[LossLedger] = []
+        self._capture = capture
+        self._facts = facts
+        self._progress = progress
+        self._done = 0
+        self._total = sum(path.stat().st_size for path in capture.all)
+
+    def frames(self) -> Frames:
+        """Return what all files say together."""
+        frames = trace.merged([*self._timelines(), *self._of_framework(), *self._of_old_versions()])
+        frames = {**frames, **{name: self._on_epoch(frames[name]) for name in _TIMED}}
+        kernels = self._rows("kernels", csv_files.kernels)
+        if kernels:
+            frames = join.with_kernels(frames, pl.concat(kernels, how="diagonal_relaxed"))
+        for operations, bandwidths in self._each("communication", communication.times):
+            frames = join.with_sums(frames, operations, bandwidths)
+        frames = self._with_counters(frames)
+        for inputs in self._together("inputs", csv_files.inputs):
+            frames = join.with_inputs(frames, inputs)
+        return complete({**frames, **self._samples(frames["counters"]), "facts": self._said()})
+
+    def _on_epoch(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return times of old timelines on the clock of all others."""
+        old = pl.col("ts").is_between(0, _EPOCH)
+        if self._facts.shift is None or not frame.select(old.any()).item():
+            return frame
+        return frame.with_columns(pl.when(old).then(pl.col("ts") + self._facts.shift).otherwise("ts").alias("ts"))
+
+    def _timelines(self) -> list[Frames]:
+        made = []
+        for path in self._capture.of("trace", "parts"):
+            ledger = self._ledger(path)
+            found = self._guarded(events.read, path, ledger)
+            if found is not None:
+                made.append(trace.frames(found, self._facts.device, ledger))
+        return made
+
+    def _of_framework(self) -> list[Frames]:
+        counter = self._facts.counter
+        read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
+        return [made for sort, one in read.items() for made in self._each(sort, _clocked(one, counter))]
+
+    def _of_old_versions(self) -> list[Frames]:
+        made = [*self._each("timeline_1", legacy.timeline), *self._each("display_1", legacy.display)]
+        for said in self._each("framework_1", legacy.kernels):
+            made = [{**one, "tasks": legacy.together(one["tasks"], said)} for one in made]
+        steps = self._each("steps_1", legacy.steps)
+        return [*made, complete({"steps": pl.concat(steps)})] if steps else made
+
+    def _with_counters(self, frames: Frames) -> Frames:
+        said = [*self._together("l2", csv_files.l2_cache), *self._together("ai_cpu", csv_files.ai_cpu)]
+        if not said:
+            return frames
+        ledger = LossLedger(self._capture.root.name)
+        self.ledgers.append(ledger)
+        return join.with_counters(frames, said, ledger)
+
+    def _samples(self, counters: pl.DataFrame) -> Frames:
+        """Return the frames of files that say what no other file says."""
+        samples = [counters, *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory))]
+        for sort, group in _CARDS.items():
+            found = self._rows(sort, partial(csv_files.samples, group=group))
+            samples += [conform("counters", one) for one in found if one.width]
+        return {
+            "counters": pl.concat(samples).drop_nulls(["ts", "value"]),
+            "memory": self._frame("memory", csv_files.memory).drop_nulls("ts"),
+            "blocks": self._frame("blocks", csv_files.blocks),
+            "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
+            "matrix": pl.concat([conform("matrix", pl.DataFrame()), *self._each("matrix", communication.matrix)]),
+        }
+
+    def _frame(self, name: str, make: Callable[[Rows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
+        parts = [conform(name, one) for one in self._rows(sort or name, make)]
+        return pl.concat([conform(name, pl.DataFrame()), *parts])
+
+    def _said(self) -> pl.DataFrame:
+        sums = []
+        for path in self._capture.of("summed"):
+            made = self._of_rows(path, partial(csv_files.summed, path=path))
+            sums += [made] if made is not None else []
+        self._count_sums()
+        return pl.concat([self._facts.frame(), *sums])
+
+    def _count_sums(self) -> None:
+        """Count files of sums where nothing is there that they are the sums of."""
+        if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1"):
+            for path in self._capture.of("derived"):
+                self._ledger(path).add("event_aggregate")
+
+    def _together(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+        """Return the rows of all files of a sort as one frame; none where there are none."""
+        found = [one for one in self._rows(sort, make) if one.height]
+        return [pl.concat(found, how="diagonal_relaxed")] if found else []
+
+    def _rows(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+        made = (self._of_rows(path, make) for path in self._capture.of(sort))
+        return [one for one in made if one is not None]
+
+    def _of_rows(self, path: Path, make: Callable[[Rows], pl.DataFrame]) -> pl.DataFrame | None:
+        def read(path: Path, ledger: LossLedger, progress: Progress | None) -> pl.DataFrame | None:
+            parts = [make(rows) for rows in csv_rows.read(path, ledger, progress)]
+            return pl.concat(parts, how="diagonal_relaxed") if parts else None
+
+        return self._guarded(read, path, self._ledger(path))
+
+    def _each(self, sort: str, read: Callable[[Path, LossLedger, Progress | None], _Made]) -> list[_Made]:
+        """Return what is read of each file of a sort."""
+        made = (self._guarded(read, path, self._ledger(path)) for path in self._capture.of(sort))
+        return [one for one in made if one is not None]
+
+    def _guarded(
+        self, read: Callable[[Path, LossLedger, Progress | None], _Made], path: Path, ledger: LossLedger
+    ) -> _Made | None:
+        """Return what is read of a file; None, and a loss, where nothing can be."""
+        done = self._done
+        tell, total = self._progress, self._total
+        shifted = None if tell is None else lambda at, _: tell(done + at, total)
+        try:
+            return read(path, ledger, shifted)
+        except InputError:
+            ledger.add("file_unreadable")
+            return None
+        finally:
+            self._done = done + path.stat().st_size
+            if tell is not None:
+                tell(self._done, total)
+
+    def _ledger(self, path: Path) -> LossLedger:
+        ledger = LossLedger(path.relative_to(self._capture.root).as_posix())
+        self.ledgers.append(ledger)
+        return ledger
