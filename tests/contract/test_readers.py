@@ -20,6 +20,7 @@ from stepscope.read.sniff import identify
 from stepscope.trace.cupti import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
+from tests.unit import recorder_build
 from tests.unit.cupti_build import File
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -63,6 +64,23 @@ def a_cupti_file(directory: Path) -> Path:
     return file.close()
 
 
+def a_recorders_file(directory: Path) -> Path:
+    file = recorder_build.File(directory / "recorder.ssr")
+    threads = [file.thread(4711, 1, "python"), file.thread(4712, 2)]
+    for i in range(40):
+        for thread in threads:
+            thread.begin(1_000 * i, f"aten::op{i % 3}", sequence=i, inputs=recorder_build.tensor(6, [i % 4, 2], [2, 1]))
+            thread.begin(1_000 * i + 100, "aten::inner", forward=1 if thread.torch == 2 else None, sequence=i)
+            thread.memory(1_000 * i + 150, 64 * i, 128)
+            thread.end(1_000 * i + 200)
+            thread.end(1_000 * i + 300)
+        if i % 10 == 0:
+            file.clock(1_000 * i + 400)
+            for thread in threads:
+                thread.flush() if i % 20 else thread.next_chunk()
+    return file.close(50_000)
+
+
 def a_fluid_profile(directory: Path) -> Path:
     return Path(shutil.copy(DATA / "paddle" / "fluid185" / "all_total.pb", directory / "profile"))
 
@@ -89,6 +107,7 @@ def an_xplane_file(directory: Path) -> Path:
 SAMPLES: dict[str, Callable[[Path], Path]] = {
     "journal": a_journal,
     "cupti": a_cupti_file,
+    "recorder": a_recorders_file,
     "kineto": a_kineto_trace,
     "mindspore": a_mindspore_directory,
     "fluid": a_fluid_profile,

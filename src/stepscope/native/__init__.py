@@ -63,6 +63,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_inherit": (None, [int64, *[pointer] * 3]),
         "ss_xplane_line": (int64, [pointer, int64, int64, int64, pointer]),
         "ss_xplane_events": (None, [pointer, int64, int64, pointer]),
+        "ss_recorder_words": (None, [pointer, int64, pointer, pointer]),
+        "ss_recorder_times": (None, [int64, pointer, int64, pointer, pointer]),
         "ss_cupti_requested": (None, [pointer] * 3),
         "ss_cupti_completed": (None, [pointer, ctypes.c_uint32, pointer, ctypes.c_size_t, ctypes.c_size_t]),
         "ss_cupti_open": (None, [ctypes.c_uint64]),

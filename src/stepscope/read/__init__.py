@@ -22,6 +22,7 @@ __all__ = ["READERS", "files_of", "read_capture", "read_files"]
 READERS: dict[str, str] = {
     "journal": "frames",
     "cupti": "cupti.reader",
+    "recorder": "recorder.reader",
     "kineto": "kineto.reader",
     "mindspore": "mindspore.reader",
     "ascend": "ascend.reader",

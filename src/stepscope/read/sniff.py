@@ -20,7 +20,7 @@ from stepscope.trace.losses import LossLedger
 #: First bytes of stepscope's own journal.
 JOURNAL_MAGIC = b"SSJ1"
 #: First bytes of stepscope's own files → their format.
-_OWN = {JOURNAL_MAGIC: "journal", b"SSC1": "cupti"}
+_OWN = {JOURNAL_MAGIC: "journal", b"SSC1": "cupti", b"SSR1": "recorder"}
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -30,8 +30,8 @@ class Identity:
     """What a file is.
 
     Attributes:
-        format: ``kineto``, ``journal``, ``cupti``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``, ``xplane``
-            or ``pprof``.
+        format: ``kineto``, ``journal``, ``cupti``, ``recorder``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``,
+            ``xplane`` or ``pprof``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.

@@ -178,6 +178,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "The disk did not follow: operators are missing. Record fewer steps, or to a faster disk.",
     ),
+    "operator_name_missing": (
+        "data_loss",
+        "Operators whose names stood in a part of the capture that is damaged; they are called `unknown operator`.",
+    ),
+    "operator_inputs_cut": ("info", "Operators with more inputs than could be noted; the first are there."),
+    "clock_rate_unknown": (
+        "error",
+        "The capture ends before the clocks were read twice: its durations are in ticks of the processor, not in ns.",
+    ),
     "operator_calls_overflow": (
         "data_loss",
         "More operators were called than could be written: shapes and stacks of the rest are missing; record fewer.",

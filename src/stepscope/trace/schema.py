@@ -45,6 +45,10 @@ SEVERITIES: tuple[str, ...] = ("info", "data_loss", "error")
 #: Where a step came from.
 STEP_SOURCES: tuple[str, ...] = ("declared", "inferred")
 
+#: Key of `metadata`: the fraction of the operators that was recorded, where it is less than 1. User ranges, kernels and
+#: everything else are all there.
+SAMPLE = "operator_sample"
+
 ENUMS: dict[str, tuple[str, ...]] = {
     "kind": tuple(KINDS),
     "phase": PHASES,

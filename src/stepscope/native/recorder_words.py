@@ -1,0 +1,69 @@
+"""The C twin of ``stepscope/read/recorder/words.py``, and of the arithmetic of its clock."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope import native
+
+Column = npt.NDArray[Any]
+
+#: Columns to fill, in the order of ``ss_recorder_columns``; the stack and its room come before them.
+OPERATOR_COLUMNS: dict[str, type[np.generic]] = {
+    "begin": np.uint64,
+    "end": np.uint64,
+    "name": np.uint64,
+    "forward": np.uint64,
+    "identity": np.uint64,
+    "inputs": np.uint32,
+    "state": np.uint8,
+}
+PLACE_COLUMNS: dict[str, type[np.generic]] = {"memory": np.int64, "definition": np.int64}
+ENDING_COLUMNS: dict[str, type[np.generic]] = {"ended": np.uint64, "ended_identity": np.uint64}
+
+
+class Walk(ctypes.Structure):
+    """Where the walk over one thread's words stands, see ``recorder_words.h``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("depth", "unknown", "rows", "memories", "definitions", "endings", "unmatched", "damaged")
+    )
+
+
+def words(block: Column, walk: Walk, stack: Column, columns: dict[str, Column]) -> bool:
+    """Walk over the words of a block; False, and nothing is done, where the library cannot be used.
+
+    Args:
+        block: The words.
+        walk: Where the walk stands; it is moved on.
+        stack: Rows of the operators that are open, and room for more.
+        columns: All columns, with room for as many entries more as there are words.
+    """
+    library = native.loaded()
+    if library is None:
+        return False
+    addresses = (ctypes.c_void_p * (len(columns) + 2))(
+        stack.ctypes.data, len(stack), *(column.ctypes.data for column in columns.values())
+    )
+    library.ss_recorder_words(block.ctypes.data, len(block), ctypes.byref(walk), addresses)
+    return True
+
+
+def times(ticks: Column, at: Column, ns: Column) -> bool:
+    """Turn ticks into ns in place; False, and nothing is done, where the library cannot be used.
+
+    Args:
+        ticks: Unsigned integers of 64 bits; afterwards their bits are those of signed ones.
+        at: Ticks of two or more knots, ascending.
+        ns: Their times.
+    """
+    library = native.loaded()
+    if library is None:
+        return False
+    library.ss_recorder_times(len(ticks), ticks.ctypes.data, len(at), at.ctypes.data, ns.ctypes.data)
+    return True
