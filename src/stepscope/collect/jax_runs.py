@@ -45,7 +45,7 @@ class Runs:
         self._hooks.around(sys.modules.get("jax._src.pjit"), "_get_fastpath_data", self._first)
         state = getattr(api, _STATE, None)
         if api is not None and state is not None:
-            self._post_hook = _PostHook(state, getattr(config, "config_ext", None), self._again)
+            self._post_hook = _PostHook(state, getattr(config, "config_ext", None), self._ran)
             self._post_hook.install()
             self._hooks.put(api, _STATE, self._post_hook)
 
@@ -63,10 +63,6 @@ class Runs:
             self._ran(function, args[1], args[2])
         return original(executable, *args)
 
-    def _again(self, compiled: Any, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401 - JAX's hook
-        """A function has run without Python."""
-        self._ran(getattr(compiled, "_fun", compiled), (args, kwargs), result)
-
 
 class _PostHook:
     """Takes the place of JAX's state of the post hook, for the functions of JAX that set it.
@@ -74,13 +70,13 @@ class _PostHook:
     Args:
         state: JAX's own.
         config: JAX's module that knows what "not set in this thread" is.
-        again: Called after each run.
+        ran: Called after each run.
     """
 
-    def __init__(self, state: Any, config: Any, again: Callable[..., None]) -> None:  # noqa: ANN401 - JAX's own
+    def __init__(self, state: Any, config: Any, ran: Ran) -> None:  # noqa: ANN401 - JAX's own
         self._state = state
         self._unset = getattr(config, "unset", None)
-        self._again = again
+        self._ran = ran
         self._theirs: Any = None
         self._hook = self._call  # one object, to be told from another's
         self._here = threading.local()
@@ -123,4 +119,4 @@ class _PostHook:
     def _call(self, compiled: Any, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401 - JAX's hook
         if self._theirs is not None and not self._off:
             self._theirs(compiled, args, kwargs, result)  # what it raises is the program's
-        self._again(compiled, args, kwargs, result)
+        self._ran(getattr(compiled, "_fun", compiled), (args, kwargs), result)

@@ -94,6 +94,9 @@ class StepFinder:
             self._closer = None
 
     def _learn(self) -> None:
+        if len(self._order) == 1:
+            self._closer, self.rule = self._order[0], _ONE
+            return
         if self._absent > _GONE:
             recent = set(list(self._history)[-self._absent :])
             for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
@@ -224,6 +227,8 @@ class OptimizerLog:
         self._times: list[tuple[int, int]] = []
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
+        #: Where steps come from that only the reader of what was recorded finds; empty where there are none.
+        self._later = ""
 
     def install(self) -> None:
         """Begin to note steps in every framework that is imported and can tell."""
@@ -231,6 +236,7 @@ class OptimizerLog:
             if framework in sys.modules:
                 hooks = make_hooks(framework, self._note)
                 hooks.install(late=True)
+                self._later = getattr(hooks, "later", self._later)
                 self._hooks.append(hooks)
 
     def remove(self) -> None:
@@ -242,6 +248,7 @@ class OptimizerLog:
         """Stop noting, and forget what was noted: the program declares its steps."""
         self.remove()
         self._times.clear()
+        self._later = ""
 
     @property
     def source(self) -> str:
@@ -255,7 +262,9 @@ class OptimizerLog:
 
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest; empty where there were none."""
-        return self._seen.describe() if self._times else {}
+        if self._times or not self._later:
+            return self._seen.describe() if self._times else {}
+        return {"source": "inferred", "by": self._later}
 
     def _note(self, stepped: Stepped) -> None:
         end = stepped.at_ns or time.perf_counter_ns()

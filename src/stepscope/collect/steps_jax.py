@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -29,6 +30,7 @@ _LOG = logging.getLogger("stepscope")
 BY_ANNOTATIONS = "StepTraceAnnotation"
 BY_UPDATES = "runs of compiled programs that update what they are given"
 BY_RUNS = "runs of a compiled program"
+BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes most of the time"
 
 #: What stands in for the user's function: in a program compiled ahead of time (or a part of a derivative), and in pmap.
 _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
@@ -48,13 +50,21 @@ class TrainingSteps:
         self._hooks = MethodHooks()
         self._runs = Runs(self._ran)
         self._programs: dict[int, _Program] = {}
-        self._annotation: _Annotation | None = None
+        self._declared: Stepped | None = None
         self._updating = False
         self._inside = threading.local()
 
+    #: Where steps of a window come from that is open from its program's first line to its last.
+    later = BY_CAPTURE
+
     def install(self, *, late: bool) -> None:
-        """Put the hooks into JAX: they hold for what is compiled already, too."""
-        del late
+        """Put the hooks into JAX: they hold for what is compiled already, too.
+
+        Nothing is put into a program in the middle of its training: there the window is open already, nobody needs to
+        know now where steps end, and what XLA records tells of annotations and runs. It costs the program nothing.
+        """
+        if late:
+            return
         annotation = sys.modules["jax"].profiler.StepTraceAnnotation
         self._hooks.around(annotation, "__enter__", self._enter)
         self._hooks.around(annotation, "__exit__", self._exit)
@@ -65,7 +75,7 @@ class TrainingSteps:
         self._runs.remove()
         self._hooks.remove()
         self._programs.clear()
-        self._annotation = None
+        self._declared = None
 
     def may_wait(self, steps: int) -> bool:
         """Return False: JAX does not tell of programs that have not run."""
@@ -73,8 +83,8 @@ class TrainingSteps:
         return False
 
     def _enter(self, original: Callable[..., Any], annotation: Any) -> Any:  # noqa: ANN401 - what JAX returns
-        if self._annotation is None:
-            self._annotation = _Annotation()
+        if self._declared is None:
+            self._declared = Stepped(_Annotation(), "", BY_ANNOTATIONS, loop=True, declared=True)
             self._programs.clear()  # and with them goes what was told of them
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         return original(annotation)
@@ -82,26 +92,19 @@ class TrainingSteps:
     def _exit(self, original: Callable[..., Any], annotation: Any, *error: Any) -> Any:  # noqa: ANN401 - what JAX returns
         result = original(annotation, *error)
         self._inside.depth = getattr(self._inside, "depth", 1) - 1
-        if self._inside.depth == 0 and self._annotation is not None and error[:1] == (None,):
-            self._observe(Stepped(self._annotation, "", BY_ANNOTATIONS, loop=True, declared=True))
+        if self._inside.depth == 0 and self._declared is not None and error[:1] == (None,):
+            self._observe(self._declared)
         return result
 
     def _ran(self, function: Any, inputs: Any, results: Any) -> None:  # noqa: ANN401 - anything
-        if self._annotation is not None:
+        """A jitted function has run: this costs the program 1 µs where the function is known."""
+        if self._declared is not None:
             return
-        end = perf_counter_ns()
-        program = self._programs.get(id(function))
-        if program is None:
-            program = self._remember(function)
-        if not program.mine or (
-            program.runs >= _PATIENCE and not program.told and (self._updating or program.nameless)
-        ):
-            return
-        try:
-            self._note(program, inputs, results, end)
-        except Exception:  # noqa: BLE001 - law 1: what cannot be looked at is no step
-            program.mine = False
-            _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
+        program = self._programs.get(id(function)) or self._remember(function)
+        if program.told is not None:
+            self._observe(program.told)
+        elif program.watched:
+            self._watch(program, inputs, results)
 
     def _remember(self, function: Any) -> _Program:  # noqa: ANN401 - anything
         key = id(function)
@@ -109,35 +112,34 @@ class TrainingSteps:
         self._programs[key] = program
         return program
 
-    def _note(self, program: _Program, inputs: Any, results: Any, end: int) -> None:  # noqa: ANN401 - pytrees
-        program.runs += 1
-        if program.told:
-            self._tell(program, end)
-            return
-        program.ends.append(end)
-        if program.runs <= _PATIENCE and program.given_back(inputs):
-            program.updates = True
-            if not self._updating:
-                self._updating = True
-                self._forget_others(program)
-        elif self._updating or program.nameless or program.runs < _PATIENCE:
+    def _watch(self, program: _Program, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
+        """Find out whether the runs of a program are steps; if so, tell of those up to now."""
+        program.ends.append(perf_counter_ns())
+        try:
+            updates = program.given_back(inputs)
             program.keep(results)
+        except Exception:  # noqa: BLE001 - law 1: what cannot be looked at is no step
+            program.watched = False
+            _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
             return
-        program.release()
-        program.told = True
-        ends, program.ends = program.ends, []
-        for earlier in ends[:-1]:
-            self._tell(program, earlier, late=True)
-        self._tell(program, end)
+        again = len(program.ends) >= _PATIENCE
+        if updates or (again and not self._updating and not program.nameless):
+            self._updating = self._updating or updates
+            self._tell(program, BY_UPDATES if updates else BY_RUNS)
+        program.watched = not again
 
-    def _tell(self, program: _Program, end: int, *, late: bool = False) -> None:
-        by = BY_UPDATES if program.updates else BY_RUNS
-        self._observe(Stepped(program, program.name, by, at_ns=end, late=late))
+    def _tell(self, program: _Program, by: str) -> None:
+        """Tell of all runs of a program up to now."""
+        if by == BY_UPDATES:
+            self._forget_runs()
+        program.told = Stepped(program, program.name, by)
+        for end in program.ends:
+            self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
 
-    def _forget_others(self, program: _Program) -> None:
-        """Programs that were taken for want of a better one are none any more."""
-        for key, other in list(self._programs.items()):
-            if other.told and other is not program:
+    def _forget_runs(self) -> None:
+        """Programs that were taken for want of one that updates are none any more."""
+        for key, program in list(self._programs.items()):
+            if program.told is not None and program.told.by == BY_RUNS:
                 del self._programs[key]
 
 
@@ -153,20 +155,17 @@ class _Program:
         gone: Called when it has been deleted.
 
     Attributes:
-        mine: Whether its runs may be steps: it is no function of JAX itself, and can be followed.
         nameless: Whether it stands in for a function that may be the user's, or JAX's own.
-        runs: How often it has run.
-        updates: Whether it was given what it had returned.
-        told: Whether its runs are told of as steps.
-        ends: When the runs that nobody was told of ended.
+        watched: Whether it is still open if its runs are steps; never those of JAX's own functions.
+        told: What is told of a run; None where its runs are no steps.
+        ends: When the runs ended while it was watched.
     """
 
     def __init__(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
         self.name = str(getattr(function, "__name__", "") or type(function).__name__)
         self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
-        self.mine = self.nameless or not _of_jax(function)
-        self.runs = 0
-        self.updates = self.told = False
+        self.watched = self.nameless or not _of_jax(function)
+        self.told: Stepped | None = None
         self.ends: list[int] = []
         self._returned: dict[int, weakref.ref[Any]] = {}
         try:
@@ -182,10 +181,6 @@ class _Program:
         """Return whether something in ``inputs`` was returned by the last run."""
         known = self._returned
         return any((found := known.get(id(leaf))) is not None and found() is leaf for leaf in _arrays(inputs))
-
-    def release(self) -> None:
-        """Forget what was returned."""
-        self._returned = {}
 
 
 def _of_jax(function: Any) -> bool:  # noqa: ANN401 - anything

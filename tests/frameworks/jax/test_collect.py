@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 from jax._src import api
 from jax.profiler import ProfileData
@@ -27,7 +28,7 @@ from jaxlib import _profiler
 
 import stepscope
 from stepscope.collect.steps import Stepped
-from stepscope.collect.steps_jax import BY_ANNOTATIONS, BY_RUNS, BY_UPDATES, TrainingSteps
+from stepscope.collect.steps_jax import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, TrainingSteps
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
 from tests.frameworks.torch.programs import manifest, runs
 from tests.unit.collect.reading import Read, read_journal
@@ -86,6 +87,11 @@ def compiled() -> None:
 def only_run(options: dict[str, Any]) -> Path:
     (run,) = runs(options["output"])
     return run
+
+
+def steps(run: Path) -> pl.DataFrame:
+    """Return the steps as results see them."""
+    return stepscope.open(run).ranks[0].tables["steps"].collect()
 
 
 def journal(run: Path) -> Read:
@@ -160,7 +166,7 @@ def test_a_scan(options: dict[str, Any]) -> None:
             weights = epoch(weights, batches)
     run = only_run(options)
     assert runs_of(run, "jit_epoch") == 3
-    assert manifest(run)["steps"]["recorded"] == 3
+    assert steps(run).height == 3
 
 
 def test_collectives_of_four_devices(options: dict[str, Any]) -> None:
@@ -180,7 +186,7 @@ def test_collectives_of_four_devices(options: dict[str, Any]) -> None:
     reduced = [event for event in events(capture(run)) if str(event.stats.get("hlo_op")).startswith("psum")]
     assert len(jax.devices()) == 4
     assert len(reduced) == 4 * 4
-    assert manifest(run)["steps"]["recorded"] == 4
+    assert steps(run).height == 4
 
 
 def test_compilations_are_spans_of_their_function(options: dict[str, Any]) -> None:
@@ -216,44 +222,52 @@ def test_spans_of_the_program(options: dict[str, Any]) -> None:
 
 
 def test_steps_that_are_annotated_are_declared(options: dict[str, Any]) -> None:
-    class Mine(jax.profiler.StepTraceAnnotation):
-        pass
-
     training = Training()
-    training.run(3)
     with stepscope.profile(**options):
         for number in range(5):
-            with Mine("train", step_num=number) as annotation:
-                assert type(annotation) is Mine
-                with jax.profiler.StepTraceAnnotation("inner", step_num=number):
-                    training.run(3)
+            with jax.profiler.StepTraceAnnotation("train", step_num=10 + number):
+                training.run(3)
     run = only_run(options)
-    assert (manifest(run)["steps"]["source"], manifest(run)["steps"]["by"]) == ("declared", BY_ANNOTATIONS)
-    steps = journal(run).frames["steps"]
-    assert steps["number"].to_list() == [0, 1, 2, 3, 4]
-    assert set(steps["source"].to_list()) == {"declared"}
+    assert manifest(run)["steps"]["by"] == BY_CAPTURE
+    assert steps(run)["number"].to_list() == [10, 11, 12, 13, 14]
+    assert set(steps(run)["source"].to_list()) == {"declared"}
 
 
-def test_steps_are_the_runs_of_what_updates(options: dict[str, Any]) -> None:
+def test_steps_are_the_runs_of_what_takes_the_time(options: dict[str, Any]) -> None:
     training = Training()
     stamps = []
     with stepscope.profile(**options):
         for number in range(6):
             jax.random.split(jax.random.key(number))
-            training.step().block_until_ready()
             stamps.append(time.perf_counter_ns())
-            predict(training.weights, training.x)
+            training.step().block_until_ready()
             time.sleep(0.01)
     run = only_run(options)
-    assert manifest(run)["steps"] == {
-        "source": "inferred",
-        "by": BY_UPDATES,
-        "optimizers": ["update"],
-        "rule": "each step of the optimizer ends a training step",
-        "recorded": 6,
-    }
-    durations = journal(run).frames["steps"]["dur"]
-    assert durations[1:5].sum() == pytest.approx(stamps[4] - stamps[0], rel=0.1, abs=3e6)
+    assert manifest(run)["steps"] == {"source": "inferred", "by": BY_CAPTURE, "recorded": 0}
+    assert steps(run).height == 6
+    assert steps(run)["dur"][1:5].sum() == pytest.approx(stamps[5] - stamps[1], rel=0.1, abs=3e6)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["dispatched", "waited for"])
+def test_a_step_ends_when_what_it_asked_for_is_computed(options: dict[str, Any], waits: bool) -> None:
+    # Given: a program whose step takes milliseconds, and is asked for in microseconds
+    big = jax.jit(lambda x: jnp.tanh(x @ x) * 1e-3)
+    x = big(jnp.ones((800, 800))).block_until_ready()
+    schedule = stepscope.schedule(wait=2, warmup=1, active=4, repeat=1)
+    with stepscope.profile(**options, schedule=schedule) as profile:
+        for _ in range(8):
+            x = big(x)
+            if waits:
+                x.block_until_ready()
+            profile.step()
+    # Then: each step holds its run, from the first operation to the last
+    opened = stepscope.open(only_run(options)).ranks[0].tables
+    found = opened["steps"].collect()
+    assert found["number"].to_list() == [3, 4, 5, 6]
+    operators = opened["spans"].filter(pl.col("kind") == "operator").collect()
+    products = operators.filter(pl.col("dur") > 1_000_000).group_by("step").len().drop_nulls()
+    assert sorted(products["step"].to_list()) == [3, 4, 5, 6]
+    assert products["len"].n_unique() == 1
 
 
 def test_steps_that_the_program_counts(options: dict[str, Any]) -> None:
@@ -263,17 +277,6 @@ def test_steps_that_the_program_counts(options: dict[str, Any]) -> None:
             profile.step()
     assert manifest(only_run(options))["steps"]["source"] == "declared"
     assert manifest(only_run(options))["steps"]["recorded"] == 3
-
-
-def test_inference_is_the_runs_of_one_program(options: dict[str, Any]) -> None:
-    training = Training()
-    with stepscope.profile(**options):
-        for _ in range(10):
-            predict(training.weights, training.x)
-    assert (manifest(only_run(options))["steps"]["by"], manifest(only_run(options))["steps"]["recorded"]) == (
-        BY_RUNS,
-        10,
-    )
 
 
 def test_a_loop_that_compiles_nothing_has_no_steps(options: dict[str, Any]) -> None:
@@ -321,6 +324,47 @@ def with_effects(weights: Any) -> Any:
 
 def donated(weights: Any) -> Any:
     return weights * 0.6
+
+
+def test_annotations_count_and_nothing_else() -> None:
+    class Mine(jax.profiler.StepTraceAnnotation):
+        pass
+
+    training = Training()
+    found = Seen()
+    training.run(3)
+    for number in range(5):
+        with Mine("train", step_num=number) as annotation:
+            assert type(annotation) is Mine
+            with jax.profiler.StepTraceAnnotation("inner", step_num=number):
+                training.run(3)
+    found.hooks.remove()
+    told = [stepped for stepped in found.told if stepped.declared]
+    assert (len(found.told), len(told)) == (3 + 5, 5)
+    assert {stepped.by for stepped in told} == {BY_ANNOTATIONS}
+
+
+def test_what_updates_is_a_step_and_nothing_else() -> None:
+    training = Training()
+    found = Seen()
+    for number in range(6):
+        jax.random.split(jax.random.key(number))
+        training.step()
+        predict(training.weights, training.x)
+    assert found.names() == ["update"] * 6
+    assert {stepped.by for stepped in found.told} == {BY_UPDATES}
+    # and the first run, of which it was not known yet, was told of with its own time
+    assert [stepped.late for stepped in found.told] == [True, *[False] * 5]
+    assert 0 < found.told[0].at_ns < found.told[1].at_ns
+
+
+def test_inference_is_the_runs_of_one_program() -> None:
+    training = Training()
+    found = Seen()
+    for _ in range(10):
+        predict(training.weights, training.x)
+    assert found.names() == ["predict"] * 10
+    assert {stepped.by for stepped in found.told} == {BY_RUNS}
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,24 @@ def steps(rows: Rows, operations: pl.DataFrame) -> pl.DataFrame:
     if declared and (marks := pl.concat(declared)).height:
         return conform("steps", marks.sort("ts", "dur").with_columns(source=pl.lit("declared")))
     if "starts" in rows.tables:
-        return _inferred(_runs_on_device(pl.concat(rows.tables["starts"]), operations))
-    return _inferred(united_runs(rows.tables.get("runs", [])))
+        runs = _runs_on_device(pl.concat(rows.tables["starts"]), operations)
+    else:
+        runs = united_runs(rows.tables.get("runs", []))
+    names = operations.select("program_id", "program").unique("program_id", keep="first")
+    return _inferred(runs.join(names, on="program_id", how="left", nulls_equal=True))
 
 
 def _inferred(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs of the program that takes most of the time, each until the next begins; none if it ran once."""
-    totals = runs.group_by("program_id", maintain_order=True).agg(pl.col("total").sum(), pl.len())
+    """Return the runs of the program that takes most of the time, each until the next begins; none if it ran once.
+
+    A function is compiled again for inputs of another form or place: its programs have one name, and are one here.
+    """
+    totals = runs.group_by("program", maintain_order=True).agg(pl.col("total").sum(), pl.len())
     most = totals.sort("total", descending=True, maintain_order=True).head(1)
     if not most.height or most["len"][0] < 2:
         return empty("steps")
     chosen = (
-        runs.join(most, on="program_id", how="semi", nulls_equal=True)
+        runs.join(most, on="program", how="semi", nulls_equal=True)
         .sort("ts", "end")
         .unique("ts", keep="last", maintain_order=True)
     )
