@@ -69,6 +69,10 @@ class Rows:
         """Return a column of texts."""
         return values.texts(self.raw(*headers))
 
+    def quoted(self, *headers: str) -> pl.Series:
+        """Return a column of texts that stand in quotes of their own."""
+        return values.quoted(self.raw(*headers))
+
     def integer(self, *headers: str) -> pl.Series:
         """Return a column of whole numbers."""
         return values.integers(self.raw(*headers), self.ledger)

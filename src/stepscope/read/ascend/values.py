@@ -84,6 +84,12 @@ def texts(column: pl.Series) -> pl.Series:
     return cleaned(column).cast(pl.Categorical())
 
 
+def quoted(column: pl.Series) -> pl.Series:
+    """Return texts that stand in quotes of their own, each distinct one kept once; ``""`` is known, and empty."""
+    text = column.cast(pl.String).str.strip_chars(" \t\r\n")
+    return text.set(text.str.to_lowercase().is_in(NOTHING), None).str.strip_chars('"').cast(pl.Categorical())
+
+
 def whole(column: pl.Series) -> pl.Series:
     """Return texts as they stand, each distinct one kept once; null where they are empty."""
     text = column.cast(pl.String)

@@ -47,7 +47,7 @@ _BYTES = dict(enumerate((1, 2, 4, 2, 4, 8, 8, 1, 2, 4, 8, 2)))
 _NO_TYPE = 65534
 _TYPE_OF_ELEMENTS = {"char": 0, "short": 1, "int": 2, "half": 3, "float": 4, "long": 5, "byte": 7, "double": 10}
 _TYPE_OF_ELEMENTS |= {"int8": 0, "int16": 1, "int32": 2, "float16": 3, "float32": 4, "int64": 5, "float64": 10}
-_TYPE_OF_ELEMENTS |= {"bfloat16": 11}
+_TYPE_OF_ELEMENTS |= {"bfloat16": 11} | {name.lower(): number for number, name in enumerate(_DATA_TYPES)}
 
 
 @dataclass
@@ -328,13 +328,12 @@ def _connections(work: RankWork, apis: pl.DataFrame) -> pl.DataFrame:
 def _memory_record(result: Result, variant: Variant) -> pl.DataFrame:
     """Return memory over time in bytes."""
     rows = _table(result)
-    sizes = {"totalAllocated": "Total Allocated(MB)", "totalReserved": "Total Reserved(MB)"}
+    pointer = pl.col("Stream Ptr").cast(pl.Int64) if "Stream Ptr" in rows.columns else pl.lit(None, pl.Int64)
     return rows.select(
         pl.col("Component").replace("Framework", variant.component).alias("component"),
         _ns("Timestamp(us)").alias("timestamp"),
-        *(_bytes(name, MEBIBYTE).alias(column) for column, name in sizes.items()),
-        pl.lit(None, pl.Int64).alias("totalActive"),
-        pl.lit(None, pl.Int64).alias("streamPtr"),
+        *(_bytes(f"Total {name}(MB)", MEBIBYTE).alias(f"total{name}") for name in ("Allocated", "Reserved", "Active")),
+        pointer.alias("streamPtr"),
         _device_index(rows),
     )
 
@@ -352,11 +351,11 @@ def _operator_memory(result: Result) -> pl.DataFrame:
         pl.col("Name").cast(pl.String).alias("name"),
         _bytes("Size(KB)", 1024).alias("size"),
         *(_ns(name).alias(column) for column, name in moments.items()),
-        pl.lit(None, pl.Int64).alias("activeReleaseTime"),
+        _ns("Active Release Time(us)").alias("activeReleaseTime"),
         _bytes("Duration(us)", 1000).alias("duration"),
-        pl.lit(None, pl.Int64).alias("activeDuration"),
+        _bytes("Active Duration(us)", 1000).alias("activeDuration"),
         *(value.alias(column) for column, value in totals.items()),
-        pl.lit(None, pl.Int64).alias("streamPtr"),
+        pl.col("Stream Ptr").cast(pl.Int64).alias("streamPtr"),
         _device_index(rows),
     )
 

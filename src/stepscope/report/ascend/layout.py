@@ -40,6 +40,8 @@ from stepscope.trace.run_directory import Manifest
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _INFO, _METADATA = "profiler_info_{rank}.json", "profiler_metadata.json"
+#: Facts that stand in torch_npu's ``profiler_info``.
+_OF_THE_INFO = ("config", "start_info", "end_info", "rank_id")
 #: Facts that belong to the source file and not to the run.
 _OF_THE_FILE = {"schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName", "trace_id", "traceEvents"}
 
@@ -65,7 +67,7 @@ class Ascend:
         Raises:
             OutputError: The directory cannot be made or written, or one of that name is not stepscope's.
         """
-        variant = self.variant or (PYTORCH if _is_torch(source.manifest) else MINDSPORE)
+        variant = self.variant or (PYTORCH if _is_torch(source) else MINDSPORE)
         work = RankWork(source.tables)
         facts = _facts(source, work)
         target = directory / f"{facts.worker}_{facts.process}_{facts.time}_{variant.ending}"
@@ -136,11 +138,28 @@ def _facts(source: Source, work: RankWork) -> _Facts:
     return _Facts(rank, name, int(process), time)
 
 
-def _is_torch(manifest: Manifest) -> bool:
-    """Return whether PyTorch was recorded: by its collector, or in a file of its profiler."""
+def _is_torch(source: Source) -> bool:
+    """Return whether PyTorch was recorded: by its collector, or in a file of its profiler or of torch_npu's."""
+    manifest = source.manifest
     if _collected(manifest, "mindspore"):
         return False
+    if manifest.get("format") == "ascend":
+        config = _facts_of(source).get("config")
+        told = isinstance(config, dict) and "common_config" in config
+        return told or str(manifest.get("imported_from")).endswith(f"_{PYTORCH.ending}")
     return _collected(manifest, "torch") or manifest.get("format") == "kineto"
+
+
+def _facts_of(source: Source) -> dict[str, Any]:
+    """Return the facts of the source; what is no JSON stays text."""
+    return {key: _value(text) for key, text in source.tables["metadata"].collect().iter_rows()}
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - whatever the fact is
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _collected(manifest: Manifest, collector: str) -> bool:
@@ -173,6 +192,10 @@ def _mindspore_info(source: Source, rank: int) -> dict[str, Any]:
 
 def _torch_info(source: Source, rank: int) -> dict[str, Any]:
     window = source.manifest.get("window", {})
+    facts = _facts_of(source)
+    if isinstance(facts.get("config"), dict) and "common_config" in facts["config"]:  # torch_npu's own
+        told = {key: facts[key] for key in _OF_THE_INFO if key in facts}
+        return {**told, "rank_id": rank, "written_by": _written_by()}
     return {
         "config": {"common_config": _options(source), "experimental_config": {"_export_type": "text"}},
         "start_info": {"collectionTimeBegin": window.get("start_ns", 0)},
@@ -183,13 +206,9 @@ def _torch_info(source: Source, rank: int) -> dict[str, Any]:
 
 
 def _metadata(source: Source, work: RankWork) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    for key, text in source.tables["metadata"].collect().iter_rows():
-        if key not in _OF_THE_FILE:
-            try:
-                facts[key] = json.loads(text)
-            except (ValueError, RecursionError):
-                facts[key] = text
+    facts = {key: value for key, value in _facts_of(source).items() if key not in _OF_THE_FILE}
+    if isinstance(facts.get("config"), dict) and "common_config" in facts["config"]:
+        facts = {key: value for key, value in facts.items() if key not in _OF_THE_INFO}
     groups = ascend_calls.parallel_group_info(work.calls)
     return {**({"parallel_group_info": groups} if groups else {}), **facts}
 

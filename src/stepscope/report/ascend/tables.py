@@ -103,7 +103,7 @@ def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
         "Duration(us)": us("dur"),
         "Wait Time(us)": us("idle"),
         blocks: pl.col("blocks").fill_null(0),
-        mixed: pl.col("mix_blocks").fill_null(0),
+        mixed: _or_unknown("mix_blocks"),
         "HF32 Eligible": _or_unknown("reduced_precision"),
         "Input Shapes": _or_unknown("shapes"),
         "Input Data Types": _or_unknown("dtypes"),
@@ -148,7 +148,8 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
         pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("shapes"),
         pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("dtypes"),
         pl.format('"{}"', pl.col("output_shapes")).alias("output_shapes"),
-        *("model", "state", "mix_blocks", "reduced_precision", "input_formats", "output_dtypes", "output_formats"),
+        pl.col("mix_blocks").fill_null(0),
+        *("model", "state", "reduced_precision", "input_formats", "output_dtypes", "output_formats"),
     )
 
 
@@ -235,7 +236,9 @@ def api_statistic(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return calls of the device's runtime and driver, waits and communication calls; of the host, in µs."""
     if variant.device_columns:
         return result.with_columns(pl.lit("host").alias("Device_id"))
-    return result.drop("Device_id").with_columns(pl.col("Level").str.to_lowercase())
+    # The layers of CANN have short names in torch_npu's file.
+    short = {"AscendCL": "acl", "Communication": "hccl"} if "AscendCL" in result["Level"] else {}
+    return result.drop("Device_id").with_columns(pl.col("Level").replace(short).str.to_lowercase())
 
 
 def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
@@ -252,22 +255,26 @@ def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
 def memory_record(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return memory over time, sizes in the variant's MB."""
     component = pl.col("Component").replace("Framework", variant.component)
-    sizes = [
-        pl.col(f"Total {name}(MB)") * (MEBIBYTE / variant.megabyte) for name in ("Allocated", "Reserved", "Active")
-    ]
-    pointer = [pl.lit(None, pl.String).alias("Stream Ptr")] if variant.stream_pointer else []
-    return result.select(component, "Timestamp(us)", *sizes, *pointer, _device())
+    sizes = [_size(f"Total {name}(MB)", variant) for name in ("Allocated", "Reserved", "Active")]
+    known = "Stream Ptr" in result.columns
+    pointer = pl.col("Stream Ptr").cast(pl.String) if known else pl.lit(None, pl.String).alias("Stream Ptr")
+    return result.select(component, "Timestamp(us)", *sizes, *([pointer] if variant.stream_pointer else []), _device())
+
+
+def _size(column: str, variant: Variant) -> pl.Expr:
+    """Return a size in the variant's unit with all its digits."""
+    factor = MEBIBYTE / variant.megabyte if column.endswith("(MB)") else 1
+    return (pl.col(column) * factor).cast(pl.String)
 
 
 def operator_memory(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return the life of every block, sizes in KB of 1024 bytes and in the variant's MB."""
-    factor = MEBIBYTE / variant.megabyte
-    scaled = [(pl.col(name) * factor) for name in result.columns if name.endswith("(MB)")]
-    shown = result.with_columns(*scaled, _device())
+    sizes = [_size(name, variant) for name in result.columns if name.endswith(("(KB)", "(MB)"))]
+    shown = result.with_columns(*sizes, _device())
     if variant.missing is None:
         return shown
     released = [name for name in result.columns if name.startswith(("Release", "Duration", "Active"))]
-    return shown.with_columns(_shown(name, result.schema[name]).fill_null(variant.missing) for name in released)
+    return shown.with_columns(_shown(name, shown.schema[name]).fill_null(variant.missing) for name in released)
 
 
 def _shown(name: str, dtype: pl.DataType) -> pl.Expr:
