@@ -1,0 +1,287 @@
+"""``stepscope run``, the environment and other interfaces on programs that train with JAX."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stepscope
+from stepscope.collect.diagnosis import diagnose
+from stepscope.read import read_files
+from stepscope.read.paddle import fluid_profile
+from stepscope.trace.losses import LossLedger
+from tests.frameworks.jax.programs import ANNOTATED, LOOP, TRAINING, capture, runs_of
+from tests.frameworks.torch.programs import environment, manifest, python, runs, stepscope_run
+from tests.unit.collect.reading import Read, read_journal
+
+#: Runs that may still be going on when a window opens: of the step before, which was only asked for.
+IN_FLIGHT = 1
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def journal(run: Path, rank: int = 0) -> Read:
+    return read_journal(run / f"rank{rank}" / "capture" / "journal.ssj")
+
+
+def steps(run: Path, rank: int = 0) -> list[int]:
+    return list(journal(run, rank).frames["steps"]["number"])
+
+
+def asked(output: Path, variable: str = "STEPSCOPE_OPTIONS", **switches: object) -> dict[str, str]:
+    options = {"start": True, "output_path": str(output), "analyse": "later", **switches}
+    return environment(**{variable: json.dumps(options)})
+
+
+def test_a_jitted_loop(tmp_path: Path, output: Path) -> None:
+    stopwatch = "json.dump(stamps, open('stamps.json', 'w'))\n"
+    path = script(tmp_path, LOOP + stopwatch)
+    plain = python(path, cwd=tmp_path)
+    done = stepscope_run(output, path, cwd=tmp_path)
+    # Then: the program says what it says alone, and there are all runs of five steps
+    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+    (run,) = runs(output)
+    assert steps(run) == [5, 6, 7, 8, 9]
+    stamps = json.loads((tmp_path / "stamps.json").read_text())
+    durations = journal(run).frames["steps"]["dur"]
+    assert durations[1:4].sum() == pytest.approx(stamps[8] - stamps[5], rel=0.1, abs=2e6)
+    assert 0 <= runs_of(run, "jit_update") - 5 <= IN_FLIGHT
+    found = manifest(run)
+    assert (found["steps"]["optimizers"], found["losses"]) == (["update"], {})
+    check_tables(run)
+
+
+def check_tables(run: Path) -> None:
+    """In the tables all lies on one time line: operators in steps, with scopes and phases."""
+    spans = stepscope.open(run).ranks[0].tables
+    operators = spans["spans"].filter(pl.col("kind") == "operator").collect()
+    inside = operators.filter(pl.col("step").is_not_null())
+    per_step = inside.group_by("step").len().sort("step")
+    assert per_step["step"].to_list() == [5, 6, 7, 8, 9]
+    phases = set(operators["phase"].cast(pl.String).drop_nulls().to_list())
+    assert phases >= {"forward", "backward"}
+    modules = set(spans["operators"].collect()["module"].cast(pl.String).drop_nulls().to_list())
+    assert {"layer0", "layer1"} <= {module.rpartition("/")[2] for module in modules}
+
+
+def test_an_annotated_loop(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, ANNOTATED))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert steps(run) == [5, 6, 7, 8, 9]
+    assert manifest(run)["steps"] == {
+        "source": "declared",
+        "by": "StepTraceAnnotation",
+        "optimizers": [],
+        "rule": "each step of the framework's own training loop is a training step",
+        "recorded": 5,
+    }
+    assert 0 <= runs_of(run, "jit_update") - 2 * 5 <= 2 * IN_FLIGHT
+    assert set(stepscope.open(run).ranks[0].tables["steps"].collect()["source"].to_list()) == {"declared"}
+
+
+def test_results_are_printed_and_computed(output: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "train_jax.py"
+    done = python("-m", "stepscope", "run", "--output", output, example)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("step   0  loss ")
+    assert "5 steps" in done.stderr
+    assert "fusion" in done.stderr or "dot" in done.stderr
+    (run,) = runs(output)
+    lines = (run / "rank0" / "results" / "step_trace_time.csv").read_text().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["Step", "5", "6", "7", "8", "9"]
+
+
+def test_a_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--steps", "all", script(tmp_path, LOOP))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["steps"]["recorded"] == 1
+    assert runs_of(run, "jit_update") == 12
+
+
+def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, "import jax.numpy as jnp\nprint(float(jnp.ones(3).sum()))\n"))
+    assert (done.returncode, done.stdout) == (0, "3.0\n")
+    assert "no training step was found" in done.stderr
+    assert "msrun" not in done.stderr
+    assert runs(output) == []
+
+
+@pytest.mark.parametrize("variable", ["STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS"])
+def test_the_environment_records_the_whole_program(tmp_path: Path, output: Path, variable: str) -> None:
+    path = script(tmp_path, LOOP)
+    plain = python(path, "6")
+    done = python(path, "6", env=asked(output, variable, memory=True))
+    (run,) = runs(output)
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    assert done.stderr == f"stepscope: recorded in {run}\n"
+    assert steps(run) == [0, 1, 2, 3, 4, 5]
+    assert runs_of(run, "jit_update") == 6
+    assert (capture(run).parent / "memory.pb.gz").exists()
+    # and the program could still configure JAX when the recording began
+    assert "no backend" in manifest(run)["collectors"]["jax"]["note"]
+    compiled = [span["name"] for span in journal(run).spans if span["kind"] == "compile"]
+    assert any("update" in name for name in compiled)
+
+
+def test_the_environment_records_some_steps(tmp_path: Path, output: Path) -> None:
+    done = python(script(tmp_path, LOOP), env=asked(output, steps="3:5"))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert steps(run) == [3, 4, 5]
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "status"),
+    [("sys.exit(3)", 3, "failed at step 8"), ("raise KeyError('mine')", 1, "failed at step 8")],
+)
+def test_a_program_that_ends_in_the_window_keeps_what_there_is(
+    tmp_path: Path, output: Path, end: str, code: int, status: str
+) -> None:
+    text = LOOP.replace("    stamps", f"    if number == 7: {end}\n    stamps")
+    done = stepscope_run(output, script(tmp_path, text))
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["status"] == status
+    assert "failed" not in manifest(run)["collectors"]["jax"]
+    assert 0 <= runs_of(run, "jit_update") - 3 <= IN_FLIGHT
+
+
+def test_a_profile_that_nobody_stops_is_whole(tmp_path: Path, output: Path) -> None:
+    begin = f"import stepscope\nstepscope.profile(output={str(output)!r}, analyse='later').start()\n"
+    done = python(script(tmp_path, LOOP.replace("\nfor number", f"\n{begin}for number")))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "complete"
+    assert runs_of(run, "jit_update") == 12
+
+
+def test_a_terminated_program_keeps_its_window(tmp_path: Path, output: Path) -> None:
+    text = LOOP.replace("    stamps", "    if number == 8: os.kill(os.getpid(), signal.SIGTERM)\n    stamps")
+    done = stepscope_run(output, script(tmp_path, text))
+    assert done.returncode == -signal.SIGTERM
+    (run,) = runs(output)
+    assert "SIGTERM" in manifest(run)["status"]
+    assert 0 <= runs_of(run, "jit_update") - 4 <= IN_FLIGHT
+
+
+def test_a_killed_program_leaves_its_journal(tmp_path: Path, output: Path) -> None:
+    text = LOOP.replace(
+        "    stamps", "    if number == 8: time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)\n    stamps"
+    )
+    done = stepscope_run(output, script(tmp_path, text))
+    assert done.returncode == -signal.SIGKILL
+    (run,) = runs(output)
+    assert manifest(run)["status"] == "recording"
+    tables = read_files([run / "rank0" / "capture" / "journal.ssj"])
+    assert tables["steps"]["number"].to_list() == [5, 6, 7, 8]
+
+
+# Several processes, and the other interfaces
+
+RANKS = (
+    "import sys, jax\njax.distributed.initialize(f'127.0.0.1:{sys.argv[2]}', 2, int(sys.argv[3]))\n"
+    + LOOP
+    + "assert jax.process_index() == int(sys.argv[3])\n"
+)
+
+
+def test_processes_of_one_job_are_its_ranks(tmp_path: Path, output: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = script(tmp_path, RANKS)
+    command = [sys.executable, "-m", "stepscope", "run", "--later", "--output", str(output), str(path), "12", port]
+    started = [
+        subprocess.Popen([*command, str(rank)], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=100)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    (run,) = runs(output)
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    assert [manifest(run, rank)["rank_found_by"] for rank in (0, 1)] == ["jax.distributed"] * 2
+    assert [steps(run, rank) for rank in (0, 1)] == [[5, 6, 7, 8, 9]] * 2
+
+
+FLUID = (
+    TRAINING
+    + """
+import stepscope.compat.fluid.profiler as profiler
+
+weights = update(weights, x)[1]
+profiler.start_profiler("CPU")
+for number in range(10):
+    if number == 2:
+        profiler.reset_profiler()
+    value, weights = update(weights, x)
+    value.block_until_ready()
+profiler.stop_profiler("total", sys.argv[1])
+"""
+)
+
+
+def test_the_fluid_profiler(tmp_path: Path) -> None:
+    done = python("-c", FLUID, tmp_path / "profile")
+    assert done.returncode == 0, done.stderr
+    assert "Place: CPU" in done.stdout
+    names = fluid_profile.load(tmp_path / "profile", LossLedger("profile")).events["name"].to_list()
+    products = [name for name in names if re.fullmatch(r"(ynn_fusion|dot)[.\d]*", name)]
+    assert len(products) > 0
+    assert len(products) % 8 == 0
+
+
+DYNAMIC = (
+    TRAINING
+    + """
+import stepscope
+
+folder = sys.argv[1]
+os.makedirs(folder)
+json.dump({"start_step": 3, "stop_step": 5}, open(folder + "/profiler_config.json", "w"))
+monitor = stepscope.dynamic(folder, output=sys.argv[2])
+for number in range(8):
+    value, weights = update(weights, x)
+    monitor.step()
+"""
+)
+
+
+def test_the_dynamic_profiler(tmp_path: Path, output: Path) -> None:
+    done = python("-c", DYNAMIC, tmp_path / "profiling", output)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 30
+    while not (found := list(output.rglob("manifest.json"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    rank = found[0].parent
+    assert list(read_journal(rank / "capture" / "journal.ssj").frames["steps"]["number"]) == [3, 4, 5]
+    assert runs_of(rank.parent, "jit_update") >= 3
+
+
+def test_doctor_tries_a_window(tmp_path: Path) -> None:
+    checks = {check.name: check for check in diagnose(tmp_path / "runs")}
+    assert checks["JAX"].state == "yes", checks["JAX"].detail
+    assert checks["PyTorch"].state == "partly"
+    assert not list(tmp_path.iterdir())
