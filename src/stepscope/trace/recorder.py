@@ -67,5 +67,5 @@ class Input(IntEnum):
     CUT = 9
 
 
-#: Scope in a NAME word of a Python function call; smaller ones are ``at::RecordScope``.
-PYTHON_SCOPE = 15
+#: Scopes in NAME words, as ``at::RecordScope`` of torch 2.13 numbers them; and those of Python function calls.
+FUNCTION_SCOPE, BACKWARD_SCOPE, USER_SCOPE, PYTHON_SCOPE = 0, 1, 7, 15

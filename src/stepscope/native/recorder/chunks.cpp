@@ -105,18 +105,26 @@ uint32_t Log::write_definition(Definition sort, const void *content, size_t leng
     return number;
 }
 
+static uint64_t part_of(const char *from, size_t length) {
+    uint64_t part = 0;
+    if (length >= 8) {
+        memcpy(&part, from, 8);
+    } else if (length >= 4) {
+        uint32_t low, high;
+        memcpy(&low, from, 4), memcpy(&high, from + length - 4, 4);
+        part = uint64_t(high) << 32 | low;
+    } else {
+        for (size_t i = 0; i < length; i++) part = part << 8 | uint8_t(from[i]);
+    }
+    return part;
+}
+
 static uint64_t hash_of(const void *content, size_t length, uint64_t seed) {
     constexpr uint64_t k = UINT64_C(0x9E3779B97F4A7C15);
-    auto *p = static_cast<const char *>(content);
-    uint64_t h = (seed + length) * k;
-    for (; length >= 8; p += 8, length -= 8) {
-        uint64_t part;
-        memcpy(&part, p, 8);
-        h = (h ^ part) * k, h ^= h >> 29;
-    }
-    uint64_t part = 0;
-    memcpy(&part, p, length);
-    h = (h ^ part) * k;
+    auto *p = static_cast<const char *>(content), *end = p + length;
+    uint64_t h = (seed << 32 ^ length) * k;
+    for (; end - p > 8; p += 8) h = (h ^ part_of(p, 8)) * k, h ^= h >> 32;
+    h = (h ^ (length > 8 ? part_of(end - 8, 8) : part_of(p, length))) * k;
     return h ^ h >> 32;
 }
 

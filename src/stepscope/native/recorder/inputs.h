@@ -15,106 +15,111 @@ class Inputs {
   public:
     explicit Inputs(c10::ArrayRef<const c10::IValue> values) {
         for (const auto &value : values) {
-            size_t before = length_;
-            add(value);
-            if (!full_) continue;
-            bytes_[length_ = before] = CUT;  // there is always room for this one
-            length_++;
+            uint8_t *before = at_;
+            if (__builtin_expect(add(value), 1)) continue;
+            at_ = before;
+            *at_++ = CUT;
             break;
         }
     }
 
     const void *data() const { return bytes_; }
-    size_t length() const { return length_; }
+    size_t length() const { return size_t(at_ - bytes_); }
 
   private:
     enum Kind : uint8_t { OTHER, TENSOR, UNDEFINED, INTEGER, REAL, BOOLEAN, COMPLEX, TENSORS, LIST, CUT };
 
     // Lists longer than this are left out, as Kineto leaves them out.
     static constexpr size_t MOST_VALUES = 30;
+    // Bytes of a number, and of what is neither tensor nor list, at most.
+    static constexpr size_t NUMBER = 10, SCALAR = 2 * sizeof(double) + 1;
 
-    void byte(uint8_t b) {
-        if (length_ + 1 < MOST_INPUTS)
-            bytes_[length_++] = b;
-        else
-            full_ = true;
-    }
+    // One byte is kept for CUT.
+    bool room(size_t bytes) const { return size_t(bytes_ + MOST_INPUTS - 1 - at_) >= bytes; }
 
     void number(uint64_t n) {
-        for (; n > 127; n >>= 7) byte(uint8_t(n | 128));
-        byte(uint8_t(n));
+        for (; __builtin_expect(n > 127, 0); n >>= 7) *at_++ = uint8_t(n | 128);
+        *at_++ = uint8_t(n);
     }
 
     void real(double value) {
-        if (length_ + sizeof value >= MOST_INPUTS) {
-            full_ = true;
-            return;
-        }
-        memcpy(bytes_ + length_, &value, sizeof value);
-        length_ += sizeof value;
+        memcpy(at_, &value, sizeof value);
+        at_ += sizeof value;
     }
 
-    void add(const c10::IValue &value) {
+    bool add(const c10::IValue &value) {
         if (value.isTensor()) return add(value.toTensor());
+        if (!room(SCALAR + NUMBER)) return false;
         if (value.isScalar()) return scalar(value);
         if (value.isTensorList()) return tensors(value.toListRef());
         if (value.isList()) return list(value.toListRef());
-        byte(OTHER);
+        *at_++ = OTHER;
+        return true;
     }
 
-    void add(const at::Tensor &tensor) {
-        if (!tensor.defined() || tensor.is_nested() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
-            return byte(UNDEFINED);
-        byte(TENSOR);
-        byte(uint8_t(tensor.scalar_type()));
+    bool add(const at::Tensor &tensor) {
+        if (!room(NUMBER)) return false;
+        if (!tensor.defined() || tensor.is_nested() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+            *at_++ = UNDEFINED;
+            return true;
+        }
         auto sizes = tensor.sizes();
+        if (!room((2 * sizes.size() + 1) * NUMBER)) return false;
+        *at_++ = TENSOR;
+        *at_++ = uint8_t(tensor.scalar_type());
         number(sizes.size());
         for (auto size : sizes) number(uint64_t(size));
         bool strided = tensor.layout() == at::kStrided;
-        byte(strided);
-        if (!strided) return;
-        for (auto stride : tensor.strides()) number(uint64_t(stride));
+        *at_++ = strided;
+        if (strided)
+            for (auto stride : tensor.strides()) number(uint64_t(stride));
+        return true;
     }
 
-    void scalar(const c10::IValue &value) {
+    bool scalar(const c10::IValue &value) {
+        if (!room(SCALAR)) return false;
         if (value.isInt()) {
-            byte(INTEGER);
+            *at_++ = INTEGER;
             int64_t integer = value.toInt();
             number(uint64_t(integer) << 1 ^ uint64_t(integer >> 63));
-        } else if (value.isDouble()) {
-            byte(REAL);
-            real(value.toDouble());
         } else if (value.isBool()) {
-            byte(BOOLEAN);
-            byte(value.toBool());
+            *at_++ = BOOLEAN;
+            *at_++ = value.toBool();
+        } else if (value.isDouble()) {
+            *at_++ = REAL;
+            real(value.toDouble());
         } else if (value.isComplexDouble()) {
-            byte(COMPLEX);
+            *at_++ = COMPLEX;
             real(value.toComplexDouble().real());
             real(value.toComplexDouble().imag());
         } else {
-            byte(OTHER);
+            *at_++ = OTHER;
         }
+        return true;
     }
 
-    void tensors(c10::ArrayRef<c10::IValue> values) {
-        byte(TENSORS);
+    bool tensors(c10::ArrayRef<c10::IValue> values) {
+        *at_++ = TENSORS;
         number(values.size());
-        for (const auto &value : values) {
-            if (full_) return;
-            value.isTensor() ? add(value.toTensor()) : byte(UNDEFINED);
-        }
+        for (const auto &value : values)
+            if (!add(value.toTensor())) return false;
+        return true;
     }
 
-    void list(c10::ArrayRef<c10::IValue> values) {
-        if (values.size() > MOST_VALUES || (!values.empty() && !values[0].isScalar())) return byte(OTHER);
-        byte(LIST);
+    bool list(c10::ArrayRef<c10::IValue> values) {
+        if (values.size() > MOST_VALUES || (!values.empty() && !values[0].isScalar())) {
+            *at_++ = OTHER;
+            return true;
+        }
+        *at_++ = LIST;
         number(values.size());
-        for (const auto &value : values) scalar(value);
+        for (const auto &value : values)
+            if (!scalar(value)) return false;
+        return true;
     }
 
     uint8_t bytes_[MOST_INPUTS];
-    size_t length_ = 0;
-    bool full_ = false;
+    uint8_t *at_ = bytes_;
 };
 
 }  // namespace stepscope

@@ -20,6 +20,11 @@ bool has_stack_order(const at::RecordFunction &f) {
     return (scope == at::RecordScope::FUNCTION || scope == at::RecordScope::BACKWARD_FUNCTION) && !f.isAsync();
 }
 
+// Scopes as torch 2.13 numbers them; older ones number user ranges differently.
+uint32_t scope_of(const at::RecordFunction &f) {
+    return f.scope() == at::RecordScope::USER_SCOPE ? USER_SCOPE : uint32_t(f.scope());
+}
+
 template <bool with_inputs>
 void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
     const char *text = f.name();
@@ -28,7 +33,7 @@ void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
         Inputs noted(f.inputs());
         inputs = log.define(DEFINE_INPUTS, noted.data(), noted.length());
     }
-    uint64_t begin = word(BEGIN, 0), details = name_word(uint32_t(f.scope()), name, f.seqNr());
+    uint64_t begin = word(BEGIN, 0), details = name_word(scope_of(f), name, f.seqNr());
     uint64_t forward = f.forwardThreadId();
     // The stamp comes last: what we do here is not the operator's.
     log.put(begin | (ticks() & VALUE_BITS));
@@ -59,8 +64,9 @@ void on_end(const at::RecordFunction &f, at::ObserverContext *) {
     Desk *desk = enter();
     if (!desk) return;
     Log &log = *desk->log;
+    bool ready = log.ready();  // first: a new chunk says how many are open before this end
     int32_t level = has_stack_order(f) ? log.remove(&f) : -1;
-    if (log.ready()) {
+    if (ready) {
         if (level == 0) {
             log.put(word(END, now));
         } else if (level > 0) {

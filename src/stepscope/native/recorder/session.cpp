@@ -79,9 +79,7 @@ void wait_for_all_to_leave() {
     Registry &all = registry();
     std::lock_guard<std::mutex> guard(all.mutex);
     if (!all.barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
-        // An old kernel: stores become visible in far less time than this.
-        usleep(5000);
-        std::atomic_thread_fence(std::memory_order_seq_cst);
+        usleep(5000);  // an old kernel: stores become visible in far less time than this
     }
     for (Desk *desk = all.first; desk; desk = desk->behind)
         while (desk->busy.load(std::memory_order_acquire)) sched_yield();

@@ -12,7 +12,7 @@ enum Tag : uint64_t {
 
 enum Definition : uint64_t { DEFINE_NAME = 1, DEFINE_INPUTS };
 
-constexpr uint32_t PYTHON_SCOPE = 15;
+constexpr uint32_t USER_SCOPE = 7, PYTHON_SCOPE = 15;
 
 constexpr uint64_t VALUE_BITS = (uint64_t(1) << 60) - 1;
 constexpr uint64_t SEQUENCE_BITS = (uint64_t(1) << 36) - 1;
