@@ -16,9 +16,10 @@ demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
 # Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
-test: $(ENV)/.test lint .envs/mindspore/.ready .envs/msprof/.ready
+test: $(ENV)/.test lint .envs/mindspore/.ready .envs/jax/.ready .envs/msprof/.ready
 	$(BIN)/python -m pytest -q
 	.envs/mindspore/bin/python -m pytest -q tests/frameworks
+	.envs/jax/bin/python -m pytest -q tests/frameworks
 
 # Not part of `test` yet: Paddle itself crashed once in many hundred recordings that ended beside its other threads.
 test-paddle: .envs/paddle/.ready

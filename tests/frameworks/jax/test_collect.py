@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,10 @@ from jax.sharding import PartitionSpec as P
 from jaxlib import _profiler
 
 import stepscope
+from stepscope.collect.collectors.jax import JaxCollector
+from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.journal import Journal
+from stepscope.collect.options import Options
 from stepscope.collect.steps import Stepped
 from stepscope.collect.steps_jax import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, TrainingSteps
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
@@ -547,12 +552,30 @@ def test_a_forked_child_ends_well(options: dict[str, Any], with_stack: bool) -> 
     assert runs_of(only_run(options), "jit_update") == 4
 
 
-def test_collectors_leave_nothing_after_a_thousand_cycles(tmp_path: Path) -> None:
-    from stepscope.collect.collectors.jax import JaxCollector
-    from stepscope.collect.collectors.protocol import Context
-    from stepscope.collect.journal import Journal
-    from stepscope.collect.options import Options
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    (tmp_path / "capture").mkdir()
+    journal = Journal(tmp_path / "journal.ssj")
+    yield Context(0, tmp_path / "capture", Options(profile_memory=True), journal)
+    journal.close()
 
+
+@pytest.mark.parametrize("reached", ["made", "prepared"])
+def test_stop_before_start(context: Context, reached: str) -> None:
+    collector = JaxCollector()
+    if reached == "prepared":
+        collector.prepare(context)
+    assert collector.stop() == []
+
+
+def test_the_collectors_description_is_json_at_any_time(context: Context) -> None:
+    collector = JaxCollector()
+    for act in (collector.available, lambda: collector.prepare(context), collector.start, collector.stop):
+        act()
+        assert json.loads(json.dumps(collector.describe())) == collector.describe()
+
+
+def test_collectors_leave_nothing_after_a_thousand_cycles(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.ssj")
     training = Training()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import polars as pl
 import pytest
@@ -404,6 +405,13 @@ def test_it_steps_aside_for_kineto(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Kineto" in str(other_user())
     monkeypatch.delitem(sys.modules, "torch")
     assert other_user() is None
+
+
+def test_it_steps_aside_for_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert other_user() is None
+    monkeypatch.setitem(sys.modules, "jax_plugins.xla_cuda13", ModuleType("jax_plugins.xla_cuda13"))
+    assert "XLA" in str(other_user())
 
 
 def test_sizes_are_those_of_the_real_library() -> None:

@@ -2,8 +2,9 @@
 
 Where PyTorch with CUDA is imported, Kineto records the same with the same library, and knows the operators besides; as
 the activity records have room for one user, this collector then steps aside, unless the native recorder has taken
-Kineto's place (``torch_native``). Operators of other frameworks come from
-their own collectors; device work is linked to them by the thread and time of the call that launched it.
+Kineto's place (``torch_native``). The same goes for JAX with CUDA, whose XLA records the GPU. Operators of other
+frameworks come from their own collectors; device work is linked to them by the thread and time of the call that
+launched it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: What NVIDIA's driver makes: on Linux, and in the Windows subsystem for it.
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+#: JAX's plugins for CUDA, by version; it imports one when it looks for devices.
+_XLA_ON_CUDA = "jax_plugins.xla_cuda"
 #: Seconds between looks whether the program uses CUDA by now.
 _INTERVAL = 0.05
 
@@ -135,6 +138,8 @@ class CuptiCollector:
 
 def other_user() -> str | None:
     """Return who else uses CUPTI's activity records, or will; None where nobody does."""
+    if any(name.startswith(_XLA_ON_CUDA) for name in tuple(sys.modules)):
+        return "JAX's XLA records the GPU; CUPTI has room for one"
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
     if torch is None or not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
