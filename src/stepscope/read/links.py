@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.dense import first_places
-from stepscope.read.nesting import Integers
+from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype
@@ -98,10 +98,23 @@ def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Intege
     """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
     places = arrows.select(track=pl.col(f"{side}_track").cast(pl.Int32), ts=f"{side}_ts")
     numbered = timeline.of_kinds("operator") & timeline.spans["sequence"].is_not_null().to_numpy()
-    starts = timeline.spans.select("track", "ts", "id").filter(numbered).join(places, on=["track", "ts"], how="semi")
+    around = timeline.at(places["track"].to_numpy(), places["ts"].to_numpy())
+    # Mostly that operator is the innermost span itself, and no other begins there.
+    above = looked_up(timeline.nesting.parent, around)
+    begins = (around >= 0) & (timeline.ts[around] == places["ts"].to_numpy()) & numbered[around]
+    alone = begins & ((above < 0) | (timeline.ts[above] != timeline.ts[around]))
+    if not alone.all():
+        rest = np.flatnonzero(~alone)
+        exact = _outermost_at(timeline, numbered, places[rest])
+        around[rest] = np.where(exact >= 0, exact, around[rest])
+    return around
+
+
+def _outermost_at(timeline: Timeline, chosen: npt.NDArray[np.bool_], places: pl.DataFrame) -> Integers:
+    """Return the outermost of the chosen spans that starts at each place; −1 where none does."""
+    starts = timeline.spans.select("track", "ts", "id").filter(chosen).join(places, on=["track", "ts"], how="semi")
     starts = starts.unique(["track", "ts"], keep="first", maintain_order=True)
-    exact = places.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
-    return np.where(exact >= 0, exact, timeline.at(places["track"].to_numpy(), places["ts"].to_numpy()))
+    return places.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
 
 
 def _by_sequence(timeline: Timeline) -> pl.DataFrame:
