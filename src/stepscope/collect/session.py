@@ -215,6 +215,7 @@ class Session:
             window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
         self._move(END, status, notes)
         self.running = False
+        self._on_saved = _nobody  # it may hold what holds this session: no cycle is left
         if self._source == "declared" and not self._windows and self._problem is None:
             _LOG.warning(
                 "stepscope: Nothing was recorded: the profile ended in step %d, and its schedule (%s) records none up "
@@ -280,6 +281,10 @@ class Session:
         if what not in self._warned:
             self._warned.add(what)
             _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
+
+
+def _nobody(_window: Window) -> None:
+    """No window is saved any more."""
 
 
 def sessions_begun() -> int:

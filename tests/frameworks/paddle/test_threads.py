@@ -115,12 +115,12 @@ def _written_over(buffers: Buffers) -> None:
     _, end = _slots(buffers)
     size = paddle_threads._SLOT
     for address in (end - 2 * size, end - size):
-        paddle_threads._words(address, 2)[:] = [0, 0] if address == end - size else list(_last(end))
+        paddle_threads._words(address)[:] = [0, 0] if address == end - size else list(_last(end))
     _cut_off(buffers)
 
 
 def _last(end: int) -> Any:
-    return paddle_threads._words(end - paddle_threads._SLOT, 2)
+    return paddle_threads._words(end - paddle_threads._SLOT)
 
 
 @pytest.mark.parametrize("damage", [_cut_off, _written_over], ids=lambda damage: damage.__name__)

@@ -92,7 +92,8 @@ class DataWaits(ABC):
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
-        for kind, original, ours in self._wrapped:
+        while self._wrapped:  # what is left would hold this collector
+            kind, original, ours = self._wrapped.pop()
             if kind.__next__ is ours:
                 kind.__next__ = original
             else:

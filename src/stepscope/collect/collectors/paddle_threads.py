@@ -117,7 +117,7 @@ class Buffers:
                 raise MemoryError
             limit = begin + (len(buffers) + _ROOM) * _SLOT
         for place, slot in enumerate(buffers.items()):
-            _words(begin + place * _SLOT, 2)[:] = list(slot)
+            _words(begin + place * _SLOT)[:] = list(slot)
         self._made.value = 1  # or Paddle would make an empty one when it looks at it first
         self._list[:] = [begin, begin + len(buffers) * _SLOT, limit]
 
@@ -135,7 +135,7 @@ class Buffers:
 def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
     """Yield what a list holds up to its first empty place: a buffer, and who owns it."""
     for place in range(begin, limit, _SLOT):
-        buffer, owner = _words(place, 2)
+        buffer, owner = _words(place)
         if buffer == owner == 0:
             return
         if _is_buffer(buffer, owner):
@@ -144,21 +144,24 @@ def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
 
 def _entries(registry: int) -> Iterator[tuple[int, int]]:
     """Yield the same from the table of threads: one that has not recorded has none."""
-    entry, number = _words(registry + _FIRST, 2)
+    entry, number = _words(registry + _FIRST)
     for _ in range(number):
-        (data,) = _words(entry + _DATA, 1)
-        buffer, owner = _words(data + _BUFFER, 2)
+        data, _ = _words(entry + _DATA)
+        buffer, owner = _words(data + _BUFFER)
         if _is_buffer(buffer, owner):
             yield buffer, owner
-        (entry,) = _words(entry, 1)
+        entry, _ = _words(entry)
 
 
 def _is_buffer(buffer: int, owner: int) -> bool:
     return owner != 0 and buffer == owner + _BEHIND_OWNER
 
 
-def _words(address: int, number: int) -> ctypes.Array[ctypes.c_size_t]:
-    return (ctypes.c_size_t * number).from_address(address)
+_Words = ctypes.c_size_t * 2
+
+
+def _words(address: int) -> ctypes.Array[ctypes.c_size_t]:
+    return _Words.from_address(address)
 
 
 _forked = False

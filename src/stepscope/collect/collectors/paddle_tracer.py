@@ -15,6 +15,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,7 +52,7 @@ class Tracer:
         self._profiler = create(self._core)
         if self._profiler is None:
             raise RuntimeError(OCCUPIED)
-        self._switch = _Switch()
+        self._switch = _switch()
         self.careful = self._switch.there
 
     def start(self) -> None:
@@ -188,13 +189,27 @@ class _Switch:
             buffers.mend()
 
 
+@cache
+def _switch() -> _Switch:
+    """Return the one of this process: ``ctypes`` makes a class for every library that it opens."""
+    return _Switch()
+
+
+@cache
+def _severity() -> ctypes.c_int | None:
+    """Return the least severity that Paddle's log says."""
+    try:
+        library = ctypes.PyDLL(str(core().libpaddle.__file__), mode=os.RTLD_NOLOAD)
+        return ctypes.c_int.in_dll(library, _LEAST_SEVERITY)
+    except (OSError, AttributeError, ValueError):
+        return None
+
+
 @contextlib.contextmanager
 def _log_silent() -> Iterator[None]:
     """Have Paddle's log say warnings and errors only."""
-    try:
-        library = ctypes.PyDLL(str(core().libpaddle.__file__), mode=os.RTLD_NOLOAD)
-        severity = ctypes.c_int.in_dll(library, _LEAST_SEVERITY)
-    except (OSError, AttributeError, ValueError):
+    severity = _severity()
+    if severity is None:
         yield
         return
     before = severity.value
