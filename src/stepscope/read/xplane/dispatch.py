@@ -58,7 +58,8 @@ def _without(calls: pl.DataFrame, inline: pl.DataFrame) -> Integers:
     """Return the times of the calls in which no run of their own was computed."""
     begins = inline["ts"].sort().to_numpy()
     inside = np.searchsorted(begins, calls["end"].to_numpy()) - np.searchsorted(begins, calls["ts"].to_numpy())
-    return calls["ts"].to_numpy()[inside == 0]
+    times: Integers = calls["ts"].to_numpy()[inside == 0]
+    return times
 
 
 def _from_last(calls: Integers, runs: pl.DataFrame) -> Integers:
