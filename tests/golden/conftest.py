@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -40,6 +43,12 @@ FILES: dict[str, str] = {
 }
 
 
+#: Ascend's own tool, in an environment of its own.
+TOOL = Path(__file__).resolve().parents[2] / ".envs" / "msprof" / "bin" / "msprof-analyze"
+#: Directory and mode → directory of the tool's results.
+Analyse: TypeAlias = Callable[[Path, str], Path]
+
+
 @pytest.fixture(scope="session")
 def captures(shared_data: Path) -> dict[str, Path]:
     """Path of each capture by its short name."""
@@ -68,3 +77,25 @@ def steps_of(trace_of: Callable[[str], oracle.Trace]) -> Callable[[str], list[tu
         return [(number, start, end, oracle.measure(trace, start, end)) for number, start, end in oracle.windows(trace)]
 
     return measure
+
+
+@pytest.fixture(scope="module")
+def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
+    """Run the tool, once for each directory and mode."""
+    if not TOOL.exists():
+        reason = f"{TOOL} is not there; `make .envs/msprof/.ready` installs it"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    @cache
+    def run(directory: Path, mode: str) -> Path:
+        output = tmp_path_factory.mktemp(mode)
+        command = [str(TOOL), "-d", str(directory), "-m", mode, "-o", str(output)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        assert "[ERROR]" not in said, said
+        return output / "cluster_analysis_output"
+
+    return run

@@ -19,8 +19,8 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.read import read_files
-from tests.golden.test_msprof_analyze import Analyse, analyse, exported, rank_directories  # noqa: F401 - a fixture
+from tests.golden.conftest import Analyse
+from tests.golden.test_msprof_analyze import exported, rank_directories
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 #: Modes of msprof-analyze, and tables of their results.
@@ -32,8 +32,8 @@ CLUSTER = [
     ("all", "ClusterCommunicationMatrix"),
     ("all", "CommunicationGroupMapping"),
 ]
-#: Layout → tables that it carries whole.
-CARRIED: dict[str, tuple[str, ...]] = {"text": ("steps", "links"), "db": ("steps", "links")}
+#: Sort of layout → tables that it does not carry whole, and why: docs/definitions.md.
+LOST: dict[str, tuple[str, ...]] = {"text": (), "db": ("metadata",)}
 #: Half a nanosecond in µs: durations of ``trace_view.json`` have more digits than ours.
 NS = 0.001
 
@@ -188,13 +188,10 @@ def test_communication_of_databases(table: str, within: float, database: Path, s
     source = shared_data / "ascend" / "db_level1" / f"rank{rank}_ascend_pt" / OUTPUT / "analysis.db"
     found = rows(rank_directories(exported(database, "db"))[rank] / OUTPUT / "analysis.db", table)
     key = ("hccl_op_name", "transport_type", "package_size", "src_rank", "dst_rank")
-    assert_tables(
-        *(
-            sorted(some, key=lambda row: tuple(str(row.get(column)) for column in key))
-            for some in (found, rows(source, table))
-        ),
-        within,
+    mine, theirs = (
+        sorted(some, key=lambda row: [str(row.get(column)) for column in key]) for some in (found, rows(source, table))
     )
+    assert_tables(mine, theirs, within)
 
 
 #: Table of the database of events → columns that make its rows comparable: the numbers of texts and tasks are ours.
@@ -205,7 +202,7 @@ EVENTS = {
         JOIN STRING_IDS k ON k.id = i.taskType JOIN STRING_IDS o ON o.id = i.opType
         JOIN STRING_IDS f ON f.id = i.inputFormats JOIN STRING_IDS d ON d.id = i.inputDataTypes
         JOIN STRING_IDS s ON s.id = i.inputShapes JOIN STRING_IDS x ON x.id = i.outputShapes ORDER BY t.startNs""",
-    "TASK_PMU_INFO": """SELECT t.startNs, n.value name, round(p.value, 6) value FROM TASK_PMU_INFO p
+    "TASK_PMU_INFO": """SELECT t.startNs, n.value name, round(p.value, 3) value FROM TASK_PMU_INFO p
         JOIN TASK t USING (globalTaskId) JOIN STRING_IDS n ON n.id = p.name ORDER BY t.startNs, n.value""",
     "COMMUNICATION_OP": """SELECT n.value name, startNs, endNs, g.value grp, a.value alg, o.value op, dataType, count
         FROM COMMUNICATION_OP c JOIN STRING_IDS n ON n.id = c.opName JOIN STRING_IDS g ON g.id = c.groupName
@@ -234,9 +231,11 @@ def test_events_of_databases(table: str, database: Path, shared_data: Path, rank
         assert mine == theirs
 
 
-def canonical(tables: Any, name: str) -> pl.DataFrame:  # noqa: ANN401 - tables of a rank
+def canonical(tables: Any, name: str) -> pl.DataFrame:
     """Return a table with texts as text, in an order that does not depend on identifiers."""
-    frame = tables[name].collect()
+    frame: pl.DataFrame = tables[name].collect()
+    if name == "allocations":  # a number that only tells blocks apart
+        frame = frame.drop("block")
     return frame.with_columns(pl.col(pl.Categorical).cast(pl.String)).sort(pl.all())
 
 
@@ -271,9 +270,9 @@ def test_msprof_analyze_finds_in_our_databases_what_it_finds_in_theirs(
         for directory in (shared_data / "ascend" / "db_level1", exported(database, "db"))
     )
     key = ("rank", "rank_id", "index", "hccl_op_name", "band_type", "package_size", "src_rank", "dst_rank")
-    ordered = [sorted(some, key=lambda row: tuple(str(row.get(name)) for name in key)) for some in (mine, theirs)]
+    found, expected = (sorted(some, key=lambda row: [str(row.get(name)) for name in key]) for some in (mine, theirs))
     # Times of up to 200 events, each cut to whole ns.
-    assert_tables(*ordered, 0.2)
+    assert_tables(found, expected, 0.2)
 
 
 @pytest.mark.slow
@@ -287,7 +286,9 @@ def test_msprof_analyze_finds_in_our_text_what_it_finds_in_theirs(
     )
     assert set(mine) == set(theirs)
     for path, value in theirs.items():
-        assert mine[path] == (value if isinstance(value, str) else pytest.approx(value, abs=1e-5)), path
+        # It divides sizes by times again, of which the shortest is 8 µs, cut to whole ns.
+        expected = value if isinstance(value, str) else pytest.approx(value, abs=1e-5, rel=1e-4)
+        assert mine[path] == expected, path
 
 
 @pytest.mark.slow
@@ -305,7 +306,7 @@ def test_what_is_exported_is_read_again(kind: str, source: str, request: pytest.
     run = request.getfixturevalue(source)
     again = imported(exported(run, kind), tmp_path / "again")
     for before, after in zip(stepscope.open(run).ranks, stepscope.open(again).ranks, strict=True):
-        for name in CARRIED[kind]:
+        for name in set(before.tables) - {"losses", *LOST[kind]}:
             frames = [canonical(one.tables, name) for one in (before, after)]
             assert frames[0].height == frames[1].height, name
             assert frames[0].equals(frames[1]), name

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -26,14 +23,12 @@ from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
 from stepscope.report.ascend.work import RankWork
 from tests.frameworks.torch.programs import environment, runs
 from tests.frameworks.torch.test_distributed import DDP, _free_port
+from tests.golden.conftest import Analyse
 from tests.unit.analyse.build import ORIGIN, Rank
 
 pytestmark = pytest.mark.slow
 
-TOOL = Path(__file__).resolve().parents[2] / ".envs" / "msprof" / "bin" / "msprof-analyze"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
-#: Directory and mode → directory of the tool's results.
-Analyse: TypeAlias = Callable[[Path, str], Path]
 STEP_COLUMNS = (
     "Computing",
     "Communication(Not Overlapped)",
@@ -45,28 +40,6 @@ STEP_COLUMNS = (
     "Communication(Not Overlapped and Exclude Receive)",
     "Preparing",
 )
-
-
-@pytest.fixture(scope="module")
-def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
-    """Run the tool, once for each directory and mode."""
-    if not TOOL.exists():
-        reason = f"{TOOL} is not there; `make .envs/msprof/.ready` installs it"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-    @cache
-    def run(directory: Path, mode: str) -> Path:
-        output = tmp_path_factory.mktemp(mode)
-        command = [str(TOOL), "-d", str(directory), "-m", mode, "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
-        assert "[ERROR]" not in said, said
-        return output / "cluster_analysis_output"
-
-    return run
 
 
 @pytest.fixture(scope="module")

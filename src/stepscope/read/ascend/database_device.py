@@ -129,6 +129,7 @@ def counters(opened: Database, made: pl.DataFrame) -> pl.DataFrame:
     return found.drop_nulls(["name", "value"]).select(
         "row",
         name=bare.replace(_RENAMED),
-        value=pl.when(time).then(pl.col("value") / 1000).otherwise("value"),
+        # With this many digits what is written again is the same.
+        value=pl.when(time).then((pl.col("value") / 1000).round(9)).otherwise("value"),
         unit=pl.when(time).then(pl.lit("us")).otherwise(pl.col("name").str.extract(r"\((.*)\)$").fill_null("")),
     )

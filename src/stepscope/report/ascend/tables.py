@@ -156,7 +156,7 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
 def told(work: RankWork) -> pl.DataFrame:
     """Return what an NPU's profiler told of tasks, by ``id``; texts as text."""
     tasks = work.tables["tasks"].rename({"span": "id", "step": "told_step", "context": "told_context"}).collect()
-    tasks = tasks.rename({"blocks": "told_blocks"}).drop("stream", "batch")
+    tasks = tasks.rename({"blocks": "told_blocks", "stream": "told_stream"}).drop("batch")
     return tasks.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
@@ -365,6 +365,11 @@ def kernel_types(text: str) -> str:
 def operator_shapes(text: str) -> str:
     r"""Return shapes as ``operator_details.csv`` has them, a line for each input: ``8,3;\n``."""
     return ";\n".join(_dimensions(text))
+
+
+def operator_types(text: str) -> str:
+    r"""Return types as databases have them, a line for each input: ``long int;\n``."""
+    return ";\n".join(_items(text))
 
 
 def _dimensions(text: str) -> list[str]:

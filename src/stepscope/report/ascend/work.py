@@ -42,6 +42,11 @@ class RankWork:
         return calls(self.tables)
 
     @cached_property
+    def recorded_by_npu(self) -> bool:
+        """Whether an NPU's profiler told of tasks."""
+        return bool(self.tables["tasks"].select(pl.len()).collect().item())
+
+    @cached_property
     def matrix(self) -> dict[str, Any]:
         """Its communication by link: as the source tells it, else made of ``calls``."""
         stepless = not self.windows.declared
