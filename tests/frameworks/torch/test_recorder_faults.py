@@ -1,0 +1,331 @@
+"""The native recorder and processes that are killed, fork, leave, run for long, or cannot write or build."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepscope.trace.losses import CATALOGUE
+from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, runs
+from tests.frameworks.torch.recorder_file import read
+
+#: Kills in this test; a hundred were made by hand.
+KILLS = int(os.environ.get("STEPSCOPE_KILLS", "30"))
+
+TRAIN_FOR_EVER = (
+    TRAINING
+    + """
+import time, stepscope
+torch.set_num_threads(1)
+profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="later", record_shapes=True)
+profile.start()
+file = os.open(sys.argv[2], os.O_CREAT | os.O_WRONLY)
+while True:
+    step()
+    os.pwrite(file, time.monotonic_ns().to_bytes(8, "little"), 0)
+"""
+)
+
+
+def capture(run: Path) -> Path:
+    return run / "rank0" / "capture" / "recorder.ssr"
+
+
+def test_a_killed_process_loses_at_most_a_second(tmp_path: Path) -> None:
+    # Given trainings, several at a time, that are killed at random moments
+    chance = random.Random(7)
+    for first in range(0, KILLS, 5):
+        started = []
+        for number in range(first, min(first + 5, KILLS)):
+            output, progress = tmp_path / f"runs{number}", tmp_path / f"progress{number}"
+            command = [sys.executable, "-c", TRAIN_FOR_EVER, str(output), str(progress)]
+            started.append((subprocess.Popen(command, env=environment()), output, progress))
+        for process, output, progress in started:
+            deadline = time.monotonic() + 90
+            while not (progress.exists() and progress.stat().st_size):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.7))
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+            check_killed(output, int.from_bytes(progress.read_bytes(), "little"))
+
+
+def check_killed(output: Path, last_step: int) -> None:
+    (run,) = runs(output)
+    recording = read(capture(run))
+    assert not recording.closed
+    assert all(loss.what == "block_cut" for loss in recording.losses)
+    ends = [operator.end for operator in recording.operators if operator.end]
+    first = recording.clocks[0][1]
+    if len(recording.clocks) < 2 or not ends:
+        assert last_step - first < 1_000_000_000
+    else:
+        assert last_step - recording.nanoseconds(max(ends)) < 1_000_000_000
+
+
+FORKING = (
+    TRAINING
+    + """
+import stepscope
+torch.set_num_threads(1)
+how = sys.argv[2]
+profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="later", profile_memory=True)
+profile.start()
+for _ in range(5):
+    torch.ones(3).add(1)
+child = os.fork()
+if not child:
+    for _ in range(2000):
+        torch.ones(3).mul(2)
+    if how == "_exit":
+        os._exit(7)
+    if how == "profiles":
+        profile.stop()
+        with stepscope.profile(collector="native", output=sys.argv[1] + "-child", analyse="later") as own:
+            torch.ones(3).div(2)
+        os._exit(0 if own.recorded[0].wait(30) else 1)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (0 if how == "profiles" else 7)
+for _ in range(5):
+    torch.ones(3).sub(1)
+profile.stop()
+assert profile.recorded[0].wait(30)
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["exit", "_exit", "profiles"])
+def test_a_forked_child_records_nothing(how: str, tmp_path: Path) -> None:
+    done = python("-c", FORKING, tmp_path / "runs", how)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path / "runs")
+    recording = read(capture(run))
+    names = [operator.name for operator in recording.operators]
+    assert (names.count("aten::add"), names.count("aten::mul"), names.count("aten::sub")) == (5, 0, 5)
+    assert recording.closed
+    assert not recording.losses
+    if how == "profiles":
+        (own,) = runs(tmp_path / "runs-child")
+        assert [o.name for o in read(capture(own)).operators].count("aten::div") == 1
+
+
+LEAVING = (
+    TRAINING
+    + """
+import stepscope, threading, time
+torch.set_num_threads(1)
+over = []
+def work():
+    while not over:  # torch itself aborts where a daemon thread is in an operator while Python ends
+        torch.ones(3).add(1)
+    time.sleep(60)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="later", record_shapes=True)
+profile.start()
+for _ in range(20):
+    step()
+time.sleep(1.2)
+over.append(True)
+time.sleep(0.2)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "closed"),
+    [("", 0, True), ("sys.exit(3)", 3, True), ("os._exit(4)", 4, False), ("raise KeyError(1)", 1, True)],
+)
+def test_a_process_that_ends_while_it_records(how: str, code: int, closed: bool, tmp_path: Path) -> None:
+    done = python("-c", LEAVING + how, tmp_path / "runs")
+    assert done.returncode == code, done.stderr
+    (run,) = runs(tmp_path / "runs")
+    recording = read(capture(run))
+    assert recording.closed == closed
+    assert not recording.losses
+    assert sum(operator.name == "aten::linear" for operator in recording.operators) == 40
+
+
+def test_workers_of_a_dataloader_record_nothing_and_data_arrives(tmp_path: Path) -> None:
+    code = (
+        TRAINING
+        + """
+import stepscope
+from torch.utils.data import DataLoader
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, index): return torch.full((2,), float(index)).cosh()
+with stepscope.profile(collector="native", output=sys.argv[1], analyse="later") as profile:
+    got = [batch.sum().item() for batch in DataLoader(Data(), batch_size=3, num_workers=2)]
+assert len(got) == 4
+assert profile.recorded[0].wait(30)
+"""
+    )
+    done = python("-c", code, tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path / "runs")
+    recording = read(capture(run))
+    names = [operator.name for operator in recording.operators]
+    assert names.count("aten::sum") == 8  # one calls another
+    assert "aten::cosh" not in names
+    assert not recording.losses
+
+
+CYCLES = (
+    TRAINING
+    + """
+import json, shutil, threading, pathlib
+from stepscope.collect.collectors import torch_native_build as build
+from stepscope.native.recorder import Recording
+from stepscope.trace.frames import FrameWriter
+from stepscope.trace.recorder import MAGIC
+torch.set_num_threads(1)
+library = build.load(build.obtain(build.installed(torch)))
+path = pathlib.Path(sys.argv[1])
+value = torch.ones(4, requires_grad=True)
+
+def cycle():
+    FrameWriter(path, MAGIC).close()
+    recording = Recording(library, os.open(path, os.O_RDWR | os.O_APPEND))
+    recording.begin(inputs=True, memory=True, fraction=1.0)
+    value.mul(2).sum().backward()
+    recording.end()
+    recording.settle(10)
+    recording.close()
+    path.unlink()
+
+def state():
+    return {"threads": len(os.listdir("/proc/self/task")), "files": len(os.listdir("/proc/self/fd"))}
+
+def memory():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+for _ in range(100):
+    cycle()
+before, first = state(), memory()
+for _ in range(1000):
+    cycle()
+print(json.dumps({"before": before, "after": state(), "growth": (memory() - first) / 1000}))
+"""
+)
+
+
+def test_a_thousand_cycles_leave_nothing(tmp_path: Path) -> None:
+    done = python("-c", CYCLES, tmp_path / "cycle.ssr")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["after"] == found["before"]
+    assert found["growth"] < 1024
+
+
+def test_a_disk_that_is_full_ends_the_file_and_not_the_training(tmp_path: Path) -> None:
+    code = (
+        TRAINING
+        + """
+import resource, stepscope
+torch.set_num_threads(1)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="later")
+profile.start()
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for _ in range(300):
+    step()
+profile.stop()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+profile.recorded[0].wait(30)
+print("trained")
+"""
+    )
+    done = python("-c", code, tmp_path / "runs")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(tmp_path / "runs")
+    recording = read(capture(run))
+    assert not recording.losses  # whole blocks only
+    assert recording.operators
+    said = manifest(run)
+    assert said["collectors"]["torch"]["dropped"] > 0
+    assert "OSError" in said["collectors"]["torch"]["failed"]
+
+
+def test_chunks_that_the_disk_does_not_take_are_dropped_and_counted(tmp_path: Path) -> None:
+    # Given a disk that stands still for a while: the file is a pipe that nobody reads
+    code = (
+        TRAINING
+        + """
+import threading
+from stepscope.collect.collectors import torch_native_build as build
+from stepscope.native.recorder import Recording
+torch.set_num_threads(1)
+library = build.load(build.obtain(build.installed(torch)))
+step()
+reader, writer = os.pipe()
+recording = Recording(library, writer, memory=2 << 20)
+recording.begin(inputs=False, memory=False, fraction=1.0)
+for _ in range(2500):
+    step()
+recording.end()
+content = []
+drain = threading.Thread(target=lambda: content.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
+drain.start()
+recording.settle(20)
+print(recording.lost)
+recording.close()
+drain.join()
+from stepscope.trace.frames import FrameWriter
+from stepscope.trace.recorder import MAGIC
+import pathlib
+path = pathlib.Path(sys.argv[1])
+FrameWriter(path, MAGIC).close()
+with path.open("ab") as file:
+    file.write(b"".join(content))
+"""
+    )
+    done = python("-c", code, tmp_path / "slow.ssr")
+    assert done.returncode == 0, done.stderr
+    recording = read(tmp_path / "slow.ssr")
+    assert not recording.losses
+    lost, found = int(done.stdout), len(recording.operators)
+    assert lost > 0
+    assert "operators_dropped" in CATALOGUE
+    # The same step again and again: what is there and what was dropped is everything
+    assert (lost + found) % 2500 == 0
+
+
+FALLBACK = (
+    TRAINING
+    + """
+import stepscope
+with stepscope.profile(collector="native", output=sys.argv[1], analyse="later") as profile:
+    step()
+assert profile.recorded[0].wait(30)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"STEPSCOPE_NATIVE": "0"}, "switched off"),
+        ({"PATH": "/nonexistent", "CXX": ""}, "no C++ compiler"),
+        ({"CXX": "/bin/false"}, "false fails"),
+    ],
+)
+def test_without_a_recorder_kineto_serves_and_it_is_said(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
+    done = python("-c", FALLBACK, tmp_path / "runs", env=environment(XDG_CACHE_HOME=str(tmp_path / "cache"), **changes))
+    assert done.returncode == 0, done.stderr
+    assert reason in done.stderr
+    (run,) = runs(tmp_path / "runs")
+    state = manifest(run)["collectors"]["torch"]
+    assert state["recorder"] == "kineto"
+    assert reason in state["native"]
+    assert (run / "rank0" / "capture" / "kineto_0.json").exists()
