@@ -160,8 +160,9 @@ def _line_in_python(content: bytearray, start: int, end: int) -> Line:
 def _batches_in_python(content: bytearray, line: Line) -> Iterator[Events]:
     fields = fields_of(content, line.start, line.end)
     places = ((first, behind) for number, wire, _, first, behind in fields if (number, wire) == (_EVENTS, BLOCK))
-    while len(batch := np.fromiter(islice(places, _SMALL_BATCH), np.dtype((np.int64, 2)))):
-        yield _events_in_python(Messages(content, batch[:, 0], batch[:, 1]))
+    while batch := list(islice(places, _SMALL_BATCH)):
+        start, end = np.array(batch, np.int64).T
+        yield _events_in_python(Messages(content, start, end))
 
 
 def _events_in_python(events: Messages) -> Events:
