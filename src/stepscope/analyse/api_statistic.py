@@ -14,13 +14,29 @@ LEVELS: dict[str, str] = {
     "sync": "Synchronization",
     "collective": "Communication",
 }
+#: Layer in front of the name of a call of CANN (``AscendCL@aclrtMemcpyAsync``) → level of the result.
+_LAYERS: dict[str, str] = {
+    "AscendCL": "AscendCL",
+    "Model": "Model",
+    "Node": "Node",
+    "Runtime": "Runtime",
+    "Hccl": "Communication",
+}
+#: The queue in which torch_npu hands its operators to the thread that launches them; no calls of CANN.
+_QUEUE = "^(Enqueue|Dequeue)(@|$)"
 
 
 def api_statistic(tables: Tables) -> pl.DataFrame:
-    """Return one row per level and function, longest total first, times in µs and their population variance in µs²."""
+    """Return one row per level and function, longest total first, times in µs and their population variance in µs².
+
+    Calls of CANN have the level of the layer that their name begins with.
+    """
     threads = tables["tracks"].filter(pl.col("kind") == "thread").select(pl.col("id").alias("track"), "device")
     calls = tables["spans"].filter(pl.col("kind").is_in(list(LEVELS))).join(threads, on="track", how="inner")
-    level = pl.col("kind").cast(pl.String).replace_strict(LEVELS, return_dtype=pl.String)
+    text = pl.col("name").cast(pl.String)
+    layer = text.str.extract("^([A-Z][A-Za-z]*)@", 1).replace_strict(_LAYERS, default=None, return_dtype=pl.String)
+    level = pl.coalesce(layer, pl.col("kind").cast(pl.String).replace_strict(LEVELS, return_dtype=pl.String))
+    plain = pl.when(layer.is_not_null()).then(text.str.replace("^[A-Z][A-Za-z]*@", "")).otherwise(text)
     grouped = calls.group_by("device", "kind", "name").agg(
         pl.col("dur").sum().alias("total"),
         pl.len().cast(pl.Int64).alias("count"),
@@ -29,10 +45,10 @@ def api_statistic(tables: Tables) -> pl.DataFrame:
         pl.col("dur").max().alias("most"),
         (pl.col("dur") / 1000).var(ddof=0).alias("variance"),
     )
-    rows = grouped.select(
+    rows = grouped.filter(~text.str.contains(_QUEUE)).select(
         pl.col("device").cast(pl.String).alias("Device_id"),
         level.alias("Level"),
-        pl.col("name").cast(pl.String).alias("API Name"),
+        plain.alias("API Name"),
         us("total").alias("Time(us)"),
         pl.col("count").alias("Count"),
         us("mean").alias("Avg(us)"),

@@ -22,6 +22,17 @@ MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What an operation moved over one transport; ``packet`` is the size of a packet, None for all sizes."""
+
+    transport: str
+    packet: int | None
+    count: int | None
+    bytes: int | None
+    transit: int | None
+
+
+@dataclass(frozen=True)
 class Operation:
     """One communication operation of this rank; times in ns, sizes in bytes, None where the source does not say.
 
@@ -47,6 +58,7 @@ class Operation:
     destination: int | None
     ranks: str | None
     number: int | None
+    moved: tuple[Moved, ...] = ()
 
     @property
     def label(self) -> str:
@@ -63,13 +75,29 @@ def operations(tables: Tables) -> list[Operation]:
     """Return the communication of a rank in order of start.
 
     That is what device streams ran; where they ran none, the calls on host threads, where a call nested in another one
-    is part of it.
+    is part of it. An NPU's profiler names each operation itself.
     """
     details = tables["collectives"].rename({"span": "id"})
     rows = _outermost(tables).lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
     number = pl.int_range(pl.len()).over("step", "type", "group")
-    rows = rows.with_columns(pl.format("{}__{}", "type", number).alias("name"))
-    return [Operation(**row) for row in rows.select(_FIELDS).collect().to_dicts()]
+    told = tables["tasks"].select(pl.col("span").alias("id"), told=pl.lit(value=True)).unique()
+    made = pl.when("told").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
+    rows = rows.join(told, on="id", how="left", maintain_order="left").with_columns(made)
+    moved = _moves(tables)
+    found = rows.select(name for name in _FIELDS if name != "moved").collect().to_dicts()
+    return [Operation(**row, moved=moved.get(row["span"], ())) for row in found]
+
+
+def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
+    """Return for each operation what its source says that it moved, by transport."""
+    transfers = tables["transfers"].filter(pl.col("span").is_not_null() & pl.col("link").is_null())
+    rows = transfers.select(
+        "span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit"
+    ).collect()
+    found: dict[int, list[Moved]] = {}
+    for span, *rest in rows.iter_rows():
+        found.setdefault(span, []).append(Moved(*rest))
+    return {span: tuple(moved) for span, moved in found.items()}
 
 
 def _outermost(tables: Tables) -> pl.DataFrame:
@@ -120,12 +148,30 @@ def communication_matrix(tables: Tables) -> dict[str, Any]:
     """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<place>@<group>`` → link → size, time, bandwidth.
 
     The places are those of the operations ordered by bandwidth: top1, middle, bottom3 to bottom1, and total over all.
-    A link is ``source-destination``; the links of a collective are not known, so it has the one link ``rank-*``.
+    A link is ``source-destination``; where the links of a collective are not known, it has the one link ``rank-*``.
     """
-    return {
+    return _told(tables) or {
         step: {sort: _matrix(chosen) for sort, chosen in _sorts(found).items()}
         for step, found in _by_step(tables).items()
     }
+
+
+def _told(tables: Tables) -> dict[str, Any]:
+    """Return the matrix as the source tells it; empty where it does not."""
+    document: dict[str, Any] = {}
+    texts = pl.col("operation", "place", "group", "transport", "name").cast(pl.String)
+    for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):
+        step = document.setdefault(f"step{row['step'] or 0}", {"p2p": {}, "collective": {}})
+        label = row["operation"] if row["place"] == "one" else f"{row['operation']}-{row['place']}"
+        links = step["p2p" if row["point_to_point"] else "collective"].setdefault(f"{label}@{row['group']}", {})
+        links[f"{row['source']}-{row['destination']}"] = {
+            "Transport Type": row["transport"],
+            "Transit Size(MB)": None if row["bytes"] is None else row["bytes"] / MEGABYTE,
+            "Transit Time(ms)": _ms(row["transit"]),
+            "Bandwidth(GB/s)": row["bandwidth"],
+            **({"Op Name": row["name"]} if row["name"] else {}),
+        }
+    return document
 
 
 def _by_step(tables: Tables) -> dict[str, list[Operation]]:
@@ -164,8 +210,35 @@ def _times(found: list[Operation]) -> dict[str, Any]:
 
 
 def _bandwidths(found: list[Operation]) -> dict[str, Any]:
-    transports = [*LINKS, *sorted({one.transport for one in found} - set(LINKS))]
-    return {name: _bandwidth([one for one in found if one.transport == name]) for name in transports}
+    found, told = [one for one in found if not one.moved], [one for one in found if one.moved]
+    moved = [move for one in told for move in one.moved]
+    others = {one.transport for one in found} | {move.transport for move in moved}
+    transports = [*LINKS, *sorted(others - set(LINKS))]
+    return {
+        name: _told_bandwidth([move for move in moved if move.transport == name])
+        if any(move.transport == name for move in moved)
+        else _bandwidth([one for one in found if one.transport == name])
+        for name in transports
+    }
+
+
+def _told_bandwidth(moved: list[Moved]) -> dict[str, Any]:
+    """Return size, time, bandwidth and packets of one transport as the source tells them, summed up."""
+    whole = [move for move in moved if move.packet is None]
+    size, time = sum(move.bytes or 0 for move in whole), sum(move.transit or 0 for move in whole)
+    packets: dict[str, list[float]] = {}
+    for move in moved:
+        if move.packet is not None:
+            entry = packets.setdefault(f"{move.packet / MEGABYTE}", [0, 0.0])
+            entry[0] += move.count or 0
+            entry[1] += (move.transit or 0) / 1e6
+    return {
+        "Transit Size(MB)": size / MEGABYTE,
+        "Transit Time(ms)": time / 1e6,
+        "Bandwidth(GB/s)": round(size / time, 4) if time else 0,
+        "Large Packet Ratio": 0,
+        "Size Distribution": packets,
+    }
 
 
 def _bandwidth(found: list[Operation]) -> dict[str, Any]:

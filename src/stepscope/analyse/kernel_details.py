@@ -37,10 +37,64 @@ _COLUMNS: dict[str, str] = {
     "Correlation ID": "correlation",
 }
 
+#: Column of the result → column of the table ``tasks``: what only an NPU's profiler says.
+_OF_TASKS: dict[str, str] = {
+    "Model ID": "model",
+    "Task ID": "task",
+    "OP State": "state",
+    "Accelerator Core": "core",
+    "Mix Block Num": "mix_blocks",
+    "HF32 Eligible": "reduced_precision",
+    "Input Formats": "input_formats",
+    "Output Shapes": "output_shapes",
+    "Output Data Types": "output_dtypes",
+    "Output Formats": "output_formats",
+}
+
 
 def kernel_details(tables: Tables) -> pl.DataFrame:
-    """Return one row per piece of device work, or per leaf operator where the rank has no device, in order of start."""
-    return pieces(tables).select(_shown()).collect()
+    """Return one row per piece of device work, or per leaf operator where the rank has no device, in order of start.
+
+    What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
+    """
+    rows = pieces(tables).collect()
+    shown = rows.select(_shown())
+    told = tables["tasks"].join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi").collect()
+    if told.is_empty():
+        return shown
+    return pl.concat([_completed(shown, rows, told), _counters(rows, tables)], how="horizontal")
+
+
+def _completed(shown: pl.DataFrame, rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with what an NPU's profiler says of its tasks."""
+    texts = told.rename(lambda name: f"told_{name}").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    both = rows.select("id").join(texts, left_on="id", right_on="told_span", how="left", maintain_order="left")
+    joined = pl.concat([shown, both], how="horizontal")
+    replaced = {"Type": "operation", "Block Num": "blocks", "Input Shapes": "input_shapes"}
+    replaced |= {"Input Data Types": "input_dtypes", "Context ID": "context"}
+    return joined.select(
+        *(
+            pl.coalesce(f"told_{replaced[name]}", pl.col(name).cast(both.schema[f"told_{replaced[name]}"])).alias(name)
+            if name in replaced
+            else pl.coalesce(us("told_wait"), name).alias(name)
+            if name == "Wait Time(us)"
+            else pl.col(name)
+            for name in shown.columns
+        ),
+        *(pl.col(f"told_{column}").alias(header) for header, column in _OF_TASKS.items()),
+    )
+
+
+def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Return the hardware counters of the rows, a column each: ``aic_mac_time(us)``."""
+    ids = rows.select(pl.col("id").alias("span"))
+    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").collect()
+    name, unit = (pl.col(column).cast(pl.String) for column in ("name", "unit"))
+    header = pl.when(unit == "").then(name).otherwise(pl.format("{}({})", name, unit)).alias("header")
+    wide = found.select("span", header, "value").pivot(
+        "header", index="span", values="value", aggregate_function="first"
+    )
+    return ids.join(wide, on="span", how="left", maintain_order="left").drop("span")
 
 
 def pieces(tables: Tables) -> pl.LazyFrame:

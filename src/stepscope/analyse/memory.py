@@ -10,6 +10,9 @@ from stepscope.trace.tables import Tables
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
 
+#: What the names of lanes begin with on which a component's memory is sampled: allocated, reserved, active, in bytes.
+COMPONENT_LANE = "Memory of "
+
 _SIZES = ("allocated", "reserved", "active")
 
 
@@ -18,7 +21,11 @@ def memory_record(tables: Tables) -> pl.DataFrame:
 
     ``Framework`` rows are events of the framework's allocator; ``APP`` rows are samples of the whole process, whose
     resident set stands under Total Reserved. Total Active is known only where the allocator tells it apart (MindSpore).
+    Where the source says what each component held (an NPU's profiler), these are the rows, and no others.
     """
+    components = _components(tables)
+    if components is not None:
+        return components
     framework = tables["allocations"].select(
         pl.lit("Framework").alias("Component"), "ts", *_SIZES, pl.col("device").cast(pl.String)
     )
@@ -40,6 +47,32 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         mib("active").alias("Total Active(MB)"),
         pl.col("device").alias("Device Type"),
     ).collect()
+
+
+def _components(tables: Tables) -> pl.DataFrame | None:
+    """Return the memory of components, in order of time; None where the source does not say."""
+    lanes = tables["tracks"].filter((pl.col("kind") == "counter") & pl.col("name").str.starts_with(COMPONENT_LANE))
+    places = lanes.select(
+        pl.col("id").alias("track"), "stream", pl.col("device").cast(pl.String), component="name", lane="order"
+    )
+    samples = tables["counters"].join(places, on="track", how="inner").with_columns(pl.col("name").cast(pl.String))
+    found = samples.collect()
+    if found.is_empty():
+        return None
+    # Two samples may have one time: the first of a name belongs to the first of the others.
+    number = pl.int_range(pl.len()).over("track", "name", "ts")
+    wide = found.with_columns(number=number).pivot(
+        "name", index=["lane", "component", "ts", "number", "stream", "device"], values="value"
+    )
+    absent = [pl.lit(None, pl.Float64).alias(name) for name in _SIZES if name not in wide.columns]
+    rows = wide.with_columns(absent).sort("ts", "lane", "number", maintain_order=True)
+    return rows.select(
+        pl.col("component").str.strip_prefix(COMPONENT_LANE).alias("Component"),
+        timestamp_us("ts").alias("Timestamp(us)"),
+        *(mib(name).alias(f"Total {name.capitalize()}(MB)") for name in _SIZES),
+        pl.col("device").alias("Device Type"),
+        pl.col("stream").alias("Stream Ptr"),
+    )
 
 
 def operator_memory(tables: Tables) -> pl.DataFrame:

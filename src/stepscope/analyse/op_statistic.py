@@ -35,17 +35,26 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
 
 
 def device_work(tables: Tables) -> pl.DataFrame:
-    """Return device, name, kind and time (ns) of every kernel, copy, fill and collective on a device's stream."""
+    """Return device, name, kind and time (ns) of every kernel, copy, fill and collective on a device's stream.
+
+    Where the source says what type of operator a kernel is, and on which sort of core it ran, these are name and kind.
+    """
     streams = tables["tracks"].filter(pl.col("kind") == "stream").select(pl.col("id").alias("track"), "device")
     spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)).join(streams, on="track", how="inner")
-    return spans.select(*_KEYS, pl.col("dur").alias("time")).collect()
+    told = tables["tasks"].select(pl.col("span").alias("id"), "operation", "core")
+    rows = spans.join(told, on="id", how="left", maintain_order="left")
+    name = pl.coalesce(pl.col("operation", "name").cast(pl.String)).alias("name")
+    kind = pl.coalesce(pl.col("core", "kind").cast(pl.String)).alias("kind")
+    return rows.select("device", name, kind, pl.col("dur").alias("time")).collect()
 
 
 def host_work(tables: Tables) -> pl.DataFrame:
     """Return device (``cpu``), name, kind and self time (ns) of every operator on a host thread."""
     operators = host_operators(tables)
     return operators.select(
-        pl.lit("cpu").cast(pl.Categorical).alias("device"), "name", "kind", pl.col("self").alias("time")
+        pl.lit("cpu").cast(pl.Categorical).alias("device"),
+        pl.col("name", "kind").cast(pl.String),
+        pl.col("self").alias("time"),
     )
 
 

@@ -18,6 +18,7 @@ from stepscope.analyse.kernel_details import kernel_details
 from stepscope.analyse.memory import memory_record, operator_memory
 from stepscope.analyse.memory_profile import memory_profile
 from stepscope.analyse.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
+from stepscope.analyse.npu import l2_cache, npu_module_mem, static_op_mem
 from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
 from stepscope.analyse.roofline import roofline
@@ -86,6 +87,9 @@ RESULTS: dict[str, Result] = {
         ),
         Result("pcie", pcie, "csv", "traffic between each GPU and the host", optional=True),
         Result("hbm", hbm, "csv", "traffic of each GPU's memory, and how busy it was", optional=True),
+        Result("l2_cache", l2_cache, "csv", "how each kernel used an NPU's L2 cache", optional=True),
+        Result("npu_module_mem", npu_module_mem, "csv", "memory of the modules of an NPU's software", optional=True),
+        Result("static_op_mem", static_op_mem, "csv", "memory that compiled graphs set aside", optional=True),
         Result("communication", communication, "json", "every communication operation: times and bandwidths"),
         Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
     )

@@ -52,7 +52,8 @@ def identify(path: Path) -> Identity:
         InputError: It cannot be read, or is no trace that stepscope knows.
     """
     if path.is_dir():
-        rank, found = next(iter({None: captures(path), **by_rank(path)}.items()))
+        found = captures(path)
+        rank = next(iter(by_rank(path)))
         return Identity(format_of(found[0]), rank=rank) if found[0].is_dir() else identify(found[0])
     own = _own_format(path)
     if own is not None:

@@ -65,15 +65,24 @@ def kernels(rows: Rows) -> pl.DataFrame:
     return pl.DataFrame({**columns, **counters})
 
 
-def memory(rows: Rows) -> pl.DataFrame:
-    """Return the frame ``memory`` of ``memory_record.csv``."""
+def memory(rows: Rows, *, of_mindspore: bool) -> pl.DataFrame:
+    """Return the frame ``memory`` of ``memory_record.csv``.
+
+    Args:
+        rows: Rows of the file.
+        of_mindspore: Whether MindSpore wrote it, whose MB are 1000 KB; of all others they are 1024 KB.
+    """
+    component = rows.text("Component")
+    sizes = {column: rows.size(f"Total {column.capitalize()}") for column in ("allocated", "reserved", "active")}
+    if of_mindspore or component.cast(pl.String).str.contains("MindSpore").any():
+        sizes = {column: (size * (1000 / 1024)).round(0).cast(pl.Int64) for column, size in sizes.items()}
     return pl.DataFrame(
         {
             "ts": rows.ns("Timestamp(us)"),
             "device": _device(rows, "Device Type", "Device"),
-            "component": rows.text("Component"),
+            "component": component,
             "stream": rows.integer("Stream Ptr"),
-            **{column: rows.size(f"Total {column.capitalize()}") for column in ("allocated", "reserved", "active")},
+            **sizes,
         }
     )
 

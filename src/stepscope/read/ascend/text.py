@@ -107,13 +107,14 @@ class Text:
 
     def _samples(self, counters: pl.DataFrame) -> Frames:
         """Return the frames of files that say what no other file says."""
+        memory = partial(csv_files.memory, of_mindspore="_ascend_ms" in self._capture.root.name)
         samples = [counters, *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory))]
         for sort, group in _CARDS.items():
             found = self._rows(sort, partial(csv_files.samples, group=group))
             samples += [conform("counters", one) for one in found if one.width]
         return {
             "counters": pl.concat(samples).drop_nulls(["ts", "value"]),
-            "memory": self._frame("memory", csv_files.memory).drop_nulls("ts"),
+            "memory": self._frame("memory", memory).drop_nulls("ts"),
             "blocks": self._frame("blocks", csv_files.blocks),
             "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
             "matrix": pl.concat([conform("matrix", pl.DataFrame()), *self._each("matrix", communication.matrix)]),
