@@ -5,7 +5,8 @@
 
 The first form reads every rank below the directory, text or databases, in turn with the peer: its mode
 `cluster_time_summary` on databases, `all` on text. Each is a process of its own, from its start: ours until the tables
-of all ranks are there and written as Parquet, the peer's until its first result is. The table shows medians.
+of all ranks are there and written as Parquet, the peer's until its first result is. The table shows medians, and the
+part of ours that is reading.
 
 The second form repeats the text files of one rank end to end, times, connections and steps shifted, until they are as
 large as asked, and reads the result once.
@@ -23,19 +24,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Run as `python -c CODE TARGET RANK...`; prints seconds without the start of Python, peak RSS in KiB, and a count.
+# Run as `python -c CODE TARGET RANK...`; prints seconds of reading alone, peak RSS in KiB, and a count.
 _TABLES = """
 import resource, sys, time
-begin = time.perf_counter()
 from pathlib import Path
 from stepscope.read import read_files
 from stepscope.trace.tables import write
-rows = 0
+seconds, rows = 0.0, 0
 for rank in map(Path, sys.argv[2:]):
+    begin = time.perf_counter()
     frames = read_files([rank])
+    seconds += time.perf_counter() - begin
     write(frames, Path(sys.argv[1]) / rank.name)
     rows += sum(frame.height for frame in frames.values())
-print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rows)
+print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rows)
 """
 #: Stamps of µs, and numbers that join events.
 _SHIFTED = re.compile(
@@ -53,7 +55,7 @@ _GROWING = (
 
 
 def ours(ranks: list[Path]) -> tuple[float, float, int, int]:
-    """Return seconds of the process, seconds without Python's start, peak RSS in bytes, and rows."""
+    """Return seconds of the process, seconds of reading alone, peak RSS in bytes, and rows."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         command = [sys.executable, "-c", _TABLES, folder, *map(str, ranks)]
@@ -140,8 +142,8 @@ def compare(directory: Path, peer: Path, rounds: int) -> None:
     theirs = statistics.median(one[1] for one in measured)
     print(f"{len(ranks)} ranks of {directory}, {measured[0][0][3]} rows, medians of {rounds}")
     print(f"  msprof-analyze -m {mode}, to its first result  {theirs:7.3f} s")
-    print(f"  stepscope, to all tables                       {whole:7.3f} s  {theirs / whole:5.1f} x")
-    print(f"  the same without the start of Python           {inner:7.3f} s  {theirs / inner:5.1f} x")
+    print(f"  stepscope, to all tables written               {whole:7.3f} s  {theirs / whole:5.1f} x")
+    print(f"  of these to read, without the start of Python  {inner:7.3f} s  {theirs / inner:5.1f} x")
 
 
 def weigh(rank: Path, megabytes: int) -> None:
