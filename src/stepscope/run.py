@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +24,8 @@ import polars as pl
 from stepscope.analyse import registry
 from stepscope.analyse.answer import Summary
 from stepscope.analyse.summary import summarise
-from stepscope.errors import NotARunError, UsageError
-from stepscope.read import files_of, read_files
+from stepscope.errors import NotARunError, NotATraceError, UsageError
+from stepscope.read import files_of, read_files, sniff
 from stepscope.trace import run_directory, tables
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
@@ -35,6 +37,8 @@ Result: TypeAlias = pl.DataFrame | dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 
 _FINGERPRINT = "fingerprint.json"
+#: Where runs are made where the user names no place.
+_RUNS = Path("stepscope-runs")
 
 
 class RankRun:
@@ -139,7 +143,8 @@ class Run:
     """A recorded or imported run: one or more ranks.
 
     Args:
-        path: The run's directory, or one rank's directory in it.
+        path: The run's directory, or one rank's directory in it; or a directory of captures of other tools (Ascend's,
+            MindSpore's, JAX's profilers), which is read where it lies.
         steps: First and last step to keep, both included.
         progress: Called with bytes read and bytes in total while captures are read.
 
@@ -151,10 +156,12 @@ class Run:
         self, path: str | Path, *, steps: tuple[int, int] | None = None, progress: Progress | None = None
     ) -> None:
         self.path = Path(path)
-        self.ranks = [RankRun(rank, steps=steps, progress=progress) for rank in run_directory.ranks(self.path)]
+        self.ranks = _captured(self.path, steps) or [
+            RankRun(rank, steps=steps, progress=progress) for rank in run_directory.ranks(self.path)
+        ]
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, ranks={[rank.directory.rank for rank in self.ranks]})"
+        return f"Run({str(self.path)!r}, ranks={[rank.rank for rank in self.ranks]})"
 
     @property
     def tables(self) -> Tables:
@@ -182,9 +189,98 @@ class Run:
         return self.ranks[0]
 
 
+class CaptureRun(RankRun):
+    """One rank of what another tool recorded, read where it lies: its tables are kept in memory, nothing is written.
+
+    Args:
+        captures: The captures of the rank.
+        rank: Its rank.
+        world_size: Number of ranks.
+        steps: First and last step to keep, both included; None keeps everything.
+    """
+
+    def __init__(
+        self, captures: list[Path], rank: int, *, world_size: int = 1, steps: tuple[int, int] | None = None
+    ) -> None:
+        # What is made of it goes where an import would: nothing is written beside the captures.
+        super().__init__(RankDirectory(_RUNS / captures[0].name / f"rank{rank}"), steps=steps)
+        self._captures = captures
+        self._rank = rank
+        self._world_size = world_size
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the captures say of who and where; there is no recording of ours."""
+        return _imported(self._captures, self._rank, self._world_size)
+
+    @property
+    def captures(self) -> list[Path]:
+        """The captures, where they lie."""
+        return self._captures
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Every table of the schema as a Polars lazy frame; read now."""
+        found = tables.lazy(_ordered(read_files(self._captures, rank=self._rank)))
+        return found if self.steps is None else _within_steps(found, self.steps)
+
+
 def open(path: str | Path, *, steps: tuple[int, int] | None = None) -> Run:
-    """Open a run for tables and results; see :class:`Run`."""
+    """Open a run for tables and results, or a directory that the profiler of another tool wrote; see :class:`Run`."""
     return Run(path, steps=steps)
+
+
+def adopt(captures: list[Path], directory: RankDirectory, *, world_size: int) -> None:
+    """Copy the captures of a rank that another tool recorded into a new rank's directory.
+
+    Raises:
+        InputError: A capture cannot be read, or is no trace that stepscope knows.
+    """
+    directory.create()
+    for path in captures:
+        _copy(path, directory.capture)
+    directory.write_manifest(_imported(captures, directory.rank, world_size))
+
+
+def _imported(captures: list[Path], rank: int, world_size: int) -> Manifest:
+    identity = sniff.identify(captures[0])
+    return {
+        "status": "complete",
+        "source": "import",
+        "imported_from": str(captures[0].resolve()),
+        "format": identity.format,
+        "rank": rank,
+        "rank_said": identity.rank,
+        "world_size": identity.world_size or world_size,
+        "host": identity.host or "",
+        "imported_ns": time.time_ns(),
+    }
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
+    free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
+    copy = next(target / name for name in free if not (target / name).exists())
+    for file in files_of(path):
+        place = copy / file.relative_to(path) if path.is_dir() else copy
+        for directory in reversed(place.relative_to(target).parents[:-1]):
+            (target / directory).mkdir(mode=0o700, exist_ok=True)
+        shutil.copyfile(file, place)
+        place.chmod(0o600)
+
+
+def _captured(path: Path, steps: tuple[int, int] | None) -> list[RankRun]:
+    """Return the ranks of a directory that the profiler of another tool wrote; none where it is a run, or neither."""
+    if not path.is_dir() or run_directory.is_run(path):
+        return []
+    try:
+        found = sniff.by_rank(path)
+    except NotATraceError:
+        return []
+    return [
+        CaptureRun(captures, place if rank is None else rank, world_size=len(found), steps=steps)
+        for place, (rank, captures) in enumerate(found.items())
+    ]
 
 
 def _ordered(frames: Frames) -> Frames:

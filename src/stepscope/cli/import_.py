@@ -2,8 +2,9 @@
 
 Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of ``fluid.profiler`` too; XPlane
 files of JAX and XLA (``….xplane.pb``), or their directory (``plugins/profile/<time>``), in which every host is a rank;
-or a directory that MindSpore's profiler wrote on a CPU (``…_ascend_ms``), or one above several of these. The files are
-copied; those of several ranks become the ranks of one run.
+a directory that MindSpore's profiler wrote on a CPU, or that a profiler of an Ascend device wrote (``…_ascend_ms``,
+``…_ascend_pt``, ``PROF_…``), or one above several of these. The files are copied; those of several ranks become the
+ranks of one run.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ import argparse
 import re
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.run import Run
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "trace",
         type=Path,
         nargs="+",
-        help="trace file, or directory of JAX's or MindSpore's profiler; several become the ranks of one run",
+        help="trace file, or directory of JAX's, MindSpore's or Ascend's profilers; several are the ranks of one run",
     )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
@@ -36,28 +43,35 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     """Copy the traces into a new run, read them, write the results and print the summary."""
     from stepscope.cli.files import show, write
-    from stepscope.read import sniff
-    from stepscope.run import Run
-    from stepscope.trace.run_directory import check_writable
 
-    found = [(rank, paths) for trace in arguments.trace for rank, paths in sniff.by_rank(trace).items()]
+    with imported(arguments.trace, arguments.output, quiet=arguments.quiet) as run:
+        for rank in run.ranks:
+            write(rank, "csv,json", pretty=False)
+    show(run, quiet=arguments.quiet)
+    return 0
+
+
+@contextmanager
+def imported(traces: list[Path], output: Path, *, quiet: bool) -> Iterator[Run]:
+    """Copy traces into a new run and give it to the caller; where that fails, no half-made run is left behind."""
+    from stepscope.read import sniff
+    from stepscope.run import Run, adopt
+    from stepscope.trace.run_directory import RankDirectory, check_writable
+
+    found = [(rank, paths) for trace in traces for rank, paths in sniff.by_rank(trace).items()]
     captures = {paths[0]: paths for _, paths in found}
     ranks = assign_ranks({paths[0]: rank for rank, paths in found})
-    check_writable(arguments.output)
-    directory = _new_run(arguments.output, arguments.trace[0])
+    check_writable(output)
+    directory = _new_run(output, traces[0])
     try:
         for rank, path in sorted(ranks.items()):
-            _adopt(captures[path], directory, rank, world_size=len(ranks))
-        with options.reading_progress(quiet=arguments.quiet) as progress:
-            run = Run(directory, progress=progress)
-            for rank_run in run.ranks:
-                write(rank_run, "csv,json", pretty=False)
+            adopt(captures[path], RankDirectory(directory / f"rank{rank}"), world_size=len(ranks))
+        with options.reading_progress(quiet=quiet) as progress:
+            yield Run(directory, progress=progress)
     except BaseException:
         # A trace that turns out unreadable leaves no half-made run behind.
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    show(run, quiet=arguments.quiet)
-    return 0
 
 
 def assign_ranks(said: dict[Path, int | None]) -> dict[int, Path]:
@@ -88,41 +102,3 @@ def _new_run(output: Path, trace: Path) -> Path:
     base = f"{stem[:100]}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base, *(f"{base}_{number}" for number in range(2, 1000)))
     return next(output / name for name in names if not (output / name).exists())
-
-
-def _adopt(captures: list[Path], run: Path, rank: int, *, world_size: int) -> None:
-    from stepscope.read import sniff
-    from stepscope.trace.run_directory import RankDirectory
-
-    identity = sniff.identify(captures[0])
-    directory = RankDirectory(run / f"rank{rank}")
-    directory.create()
-    for path in captures:
-        _copy(path, directory.capture)
-    directory.write_manifest(
-        {
-            "status": "complete",
-            "source": "import",
-            "imported_from": str(captures[0].resolve()),
-            "format": identity.format,
-            "rank": rank,
-            "rank_said": identity.rank,
-            "world_size": identity.world_size or world_size,
-            "host": identity.host or "",
-            "imported_ns": time.time_ns(),
-        }
-    )
-
-
-def _copy(path: Path, target: Path) -> None:
-    """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
-    from stepscope.read import sniff
-
-    free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
-    copy = next(target / name for name in free if not (target / name).exists())
-    for file in sniff.files_of(path):
-        place = copy / file.relative_to(path) if path.is_dir() else copy
-        for directory in reversed(place.relative_to(target).parents[:-1]):
-            (target / directory).mkdir(mode=0o700, exist_ok=True)
-        shutil.copyfile(file, place)
-        place.chmod(0o600)

@@ -1,11 +1,20 @@
-"""The results of a run again, from its raw files: prints the summary and writes the result files."""
+"""The results of a run again, from its raw files: prints the summary and writes the result files.
+
+Of a directory that the profiler of another tool wrote a run is made first, as ``stepscope import`` does.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.cli import options
+
+if TYPE_CHECKING:
+    from stepscope.run import Run
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,12 +37,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the files of every rank and print its summary."""
     from stepscope.cli.files import show, write
-    from stepscope.run import Run
 
-    with options.reading_progress(quiet=arguments.quiet) as progress:
-        run = Run(arguments.run, steps=arguments.steps, progress=progress)
+    with _opened(arguments) as run:
         for rank in run.ranks:
             write(rank, arguments.format, pretty=arguments.pretty)
     if not arguments.quiet:
         show(run, quiet=False)
     return 0
+
+
+@contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator[Run]:
+    """Give the run; of captures of another tool one that is made of them, as nothing is written beside those."""
+    from stepscope.cli.import_ import imported
+    from stepscope.run import CaptureRun, Run
+
+    with options.reading_progress(quiet=arguments.quiet) as progress:
+        run = Run(arguments.run, steps=arguments.steps, progress=progress)
+        if not any(isinstance(rank, CaptureRun) for rank in run.ranks):
+            yield run
+            return
+    with imported([arguments.run], options.DEFAULT_OUTPUT, quiet=arguments.quiet) as made:
+        yield Run(made.path, steps=arguments.steps)

@@ -140,6 +140,11 @@ def ranks(run: Path) -> list[RankDirectory]:
     return sorted(found, key=lambda rank: rank.rank)
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run, or one rank's directory of one."""
+    return (path / MANIFEST).is_file() or any((rank / MANIFEST).is_file() for rank in path.glob("rank*"))
+
+
 def check_writable(output: Path) -> None:
     """Make ``output`` (0700) and prove that a file can be written there, before training starts.
 

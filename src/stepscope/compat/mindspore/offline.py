@@ -1,4 +1,4 @@
-"""``analyse``: results of what was recorded earlier, by stepscope or by MindSpore's own profiler on a CPU."""
+"""``analyse``: results of what was recorded earlier, by stepscope or by the profilers of MindSpore and of Ascend."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def analyse(
 ) -> None:
     """Compute the results of runs, and print their summaries on standard error.
 
-    Those of a run lie in its ``results/``. Of a directory that MindSpore's own profiler wrote (``…_ascend_ms``) a run
-    is made in ``STEPSCOPE_OUTPUT`` below it; MindSpore's files stay as they are.
+    Those of a run lie in its ``results/``. Of a directory that MindSpore's own profiler wrote on a CPU
+    (``…_ascend_ms``) a run is made in ``STEPSCOPE_OUTPUT`` below it; of one that holds what an Ascend device did, in
+    ``STEPSCOPE_OUTPUT`` beside it. Files that are there stay as they are.
 
     Args:
-        profiler_path: A run, a directory that MindSpore's own profiler wrote on a CPU, or a directory of such.
+        profiler_path: A run, a directory that MindSpore's or torch_npu's own profiler wrote, or a directory of such.
         max_process_number: How many are analysed at once.
         pretty: Indent JSON files.
         step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
@@ -69,16 +70,30 @@ def _processes(number: object) -> int:
 
 def _runs(path: Path) -> Iterator[Path]:
     """Yield what lies at ``path``: itself, or what lies in it."""
-    if _is_ours(path) or _is_mindspores(path):
+    devices = [] if _is_ours(path) else _devices(path)
+    if path in devices or _is_ours(path) or _is_mindspores(path):
         yield path
         return
     for inner in sorted(path.iterdir()):
-        if inner.is_dir() and (_is_ours(inner) or _is_mindspores(inner)):
+        if (
+            inner.is_dir()
+            and inner.name != _RUN
+            and inner not in devices
+            and (_is_ours(inner) or _is_mindspores(inner))
+        ):
             yield inner
+    yield from devices
 
 
 def _is_ours(path: Path) -> bool:
     return (path / MANIFEST).is_file() or any(path.glob(f"rank*/{MANIFEST}"))
+
+
+def _devices(path: Path) -> list[Path]:
+    """Return the directories at and below a path that hold what an Ascend device did."""
+    from stepscope.read.ascend import files  # analyses, which the training process does not load
+
+    return [capture.root for capture in files.captures(path)]
 
 
 def _is_mindspores(path: Path) -> bool:
@@ -88,13 +103,26 @@ def _is_mindspores(path: Path) -> bool:
 def _analyse(path: Path, request: results.Request) -> None:
     """Analyse one; what goes wrong is logged, so that the others are analysed."""
     try:
-        run = path if _is_ours(path) else _adopted(path)
+        run = path if _is_ours(path) else _made_beside(path) if path in _devices(path) else _adopted(path)
         code = results.report(run, request)
     except (OSError, StepscopeError) as error:
         _LOG.error("offline analysis failed: %s", error)
         return
     if code:
         _LOG.error("offline analysis failed: %s: exit code %d", path, code)
+
+
+def _made_beside(path: Path) -> Path:
+    """Make a run of what an Ascend device did, or return the one that was made of it before."""
+    from stepscope.read import sniff
+    from stepscope.run import adopt
+
+    ((rank, captures),) = sniff.by_rank(path).items()
+    directory = RankDirectory(path.parent / _RUN / path.name / f"rank{rank or 0}")
+    if not directory.manifest_path.exists():
+        shutil.rmtree(directory.path, ignore_errors=True)
+        adopt(captures, directory, world_size=1)
+    return directory.path.parent
 
 
 def _adopted(path: Path) -> Path:

@@ -15,8 +15,11 @@ from typing import Any
 
 from stepscope.errors import InputError, NotATraceError
 from stepscope.read.source import open_trace
+from stepscope.trace.run_directory import MANIFEST
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
+#: Folder for runs that are made of captures, beside or below them.
+MADE = "STEPSCOPE_OUTPUT"
 _FRAMEWORK = "FRAMEWORK"
 _PROF = re.compile(r"PROF_.+")
 #: Directories of a capture that are looked into, by their name in it.
@@ -139,6 +142,8 @@ def _search(directory: Path, depth: int, found: list[Capture]) -> None:
         found.append(capture)
     elif depth < _DEEPEST and not of_cpu:
         for inner in directories:
+            if inner.name == MADE or any(path.name == MANIFEST for path in files):
+                continue  # a run of ours, which holds copies
             _search(inner, depth + 1, found)
 
 
