@@ -108,7 +108,9 @@ class Thread:
             self.words = []
 
     def next_chunk(self, dropped: int = 0) -> None:
-        """Go on in a new chunk."""
+        """Go on in a new chunk; nothing where this one is empty."""
+        if not self.words and not self.place:
+            return
         self.flush()
         self.chunk, self.place, self.dropped = self.chunk + 1, 0, dropped
         self.defined.clear()

@@ -96,6 +96,7 @@ class Content:
         blocks: Blocks of words, thread after thread, each in the order in which it wrote them.
         whole: Threads of which nothing can be missing behind their last block.
         dropped: Operators that were not recorded because the disk did not follow.
+        missing: From when to when, in ticks, words of any thread are missing because blocks of the file are.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -104,6 +105,7 @@ class Content:
     blocks: list[Block] = field(default_factory=list)
     whole: set[int] = field(default_factory=set)
     dropped: int = 0
+    missing: list[tuple[int, int]] = field(default_factory=list)
 
 
 def open_file(path: Path, ledger: LossLedger) -> Content:
@@ -139,10 +141,14 @@ class _Reading:
         self._of_thread: dict[int, list[Block]] = {}
         # Damages that were known when a thread's last block came.
         self._seen: dict[int, int] = {}
+        self._damages = 0
+        # Readings of the clocks that came before each damage.
+        self._damaged_at: list[int] = []
         self._decoder = msgspec.json.Decoder(Facts)
 
     def add(self, payload: bytes, damages: int) -> bool:
         """Add a block; return False where it is not what the recorder writes."""
+        self._note(damages)
         sort = payload[:1]
         if sort == WORDS:
             return self._add_words(payload, damages)
@@ -152,6 +158,11 @@ class _Reading:
             self._names[THREAD_HEAD.unpack_from(payload)[1]] = payload[THREAD_HEAD.size :].decode("utf-8", "replace")
             return True
         return sort == FACTS and self._add_facts(payload[1:])
+
+    def _note(self, damages: int) -> None:
+        if damages != self._damages:
+            self._damages = damages
+            self._damaged_at.append(len(self._content.moments))
 
     def _add_facts(self, packed: bytes) -> bool:
         try:
@@ -208,5 +219,16 @@ class _Reading:
             for number, thread in content.threads.items()
         }
         content.blocks = [block for blocks in self._of_thread.values() for block in blocks]
+        self._note(damages)
+        content.missing = [self._bounds(readings) for readings in self._damaged_at]
         content.whole = {number for number, seen in self._seen.items() if seen == damages}
         return content
+
+    def _bounds(self, readings: int) -> tuple[int, int]:
+        """Return between which ticks the words of a missing block lie.
+
+        At each reading of the clocks everything is written that there is by then. So what is written behind one is not
+        older than the one before it.
+        """
+        ticks = [moment.ticks for moment in self._content.moments]
+        return ticks[readings - 2] if readings > 1 else 0, ticks[readings] if readings < len(ticks) else _MOST

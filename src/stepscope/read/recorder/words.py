@@ -6,10 +6,10 @@ What words mean is explained in :mod:`stepscope.collect.collectors.torch_native`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ _NAME_BITS, _NAME_SHIFT, _SCOPE_SHIFT = (1 << 20) - 1, 36, 56
 _SEQUENCE_BITS = (1 << _NAME_SHIFT) - 1
 _BYTES_IN_RAW = 7
 _VALUES_OF_MEMORY = 5
+#: Words whose value is a time.
+_TIMED = np.array([Tag.BEGIN, Tag.END, Tag.END_OF, Tag.MEMORY], np.uint64)
 
 
 class State(IntEnum):
@@ -88,7 +90,7 @@ class _Found:
     memory: list[tuple[int, Words]] = field(default_factory=list)
     unmatched: int = 0
     damaged: int = 0
-    gaps: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
 def decode(content: Content, ledger: LossLedger) -> tuple[Operators, Memory]:
@@ -130,21 +132,22 @@ class _Reader:
     def _read_thread(self, thread: int, blocks: list[Block]) -> None:
         self._walk.depth = 0
         self._walk.unknown = -1
-        for place, (_, in_chunk) in enumerate(groupby(blocks, key=lambda block: block.chunk)):
-            self._read_chunk(thread, in_chunk, first=place == 0)
+        for before, block in pairwise(blocks):
+            if not block.follows:
+                self.found.gaps.append((_bounds(before.words)[1], _bounds(block.words)[0]))
+        for _, in_chunk in groupby(blocks, key=lambda block: block.chunk):
+            self._read_chunk(thread, in_chunk)
         if thread not in self._content.whole:
             self._lose_open()
 
-    def _read_chunk(self, thread: int, blocks: Any, *, first: bool) -> None:  # noqa: ANN401 - an iterator of Block
+    def _read_chunk(self, thread: int, blocks: Iterable[Block]) -> None:
         """Walk over the blocks of one chunk, whose definitions they share."""
         names, inputs = Definitions(self._names), Definitions(self._inputs)
         begin = self._walk.rows
         for block in blocks:
-            if not block.follows and not (first and block.chunk == block.place == 0):
+            if not block.follows:
                 self._lose_open()
                 self._walk.unknown = -1
-                self.found.gaps += 1
-            first = False
             self._walk_over(block.words)
             self._define(block.words, names, inputs)
             self._keep_memory(thread, block.words)
@@ -213,21 +216,43 @@ class _Reader:
         return found
 
     def _end_by_identity(self, found: Operators, ledger: LossLedger) -> None:
-        """Give operators that are on no stack their ends."""
+        """Give operators that are on no stack their ends, where no other end can be theirs."""
         identity = self._columns["identity"][: self._walk.rows]
         rows = np.flatnonzero(identity)
+        if not len(rows) and not self._walk.endings:
+            return
         ended = self._columns["ended"][: self._walk.endings]
-        of = self._columns["ended_identity"][: self._walk.endings]
-        begun, ends = _pairs(identity[rows], found.begin[rows], of, ended)
-        rows, open_rows = rows[begun], np.delete(rows, begun)
-        found.end[rows], found.state[rows] = ended[ends], State.ENDED
-        complete = (
-            not self.found.gaps and not self._content.dropped and len(self._content.whole) == len(self._content.threads)
+        begun, ends, last = _pairs(
+            identity[rows], found.begin[rows], self._columns["ended_identity"][: len(ended)], ended
         )
-        # Its end may be among what is missing.
-        found.state[open_rows] = State.OPEN if complete else State.LOST
-        ledger.add("span_opened_before", len(ended) - len(ends))
-        ledger.add("span_other_thread", int((_repeated(self.found.ends)[ends] != found.thread[rows]).sum()))
+        gaps = _Gaps([*self._content.missing, *self.found.gaps])
+        sure = ~gaps.between(found.begin[rows[begun]], ended[ends])
+        found.state[rows] = State.LOST
+        found.end[rows[begun[sure]]], found.state[rows[begun[sure]]] = ended[ends[sure]], State.ENDED
+        open_rows = rows[last]
+        open_rows = open_rows[~gaps.between(found.begin[open_rows], np.full(len(open_rows), _VALUE_BITS, np.uint64))]
+        found.state[open_rows] = State.OPEN
+        before = np.delete(ended, ends)
+        lost = gaps.between(np.zeros(len(before), np.uint64), before)
+        ledger.add("span_opened_before", int((~lost).sum()))
+        ledger.add("event_unmatched_end", int(lost.sum()) + int((~sure).sum()))
+        threads = _repeated(self.found.ends)[ends[sure]]
+        ledger.add("span_other_thread", int((threads != found.thread[rows[begun[sure]]]).sum()))
+
+
+class _Gaps:
+    """Times, in ticks, between which words are missing."""
+
+    def __init__(self, bounds: list[tuple[int, int]]) -> None:
+        ordered = sorted(bounds)
+        self._begin = np.array([begin for begin, _ in ordered], np.uint64)
+        # The latest end of all that begin no later; before the first, nothing is missing.
+        self._end = np.maximum.accumulate(np.array([0, *(end for _, end in ordered)], np.uint64))
+
+    def between(self, begin: Words, end: Words) -> npt.NDArray[np.bool_]:
+        """Return between which pairs of times something is missing."""
+        missing: npt.NDArray[np.bool_] = self._end[np.searchsorted(self._begin, end)] > begin
+        return missing
 
 
 def _repeated(counts: list[tuple[int, int]]) -> npt.NDArray[np.int32]:
@@ -235,14 +260,26 @@ def _repeated(counts: list[tuple[int, int]]) -> npt.NDArray[np.int32]:
     return np.repeat([number for number, _ in counts], [count for _, count in counts]).astype(np.int32)
 
 
-def _pairs(identity: Words, begin: Words, of: Words, end: Words) -> tuple[Integers, Integers]:
-    """Match each end with the latest beginning of the same identity before it: places of both, in pairs."""
+def _pairs(identity: Words, begin: Words, of: Words, end: Words) -> tuple[Integers, Integers, Integers]:
+    """Match each end with the latest beginning of the same identity before it.
+
+    Returns:
+        Places of beginnings and of ends, in pairs; and those of beginnings behind which the identity is not seen again.
+    """
     both = np.concatenate([identity, of])
     is_end = np.arange(len(both)) >= len(identity)
     order = np.lexsort((is_end, np.concatenate([begin, end]), both))
     before, after = order[:-1], order[1:]
-    paired = (both[before] == both[after]) & ~is_end[before] & is_end[after]
-    return before[paired], after[paired] - len(identity)
+    same = both[before] == both[after]
+    paired = same & ~is_end[before] & is_end[after]
+    last = order[np.append(~same, True)]
+    return before[paired], after[paired] - len(identity), last[~is_end[last]]
+
+
+def _bounds(words: Words) -> tuple[int, int]:
+    """Return the first and the last time that words say; all times where they say none."""
+    timed = words[np.isin(words >> np.uint64(60), _TIMED)] & np.uint64(_VALUE_BITS)
+    return (int(timed[0]), int(timed[-1])) if len(timed) else (0, _VALUE_BITS)
 
 
 def walk_in_python(words: Words, walk: Walk, stack: Integers, columns: dict[str, Any]) -> None:
