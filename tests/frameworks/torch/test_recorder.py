@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -296,3 +297,65 @@ def test_clocks_agree_with_each_other(tmp_path: Path) -> None:
     assert len(recording.clocks) >= 2
     for ticks, monotonic, _, uncertainty, _ in recording.clocks:
         assert abs(recording.nanoseconds(ticks) - monotonic) <= uncertainty + 1_000
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.shape[0] == 1:
+            raise KeyError("one row")
+        return self.layers(values).relu()
+
+
+def above(operators: list[Operator], place: int) -> list[str]:
+    """Return the names around an operator, outermost first."""
+    names, depth = [], operators[place].depth
+    for operator in reversed(operators[:place]):
+        if operator.depth < depth:
+            names.append(operator.name)
+            depth = operator.depth
+    return names[::-1]
+
+
+@pytest.mark.parametrize("switch", ["with_stack", "with_modules"])
+def test_operators_lie_in_the_calls_of_python_that_run_them(switch: str, tmp_path: Path) -> None:
+    model = Net()
+
+    def generate() -> Iterator[torch.Tensor]:
+        for rows in (2, 3):
+            yield model(torch.ones(rows, 4))
+
+    def program() -> None:
+        for output in generate():
+            output.sum().backward()
+        with pytest.raises(KeyError):
+            model(torch.ones(1, 4))
+        thread = threading.Thread(target=lambda: model(torch.ones(2, 4)))
+        thread.start()
+        thread.join()
+        torch.ones(2).cosh()
+
+    recording, _ = record(tmp_path, program, **{switch: True})
+    threads = [thread.operators for thread in recording.threads if thread.operators]
+    assert len(threads) == 2
+    for operators in threads:
+        stacks = [above(operators, place) for place, o in enumerate(operators) if o.name == "aten::addmm"]
+        for number, stack in enumerate(stacks):
+            modules = [name for name in stack if name.startswith("nn.Module: ")]
+            assert modules == ["nn.Module: Net_0", "nn.Module: Sequential_0", f"nn.Module: Linear_{number % 2}"]
+            functions = [name.rpartition(" ")[2] for name in stack if name.endswith(("generate", "Net.forward"))]
+            in_main = len(operators) == max(map(len, threads))
+            expected = [*(["generate"] if in_main else []), "Net.forward"] if switch == "with_stack" else []
+            assert [name.rpartition(".")[2] for name in functions] == [n.rpartition(".")[2] for n in expected]
+        assert len(stacks) == (4 if len(operators) == max(map(len, threads)) else 2)
+        (last,) = [place for place, o in enumerate(operators) if o.name == "aten::cosh"] or [None]
+        if last is not None:
+            assert not [name for name in above(operators, last) if "Net" in name]
+    # What is open at the end is what called the profile, and nothing of ours
+    names = [operator.name for operators in threads for operator in operators]
+    assert not [name for name in names if "stepscope/" in name and "tests" not in name]
+    assert sys.getprofile() is None
+    assert threading.getprofile() is None

@@ -26,10 +26,11 @@ A word has a tag in its upper 4 bits and a value in its lower 60:
 
 * ``DEPTH`` the first word of each chunk: how many operators of this thread's stack are open there, those that were
   dropped included. It agrees with the chunk before unless chunks are missing between.
-* ``BEGIN`` ticks: an operator begins. The next word is its ``NAME``: scope (4 bits, ``at::RecordScope``, or 15: a call
-  of a Python function named ``file(line): function``) · name (20 bits, a definition) · sequence number + 1 (36 bits;
-  0: it has none), from the upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's
-  number of the thread of the forward operator · ``IDENTITY`` (see ``END_OF``).
+* ``BEGIN`` ticks: an operator begins. The next word is its ``NAME``: scope (4 bits, ``at::RecordScope``, 7 for user
+  ranges whatever torch's version; or 15: a call of a Python function named ``file(line): function``, or of a module
+  named ``nn.Module: Class_0``) · name (20 bits, a definition) · sequence number + 1 (36 bits; 0: it has none), from the
+  upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's number of the thread of
+  the forward operator · ``IDENTITY`` (see ``END_OF``).
 * ``END`` ticks: the innermost open operator of this thread's stack ends. Where a ``LEVEL`` word n comes just before, it
   is the one n places further out, and those inside it stay open.
 * ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another
@@ -69,6 +70,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.collect.collectors import torch_native_build
 from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
 from stepscope.collect.collectors.torch import TorchCollector
+from stepscope.collect.collectors.torch_native_calls import PythonWatch, cannot_watch
 from stepscope.collect.options import Activity, Options
 from stepscope.collect.values import text
 from stepscope.native.recorder import Library, Recording
@@ -200,8 +202,8 @@ class TorchNativeCollector:
 def unserved_switches(options: Options) -> list[str]:
     """Return what is asked for that the native recorder does not record."""
     asked = {
-        "stacks": options.with_stack,
-        "modules": options.with_modules,
+        "stacks": options.with_stack and cannot_watch() is not None,
+        "modules": options.with_modules and cannot_watch() is not None,
         "flops": options.with_flops,
         "activities but CPU and CUDA": bool(set(options.activities) - {Activity.CPU, Activity.CUDA}),
         "collectives": _distributed(),
@@ -224,6 +226,9 @@ class _NativeWindow:
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
         self._guard: ForeignGuard | None = None
+        options = context.options
+        functions, modules = options.with_stack, options.with_modules or options.with_stack
+        self._calls = PythonWatch(library, functions=functions, modules=modules)
         self.thread = 0
         self._description: dict[str, object] = {"version": version, "clock": library.clock}
         FrameWriter(self._path, MAGIC).close()
@@ -244,6 +249,9 @@ class _NativeWindow:
         if memory:
             self.thread = threading.get_ident()
             self._guard = ForeignGuard(self._give_way)
+        if options.with_stack or options.with_modules:
+            note = self._calls.start(recording)
+            self._description.update({"python": note} if note else {})
 
     def stop(self) -> list[Path]:
         recording = self._recording
@@ -256,6 +264,7 @@ class _NativeWindow:
             recording.close()
             self._path.unlink(missing_ok=True)
             return []
+        self._calls.stop()
         recording.end()
         return [self._path]
 
@@ -286,6 +295,7 @@ class _NativeWindow:
     def fall_silent(self) -> None:
         """This is a forked child: it records nothing."""
         self._remove_guard()
+        self._calls.stop()
         self._library.forget()
 
     def _open(self) -> Recording:

@@ -12,6 +12,7 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
+from stepscope.collect.collectors.torch_native_calls import PythonWatch
 from stepscope.native.recorder import Library, Recording
 from stepscope.trace.frames import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
@@ -26,7 +27,10 @@ def record(library: Path, path: Path) -> Counter[int]:
     recording = Recording(loaded, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
     weight = torch.ones(3, 4, requires_grad=True)
     recording.begin(inputs=True, memory=True, fraction=1.0)
-    torch.cat([weight, weight]).mul(2.0).sum().backward()
+    calls = PythonWatch(loaded, functions=True, modules=True)
+    calls.start(recording)
+    torch.nn.Identity()(torch.cat([weight, weight])).mul(2.0).sum().backward()
+    calls.stop()
     recording.end()
     recording.settle(10.0)
     recording.close()
@@ -43,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         found = record(Path(sys.argv[1]), Path(directory) / "trial.ssr")
     needed = (Tag.BEGIN, Tag.END, Tag.INPUTS, Tag.FORWARD, Tag.MEMORY)
-    if not all(found[tag] for tag in needed) or found[Tag.BEGIN] != found[Tag.END]:
+    if not all(found[tag] for tag in needed) or found[Tag.BEGIN] < found[Tag.END]:
         message = f"the trial recorded {dict(found)}"
         raise RuntimeError(message)
 

@@ -10,10 +10,32 @@ import os
 from pathlib import Path
 
 #: Of the functions below, as ``recorder.cpp`` numbers them.
-VERSION = 1
+VERSION = 2
 
 #: Bytes of chunks that wait for the disk at most.
 MEMORY = 64 << 20
+
+
+class PythonCalls(ctypes.Structure):
+    """What is recorded of Python, and what is not the program's; texts are lines of UTF-8.
+
+    Attributes:
+        functions: Whether calls of functions are recorded.
+        modules: Whether calls of ``torch.nn.Module`` are recorded.
+        roots: Directories, each with its separator, that files are named without; longest first.
+        ours: Prefixes of files whose functions are left out.
+        engine: Prefixes of files whose functions are left out with all that they call.
+        module_call: ``id`` of the code of ``torch.nn.Module.__call__``.
+    """
+
+    _fields_ = [
+        ("functions", ctypes.c_bool),
+        ("modules", ctypes.c_bool),
+        ("roots", ctypes.c_char_p),
+        ("ours", ctypes.c_char_p),
+        ("engine", ctypes.c_char_p),
+        ("module_call", ctypes.c_void_p),
+    ]
 
 
 class Library:
@@ -47,6 +69,14 @@ class Library:
     def chunk(self) -> int:
         """Words of a full chunk."""
         return int(self.locked.ssr_chunk_words())
+
+    def watch_thread(self) -> None:
+        """Watch calls on the calling thread, too."""
+        self.locked.ssr_watch_thread()
+
+    def ignore_python(self) -> None:
+        """Watch calls no more; threads find that out at their next one."""
+        self.locked.ssr_ignore_python()
 
     def forget(self) -> None:
         """In a forked child: take out of torch what it inherited."""
@@ -92,6 +122,14 @@ class Recording:
             OSError: Another recording runs in this process, or there is no room for a thread.
         """
         _check(self._library.locked.ssr_begin(self._session, inputs, memory, fraction))
+
+    def watch_python(self, calls: PythonCalls) -> None:
+        """Record calls of Python on the calling thread; those that are going on begin now.
+
+        Raises:
+            OSError: This Python lacks a function of its public interface.
+        """
+        _check(self._library.locked.ssr_watch_python(ctypes.byref(calls)))
 
     def end_memory(self) -> None:
         """Record no more memory: torch's own profiler needs the place."""
@@ -149,6 +187,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "ssr_begin": (whole, [pointer, whole, whole, ctypes.c_double]),
         "ssr_end": (whole, [pointer]),
         "ssr_end_memory": (None, []),
+        "ssr_watch_python": (whole, [ctypes.POINTER(PythonCalls)]),
+        "ssr_watch_thread": (None, []),
+        "ssr_ignore_python": (None, []),
         "ssr_settle": (whole, [pointer, ctypes.c_double]),
         "ssr_bytes": (number, [pointer]),
         "ssr_lost": (number, [pointer]),

@@ -128,19 +128,24 @@ static uint64_t hash_of(const void *content, size_t length, uint64_t seed) {
     return h ^ h >> 32;
 }
 
-uint32_t Log::define(Definition sort, const void *content, size_t length) {
-    uint64_t hash = hash_of(content, length, sort);
-    uint32_t here = chunk_->number + 1;  // entries of other chunks, and those that are none, do not count
-    Entry *place = nullptr;
+// Entries of other chunks are as good as empty. Where there is none, what stands here is defined again when it comes back.
+Log::Entry *Log::place_for(uint64_t hash) {
     for (uint32_t i = 0; i < PROBES; i++) {
         Entry *entry = &entries_[(hash + i) % ENTRIES];
-        if (entry->chunk == here && entry->hash == hash) return entry->number;
-        if (entry->chunk != here) {
-            place = entry;
-            break;
-        }
+        if (entry->chunk != chunk_->number + 1) return entry;
     }
-    if (!place) place = &entries_[hash % ENTRIES];  // what stood here is defined again when it comes back
+    return &entries_[hash % ENTRIES];
+}
+
+uint32_t Log::define(Definition sort, const void *content, size_t length) {
+    uint64_t hash = hash_of(content, length, sort);
+    uint32_t here = chunk_->number + 1;
+    for (uint32_t i = 0; i < PROBES; i++) {
+        Entry *entry = &entries_[(hash + i) % ENTRIES];
+        if (entry->chunk != here) break;
+        if (entry->hash == hash) return entry->number;
+    }
+    Entry *place = place_for(hash);
     *place = Entry{hash, here, write_definition(sort, content, length)};
     return place->number;
 }

@@ -72,6 +72,17 @@ class Log {
 
     // The number of a definition within this chunk; it is written where this chunk has not got it.
     uint32_t define(Definition sort, const void *content, size_t length);
+    // The same for a key that stands for some content: what was remembered for it in this chunk; 0 where nothing was.
+    uint32_t recall(uint64_t key) const {
+        uint64_t hash = mixed(key);
+        for (uint32_t i = 0; i < PROBES; i++) {
+            const Entry &entry = entries_[(hash + i) % ENTRIES];
+            if (entry.chunk != chunk_->number + 1) return 0;
+            if (entry.hash == hash) return entry.number;
+        }
+        return 0;
+    }
+    void remember(uint64_t key, uint32_t number) { *place_for(mixed(key)) = Entry{mixed(key), chunk_->number + 1, number}; }
 
     void push(const void *operation) { open_[depth_++] = operation; }
     bool has_place() const { return depth_ < MOST_OPEN; }
@@ -81,6 +92,9 @@ class Log {
         if (__builtin_expect(depth_ && open_[depth_ - 1] == operation, 1)) return depth_--, 0;
         return remove_inner(operation);
     }
+
+    // A call of our own functions that is going on: what they call is not the program's.
+    const void *hidden = nullptr;
 
     // For the writer.
     uint32_t number = 0;  // set before anybody sees the log
@@ -99,7 +113,10 @@ class Log {
     };
     static constexpr uint32_t ENTRIES = 4096, PROBES = 8;
 
+    static uint64_t mixed(uint64_t key) { return key * UINT64_C(0x9E3779B97F4A7C15) ^ key >> 32 ^ UINT64_C(1) << 63; }
+
     bool next_chunk();
+    Entry *place_for(uint64_t hash);
     int32_t remove_inner(const void *operation);
     uint32_t write_definition(Definition sort, const void *content, size_t length);
 

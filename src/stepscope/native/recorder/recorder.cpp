@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "observer.h"
+#include "python.h"
 #include "session.h"
 
 using stepscope::Session;
@@ -13,7 +14,7 @@ using stepscope::Session;
 extern "C" {
 
 // Changes whenever a function here does.
-int ssr_version() { return 1; }
+int ssr_version() { return 2; }
 
 // Whether ticks are those of the time stamp counter, else ns of CLOCK_MONOTONIC.
 int ssr_ticks_are_tsc() { return stepscope::ticks_are_tsc; }
@@ -56,6 +57,11 @@ int ssr_end(Session *session) {
     session->end();
     return error;
 }
+
+// After ssr_begin and before ssr_end, with Python's lock. What is watched: see python.h.
+int ssr_watch_python(const stepscope::PythonCalls *calls) { return stepscope::watch_python(*calls); }
+void ssr_watch_thread() { stepscope::watch_thread(); }
+void ssr_ignore_python() { stepscope::ignore_python(); }
 
 void ssr_end_memory() { stepscope::ignore_memory(); }
 
