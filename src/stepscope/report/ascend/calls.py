@@ -187,6 +187,8 @@ def communication(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
         document[step] = {sort: {_label(call): _entry([call]) for call in chosen} for sort, chosen in sorts.items()}
         total = _entry(sorts["collective"])
         del total["Communication Time Info"]["Start Timestamp(us)"]
+        for moved in total["Communication Bandwidth Info"].values():
+            del moved["Bandwidth(GB/s)"], moved["Large Packet Ratio"]
         document[step]["collective"]["Total Op Info"] = total
     return document
 

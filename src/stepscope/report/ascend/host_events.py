@@ -15,7 +15,7 @@ _LAYER = "^(Runtime|Hccl|Node|Model|AscendCL)@"
 _OF_FRAMEWORK = {"operator": 50001, "data": 50001, "step": 50001, "python": 50003, "annotation": 50004}
 _QUEUE = 50002
 #: An operator is handed to the thread that launches, or taken by it.
-_QUEUED = "^(Enqueue$|Dequeue@|Dequeue$)"
+QUEUED = "^(Enqueue$|Dequeue@|Dequeue$)"
 
 
 def _threads(work: RankWork) -> pl.LazyFrame:
@@ -25,8 +25,9 @@ def _threads(work: RankWork) -> pl.LazyFrame:
     return threads.select(pl.col("id").alias("track"), number.alias("globalTid"))
 
 
-def _queued() -> pl.Expr:
-    return (pl.col("kind") == "runtime") & pl.col("name").cast(pl.String).str.contains(_QUEUED)
+def queued() -> pl.Expr:
+    """Return whether a span hands an operator to the thread that launches, or takes it."""
+    return (pl.col("kind") == "runtime") & pl.col("name").cast(pl.String).str.contains(QUEUED)
 
 
 def apis(work: RankWork) -> pl.DataFrame:
@@ -38,7 +39,7 @@ def apis(work: RankWork) -> pl.DataFrame:
     own = pl.Series([call.operation.span for call in work.calls], dtype=pl.Int64)
     if not work.work.on_device:
         own = pl.concat([own, work.pieces["id"]])
-    of_software = pl.col("kind").is_in(["runtime", "driver", "sync"]) & ~_queued()
+    of_software = pl.col("kind").is_in(["runtime", "driver", "sync"]) & ~queued()
     wanted = of_software | pl.col("id").is_in(own.implode())
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String).replace_strict(_TYPE_OF_KIND, default=5000, return_dtype=pl.Int64)
@@ -67,7 +68,7 @@ def _connection(work: RankWork, rows: pl.DataFrame) -> pl.Expr:
 def framework(work: RankWork) -> pl.DataFrame:
     """Return the framework's calls; ``connectionId`` is a number in ``CONNECTION_IDS``."""
     kinds = pl.col("kind").is_in(list(_OF_FRAMEWORK))
-    spans = work.tables["spans"].filter(kinds | _queued()).join(_threads(work), on="track")
+    spans = work.tables["spans"].filter(kinds | queued()).join(_threads(work), on="track")
     inputs = work.tables["operators"].select(pl.col("span").alias("id"), "shapes", "dtypes", "forward_thread", "stack")
     connected = _connected_spans(work)
     rows = spans.join(inputs.unique("id"), on="id", how="left").join(connected, on="id", how="left")
@@ -90,7 +91,7 @@ def framework(work: RankWork) -> pl.DataFrame:
 
 def _joined(work: RankWork) -> pl.LazyFrame:
     """Return pairs of the framework's calls that share a connection of their own: forward and backward, the queue."""
-    spans = work.tables["spans"].select(pl.col("id").alias("from"), _queued().alias("queued"))
+    spans = work.tables["spans"].select(pl.col("id").alias("from"), queued().alias("queued"))
     flows = work.tables["flows"].join(spans, on="from")
     wanted = (pl.col("kind") == "forward_backward") | ((pl.col("kind") == "other") & pl.col("queued"))
     return flows.filter(wanted).select("from", "to")

@@ -28,6 +28,7 @@ from typing import Any
 from stepscope.errors import OutputError
 from stepscope.report.ascend import calls as ascend_calls
 from stepscope.report.ascend import database as ascend_database
+from stepscope.report.ascend import npu_trace
 from stepscope.report.ascend import tables as ascend_tables
 from stepscope.report.ascend import trace as ascend_trace
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
@@ -96,7 +97,10 @@ def document(value: object, path: Path) -> None:
 def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> None:
     for name, frame in ascend_tables.files(work, source.results, variant).items():
         ascend_tables.write(frame, output / name)
-    ascend_trace.write(source, work, variant, output / "trace_view.json")
+    if work.recorded_by_npu:
+        npu_trace.write(work, output / "trace_view.json")
+    else:
+        ascend_trace.write(source, work, variant, output / "trace_view.json")
     if work.calls:
         stepless = not work.windows.declared
         document(ascend_calls.communication(work.calls, stepless=stepless), output / "communication.json")

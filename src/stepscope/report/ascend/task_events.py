@@ -251,13 +251,7 @@ def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataF
     owned = parts.sort("ts", maintain_order=True).join_asof(
         lanes.sort("ts"), on="ts", by="group", strategy="backward", check_sortedness=False
     )
-    moved = (
-        work.tables["transfers"]
-        .rename({"span": "id"})
-        .select("id", "source", "destination", "bytes", pl.col("transport", "link").cast(pl.String))
-    )
-    owned = owned.join(moved.unique("id").collect(), on="id", how="left", maintain_order="left", suffix="_moved")
-    owned = owned.join(_arguments(work), on="id", how="left", maintain_order="left")
+    owned = owned.drop("bytes").join(said_of_parts(work), on="id", how="left", maintain_order="left")
     return owned.select(
         pl.col("opName").alias("name"),
         "globalTaskId",
@@ -269,13 +263,21 @@ def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataF
         pl.col("source").fill_null(NO_MODEL).alias("srcRank"),
         pl.col("destination").fill_null(NO_MODEL).alias("dstRank"),
         _enumerated("transport", TRANSPORT_TYPES, NO_TYPE).alias("transportType"),
-        pl.coalesce("bytes_moved", "bytes").fill_null(0).alias("size"),
+        pl.col("bytes").fill_null(0).alias("size"),
         _enumerated("data type", DATA_TYPES, NO_TYPE).alias("dataType"),
         _enumerated("link", LINK_TYPES, NO_TYPE).alias("linkType"),
         "opId",
         "connectionId",
         "modelId",
     )
+
+
+def said_of_parts(work: RankWork) -> pl.DataFrame:
+    """Return what parts of communication moved, from where to where, by ``id``; and what else is told of them."""
+    texts_ = pl.col("transport", "link").cast(pl.String)
+    columns = (pl.col("span").alias("id"), "source", "destination", "bytes", "bandwidth", texts_)
+    moved = work.tables["transfers"].filter(pl.col("link").is_not_null()).select(columns).unique("id").collect()
+    return _arguments(work).join(moved, on="id", how="full", coalesce=True)
 
 
 def _arguments(work: RankWork) -> pl.DataFrame:
