@@ -153,11 +153,13 @@ def _end_of_records(text: bytes) -> int:
 
 def _parsed(block: bytes, headers: list[str] | None, ledger: LossLedger) -> pl.DataFrame:
     """Return the cells of whole records; what CSV does not allow is counted."""
-    width = len(headers) if headers is not None else None
-    schema = None if width is None else {f"column_{place + 1}": pl.String for place in range(width)}
+    width = len(headers) if headers is not None else 0
+    schema = {f"column_{place + 1}": pl.String for place in range(width)} or None
+    # A first line of as many cells as there are headers: what has fewer is filled up, what has more is cut.
+    first = b"," * (width - 1) + b"\n" if width > 1 else b""
     try:
-        return pl.read_csv(
-            io.BytesIO(block.replace(b"\0", b" ")),
+        found = pl.read_csv(
+            io.BytesIO(first + block.replace(b"\0", b" ")),
             has_header=False,
             infer_schema=False,
             schema=schema,
@@ -165,6 +167,7 @@ def _parsed(block: bytes, headers: list[str] | None, ledger: LossLedger) -> pl.D
             encoding="utf8-lossy",
             raise_if_empty=False,
         )
+        return found[1:] if first else found
     except pl.exceptions.PolarsError:
         ledger.add("event_damaged")
         return pl.DataFrame(schema=schema)

@@ -67,7 +67,7 @@ class Text:
         frames = self._with_counters(frames)
         for inputs in self._together("inputs", csv_files.inputs):
             frames = join.with_inputs(frames, inputs)
-        return complete({**frames, **self._samples(frames["counters"]), "facts": self._said()})
+        return complete({**frames, **self._samples(frames), "facts": self._said()})
 
     def _on_epoch(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return times of old timelines on the clock of all others."""
@@ -105,17 +105,20 @@ class Text:
         self.ledgers.append(ledger)
         return join.with_counters(frames, said, ledger)
 
-    def _samples(self, counters: pl.DataFrame) -> Frames:
-        """Return the frames of files that say what no other file says."""
+    def _samples(self, frames: Frames) -> Frames:
+        """Return the frames of files that say what no other file says, with what is in them already."""
         memory = partial(csv_files.memory, of_mindspore="_ascend_ms" in self._capture.root.name)
-        samples = [counters, *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory))]
+        samples = [
+            frames["counters"],
+            *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory)),
+        ]
         for sort, group in _CARDS.items():
             found = self._rows(sort, partial(csv_files.samples, group=group))
             samples += [conform("counters", one) for one in found if one.width]
         return {
             "counters": pl.concat(samples).drop_nulls(["ts", "value"]),
             "memory": self._frame("memory", memory).drop_nulls("ts"),
-            "blocks": self._frame("blocks", csv_files.blocks),
+            "blocks": pl.concat([frames["blocks"], self._frame("blocks", csv_files.blocks)]),
             "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
             "matrix": pl.concat([conform("matrix", pl.DataFrame()), *self._each("matrix", communication.matrix)]),
         }
