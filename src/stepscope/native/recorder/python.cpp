@@ -217,6 +217,21 @@ int on_event(Object *, Frame *frame, int what, Object *) {
 
 }  // namespace
 
+static void watch_calls_going_on() {
+    Desk *desk = enter();
+    if (!desk) return;
+    std::vector<Frame *> frames;
+    for (Frame *frame = api.PyEval_GetFrame(); frame;) {
+        frames.push_back(frame);
+        Frame *back = api.PyFrame_GetBack(frame);
+        if (back) api.Py_DecRef(reinterpret_cast<Object *>(back));  // the interpreter keeps it while it runs
+        frame = back;
+    }
+    for (auto frame = frames.rbegin(); frame != frames.rend() && !desk->log->hidden; ++frame)
+        begin_call(*desk->log, *frame);
+    leave(desk);
+}
+
 int watch_python(const PythonCalls &calls) {
     static bool found = find_all();
     if (!found) return ENOSYS;
@@ -224,22 +239,17 @@ int watch_python(const PythonCalls &calls) {
     all.functions = calls.functions, all.modules = calls.modules, all.module_call = calls.module_call;
     all.roots = lines(calls.roots), all.ours = lines(calls.ours), all.engine = lines(calls.engine);
     watching = true;
-    watch_thread();
+    watch_calls_going_on();
+    api.PyEval_SetProfile(on_event, nullptr);
     return 0;
 }
 
 void watch_thread() {
     if (!watching) return;
+    watch_calls_going_on();
+    // The innermost call is the profile function of ours that called this, and Python does not tell when it returns.
     if (Desk *desk = enter()) {
-        std::vector<Frame *> frames;
-        for (Frame *frame = api.PyEval_GetFrame(); frame;) {
-            frames.push_back(frame);
-            Frame *back = api.PyFrame_GetBack(frame);
-            if (back) api.Py_DecRef(reinterpret_cast<Object *>(back));  // the interpreter keeps it while it runs
-            frame = back;
-        }
-        for (auto frame = frames.rbegin(); frame != frames.rend() && !desk->log->hidden; ++frame)
-            begin_call(*desk->log, *frame);
+        desk->log->hidden = nullptr;
         leave(desk);
     }
     api.PyEval_SetProfile(on_event, nullptr);

@@ -15,7 +15,7 @@ struct PythonCalls {
 // All of these with Python's lock held. Watch the calling thread, from the calls on that are going on.
 // 0, or ENOSYS where this Python lacks a function.
 int watch_python(const PythonCalls &calls);
-// Watch another thread: the calling one, from the calls on that are going on.
+// Watch another thread: the calling one, from within its profile function.
 void watch_thread();
 // Watch no more; threads find that out at their next call.
 void ignore_python();
