@@ -61,9 +61,11 @@ class Entry:
     Attributes:
         name: Name.
         kind: Kind of its spans: operator, kernel, memcpy, memset or collective.
-        total_ns: Self time of an operator, duration of a kernel, summed over all calls.
-        count: Number of calls.
-        share: Fraction of the time of all operators, or of all device work.
+        total_ns: Self time of an operator, duration of a kernel, summed over all calls; of a sample of the operators,
+            an estimate of their whole durations.
+        count: Number of calls; of a sample, an estimate.
+        share: Fraction of the time of all operators, or of all device work; of a sample, of the steps' time.
+        error_ns: Standard error of ``total_ns``; 0 where it is no estimate.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Entry:
     total_ns: int
     count: int
     share: float
+    error_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,8 @@ class Summary:
         on_device: Whether the split is that of device streams; else that of host threads.
         devices: Names of the devices that worked, such as ``cuda:0``.
         steps: Number and durations of the steps.
-        split: Disjoint parts of the steps' time, in the order of :class:`Part`; they add up to it exactly.
+        split: Disjoint parts of the steps' time, in the order of :class:`Part`; they add up to it exactly. With a
+            sample of the operators, ``host only`` counts as ``idle``, and on a rank without a device nothing is known.
         operators: Host operators with most self time, most first.
         kernels: Device work with most time, most first; empty without a device.
         data_wait: Waiting for batches.
@@ -127,6 +131,7 @@ class Summary:
         resident_bytes: Largest resident set of the process; None where it was not sampled.
         losses: Everything dropped, cut, clipped or repaired, most severe first.
         look_first: One line: what to look at first.
+        sampled: Fraction of the operators that was recorded.
     """
 
     on_device: bool
@@ -141,3 +146,4 @@ class Summary:
     resident_bytes: int | None
     losses: tuple[Loss, ...]
     look_first: str
+    sampled: float = 1.0

@@ -92,7 +92,7 @@ def _garbage(summary: Summary) -> str | None:
 
 def _nothing_runs(summary: Summary) -> str | None:
     share = _part(summary, "idle")
-    if share <= NOTHING_RUNS:
+    if share <= NOTHING_RUNS or summary.sampled < 1:
         return None
     return (
         f"Idle: for {_of_the_step(summary, share)} nothing that was recorded runs. "
@@ -101,7 +101,8 @@ def _nothing_runs(summary: Summary) -> str | None:
 
 
 def _top(summary: Summary) -> str:
-    for entries, what in ((summary.kernels, "device work"), (summary.operators, "operators' self time")):
+    host = "operators' self time" if summary.sampled == 1 else "steps, estimated from a sample,"
+    for entries, what in ((summary.kernels, "device work"), (summary.operators, host)):
         if entries:
             name = entries[0].name
             name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

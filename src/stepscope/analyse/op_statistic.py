@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analyse import sample
 from stepscope.analyse.operators import host_operators
 from stepscope.analyse.units import us
 from stepscope.analyse.work import DEVICE_WORK
@@ -17,8 +18,17 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
 
     A kernel counts with its duration, a host operator with its self time. ``Ratio(%)`` is the share of its device.
     Rows are ordered by device, the devices before ``cpu``, and by total time, longest first.
+
+    Of a sample of the operators, counts and totals are estimated; columns behind the others say how far they may be
+    off.
     """
-    rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables))])
+    sampled = sample.fraction(tables)
+    rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables), sampled)])
+    told = [
+        pl.col("sampled").alias("Sampled Calls"),
+        pl.col("count_error").round(3).alias("Count Error"),
+        us("total_error").alias("Total Time Error(us)"),
+    ]
     share = (100 * pl.col("total") / pl.col("total").sum().over("device")).fill_nan(0).round(3)
     return rows.select(
         pl.col("device").alias("Device_id"),
@@ -31,6 +41,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         us("mean").alias("Avg Time(us)"),
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
+        *(told if sampled < 1 else []),
     )
 
 
@@ -49,17 +60,25 @@ def device_work(tables: Tables) -> pl.DataFrame:
 
 
 def host_work(tables: Tables) -> pl.DataFrame:
-    """Return device (``cpu``), name, kind and self time (ns) of every operator on a host thread."""
+    """Return device (``cpu``), name, kind and self time (ns) of every operator on a host thread.
+
+    Of a sample, the whole duration: what is inside an operator is mostly not in the sample.
+    """
     operators = host_operators(tables)
+    time = "self" if sample.fraction(tables) == 1 else "dur"
     return operators.select(
         pl.lit("cpu").cast(pl.Categorical).alias("device"),
         pl.col("name", "kind").cast(pl.String),
-        pl.col("self").alias("time"),
+        pl.col(time).alias("time"),
     )
 
 
-def statistic(work: pl.DataFrame) -> pl.DataFrame:
-    """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order."""
+def statistic(work: pl.DataFrame, sampled: float = 1.0) -> pl.DataFrame:
+    """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order.
+
+    Count and total are estimates where only the fraction ``sampled`` of the work is there, see
+    :func:`sample.estimated`.
+    """
     time = pl.col("time")
     grouped = work.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -67,6 +86,8 @@ def statistic(work: pl.DataFrame) -> pl.DataFrame:
         time.min().alias("least"),
         time.mean().alias("mean"),
         time.max().alias("most"),
+        (time.cast(pl.Float64) ** 2).sum().alias("squares"),
     )
+    grouped = sample.estimated(grouped, sampled)
     texts = [pl.col(name).cast(pl.String) for name in _KEYS]
     return grouped.with_columns(texts).sort("device", "total", "name", "kind", descending=[False, True, False, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analyse import sample
 from stepscope.analyse.operators import device_time, host_operators
 from stepscope.analyse.units import timestamp_us, us
 from stepscope.trace.tables import Tables
@@ -12,6 +13,8 @@ from stepscope.trace.tables import Tables
 def operator_details(tables: Tables) -> pl.DataFrame:
     """Return one row per call of a host operator, in order of start: the columns of torch_npu, then ours."""
     operators = host_operators(tables)
+    if sample.fraction(tables) < 1:  # what is inside an operator is mostly not in the sample
+        operators = operators.with_columns(pl.lit(None, pl.Int64).alias("self"))
     own, total = device_time(tables, operators)
     threads = tables["tracks"].select(pl.col("id").alias("track"), "thread")
     details = tables["operators"].select("span", "shapes", "dtypes", "module", "flops", "stack")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
+from stepscope.analyse import sample
 from stepscope.analyse.api_statistic import api_statistic
 from stepscope.analyse.communication import communication, communication_matrix
 from stepscope.analyse.dataset import dataset
@@ -103,9 +104,10 @@ def computed(tables: Tables) -> dict[str, Answer]:
 
 
 def compute(name: str, tables: Tables) -> Answer:
-    """Compute the result ``name`` from the tables of a rank.
+    """Compute the result ``name`` from the tables of a rank. Tables of a sample of the operators say so.
 
     Raises:
         KeyError: There is no result of that name.
     """
-    return RESULTS[name].function(tables)
+    answer = RESULTS[name].function(tables)
+    return sample.marked(answer, sample.fraction(tables)) if isinstance(answer, pl.DataFrame) else answer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analyse import sample
 from stepscope.analyse import work as working
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, union
 from stepscope.analyse.units import us
@@ -15,6 +16,9 @@ from stepscope.trace.tables import Tables
 
 #: The disjoint parts of a step in order of priority: time covered by several belongs to the first.
 PARTS: tuple[str, ...] = ("computing", "communication", "copy", "data wait", "host only", "idle")
+
+#: Columns that are not known from a sample of the operators; on a rank without a device, whose work they are, none is.
+_OF_THE_HOST = ("Host Only", "Idle")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +54,8 @@ def split(tables: Tables) -> Split:
 def step_trace_time(tables: Tables) -> pl.DataFrame:
     """Return one row per step, in µs: the standard columns, then the parts that Free consists of.
 
-    A trace without steps gives one row, step 0, over its whole range.
+    A trace without steps gives one row, step 0, over its whole range. What a sample of the operators cannot tell is
+    null.
     """
     result = split(tables)
     parts, windows, work = result.parts, result.windows, result.work
@@ -73,6 +78,8 @@ def step_trace_time(tables: Tables) -> pl.DataFrame:
         "Idle": parts["idle"],
     }
     frame = pl.DataFrame({"Step": windows.number, **columns})
+    unknown = () if sample.fraction(tables) == 1 else _OF_THE_HOST if work.on_device else tuple(columns)
+    frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unknown)
     return frame.with_columns(us(name) for name in columns)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from stepscope.analyse import op_statistic
+from stepscope.analyse import op_statistic, sample
 from stepscope.analyse.answer import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
 from stepscope.analyse.dataset import arguments, waits
 from stepscope.analyse.intervals import unite
@@ -24,7 +24,7 @@ TOP = 10
 
 def summarise(tables: Tables) -> Summary:
     """Return the summary of a rank; of empty tables, one that says so."""
-    parts = split(tables)
+    parts, sampled = split(tables), sample.fraction(tables)
     windows, work = parts.windows, parts.work
     steps = _steps(windows, inferred=_inferred(tables))
     device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
@@ -32,8 +32,8 @@ def summarise(tables: Tables) -> Summary:
         on_device=work.on_device,
         devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
         steps=steps,
-        split=_parts(parts, steps.total_ns),
-        operators=_top(host),
+        split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
+        operators=_top(host) if sampled == 1 else _estimated(host, sampled, steps.total_ns),
         kernels=_top(device),
         data_wait=_data_wait(tables, parts, steps.total_ns),
         garbage=_garbage(tables, windows, steps.total_ns),
@@ -41,6 +41,7 @@ def summarise(tables: Tables) -> Summary:
         resident_bytes=_resident(tables),
         losses=_losses(tables),
         look_first="",
+        sampled=sampled,
     )
     return replace(summary, look_first=look_first(summary))
 
@@ -73,6 +74,14 @@ def _parts(parts: Split, total: int) -> tuple[Part, ...]:
     return tuple(Part(name, time, time / count, _share(time, total)) for name, time in sums.items())
 
 
+def _of_sample(parts: Split) -> Split:
+    """Return what is known where only a sample of the operators is there: what devices do, and waits for data."""
+    if not parts.work.on_device:
+        return replace(parts, parts={})
+    idle = parts.parts["idle"] + parts.parts["host only"]
+    return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
+
+
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
@@ -84,6 +93,15 @@ def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
     texts = sums.with_columns(pl.col("name", "kind").cast(pl.String))
     first = texts.sort("time", "name", "kind", descending=[True, False, False]).head(TOP)
     return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
+
+
+def _estimated(work: pl.DataFrame, sampled: float, whole: int) -> tuple[Entry, ...]:
+    """Return the names with most time, estimated from a sample; shares are those of the steps' time."""
+    first = op_statistic.statistic(work, sampled).head(TOP)
+    rows = first.select("name", "kind", "total", "count", "total_error").rows()
+    return tuple(
+        Entry(name, kind, total, count, _share(total, whole), error) for name, kind, total, count, error in rows
+    )
 
 
 def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:

@@ -104,6 +104,7 @@ void ss_recorder_words(const uint64_t *words, int64_t count, ss_recorder_walk *w
         case END_OF:
             if (i + 1 < count && tag_of(words[i + 1]) == IDENTITY) {
                 to->ended[walk->endings] = value;
+                to->ended_row[walk->endings] = walk->rows;
                 to->ended_identity[walk->endings++] = words[++i] & VALUE_BITS;
             } else {
                 walk->damaged++;

@@ -28,6 +28,7 @@ typedef struct {
     uint8_t *state;
     int64_t *memory, *definition;
     uint64_t *ended, *ended_identity;
+    int64_t *ended_row; /* the row that the next operator would have had */
 } ss_recorder_columns;
 
 /* Walks over the words of a block. */

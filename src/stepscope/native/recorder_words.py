@@ -23,7 +23,11 @@ OPERATOR_COLUMNS: dict[str, type[np.generic]] = {
     "state": np.uint8,
 }
 PLACE_COLUMNS: dict[str, type[np.generic]] = {"memory": np.int64, "definition": np.int64}
-ENDING_COLUMNS: dict[str, type[np.generic]] = {"ended": np.uint64, "ended_identity": np.uint64}
+ENDING_COLUMNS: dict[str, type[np.generic]] = {
+    "ended": np.uint64,
+    "ended_identity": np.uint64,
+    "ended_row": np.int64,
+}
 
 
 class Walk(ctypes.Structure):

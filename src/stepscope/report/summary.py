@@ -91,7 +91,9 @@ class _Page:
             yield Text()
             yield self.bar()
             yield self.legend()
-        tables = (("operators by self time", self.summary.operators), ("device work by time", self.summary.kernels))
+        sampled = self.summary.sampled
+        host = "operators by self time" if sampled == 1 else f"operators, {100 * sampled:.3g} % sample"
+        tables = ((host, self.summary.operators), ("device work by time", self.summary.kernels))
         for heading, entries in tables:
             if entries:
                 yield Text()
@@ -169,6 +171,9 @@ class _Page:
         table.add_column(heading, ratio=1, no_wrap=True, overflow=self.overflow)
         for name in (f"calls{per}", f"time{per}", "share"):
             table.add_column(name, justify="right", no_wrap=True, overflow=self.overflow)
+        errors = any(entry.error_ns for entry in entries)
+        if errors:
+            table.add_column("+-" if self.ascii else "±", justify="right", no_wrap=True, overflow=self.overflow)
         meter = self.inside // 6 if self.inside >= _METERS_FROM else 0
         if meter:
             table.add_column(width=meter, no_wrap=True)
@@ -179,6 +184,7 @@ class _Page:
                 Text(f"{entry.count / self.steps:.4g}", style=_QUIET),
                 self.time(entry.total_ns / self.steps),
                 Text(percent_text(entry.share), style=_STRONG),
+                *([Text(percent_text(entry.error_ns / entry.total_ns), style=_QUIET)] if errors else []),
                 *([self.meter(entry.share / largest if largest else 0.0, meter)] if meter else []),
             )
         return table
@@ -194,6 +200,11 @@ class _Page:
     def known(self) -> Iterator[tuple[str, Text]]:
         """Yield what is known besides: data wait, garbage, memory, losses; and nothing about what was not recorded."""
         waits, garbage = self.summary.data_wait, self.summary.garbage
+        if self.summary.sampled < 1:
+            recorded = f"{100 * self.summary.sampled:.3g} % of the operators was recorded"
+            error = f"calls and times are estimates, with their standard error ({'+-' if self.ascii else '±'})"
+            idle = "; idle is also what only the host does" if self.summary.split else ""
+            yield "sample", Text(f"{recorded}: {error}{idle}")
         if waits.count:
             each, exposed = (self.time(ns / self.steps) for ns in (waits.total_ns, waits.exposed_ns))
             hidden = "" if waits.exposed_ns == waits.total_ns else f", {exposed} of it while nothing else worked"

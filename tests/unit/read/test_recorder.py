@@ -154,10 +154,12 @@ def test_ranges_end_on_any_thread_and_their_identity_comes_again(file: File) -> 
     other.end_of(20, 7)
     one.begin(30, "second", scope=USER_SCOPE, identity=7)
     one.end_of(40, 7)
+    one.begin(40, "at once", scope=USER_SCOPE, identity=7)
+    one.end_of(40, 7)
     one.end_of(50, 7)  # opened before the recording
     one.begin(60, "third", scope=USER_SCOPE, identity=7)
     frames = read_files([file.close(100)])
-    assert spans(frames) == [("first", 10, 20), ("second", 30, 40), ("third", 60, 100)]
+    assert spans(frames) == [("first", 10, 20), ("second", 30, 40), ("at once", 40, 40), ("third", 60, 100)]
     assert losses(frames) == {"span_other_thread": 1, "span_opened_before": 1, "span_not_closed": 1}
 
 

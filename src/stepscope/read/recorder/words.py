@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -222,8 +222,10 @@ class _Reader:
         if not len(rows) and not self._walk.endings:
             return
         ended = self._columns["ended"][: self._walk.endings]
+        behind = self._columns["ended_row"][: len(ended)]
         begun, ends, last = _pairs(
-            identity[rows], found.begin[rows], self._columns["ended_identity"][: len(ended)], ended
+            _Marks(identity[rows], found.begin[rows], 2 * rows + 1),
+            _Marks(self._columns["ended_identity"][: len(ended)], ended, 2 * behind),
         )
         gaps = _Gaps([*self._content.missing, *self.found.gaps])
         sure = ~gaps.between(found.begin[rows[begun]], ended[ends])
@@ -260,20 +262,28 @@ def _repeated(counts: list[tuple[int, int]]) -> npt.NDArray[np.int32]:
     return np.repeat([number for number, _ in counts], [count for _, count in counts]).astype(np.int32)
 
 
-def _pairs(identity: Words, begin: Words, of: Words, end: Words) -> tuple[Integers, Integers, Integers]:
+class _Marks(NamedTuple):
+    """Beginnings or ends by identity: which, when, and in which order where times are equal."""
+
+    identity: Words
+    ticks: Words
+    order: Integers
+
+
+def _pairs(begun: _Marks, ended: _Marks) -> tuple[Integers, Integers, Integers]:
     """Match each end with the latest beginning of the same identity before it.
 
     Returns:
         Places of beginnings and of ends, in pairs; and those of beginnings behind which the identity is not seen again.
     """
-    both = np.concatenate([identity, of])
-    is_end = np.arange(len(both)) >= len(identity)
-    order = np.lexsort((is_end, np.concatenate([begin, end]), both))
+    identity, ticks, order_ = (np.concatenate(columns) for columns in zip(begun, ended, strict=True))
+    is_end = np.arange(len(identity)) >= len(begun.identity)
+    order = np.lexsort((order_, ticks, identity))
     before, after = order[:-1], order[1:]
-    same = both[before] == both[after]
+    same = identity[before] == identity[after]
     paired = same & ~is_end[before] & is_end[after]
     last = order[np.append(~same, True)]
-    return before[paired], after[paired] - len(identity), last[~is_end[last]]
+    return before[paired], after[paired] - len(begun.identity), last[~is_end[last]]
 
 
 def _bounds(words: Words) -> tuple[int, int]:
@@ -369,6 +379,7 @@ class _Walker:
             return self._damaged(at)
         place = self._walk.endings
         self._columns["ended"][place], self._columns["ended_identity"][place] = self._values[at : at + 2]
+        self._columns["ended_row"][place] = self._walk.rows
         self._walk.endings += 1
         return at + 2
 
