@@ -20,7 +20,7 @@ from stepscope.read.sniff import identify
 from stepscope.trace.cupti import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
-from tests.unit import recorder_build
+from tests.unit import ascend_build, recorder_build
 from tests.unit.cupti_build import File
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -46,6 +46,10 @@ def a_kineto_trace(directory: Path) -> Path:
 
 def a_mindspore_directory(directory: Path) -> Path:
     return Path(shutil.copytree(DATA / "mindspore_cpu" / "collected_graph", directory / "mindspore"))
+
+
+def an_ascend_directory(directory: Path) -> Path:
+    return ascend_build.capture(directory, kernels=10)
 
 
 def a_cupti_file(directory: Path) -> Path:
@@ -110,6 +114,7 @@ SAMPLES: dict[str, Callable[[Path], Path]] = {
     "recorder": a_recorders_file,
     "kineto": a_kineto_trace,
     "mindspore": a_mindspore_directory,
+    "ascend": an_ascend_directory,
     "fluid": a_fluid_profile,
     "paddle": a_paddle_trace,
     "paddle_json": a_paddle_json,

@@ -41,7 +41,7 @@ def kernel(place: int) -> dict[str, Any]:
     return event(f"aclnnAdd_Add_{place}", NPU, 2, at + 0.125, 20.5, args=arguments)
 
 
-def trace() -> list[dict[str, Any]]:
+def trace(kernels: int = 3) -> list[dict[str, Any]]:
     """Return the events of ``trace_view.json``."""
     events = [
         {"ph": "X", "name": "ProfilerStep#7", "pid": HOST, "tid": HOST, "ts": us(0), "dur": 1000, "cat": "cpu_op"},
@@ -52,7 +52,7 @@ def trace() -> list[dict[str, Any]]:
         *named(HBM, "HBM", {}),
         *named(OVERLAP, "Overlap Analysis", {0: "Computing"}),
     ]
-    for place in range(3):
+    for place in range(kernels):
         at = 20.0 + 50 * place
         call = {"Input Dims": "2,3;\r\n;\r\n3", "Input type": "float;\r\nScalar;\r\nint", "Sequence number": place}
         stack = "train.py(3): step;\r\ntrain.py(9): <module>"
@@ -145,8 +145,8 @@ def matrix() -> dict[str, Any]:
     }
 
 
-def capture(directory: Path, rank: int = 0) -> Path:
-    """Write a capture of torch_npu and return its directory."""
+def capture(directory: Path, rank: int = 0, kernels: int = 3) -> Path:
+    """Write a capture of torch_npu and return its directory; the first three kernels have details."""
     root = directory / f"host_1_ascend_pt_{rank}"
     output = root / OUTPUT
     output.mkdir(parents=True)
@@ -154,7 +154,7 @@ def capture(directory: Path, rank: int = 0) -> Path:
     groups = {GROUP: {"group_name": "default_group", "group_rank": rank, "global_ranks": [0, 1]}}
     (root / "profiler_metadata.json").write_text(json.dumps({"parallel_group_info": groups}))
     files = {
-        "trace_view.json": json.dumps(trace()),
+        "trace_view.json": json.dumps(trace(kernels)),
         "kernel_details.csv": KERNELS,
         "memory_record.csv": MEMORY,
         "operator_memory.csv": BLOCKS,

@@ -376,6 +376,16 @@ def test_raw_records_of_mindspore(tmp_path: Path) -> None:
     assert "event_not_an_interval" in losses(read)
 
 
+def test_numbers_of_raw_records_that_cannot_be(tmp_path: Path) -> None:
+    root = a_mindspore_capture(tmp_path)
+    path = root / "FRAMEWORK" / "mindspore.memory_usage"
+    taken = (3, 1 << 63, 4242, T0 + 10, 0xFF00, 512, 512, 512, 1024, 0, 0, 77, 1, 0, 0, 0, 0)
+    path.write_bytes(path.read_bytes() + build.record(MEMORY, taken, {}) + b"\x01\x00\xff\xff\xff\xff")
+    read = read_files([root])
+    assert read["allocations"].height == 2
+    assert {"value_unreadable", "event_damaged"} <= set(losses(read))
+
+
 def test_the_counter_of_the_processor() -> None:
     assert Counter(start=1000, epoch=T0, mhz=100.0).ns(1100) == T0 + 1000
     assert Counter().ns(T0) == T0

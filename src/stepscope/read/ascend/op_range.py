@@ -125,7 +125,7 @@ def memory(path: Path, ledger: LossLedger, counter: Counter | None, progress: Pr
     rows = []
     for fixed, texts in _records(path, _MEMORY, ledger, progress):
         device, thread, _, at, address, size, used, _, reserved, _, _, stream, *_ = fixed
-        if max(at, used, reserved) > _MOST or (size != _FREED and size > _MOST):
+        if max(at, used, reserved, thread) > _MOST or (size != _FREED and size > _MOST):
             ledger.add("value_unreadable")
             continue
         freed = size == _FREED

@@ -40,6 +40,9 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
     capture = capture_of(directory)
     said = facts.read(capture, ledger)
     frames, ledgers = _frames(capture, said, progress)
+    if progress is not None:
+        size = sum(path.stat().st_size for path in capture.all)
+        progress(size, size)
     part = tables.build(frames, said, rank_of(capture), ledger)
     if not any(part[name].height for name in _WORTH):
         message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
@@ -60,9 +63,6 @@ def _frames(capture: Capture, said: Facts, progress: Progress | None) -> tuple[F
         ledger.add("file_unreadable")
         text = Text(capture, said, progress)
         return text.frames(), [ledger, *text.ledgers]
-    if progress is not None:
-        size = sum(path.stat().st_size for path in capture.all)
-        progress(size, size)
     return {**frames, "facts": pl.concat([said.frame(), frames["facts"]])}, [ledger]
 
 
