@@ -18,7 +18,8 @@ BYTES = {"B": 1, "Byte": 1, "KB": 1024, "MB": 1 << 20, "GB": 1 << 30}
 #: A number in place of another that is not known.
 UNKNOWN_32 = 4_294_967_295
 
-_PLAIN = r"^(\d{1,15})(?:\.(\d{1,40}))?$"
+_MOST = 1 << 62
+_PLAIN = r"^(\d{1,17})(?:\.(\d{1,40}))?$"
 _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
 
 
@@ -40,7 +41,8 @@ def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
     parts = text.str.extract_groups(_PLAIN).struct.unnest()
     decimals = len(str(1000 * scale)) - 1
     digits = parts["2"].fill_null("").str.slice(0, decimals + 1).str.pad_end(decimals + 1, "0")
-    whole = parts["1"].cast(pl.Int64, strict=False) * (1000 * scale)
+    number = parts["1"].cast(pl.Int64, strict=False)
+    whole = number.set(number > _MOST // (1000 * scale), None) * (1000 * scale)
     value = (whole + (digits.cast(pl.Int64, strict=False) + 5) // 10).alias(column.name)
     odd = (text.is_not_null() & value.is_null()).arg_true()
     if len(odd):
@@ -52,7 +54,7 @@ def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
 
 def _odd(text: str, scale: int) -> int | None:
     value = unusual_time(text.encode("ascii", "replace"))
-    return None if value <= BAD or abs(value) > 1 << 62 else value * scale
+    return None if value <= BAD or abs(value) > _MOST // scale else value * scale
 
 
 def integers(column: pl.Series, ledger: LossLedger) -> pl.Series:
@@ -75,7 +77,7 @@ def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
 def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
     """Return sizes in bytes of numbers of KB or MB (of 1024); one below nothing, which stands for unknown, is null."""
     value = reals(column, ledger) * BYTES.get(unit, 1)
-    value = value.set((value < 0) | (value >= float(1 << 62)), None)
+    value = value.set((value < 0) | (value >= float(_MOST)), None)
     return value.round(0).cast(pl.Int64).alias(column.name)
 
 
