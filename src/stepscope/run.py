@@ -298,6 +298,8 @@ def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
             rows.append(("collector_failed", 1, name))
         elif state.get("unavailable"):
             rows.append(("collector_unavailable", 1, name))
+        if state.get("native"):
+            rows.append(("recorder_unavailable", 1, name))
     rows += [("switch_unavailable", 1, name) for name in manifest.get("switches_unavailable", {})]
     return rows
 

@@ -64,16 +64,17 @@ class Check:
         return asdict(self)
 
 
-def diagnose(output: Path) -> list[Check]:
+def diagnose(output: Path, *, build: bool = False) -> list[Check]:
     """Look at everything a recording depends on.
 
     Args:
         output: Directory that recordings would go to.
+        build: Build the native recorder of PyTorch's operators, which stays.
 
     Returns:
         The checks, in the order to show them. Nothing stays behind.
     """
-    return [*_basics(), *_torch(), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
+    return [*_basics(), *_torch(build=build), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
 
 
 def _basics() -> Iterator[Check]:
@@ -93,7 +94,7 @@ def _others() -> Iterator[Check]:
         yield Check(title, NO if problem else YES, found, facts.get("remedy", ""))
 
 
-def _torch() -> Iterator[Check]:
+def _torch(*, build: bool) -> Iterator[Check]:
     facts = probe_torch()
     if "error" in facts:
         missing = importlib.util.find_spec("torch") is None and any(map(importlib.util.find_spec, _OTHERS))
@@ -101,6 +102,7 @@ def _torch() -> Iterator[Check]:
         return
     yield Check("PyTorch", YES, f"{facts['version']} at {facts['path']}")
     yield _operators(facts)
+    yield _recorder(probe("recorder") if build else facts["recorder"])
     yield _device(facts)
     yield from _other_devices(facts)
     yield _collectives(facts)
@@ -170,6 +172,18 @@ def _operators(facts: Mapping[str, Any]) -> Check:
     if "error" in trial:
         return Check("operators", NO, trial["error"])
     return Check("operators", YES, f"recorded by Kineto; {trial['host']} host events in a trial")
+
+
+def _recorder(found: Mapping[str, Any]) -> Check:
+    name = "native recorder"
+    reason = found.get("reason") or found.get("error")
+    if reason:
+        return Check(
+            name, PARTLY, reason, found.get("remedy") or "Kineto records operators all the same, at more cost."
+        )
+    if not found["built"]:
+        return Check(name, YES, "is built on first use; `stepscope doctor --build` does it now")
+    return Check(name, YES, f"built: {found['built']}")
 
 
 def _device(facts: Mapping[str, Any]) -> Check:

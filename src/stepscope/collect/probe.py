@@ -29,6 +29,7 @@ def probe() -> dict[str, Any]:
         "cuda": _attempt(lambda: _cuda(torch)),
         "distributed": _attempt(lambda: _backends(torch)),
         "dataloader": _attempt(lambda: hasattr(_dataloader(), "_BaseDataLoaderIter")),
+        "recorder": _attempt(lambda: _recorder(torch)),
     }
     if facts["kineto"]:
         facts["activities"] = _attempt(lambda: _activities(torch))
@@ -55,6 +56,23 @@ def _backends(torch: ModuleType) -> list[str]:
     if not distributed.is_available():
         return []
     return [name for name in ("nccl", "gloo", "mpi", "ucc") if getattr(distributed, f"is_{name}_available", bool)()]
+
+
+def _recorder(torch: ModuleType) -> dict[str, str]:
+    """Return whether the native recorder is built, or why it cannot be."""
+    from stepscope.collect.collectors import torch_native_build as recorder
+
+    known = recorder.installed(torch)
+    reason = recorder.reason_against(known)
+    return {"reason": reason} if reason else {"built": str(recorder.is_built(known) or "")}
+
+
+def build_recorder() -> dict[str, Any]:
+    """Import torch and build the native recorder for it, also where that failed before."""
+    from stepscope.collect.collectors import torch_native_build as recorder
+
+    torch = import_module("torch")
+    return dict(_attempt(lambda: {"built": str(recorder.obtain(recorder.installed(torch), again=True))}))
 
 
 def _dataloader() -> ModuleType:
@@ -90,6 +108,9 @@ def probe_window(name: str) -> dict[str, Any]:
     return {**facts, "trial": {key: state[key] for key in ("unavailable", "failed") if key in state}}
 
 
+#: What is asked for by another name than a framework's.
+_PROBES: dict[str, Callable[[], dict[str, Any]]] = {"recorder": build_recorder}
+
 #: A little work, with an operator.
 _SUMS: dict[str, Callable[[Any], object]] = {
     "mindspore": lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
@@ -103,7 +124,7 @@ def main() -> None:
     # What frameworks print while they are imported must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    facts = probe_window(sys.argv[1]) if sys.argv[1:] else probe()
+    facts = _PROBES.get(sys.argv[1], lambda: probe_window(sys.argv[1]))() if sys.argv[1:] else probe()
     os.write(answer, f"{json.dumps(facts)}\n".encode())
 
 

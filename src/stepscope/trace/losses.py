@@ -130,6 +130,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "info",
         "A switch that was turned on cannot be served on this device; the source names it. The rest was recorded.",
     ),
+    "recorder_unavailable": (
+        "info",
+        "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why.",
+    ),
     "collector_failed": ("data_loss", "A collector failed; the others went on. The manifest holds its message."),
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),

@@ -52,6 +52,12 @@ def reason_against(torch: Torch) -> str | None:
     return None if compiler() else "there is no C++ compiler (c++, g++ or clang++)"
 
 
+def is_built(torch: Torch) -> Path | None:
+    """Return the recorder for this torch where it is built."""
+    path = _path(torch)
+    return path if path.exists() else None
+
+
 def obtain(torch: Torch, *, again: bool = False) -> Path:
     """Return the recorder for this torch, built where it is missing (10 s and a trial).
 
