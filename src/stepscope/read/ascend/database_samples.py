@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.read.ascend.frames import conform, empty
+from stepscope.read.ascend.frames import empty
 from stepscope.read.ascend.sqlite import FLOAT, INT, NAME, Database
 
 _MB = 1024 * 1024
@@ -194,17 +194,17 @@ _CHANGE = {
 
 def counters(opened: Database) -> pl.DataFrame:
     """Return the frame ``counters``."""
-    sampled = [kind for kind in _KINDS if kind.table in opened.tables]
-    return pl.concat([empty("counters"), *(part for kind in sampled for part in _sampled(opened, kind))])
+    sampled = [part for kind in _KINDS if kind.table in opened.tables for part in _sampled(opened, kind)]
+    return pl.concat(sampled).collect() if sampled else empty("counters")
 
 
-def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:
+def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.LazyFrame]:
     label = kind.label or {}
     columns = {"timestampNs": INT, "deviceId": INT, **label, **dict.fromkeys(kind.values, FLOAT)}
-    rows = opened.rows(kind.table, columns)
+    rows = opened.rows(kind.table, columns).lazy()
     told = [pl.col(column).cast(pl.String).replace(_LABELS).fill_null("") for column in label]
     for column, (name, unit, parts) in kind.values.items():
-        sampled = rows.drop_nulls(column).select(
+        yield rows.filter(pl.col(column).is_not_null()).select(
             ts="timestampNs",
             device=pl.lit(None, pl.Int64) if kind.host else "deviceId",
             group=pl.lit(kind.group),
@@ -212,7 +212,6 @@ def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:
             value=pl.col(column) / parts,
             unit=pl.lit(unit),
         )
-        yield conform("counters", sampled)
 
 
 def memory(opened: Database) -> pl.DataFrame:

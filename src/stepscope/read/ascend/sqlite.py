@@ -125,13 +125,13 @@ class Database:
             )
         present = [name for name in columns if name in self.tables[table]]
         frame = self._frame(table, {name: _STORED.get(columns[name], pl.Int64()) for name in present})
-        named = [self._named(frame[name], columns[name]) for name in present if columns[name] not in _PLAIN]
-        absent = [
-            pl.lit(None, _STORED[sort] if sort in _PLAIN else pl.String).alias(name)
-            for name, sort in columns.items()
-            if name not in present
-        ]
-        return frame.with_columns(*named, *absent).select(list(columns))
+        found = {column.name: column for column in frame}
+        found |= self._named(frame, {name: columns[name] for name in present if columns[name] not in _PLAIN})
+        for name, sort in columns.items():
+            if name not in found:
+                dtype = _STORED[sort] if sort in _PLAIN else pl.String()
+                found[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, len(frame))
+        return pl.DataFrame([found[name] for name in columns])
 
     def _frame(self, table: str, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
         parts = [pl.DataFrame(schema=dict(dtypes))]
@@ -163,11 +163,18 @@ class Database:
             self._ledger.add("value_unreadable", columns[-1].null_count() - values.count(None))
         return pl.DataFrame(columns)
 
-    def _named(self, numbers: pl.Series, sort: str) -> pl.Series:
-        """Return texts for their numbers; null for one that stands nowhere."""
-        named = self.texts(numbers) if sort == NAME else _looked_up(numbers, self._dictionary(sort, "name"))
-        self._ledger.add("value_unreadable", named.null_count() - numbers.null_count())
-        return named
+    def _named(self, frame: pl.DataFrame, sorts: Mapping[str, str]) -> dict[str, pl.Series]:
+        """Return texts for columns of numbers; null for one that stands nowhere."""
+        found: dict[str, pl.Series] = {}
+        for sort in dict.fromkeys(sorts.values()):
+            names = [name for name in sorts if sorts[name] == sort]
+            # All columns at once: looking up costs most where there is little to look up.
+            numbers = pl.concat([frame[name].alias("id") for name in names])
+            texts = self.texts(numbers) if sort == NAME else _looked_up(numbers, self._dictionary(sort, "name"))
+            self._ledger.add("value_unreadable", texts.null_count() - numbers.null_count())
+            height = len(frame)
+            found |= {name: texts.slice(place * height, height).alias(name) for place, name in enumerate(names)}
+        return found
 
     def intervals(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the rows whose ``ts`` and ``dur`` are known and not negative; the others are counted."""
