@@ -1,10 +1,12 @@
 """Time that recording adds to a MindSpore step on a CPU: stepscope against MindSpore's own profiler (`added_time.py`).
 
-    python benchmarks/mindspore_overhead.py [--modes pynative,graph] [--switches plain,memory,host] [--rounds 41]
+    python benchmarks/mindspore_overhead.py [--modes pynative,graph,…] [--switches plain,memory,host] [--rounds 41]
 
 Each row compares the same recording. `plain` and `memory` are what MindSpore's profiler knows; `host` is the host
 pipeline besides, which MindSpore has in a profiler of its own (``MS_ENABLE_RUNTIME_PROFILER``) that cannot be ended, so
-that it is begun and ended for both by stepscope's switch. Run it in an environment with MindSpore.
+that it is begun and ended for both by stepscope's switch. A step trains a network of small operators, or, in the modes
+that end in `40`, is B8 of MindSpore's measurements: forty operators on 64 × 64. Run it in an environment with
+MindSpore.
 """
 
 from __future__ import annotations
@@ -29,10 +31,29 @@ SWITCHES: dict[str, Switches] = {
 }
 
 
+def set_mode(mode: str) -> None:
+    """Set MindSpore's mode; asynchronous dispatch varies by milliseconds on two cores."""
+    graph = mode == "graph"
+    ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE, pynative_synchronize=not graph)
+
+
+def operators(mode: str) -> Step:
+    """Return forty operators one after the other."""
+    set_mode(mode)
+
+    class Forty(nn.Cell):
+        def construct(self, x: ms.Tensor) -> ms.Tensor:
+            for _ in range(40):
+                x = ms.ops.tanh(x)
+            return x
+
+    network, inputs = Forty(), ms.Tensor(np.ones((64, 64)), ms.float32)
+    return lambda: network(inputs).asnumpy()
+
+
 def training(mode: str) -> Step:
-    """Return one training step of a network of small operators, as in B8 of MindSpore's measurements: 64 × 64."""
-    # Asynchronous dispatch varies by milliseconds on two cores.
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, pynative_synchronize=mode != "graph")
+    """Return one training step of a network of small operators, on 64 × 64."""
+    set_mode(mode)
     layers = [layer for _ in range(6) for layer in (nn.Dense(64, 64), nn.LayerNorm((64,)), nn.ReLU())]
     network = nn.SequentialCell(*layers, nn.Dense(64, 10))
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
@@ -64,4 +85,5 @@ def theirs(switches: Switches, output: str) -> Iterator[Any]:
 if __name__ == "__main__":
     ms.set_device("CPU")
     modes = {mode: functools.partial(training, mode) for mode in ("pynative", "graph")}
+    modes |= {f"{mode}40": functools.partial(operators, mode) for mode in ("pynative", "graph")}
     main(Peer(f"MindSpore {ms.__version__}", modes, SWITCHES, theirs), __doc__)
