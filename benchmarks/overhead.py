@@ -1,6 +1,7 @@
 """Time that recording adds to a step: stepscope against torch.profiler with the same switches, in one process.
 
 python benchmarks/overhead.py [--workloads mlp,transformer,convolution] [--switches plain,shapes,all] [--rounds 15]
+    [--collector kineto|native]
 
 Each round measures blocks of steps bare, under torch.profiler and under stepscope, in turn and in changing order. A
 block's figure is its median step; a round's figure is the difference to the bare block of the same round. Printed:
@@ -33,7 +34,7 @@ def torch_profiler(switches: dict[str, bool]) -> AbstractContextManager[Any]:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule, **switches)
 
 
-def ours(switches: dict[str, bool], output: str) -> AbstractContextManager[Any]:
+def ours(switches: dict[str, Any], output: str) -> AbstractContextManager[Any]:
     """Return stepscope with the switches, recording from its start; its default collectors, nothing switched off."""
     return stepscope.profile(activities=["cpu"], output=output, analyse="later", **switches)
 
@@ -53,7 +54,7 @@ def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> fl
     return statistics.median(times) / 1e3
 
 
-def compare(step: Step, switches: dict[str, bool], rounds: int) -> tuple[float, float, float]:
+def compare(step: Step, switches: dict[str, bool], rounds: int, collector: str) -> tuple[float, float, float]:
     """Return the bare step, what torch.profiler adds and what stepscope adds, in µs."""
     bare, added_torch, added_ours = [], [], []
     for _ in range(rounds):
@@ -62,7 +63,7 @@ def compare(step: Step, switches: dict[str, bool], rounds: int) -> tuple[float, 
             recorders: dict[str, Callable[[], AbstractContextManager[Any]]] = {
                 "bare": nullcontext,
                 "torch": lambda: torch_profiler(switches),
-                "ours": lambda directory=output: ours(switches, directory),
+                "ours": lambda directory=output: ours({**switches, "collector": collector}, directory),
             }
             order = random.sample(sorted(recorders), k=3)
             figures = {name: block(recorders[name], step) for name in order}
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--switches", default="plain,shapes,shapes+memory,all")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step")
@@ -87,7 +89,7 @@ def main() -> None:
         for _ in range(50):
             step()
         for name in arguments.switches.split(","):
-            bare, theirs, own = compare(step, SWITCHES[name], arguments.rounds)
+            bare, theirs, own = compare(step, SWITCHES[name], arguments.rounds, arguments.collector)
             print(f"{workload:<12} {name:<14} {bare:9.0f} {theirs:11.0f} {own:11.0f} {own / theirs:7.2f}", flush=True)
 
 

@@ -1,8 +1,10 @@
 """How long the training stands still at the end of a window: stepscope's stop against torch.profiler's stop + export.
 
 python benchmarks/stall.py [--events 200000,1000000] [--switches plain,shapes] [--repeats 3]
+    [--collector kineto|native]
 
-Every measurement is a process of its own; the two profilers take turns. Peak memory is that of the training process.
+Every measurement is a process of its own; the two profilers take turns. Memory is what the peak of the training process
+grew by, from before the start to after the stop; bytes are those of the files.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ def steps_for(events: int, switches: dict[str, bool]) -> int:
     return max(1, events // len(profiler.profiler.kineto_results.events()))
 
 
-def measure(name: str, events: int, switches: dict[str, bool]) -> dict[str, float]:
-    """Record about ``events`` events in this process and return the stall in seconds and the peak memory in MB."""
+def measure(name: str, events: int, switches: dict[str, bool], collector: str) -> dict[str, float]:
+    """Record about ``events`` events in this process and return the stall in seconds, memory and files in MB."""
     import torch
 
     import stepscope
@@ -40,11 +42,15 @@ def measure(name: str, events: int, switches: dict[str, bool]) -> dict[str, floa
     torch.set_num_threads(1)
     steps = steps_for(events, switches)
     step = WORKLOADS["mlp"]()
+    step()
+    before = peak()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         if name == "torch":
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **switches)
         else:
-            profiler = stepscope.profile(activities=["cpu"], output=directory, analyse="later", **switches)
+            profiler = stepscope.profile(
+                activities=["cpu"], output=directory, analyse="later", collector=collector, **switches
+            )
         profiler.start()
         for _ in range(steps):
             step()
@@ -58,13 +64,21 @@ def measure(name: str, events: int, switches: dict[str, bool]) -> dict[str, floa
         for _ in range(20):
             step()
         following = (time.perf_counter() - after) / 20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return {"stall": stall, "peak": peak, "following": following}
+        if name != "torch":
+            profiler.recorded[0].wait()
+        written = sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file()) / 1e6
+    return {"stall": stall, "memory": peak() - before, "written": written, "following": following}
 
 
-def child(name: str, events: int, switches: str) -> dict[str, float]:
+def peak() -> float:
+    """Return the most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def child(name: str, events: int, switches: str, collector: str) -> dict[str, float]:
     """Run :func:`measure` in a process of its own."""
     command = [sys.executable, __file__, "--measure", name, "--events", str(events), "--switches", switches]
+    command += ["--collector", collector]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -75,20 +89,26 @@ def main() -> None:
     parser.add_argument("--events", default="200000,1000000")
     parser.add_argument("--switches", default="plain,shapes")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
     parser.add_argument("--measure", choices=["torch", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.measure, int(arguments.events), SWITCHES[arguments.switches])))
+        found = measure(arguments.measure, int(arguments.events), SWITCHES[arguments.switches], arguments.collector)
+        print(json.dumps(found))
         return
-    print(f"{'events':>9} {'switches':<8} {'torch s':>8} {'ours s':>8} {'ratio':>6} {'torch MB':>9} {'ours MB':>8}")
+    keys = ("stall", "memory", "written")
+    print(f"{'events':>9} {'switches':<8}" + "".join(f"{f'torch {key}':>15} {'ours':>8} {'ratio':>6}" for key in keys))
     for events in (int(text) for text in arguments.events.split(",")):
         for switches in arguments.switches.split(","):
             pairs = [
-                (child("torch", events, switches), child("ours", events, switches)) for _ in range(arguments.repeats)
+                tuple(child(name, events, switches, arguments.collector) for name in ("torch", "ours"))
+                for _ in range(arguments.repeats)
             ]
-            theirs, own = ([statistics.median(p[i][key] for p in pairs) for key in ("stall", "peak")] for i in (0, 1))
-            ratio = statistics.median(pair[1]["stall"] / pair[0]["stall"] for pair in pairs)
-            row = f"{events:9} {switches:<8} {theirs[0]:8.2f} {own[0]:8.2f} {ratio:6.2f} {theirs[1]:9.0f} {own[1]:8.0f}"
+            row = f"{events:9} {switches:<8}"
+            for key in keys:
+                theirs, own = (statistics.median(pair[place][key] for pair in pairs) for place in (0, 1))
+                ratio = statistics.median(pair[1][key] / pair[0][key] for pair in pairs)
+                row += f"{theirs:15.3f} {own:8.3f} {ratio:6.3f}"
             print(row, flush=True)
 
 
