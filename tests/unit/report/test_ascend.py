@@ -24,6 +24,7 @@ from stepscope.report.ascend.tables import kernel_shapes, kernel_types, operator
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
 from stepscope.report.ascend.work import RankWork
 from stepscope.report.protocol import Source
+from stepscope.report.text import csv_cell
 from stepscope.trace import tables
 from stepscope.trace.tables import Tables
 from tests.golden import hostile
@@ -334,6 +335,27 @@ def _assert_nests(spans: list[tuple[int, int]]) -> None:
             open_ends.pop()
         assert not open_ends or end <= open_ends[-1]
         open_ends.append(end)
+
+
+def test_hostile_names_of_an_npus_tasks_stay_text(tmp_path: Path) -> None:
+    name = '"}],=cmd|\\x\n</script>\u2028'
+    rank = Rank()
+    stream, other = rank.stream(7), rank.stream(9)
+    kernel = rank.span(stream, "kernel", 100, 800, name)
+    part = rank.span(other, "collective", 800, 400, "hcom_allReduce__271_0_1")
+    rank.add("tasks", span=kernel, type=name, operation=name, core=name, input_shapes=name, output_dtypes=name)
+    rank.add("tasks", span=part, type="HCCL", core="HCCL", operation="hcom_allReduce_")
+    rank.add("kernel_counters", span=kernel, name=name, value=1.0, unit=name)
+    rank.add("collectives", span=part, operation=name, group=name, algorithm=name, dtype=name)
+    rank.step(1, 0, 2000)
+    (directory,) = BOTH.write(source(rank.tables()), tmp_path)
+    (found,) = [event for event in slices(directory / OUTPUT / "trace_view.json") if event["name"] == name]
+    assert found["args"]["Task Type"] == name
+    (row,) = [row for row in cells(directory / OUTPUT / "kernel_details.csv") if row["Accelerator Core"] != "HCCL"]
+    assert row["Name"] == row["Type"] == csv_cell(name)
+    (database,) = (directory / OUTPUT).glob("ascend_*_profiler_*.db")
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT count(*) FROM STRING_IDS WHERE value = ?", (name,)).fetchone() == (1,)
 
 
 def test_the_data_pipeline_has_its_rank_in_the_name(tmp_path: Path) -> None:

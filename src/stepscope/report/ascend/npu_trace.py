@@ -231,8 +231,8 @@ class _Trace:
         args = pl.concat_str(
             pl.format('"connection_id":{}', "correlation"),
             pl.format('"model id":{}', pl.col("model").fill_null(NO_MODEL)),
-            pl.format('"data_type":"{}"', "dtype"),
-            pl.format('"alg_type":"{}"', pl.col("algType").replace("N/A", None)),
+            pl.format('"data_type":{}', _json(frame["dtype"])),
+            pl.format('"alg_type":{}', _json(frame["algType"].replace("N/A", None))),
             pl.format('"count":{}', "count"),
             separator=",",
             ignore_nulls=True,
@@ -244,20 +244,20 @@ class _Trace:
         frame = frame.join(said_of_parts(self._work), on="id", how="left", maintain_order="left")
         estimated = self._argument("estimated duration (ns)").rename({"estimated duration (ns)": "estimated"})
         frame = frame.join(estimated, on="id", how="left", maintain_order="left")
-        fields = {
-            "notify_id": _text("notification"),
+        fields: dict[str, pl.Expr | pl.Series] = {
+            "notify_id": _json(frame["notification"]),
             "duration estimated(us)": (pl.col("estimated").cast(pl.Int64) / 1000).cast(pl.String),
             "stream id": pl.col("physical").cast(pl.String),
             "task id": pl.col("task").cast(pl.String),
             "context id": pl.col("context").fill_null(NO_MODEL).cast(pl.String),
-            "task type": _text("type"),
+            "task type": _json(frame["type"]),
             "src rank": pl.col("source").fill_null(NO_MODEL).cast(pl.String),
             "dst rank": pl.col("destination").fill_null(NO_MODEL).cast(pl.String),
-            "transport type": _text("transport"),
+            "transport type": _json(frame["transport"]),
             "size(Byte)": pl.col("bytes").cast(pl.String),
-            "data type": _text("data type"),
-            "link type": _text("link"),
-            "rdma type": _text("rdma type"),
+            "data type": _json(frame["data type"]),
+            "link type": _json(frame["link"]),
+            "rdma type": _json(frame["rdma type"]),
             "bandwidth(GB/s)": pl.col("bandwidth").cast(pl.String),
         }
         args = [pl.format("{}:{}", pl.lit(dumps(name)), value) for name, value in fields.items()]
@@ -358,10 +358,6 @@ class _Trace:
         for process, thread in threads.select("process", "thread").drop_nulls().iter_rows():
             self._threads[process, thread] = f"Thread {thread}"
         return dict.fromkeys(threads["process"].drop_nulls().unique(), ("Python", "CPU"))
-
-
-def _text(column: str) -> pl.Expr:
-    return pl.format('"{}"', pl.col(column).cast(pl.String))
 
 
 def _line(frame: dict[str, object]) -> str:

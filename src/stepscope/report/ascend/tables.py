@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.analyse.npu import L2_CACHE
 from stepscope.analyse.units import timestamp_us, us
 from stepscope.report.ascend.variant import MEBIBYTE, Variant
 from stepscope.report.ascend.work import RankWork
@@ -22,10 +23,6 @@ from stepscope.report.text import csv_cell
 #: Model of work that belongs to none.
 NO_MODEL = 4294967295
 _NOT_KNOWN = "N/A"
-#: Group of the counters that tell what parts of an NPU's software reserve.
-MODULE_MEMORY = "NPU module memory"
-#: Counters that have a file of their own.
-L2_CACHE = ("Hit Rate", "Victim Rate")
 #: Columns that end with a tab.
 _STAMPS = (
     "Start Time(us)",
@@ -55,10 +52,9 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "memory_record": memory_record(frames["memory_record"], variant),
         "operator_memory": operator_memory(frames["operator_memory"], variant),
         "dataset": frames["dataset"],
-        "l2_cache": l2_cache(work, variant),
-        "npu_module_mem": npu_module_mem(work, variant),
-        "static_op_mem": static_op_mem(work),
     }
+    of_npu = {"l2_cache": l2_cache, "npu_module_mem": npu_module_mem, "static_op_mem": static_op_mem}
+    made |= {name: shown(frames[name], variant) for name, shown in of_npu.items() if name in frames}
     return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
 
 
@@ -166,14 +162,15 @@ def _counters(work: RankWork, ids: pl.Series) -> pl.DataFrame:
     texts_ = [pl.col(name).cast(pl.String) for name in ("name", "unit")]
     rows = work.tables["kernel_counters"].rename({"span": "id"}).with_columns(texts_).collect()
     found = rows.filter(~pl.col("name").is_in(L2_CACHE)).join(pieces, on="id", how="inner")
-    columns = [pieces.select()]
+    columns: dict[str, pl.Series] = {}
     for (name, unit), values in found.group_by("name", "unit", maintain_order=True):
         measured = pieces.join(values.unique("row"), on="row", how="left", maintain_order="left")["value"]
         # Counts are whole.
         shown = measured.cast(pl.Int64) if not unit and (values["value"] % 1 == 0).all() else measured
-        title = f"{name}({unit})" if unit else str(name)
-        columns.append(_number(shown).fill_null(_NOT_KNOWN).alias(title).to_frame())
-    return pl.concat(columns, how="horizontal")
+        # Names come from the source: a header is as safe as a cell.
+        title = csv_cell(f"{name}({unit})" if unit else str(name))
+        columns.setdefault(title, _number(shown).fill_null(_NOT_KNOWN).alias(title))
+    return pl.DataFrame(list(columns.values()))
 
 
 def _number(column: pl.Series) -> pl.Series:
@@ -282,60 +279,32 @@ def _shown(name: str, dtype: pl.DataType) -> pl.Expr:
     return value.cast(pl.String)
 
 
-def l2_cache(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the hits of each task in the L2 cache, in order of start; only an NPU's profiler tells them."""
-    tracks = work.tables["tracks"].select(pl.col("id").alias("track"), pl.col("stream").alias("lane"), "device")
-    spans = work.tables["spans"].select(pl.col("id").alias("span"), "track", "ts", "name").join(tracks, on="track")
-    rates = work.tables["kernel_counters"].with_columns(pl.col("name").cast(pl.String).alias("rate"))
-    found = rates.filter(pl.col("rate").is_in(L2_CACHE)).drop("name", "unit")
-    tasks = work.tables["tasks"].select("span", "task", "stream")
-    rows = found.join(spans, on="span").join(tasks, on="span", how="left").collect()
-    wide = rows.group_by("span", maintain_order=True).agg(
-        pl.col("ts", "lane", "stream", "task", "name", "device").first(),
-        *(pl.col("value").filter(pl.col("rate") == rate).first().alias(rate) for rate in L2_CACHE),
-    )
-    shown = wide.sort("ts", maintain_order=True).select(
-        _number_of_device().alias("Device_id"),
-        pl.coalesce("lane", "stream").alias("Stream Id"),
-        pl.col("task").alias("Task Id"),
-        *(pl.col(rate).cast(pl.String).fill_null(_NOT_KNOWN) for rate in L2_CACHE),
-        pl.col("name").cast(pl.String).alias("Op Name"),
-    )
+def l2_cache(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return the hits of each task in the L2 cache, in order of start."""
+    rates = [pl.col(rate).cast(pl.String).fill_null(_NOT_KNOWN) for rate in L2_CACHE]
+    shown = result.with_columns(_number_of_device(), *rates)
     return shown if variant.device_columns else shown.drop("Device_id")
 
 
-def npu_module_mem(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return what each part of an NPU's software reserves over time."""
-    tracks = work.tables["tracks"].filter(pl.col("name") == MODULE_MEMORY).select(pl.col("id").alias("track"), "device")
-    rows = work.tables["counters"].join(tracks, on="track").sort("ts", maintain_order=True).collect()
-    unit, size = ("KB", 1024) if variant.device_columns else ("MB", MEBIBYTE)
-    shown = rows.select(
-        _number_of_device().alias("Device_id"),
-        pl.col("name").cast(pl.String).alias("Component"),
-        timestamp_us("ts").alias("Timestamp(us)"),
-        (pl.col("value") / size).cast(pl.String).alias(f"Total Reserved({unit})"),
-        pl.col("device").cast(pl.String).str.to_uppercase().alias("Device"),
-    )
-    return shown if variant.device_columns else shown.drop("Device_id")
+def npu_module_mem(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+    """Return what each part of an NPU's software reserves over time, in KB or, of torch_npu, in MB."""
+    size = pl.col("Total Reserved(KB)")
+    shown = result.with_columns(_number_of_device(), pl.col("Device").str.to_uppercase())
+    if variant.device_columns:
+        return shown.with_columns(size.cast(pl.String))
+    in_mb = (size / 1024).cast(pl.String).alias("Total Reserved(MB)")
+    return shown.select("Component", "Timestamp(us)", in_mb, "Device")
 
 
-def static_op_mem(work: RankWork) -> pl.DataFrame:
+def static_op_mem(result: pl.DataFrame, _: Variant) -> pl.DataFrame:
     """Return the memory that compiled graphs set aside for operators."""
-    rows = work.tables["static_memory"].collect()
-    return rows.select(
-        _number_of_device().alias("Device_id"),
-        pl.col("name").cast(pl.String).alias("Op Name"),
-        pl.col("model").cast(pl.String).alias("Model Name"),
-        pl.col("graph").alias("Graph ID"),
-        pl.col("first_node").alias("Node Index Start"),
-        pl.col("last_node").fill_null(NO_MODEL).alias("Node Index End"),
-        (pl.col("bytes") / 1024).cast(pl.String).alias("Size(KB)"),
-    )
+    end = pl.col("Node Index End").fill_null(NO_MODEL)
+    return result.with_columns(_number_of_device(), end, pl.col("Size(KB)").cast(pl.String))
 
 
 def _number_of_device() -> pl.Expr:
     """Return the number in a device's name: ``npu:1`` → 1."""
-    return pl.col("device").cast(pl.String).str.extract(r":(\d+)$").fill_null("0")
+    return pl.col("Device_id").str.extract(r":(\d+)$").fill_null("0")
 
 
 def _device() -> pl.Expr:

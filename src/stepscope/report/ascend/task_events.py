@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.report.ascend.tables import L2_CACHE, NO_MODEL, core, kernel_shapes, kernel_types, texts, told
+from stepscope.analyse.npu import L2_CACHE
+from stepscope.report.ascend.tables import NO_MODEL, core, kernel_shapes, kernel_types, texts, told
 from stepscope.report.ascend.variant import Variant
 from stepscope.report.ascend.work import RankWork
 
