@@ -62,7 +62,7 @@ def texts_of(content: bytes) -> tuple[Texts, bool]:
     except ValueError:
         whole = False
     columns = zip(*items, strict=True) if items else ([], [], [], [])
-    return Texts(*(json.dumps(list(column)) for column in columns)), whole
+    return Texts(*(json.dumps(list(column), separators=(",", ":")) for column in columns)), whole
 
 
 class _Bytes:

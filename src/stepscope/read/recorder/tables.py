@@ -17,15 +17,15 @@ from stepscope.read.recorder.clock import Ticks
 from stepscope.read.recorder.inputs import Texts, texts_of
 from stepscope.read.recorder.words import Memory, Operators, State
 from stepscope.trace.losses import CATALOGUE, LossLedger
-from stepscope.trace.recorder import PYTHON_SCOPE
+from stepscope.trace.recorder import BACKWARD_SCOPE, PYTHON_SCOPE, USER_SCOPE
 from stepscope.trace.schema import KINDS, SAMPLE
 from stepscope.trace.tables import conform, dtype, empty
 
-_USER_SCOPE = 7
 _SCOPES = 16
 #: What Kineto calls operators of each scope.
-_CATEGORIES = {_USER_SCOPE: "user_annotation", PYTHON_SCOPE: "python_function"}
+_CATEGORIES = {USER_SCOPE: "user_annotation", PYTHON_SCOPE: "python_function"}
 _UNKNOWN = "unknown operator"
+_EVALUATION = "autograd::engine::evaluate_function: "
 #: ``c10::DeviceType`` by number.
 _DEVICE_TYPES: Mapping[int, str] = {
     0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 18: "ipu", 19: "mtia",
@@ -70,6 +70,7 @@ class _Spans:
         self._thread = _places(self._of(found.thread), numbers)
         self._names = self._texts(found.names)
         self._kind = self._kinds()
+        self._complete_evaluations()
 
     def _of(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return column if self._rows is None else column[self._rows]
@@ -111,6 +112,19 @@ class _Spans:
         table = np.array([[kineto_kinds.kind_of(name, of) for of in range(count)] for name in categories], np.uint8)
         kinds: npt.NDArray[np.uint8] = table.ravel()[self._scope * np.uint8(count) + classes[self._name]]
         return kinds
+
+    def _complete_evaluations(self) -> None:
+        """Give the engine's evaluation of a node the numbers of the function that it calls, as Kineto does."""
+        evaluation = np.array([name.startswith(_EVALUATION) for name in self._names])
+        rows = np.flatnonzero(evaluation[self._name[:-1]])
+        called = rows + 1
+        own = (self._scope[called] == BACKWARD_SCOPE) & (self._thread[called] == self._thread[rows])
+        own &= self.ts[called] < self.ts[rows] + self.dur[rows]
+        rows, called = rows[own], called[own]
+        self._said = self._sequence, self._forward
+        # Nodes without a number have a forward thread, too; Kineto does not tell it.
+        self._sequence, self._forward = self._sequence.copy(), np.where(self._sequence < 0, 0, self._forward)
+        self._sequence[rows], self._forward[rows] = self._sequence[called], self._forward[called]
 
     def frame(self) -> pl.DataFrame:
         """Return the table ``spans``, without parents, steps and phases; and what links are found by."""
@@ -164,13 +178,14 @@ class _Spans:
         the node, and the first on the backward side is its evaluation.
         """
         of_torch = np.array([thread.torch & (1 << 63) - 1 for thread in threads.values()], np.int64)
-        numbered = self._sequence >= 0
-        backward = np.flatnonzero(numbered & (self._forward > 0))
+        sequence, forward_of = self._said
+        numbered = sequence >= 0
+        backward = np.flatnonzero(numbered & (forward_of > 0))
         begins, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for torch in np.unique(self._forward[backward]).tolist():
+        for torch in np.unique(forward_of[backward]).tolist():
             here = np.isin(self._thread, np.flatnonzero(of_torch == torch))
-            forward = np.flatnonzero(numbered & here & (self._forward == 0))
-            begin, end = self._pairs(forward, backward[self._forward[backward] == torch])
+            forward = np.flatnonzero(numbered & here & (forward_of == 0))
+            begin, end = self._pairs(forward, backward[forward_of[backward] == torch])
             begins.append(begin)
             ends.append(end)
         begin, end = np.concatenate(begins), np.concatenate(ends)
@@ -187,11 +202,12 @@ class _Spans:
         """Return forward and backward operators of one thread's numbers that belong together."""
         if (np.diff(self.ts[backward]) < 0).any():
             backward = backward[np.argsort(self.ts[backward], kind="stable")]
-        number = self._sequence[backward]
+        sequence, _ = self._said
+        number = sequence[backward]
         first = first_places(number, number) == np.arange(len(number))
         backward, number = backward[first], number[first]
         last = forward[::-1]
-        place = first_places(self._sequence[last], number)
+        place = first_places(sequence[last], number)
         backward, forward = backward[place >= 0], last[place[place >= 0]]
         ordered = self.ts[forward] <= self.ts[backward]
         return forward[ordered], backward[ordered]

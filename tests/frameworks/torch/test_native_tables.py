@@ -1,0 +1,121 @@
+"""Tables of the native recorder's file equal those of the file that torch.profiler writes of the same program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+import stepscope
+from stepscope.read import read_files
+from stepscope.trace.tables import Frames
+from tests.frameworks.torch.programs import manifest, runs
+
+
+def train() -> None:
+    """Train a small net of every sort of operator: convolution, indexing, lists, scalars, two threads of forward."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 5)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    images, labels = torch.randn(2, 3, 8, 8), torch.randint(0, 5, (2,))
+
+    def steps() -> None:
+        for _ in range(3):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with torch.profiler.record_function("my range"):
+        steps()
+    torch.stack([images, images]).to(torch.bfloat16)
+    images[0, torch.tensor([0, 1])]
+    torch.full((2, 3), 1e-7).add(2.5, alpha=2)
+    torch.einsum("ij,jk->ik", torch.randn(2, 3), torch.randn(3, 4))
+    thread = threading.Thread(
+        target=lambda: (torch.randn(4, 4, requires_grad=True) @ torch.randn(4, 4)).sum().backward()
+    )
+    thread.start()
+    thread.join()
+
+
+def record_both(output: Path, program: Callable[[], object], **switches: Any) -> tuple[Frames, Frames]:
+    """Record a program by both at once; return the tables of our file, and of torch's."""
+    theirs = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+        record_shapes=True,
+    )
+    with stepscope.profile(collector="native", output=output / "runs", analyse="later", **switches) as profile, theirs:
+        program()
+    assert profile.recorded[0].wait(60)
+    (run,) = runs(output / "runs")
+    assert manifest(run)["collectors"]["torch"]["recorder"] == "native"
+    theirs.export_chrome_trace(str(output / "theirs.json"))
+    return read_files([run / "rank0" / "capture" / "recorder.ssr"]), read_files([output / "theirs.json"])
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Frames, Frames]:
+    torch.set_num_threads(1)
+    train()  # what torch makes once is not made while recording
+    return record_both(tmp_path_factory.mktemp("both"), train, record_shapes=True)
+
+
+COLUMNS = (
+    "thread", "name", "kind", "depth", "sequence", "phase", "shapes", "dtypes", "strides", "concrete", "forward_thread",
+)  # fmt: skip
+
+
+def operators(frames: Frames) -> pl.DataFrame:
+    """Return what is told of every operator and range, thread after thread, in order."""
+    threads = frames["tracks"].select(pl.col("id").alias("track"), "thread")
+    kept = frames["spans"].filter(pl.col("kind").is_in(["operator", "annotation"]))
+    # Torch's own profiler is a range of ours, and has ranges that only it sees.
+    kept = kept.filter(~pl.col("name").cast(pl.String).str.contains(r"^PyTorch Profiler|^ProfilerStep"))
+    rows = kept.join(threads, on="track").join(frames["operators"], left_on="id", right_on="span", how="left")
+    return rows.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).sort("thread", "ts", "id")
+
+
+def test_every_operator_is_told_alike(both: tuple[Frames, Frames]) -> None:
+    ours, theirs = map(operators, both)
+    for column in COLUMNS:
+        one, other = ours[column], theirs[column]
+        if column == "forward_thread":  # Kineto says 0 of operators that are no backward
+            other = other.replace(0, None)
+        assert one.to_list() == other.to_list(), column
+    assert ours.height > 500
+    assert ours["shapes"].n_unique() > 40
+
+
+def test_times_agree(both: tuple[Frames, Frames]) -> None:
+    ours, theirs = map(operators, both)
+    # Both observers stand one behind the other, so what one does lies within the other's time.
+    apart = (ours["ts"] - theirs["ts"]).abs()
+    assert apart.median() < 20_000
+    assert ((ours["dur"] - theirs["dur"]).abs().median() or 0) < 5_000
+
+
+def test_the_same_forwards_and_backwards_belong_together(both: tuple[Frames, Frames]) -> None:
+    def pairs(frames: Frames) -> list[tuple[str, int, str, int]]:
+        spans = operators(frames).with_row_index("place")
+        known = spans.select("id", "name", "place")
+        flows = frames["flows"].filter(pl.col("kind") == "forward_backward")
+        joined = flows.join(known, left_on="from", right_on="id").join(known, left_on="to", right_on="id", suffix="_to")
+        return sorted(joined.select("name", "place", "name_to", "place_to").rows())
+
+    ours, theirs = map(pairs, both)
+    assert ours == theirs
+    assert len(ours) > 20
+
+
+def test_nothing_is_lost(both: tuple[Frames, Frames]) -> None:
+    ours, _ = both
+    assert set(ours["losses"]["what"].cast(pl.String)) <= {"span_opened_before", "span_not_closed"}
