@@ -39,9 +39,14 @@ ELSEWHERE = {
 }
 
 
-@pytest.fixture(params=COLLECTORS)
+#: Collectors that stand in for one of the others.
+STAND_INS = {"torch_native": "TorchNativeCollector"}
+
+
+@pytest.fixture(params=[*COLLECTORS, *STAND_INS])
 def collector(request: pytest.FixtureRequest) -> Collector:
-    made: Collector = getattr(import_module(f"{collectors.__name__}.{request.param}"), COLLECTORS[request.param])()
+    name = {**COLLECTORS, **STAND_INS}[request.param]
+    made: Collector = getattr(import_module(f"{collectors.__name__}.{request.param}"), name)()
     reason = made.available()
     if reason is not None:
         assert request.param in ELSEWHERE, reason

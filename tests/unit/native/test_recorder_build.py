@@ -1,0 +1,94 @@
+"""The native recorder is built once, by one process at a time, and what stands against it is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepscope.collect.collectors import torch_native_build
+from stepscope.native.recorder.build import BuildError, Torch, unsupported
+from tests.frameworks.torch.programs import environment
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def other(version: str, directory: Path | None = None) -> Torch:
+    known = torch_native_build.installed(torch)
+    return Torch(version, directory or known.directory, known.new_abi)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("2.13.0+cpu", (2, 13)), ("2.1.2", (2, 1)), ("2.7.0a0+git123", (2, 7)), ("3", (3, 0)), ("odd", (0, 0))],
+)
+def test_the_release_is_read_from_the_version(version: str, release: tuple[int, int]) -> None:
+    assert other(version).release == release
+
+
+def test_what_is_not_known_is_not_tried(tmp_path: Path) -> None:
+    assert "2.0.1 is not known" in str(unsupported(other("2.0.1")))
+    assert "2.99.0 is not known" in str(unsupported(other("2.99.0")))
+    assert "without its headers" in str(unsupported(other("2.13.0", tmp_path)))
+    assert unsupported(other("2.13.0")) is None
+
+
+def test_builds_of_torch_do_not_share_a_recorder(tmp_path: Path) -> None:
+    known = other("2.13.0")
+    digests = {known.digest(), other("2.12.0").digest(), Torch("2.13.0", known.directory, not known.new_abi).digest()}
+    assert len({*digests, other("2.13.0", tmp_path).digest()}) == 4
+    assert other("2.13.0").digest() == known.digest()
+
+
+OBTAIN = """
+import torch
+from stepscope.collect.collectors import torch_native_build as build
+print(build.obtain(build.installed(torch)))
+"""
+
+
+def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
+    variables = environment(XDG_CACHE_HOME=str(tmp_path))
+    command = [sys.executable, "-c", OBTAIN]
+    started = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = {process.communicate(timeout=280)[0].strip() for process in started}
+    (path,) = paths
+    assert Path(path).exists()
+    assert sorted(file.suffix for file in (tmp_path / "stepscope").iterdir()) == [".lock", ".so"]
+
+
+def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a compiler that fails and notes that it ran
+    compiler, ran = tmp_path / "c++", tmp_path / "ran"
+    compiler.write_text(f"#!/bin/sh\necho x >> {ran}\necho 'a.cpp:1: error: no such thing' >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known = torch_native_build.installed(torch)
+    assert torch_native_build.reason_against(known) is None
+    for _ in range(2):
+        with pytest.raises(BuildError, match="no such thing"):
+            torch_native_build.obtain(known)
+    assert ran.read_text() == "x\nx\n"  # one for each standard of C++
+    assert "no such thing" in str(torch_native_build.reason_against(known))
+    with pytest.raises(BuildError, match="no such thing"):
+        torch_native_build.obtain(known, again=True)
+    assert ran.read_text() == "x\n" * 4
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(BuildError, match="cache"):
+        torch_native_build.obtain(torch_native_build.installed(torch))
+
+
+def test_a_library_that_crashes_ends_the_trial_only(tmp_path: Path) -> None:
+    # Given a library whose first function ends the process
+    source, made = tmp_path / "bad.c", tmp_path / "bad.so"
+    source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void begin(void) { abort(); }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    with pytest.raises(BuildError, match="SIGABRT"):
+        torch_native_build._try(made)
