@@ -261,7 +261,7 @@ def _copy(path: Path, target: Path) -> None:
     """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
     free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
     copy = next(target / name for name in free if not (target / name).exists())
-    for file in files_of(path):
+    for file in sniff.files_of(path):
         place = copy / file.relative_to(path) if path.is_dir() else copy
         for directory in reversed(place.relative_to(target).parents[:-1]):
             (target / directory).mkdir(mode=0o700, exist_ok=True)

@@ -91,6 +91,7 @@ FACTS = {
     "trial": {"host": 9, "device": 3},
     "distributed": ["nccl", "gloo"],
     "dataloader": True,
+    "recorder": {"built": ""},
 }
 
 
