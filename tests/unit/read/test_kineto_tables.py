@@ -156,6 +156,7 @@ def test_operators_have_their_details(read: Read) -> None:
     assert add == {
         "span": 0, "shapes": "[[8,3],[]]", "dtypes": '["float","Scalar"]', "strides": "[[3,1],[]]", "flops": 12,
         "concrete": '["","2"]', "module": "TOP(Net).fc", "scope": 0, "stack": 0, "external": 5, "forward_thread": 0,
+        "instruction": None,
     }  # fmt: skip
     assert (mul["shapes"], mul["stack"]) == ("[[1]]", None)
     assert tables["spans"]["sequence"].to_list() == [3, None]
@@ -221,10 +222,11 @@ def test_memory_events_are_allocations(read: Read) -> None:
     taken = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": args}
     freed = {**taken, "ts": 50, "args": {"Device Type": 0, "Device Id": -1, "Bytes": -512}}
     tables = read(host("aten::empty", 1, 10), taken, freed)
+    untold = dict.fromkeys(("block", "name", "component", "stream", "unused"))
     assert tables["allocations"].to_dicts() == [
-        {"ts": 5000, "device": "cuda:2", "address": -16, "bytes": 512, "allocated": 1024, "reserved": 2048,
+        {**untold, "ts": 5000, "device": "cuda:2", "address": -16, "bytes": 512, "allocated": 1024, "reserved": 2048,
          "active": None, "span": 0, "thread": 1},
-        {"ts": 50000, "device": "cpu", "address": None, "bytes": -512, "allocated": None, "reserved": None,
+        {**untold, "ts": 50000, "device": "cpu", "address": None, "bytes": -512, "allocated": None, "reserved": None,
          "active": None, "span": None, "thread": 1},
     ]  # fmt: skip
 

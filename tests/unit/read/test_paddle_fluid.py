@@ -63,9 +63,14 @@ def test_memory_lies_in_the_operators_that_took_it() -> None:
     assert allocations["bytes"].sum() == 0
     assert allocations["allocated"].min() == 0
     taken = allocations.filter(pl.col("bytes") > 0).join(
-        frames["spans"].select(span="id", name=pl.col("name").cast(pl.String)), on="span", how="left"
+        frames["spans"].select(span="id", operator=pl.col("name").cast(pl.String)), on="span", how="left"
     )
-    assert dict(taken.group_by("name").len().iter_rows()) == {None: 4, "conv2d": 16, "elementwise_add": 8, "relu": 4}
+    assert dict(taken.group_by("operator").len().iter_rows()) == {
+        None: 4,
+        "conv2d": 16,
+        "elementwise_add": 8,
+        "relu": 4,
+    }
 
 
 def test_phases_of_a_training(shared_data: Path) -> None:
