@@ -101,10 +101,10 @@ def test_profiles_of_several_parts_keep_their_stacks(tmp_path: Path) -> None:
     assert found.filter(pl.col("Taken At") == "train.py(9): batch", pl.col("Kind") == "buffer").height == 2
 
 
-def test_cut_at_every_length(tmp_path: Path) -> None:
+def test_cut_at_many_lengths(tmp_path: Path) -> None:
     plain, path = gzip.decompress(SAMPLE.read_bytes()), tmp_path / "memory.pb"
     whole = read_files([SAMPLE])["live_memory"].height
-    for length in range(len(plain)):
+    for length in range(0, len(plain), 7):
         path.write_bytes(plain[:length])
         frames = attempt(path)
         if frames is not None:
