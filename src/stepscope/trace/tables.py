@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,8 +48,9 @@ def schema(table: str) -> dict[str, pl.DataType]:
     return {column.name: dtype(column.dtype) for column in TABLES[table].columns}
 
 
+@cache
 def empty(table: str) -> pl.DataFrame:
-    """Return the table without rows."""
+    """Return the table without rows: always the same frame, which nobody changes in place."""
     return pl.DataFrame(schema=schema(table))
 
 
@@ -71,6 +73,8 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
         else:
             message = f"Table {table} lacks the column {column.name}."
             raise StepscopeError(message, "This is a defect of the reader: please report it.")
+    if not frame.height:
+        return empty(table)
     result = frame.select(columns)
     _refuse_nulls(definition, result)
     return result
