@@ -30,6 +30,8 @@ _ROOM = 1 << 16
 _SLOT = 16
 #: A buffer lies so far behind the counter of those who hold it.
 _BEHIND_OWNER = 16
+#: Versions of Paddle whose lists lie as the following says; those of others are left as they are.
+LAID_OUT = frozenset({"3.3.1"})
 #: In the registry of threads, behind a lock: the first entry of its table, and their number.
 _FIRST, _NUMBER = 0x48, 0x50
 #: In an entry, whose first word is the next one: the thread's data; in these: its buffer and who owns it.

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stepscope.collect.collectors.paddle_threads import Buffers, wait_until_past
+from stepscope.collect.collectors.paddle_threads import LAID_OUT, Buffers, wait_until_past
 
 #: Seconds for threads to end what they are writing; each needs some µs, but the system may have suspended it.
 _PATIENCE = 2.0
@@ -156,7 +156,8 @@ class _Switch:
             self._enable, self._disable = library[_ENABLE], library[_DISABLE]
             for function in (self._enable, self._disable):
                 function.restype, function.argtypes = None, ()
-            self._buffers = [Buffers(library, event) for event in _EVENTS]
+            if sys.modules["paddle"].__version__ in LAID_OUT:
+                self._buffers = [Buffers(library, event) for event in _EVENTS]
             self._level = ctypes.c_int.in_dll(library, _LEVEL)
 
     @property
