@@ -13,7 +13,7 @@ from stepscope.read.kineto.document import Document
 from stepscope.read.kineto.facts import Facts
 from stepscope.read.mindspore import files as mindspore_cpu_files
 from stepscope.read.paddle import files as paddle_files
-from stepscope.read.source import open_trace, read_blocks
+from stepscope.read.source import Capture, open_trace, read_blocks
 from stepscope.read.xplane import files as xplane_files
 from stepscope.trace.losses import LossLedger
 
@@ -110,7 +110,7 @@ def _rank_of(path: Path, said: int | None) -> int | None:
     return _rank_in_name(path) if said is None else said
 
 
-def _of_cpus(path: Path, of_devices: list[Path]) -> list[mindspore_cpu_files.Capture]:
+def _of_cpus(path: Path, of_devices: list[Path]) -> list[Capture]:
     """Return the captures of MindSpore on a CPU, but for what it wrote into those of devices."""
     try:
         found = mindspore_cpu_files.captures(path)

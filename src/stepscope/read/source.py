@@ -6,6 +6,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -50,6 +51,30 @@ def open_trace(path: Path) -> IO[bytes]:
         message = f"{path} is not a regular file."
         raise NotATraceError(message, "Name a trace file; stepscope does not read from directories, pipes or devices.")
     return os.fdopen(descriptor, "rb", buffering=0)
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The files of one rank that lie in one directory.
+
+    Attributes:
+        root: The directory.
+        files: Paths by sort, in order of name.
+        ranks: Ranks that the names of the files say.
+    """
+
+    root: Path
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+
+    def of(self, *sorts: str) -> list[Path]:
+        """Return the files of these sorts."""
+        return [path for sort in sorts for path in self.files.get(sort, [])]
+
+    @property
+    def all(self) -> list[Path]:
+        """Every file that the reader looks at."""
+        return self.of(*self.files)
 
 
 def files_of(capture: Path) -> list[Path]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.files import Capture, document
+from stepscope.read.ascend.files import document
 from stepscope.read.ascend.op_range import Counter
-from stepscope.read.source import open_trace
+from stepscope.read.source import Capture, open_trace
 from stepscope.trace.losses import LossLedger
 
 _US, _MOST = 1000, 1 << 62

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError, NotATraceError
-from stepscope.read.source import open_trace
+from stepscope.read.source import Capture, open_trace
 from stepscope.trace.run_directory import MANIFEST
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -76,30 +75,6 @@ _DEEPEST = 6
 _MOST_RANK = 1_000_000
 #: No file of facts is larger.
 _MOST_FACTS = 64 << 20
-
-
-@dataclass(frozen=True)
-class Capture:
-    """The files of one rank.
-
-    Attributes:
-        root: The directory.
-        files: Paths by sort, in order of name.
-        ranks: Ranks that the names of the files say.
-    """
-
-    root: Path
-    files: dict[str, list[Path]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
-
-    def of(self, *sorts: str) -> list[Path]:
-        """Return the files of these sorts."""
-        return [path for sort in sorts for path in self.files.get(sort, [])]
-
-    @property
-    def all(self) -> list[Path]:
-        """Every file that the reader looks at."""
-        return self.of(*NAMES)
 
 
 def captures(directory: Path) -> list[Capture]:

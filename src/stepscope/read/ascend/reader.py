@@ -14,10 +14,10 @@ import polars as pl
 from stepscope.errors import DamagedTraceError, InputError
 from stepscope.read.ascend import database, facts, tables
 from stepscope.read.ascend.facts import Facts
-from stepscope.read.ascend.files import SUBSTANTIAL, Capture, capture_of, rank_of
+from stepscope.read.ascend.files import SUBSTANTIAL, capture_of, rank_of
 from stepscope.read.ascend.frames import Frames
 from stepscope.read.ascend.text import Text
-from stepscope.read.source import Progress
+from stepscope.read.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
 _DATABASES = ("events_db", "analysis_db")

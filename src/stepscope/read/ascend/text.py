@@ -17,10 +17,9 @@ from stepscope.errors import InputError
 from stepscope.read.ascend import communication, csv_files, csv_rows, events, join, legacy, op_range, trace
 from stepscope.read.ascend.csv_rows import Rows
 from stepscope.read.ascend.facts import Facts
-from stepscope.read.ascend.files import Capture
 from stepscope.read.ascend.frames import Frames, complete, conform
 from stepscope.read.ascend.op_range import Counter
-from stepscope.read.source import Progress
+from stepscope.read.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
 #: Times before this (1973) count from the start of the machine.

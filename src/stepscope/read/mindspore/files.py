@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatVersionError, InputError, NotATraceError
-from stepscope.read.source import open_trace
+from stepscope.read.source import Capture, open_trace
 
 #: Version of ``stepscope.json`` that this code reads.
 FORMAT = 1
@@ -45,30 +44,6 @@ _INNER_DIRECTORY = re.compile(r"FRAMEWORK|minddata|rank_\d{1,6}")
 _SKIPPED_DIRECTORY = re.compile(r"ASCEND_PROFILER_OUTPUT|PROF_\d+_.*|logs|\..*")
 _MADE = re.compile(r"_(\d{14})(\d{3})_ascend_ms")
 _DEEPEST = 6
-
-
-@dataclass(frozen=True)
-class Capture:
-    """The files of one process in one directory.
-
-    Attributes:
-        root: The directory.
-        files: Paths by sort, in order of name.
-        ranks: Ranks that the names of the files say.
-    """
-
-    root: Path
-    files: dict[str, list[Path]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
-
-    def of(self, *sorts: str) -> list[Path]:
-        """Return the files of these sorts."""
-        return [path for sort in sorts for path in self.files.get(sort, [])]
-
-    @property
-    def all(self) -> list[Path]:
-        """Every file that the reader looks at."""
-        return self.of(*_NAMES)
 
 
 def captures(directory: Path) -> list[Capture]:

@@ -22,12 +22,12 @@ from stepscope.read.mindspore import events as events_of
 from stepscope.read.mindspore import operators as operators_of
 from stepscope.read.mindspore import pipeline as pipeline_of
 from stepscope.read.mindspore import shapes as calls_of
-from stepscope.read.mindspore.files import Capture, begin_ns, capture_of, description
+from stepscope.read.mindspore.files import begin_ns, capture_of, description
 from stepscope.read.mindspore.flops import count as count_flops
 from stepscope.read.mindspore.phases import with_called_phases
 from stepscope.read.mindspore.pipeline import DataPipeline
 from stepscope.read.mindspore.text import MOST, document_of, lines_of
-from stepscope.read.source import Progress, files_of
+from stepscope.read.source import Capture, Progress, files_of
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, dtype

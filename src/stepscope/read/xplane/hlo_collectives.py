@@ -26,7 +26,8 @@ OPERATIONS: dict[str, str] = {
     }.items()
     for end in ("", "-start")
 }
-_SCHEMA = {
+#: Columns of :func:`collectives`.
+SCHEMA: dict[str, type[pl.DataType]] = {
     "instruction": pl.Int64,
     "operation": pl.String,
     "group_ranks": pl.String,
@@ -60,7 +61,7 @@ def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataF
         (place, OPERATIONS[parsed.opcodes[place]], _json(one), _size(one), *_moved(parsed, place))
         for place, one in zip(places, groups, strict=True)
     ]
-    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def _made(program: Program) -> list[int]:

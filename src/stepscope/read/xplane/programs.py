@@ -17,15 +17,6 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, empty
 
 _PROGRAM = "Hlo Proto"
-_COMMUNICATION = {
-    "instruction": pl.Int64,
-    "operation": pl.String,
-    "group_ranks": pl.String,
-    "group_size": pl.Int64,
-    "dtype": pl.String,
-    "bytes_in": pl.Int64,
-    "bytes_out": pl.Int64,
-}
 #: Name of a program with its number: ``jit_step(30)``.
 _NUMBERED = re.compile(r".*\((\d{1,19})\)$", re.DOTALL)
 
@@ -67,7 +58,7 @@ class Programs:
 
     def communication(self) -> pl.DataFrame:
         """Return details of communication by ``instruction``."""
-        return pl.concat([pl.DataFrame(schema=_COMMUNICATION), *self.collectives])
+        return pl.concat([pl.DataFrame(schema=hlo_collectives.SCHEMA), *self.collectives])
 
 
 def _number(name: str, said: object) -> int:
