@@ -123,8 +123,8 @@ class Summary:
         steps: Number and durations of the steps.
         split: Disjoint parts of the steps' time, in the order of :class:`Part`; they add up to it exactly. With a
             sample of the operators, ``host only`` counts as ``idle``, and on a rank without a device nothing is known.
-        operators: Host operators with most self time, most first.
-        kernels: Device work with most time, most first; empty without a device.
+        operators: Host operators with most self time within the steps, or anywhere where there are none; most first.
+        kernels: Device work with most time, likewise; empty without a device.
         data_wait: Waiting for batches.
         garbage: Garbage collection.
         memory: Peak of every device that reported memory, ``cpu`` among them.

@@ -46,7 +46,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
 
 
 def device_work(tables: Tables) -> pl.DataFrame:
-    """Return device, name, kind and time (ns) of every kernel, copy, fill and collective on a device's stream.
+    """Return device, name, kind, time (ns) and step of every kernel, copy, fill and collective on a device's stream.
 
     Where the source says what type of operator a kernel is, and on which sort of core it ran, these are name and kind.
     """
@@ -56,11 +56,11 @@ def device_work(tables: Tables) -> pl.DataFrame:
     rows = spans.join(told, on="id", how="left", maintain_order="left")
     name = pl.coalesce(pl.col("operation", "name").cast(pl.String)).alias("name")
     kind = pl.coalesce(pl.col("core", "kind").cast(pl.String)).alias("kind")
-    return rows.select("device", name, kind, pl.col("dur").alias("time")).collect()
+    return rows.select("device", name, kind, pl.col("dur").alias("time"), "step").collect()
 
 
 def host_work(tables: Tables) -> pl.DataFrame:
-    """Return device (``cpu``), name, kind and self time (ns) of every operator on a host thread.
+    """Return device (``cpu``), name, kind, self time (ns) and step of every operator on a host thread.
 
     Of a sample, the whole duration: what is inside an operator is mostly not in the sample.
     """
@@ -70,6 +70,7 @@ def host_work(tables: Tables) -> pl.DataFrame:
         pl.lit("cpu").cast(pl.Categorical).alias("device"),
         pl.col("name", "kind").cast(pl.String),
         pl.col(time).alias("time"),
+        "step",
     )
 
 

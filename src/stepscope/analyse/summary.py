@@ -27,7 +27,7 @@ def summarise(tables: Tables) -> Summary:
     parts, sampled = split(tables), sample.fraction(tables)
     windows, work = parts.windows, parts.work
     steps = _steps(windows, inferred=_inferred(tables))
-    device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
+    device, host = (_within(work(tables), windows) for work in (op_statistic.device_work, op_statistic.host_work))
     summary = Summary(
         on_device=work.on_device,
         devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
@@ -80,6 +80,11 @@ def _of_sample(parts: Split) -> Split:
         return replace(parts, parts={})
     idle = parts.parts["idle"] + parts.parts["host only"]
     return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
+
+
+def _within(work: pl.DataFrame, windows: Windows) -> pl.DataFrame:
+    """Keep what began in a step, where there are steps: what is shown is per step."""
+    return work.filter(pl.col("step").is_not_null()) if windows.declared else work
 
 
 def _share(part: int, whole: int) -> float:

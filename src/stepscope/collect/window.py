@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import stepscope
 from stepscope.collect.annotations import bind, unbind
 from stepscope.collect.collectors import make_collectors
-from stepscope.collect.collectors.protocol import Collector, Context, Settling, StepMarking
+from stepscope.collect.collectors.protocol import Collector, Context, NothingHere, Settling, StepMarking
 from stepscope.collect.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.placement import create_rank_directory
@@ -86,7 +86,8 @@ class _Part:
 
     def describe(self) -> dict[str, Any]:
         if self.unavailable is not None:
-            return {"unused" if self._of_another_framework() else "unavailable": self.unavailable}
+            unused = isinstance(self.unavailable, NothingHere) or self._of_another_framework()
+            return {"unused" if unused else "unavailable": str(self.unavailable)}
         described = self.attempt(self.collector.describe) or {}
         return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
 

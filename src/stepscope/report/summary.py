@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from rich.console import Console, Group, OverflowMethod, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 from stepscope.analyse.answer import Entry, Part, Summary
 from stepscope.report.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.report.text import printable
+from stepscope.trace.losses import Loss
 from stepscope.trace.run_directory import Manifest
 
 #: Wider than this the eye loses the line.
@@ -29,6 +31,8 @@ _METERS_FROM = 72
 _LABEL = 12
 
 _STRONG, _QUIET, _WARNING, _OURS, _POINT = "bold", "dim", "yellow", "#2fa37c", "#e0a030"
+#: Collector of a framework → the framework's name.
+_FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "mindspore": "MindSpore", "paddle": "Paddle"}
 #: Colour of each part of the step, told apart also by those who do not see red and green, on dark and light ground; and
 #: its sign without colour, in Unicode and in ASCII.
 _PARTS: dict[str, tuple[str, str, str]] = {
@@ -232,8 +236,9 @@ class _Page:
 
     def losses(self) -> Text:
         """Say what is missing, and what to do; what is only worth knowing in a few words."""
-        missing = [loss for loss in self.summary.losses if loss.severity != "info"]
-        notes = [loss for loss in self.summary.losses if loss.severity == "info"]
+        losses = _by_name(self.summary.losses)
+        missing = [loss for loss in losses if loss.severity != "info"]
+        notes = [loss for loss in losses if loss.severity == "info"]
         text = Text() if missing else Text("nothing")
         for place, loss in enumerate(missing):
             text.append("\n" if place else "")
@@ -285,9 +290,10 @@ def _program(manifest: Manifest) -> str:
 
 
 def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
-    torch = manifest.get("collectors", {}).get("torch", {})
-    if isinstance(torch, dict) and "version" in torch:
-        yield f"PyTorch {torch['version']}"
+    for key, name in _FRAMEWORKS.items():
+        described = manifest.get("collectors", {}).get(key, {})
+        if isinstance(described, dict) and described.get("version"):
+            yield f"{name} {described['version']}"
     if manifest.get("source") == "import":
         yield "imported"
     yield ", ".join(summary.devices) if summary.on_device else "cpu"
@@ -296,6 +302,15 @@ def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
     status = str(manifest.get("status", "complete"))
     if status != "complete":
         yield status
+
+
+def _by_name(losses: Iterable[Loss]) -> list[Loss]:
+    """Return one loss a name; which source lost how much stands in the table."""
+    found: dict[str, Loss] = {}
+    for loss in losses:
+        before = found.get(loss.what)
+        found[loss.what] = replace(loss, count=loss.count + before.count) if before else loss
+    return list(found.values())
 
 
 def _how_found(summary: Summary, manifest: Manifest) -> str:

@@ -27,8 +27,9 @@ def training() -> Rank:
         rank.step(number, ts, 200_000 if number == 3 else 100_000)
         wait = rank.span(host, "data", ts, 30_000, "loader")
         rank.add("arguments", span=wait, key="workers", value="2")
-        rank.span(host, "operator", ts + 30_000, 10_000, "aten::mm")
-        rank.span(stream, "kernel", ts + 40_000, 50_000, "gemm")
+        rank.span(host, "operator", ts + 30_000, 10_000, "aten::mm", step=number)
+        rank.span(stream, "kernel", ts + 40_000, 50_000, "gemm", step=number)
+    rank.span(host, "operator", 600_000, 10_000, "after the last step")
     rank.span(host, "garbage", 90_000, 5_000, "gen2")
     return rank
 

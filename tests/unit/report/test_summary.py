@@ -82,7 +82,8 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_what_is_lost_comes_with_its_advice() -> None:
     losses = (
         Loss("file_cut", 1, "data_loss", "trace.json", CATALOGUE["file_cut"][1]),
-        Loss("flow_dangling", 1234, "info", "trace.json", CATALOGUE["flow_dangling"][1]),
+        Loss("flow_dangling", 1000, "info", "trace.json", CATALOGUE["flow_dangling"][1]),
+        Loss("flow_dangling", 234, "info", "another.json", CATALOGUE["flow_dangling"][1]),
     )
     words = " ".join(shown(replace(SUMMARY, losses=losses)).split())
     assert f"lost 1 file cut. {CATALOGUE['file_cut'][1]}" in words

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.collect.collectors import cupti_library
 from stepscope.collect.collectors.cupti_recorder import KINDS, Recorder
+from stepscope.collect.collectors.protocol import NothingHere
 from stepscope.collect.options import Activity
 from stepscope.trace.cupti import Kind
 
@@ -49,7 +50,7 @@ class CuptiCollector:
         if not sys.platform.startswith("linux"):
             return "CUPTI is used on Linux only"
         if cupti_library.driver() is None and not any(path.exists() for path in _DEVICES):
-            return "this machine has no NVIDIA GPU"
+            return NothingHere("this machine has no NVIDIA GPU")
         return other_user()
 
     def prepare(self, context: Context) -> None:

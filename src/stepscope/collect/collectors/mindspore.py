@@ -125,8 +125,9 @@ class MindSporeCollector:
 
     def describe(self) -> dict[str, object]:
         """Return the version, the mode, and what could not be recorded."""
-        facts = ("mindspore", "mode", "device_target", "host_pipeline", "sampling_interval_ms")
-        return {name: self._facts[name] for name in facts if name in self._facts} | self._notes
+        facts = ("mode", "device_target", "host_pipeline", "sampling_interval_ms")
+        known = {name: self._facts[name] for name in facts if name in self._facts}
+        return {"version": self._facts.get("mindspore"), **known, **self._notes}
 
     def _end(self) -> None:
         if not self._recording or os.getpid() != self._facts["process"]:

@@ -33,6 +33,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepscope.collect.collectors.protocol import NothingHere
 from stepscope.collect.collectors.sampling import Reading, Sampler, Source
 from stepscope.collect.ranks import Place, find_place
 
@@ -91,7 +92,7 @@ class NvmlCollector:
     def available(self) -> str | None:
         """Return why no GPU can be asked here, or None."""
         if sys.platform != "win32" and not any(path.exists() for path in _DEVICES):
-            return "this machine has no NVIDIA GPU"
+            return NothingHere("this machine has no NVIDIA GPU")
         return None if find_spec("pynvml") else "nvidia-ml-py is not installed: pip install nvidia-ml-py."
 
     def prepare(self, context: Context) -> None:

@@ -29,6 +29,12 @@ class Context:
     journal: Journal
 
 
+class NothingHere(str):
+    """Why a collector cannot work, where nothing is lost by that: what it records does not exist on this machine."""
+
+    __slots__ = ()
+
+
 class Collector(Protocol):
     """One source of measurements. A fresh object serves one window.
 
@@ -46,7 +52,10 @@ class Collector(Protocol):
         ...
 
     def available(self) -> str | None:
-        """Return why the collector cannot work here, or None where it can. Cheap, and without side effects."""
+        """Return why the collector cannot work here, or None where it can. Cheap, and without side effects.
+
+        Where there is nothing that it could record, the reason is a :class:`NothingHere`.
+        """
         ...
 
     def prepare(self, context: Context) -> None:

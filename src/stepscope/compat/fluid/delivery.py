@@ -95,7 +95,8 @@ def _say_losses(run: Run) -> None:
 
 
 def _why(run: Run) -> str:
-    reason = run.manifest["collectors"].get("cupti", {}).get("unavailable")
+    state = run.manifest["collectors"].get("cupti", {})
+    reason = state.get("unavailable") or state.get("unused")
     return f" ({reason})" if reason else ""
 
 
