@@ -9,21 +9,18 @@ ENV := .envs/torch
 BIN := $(ENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-paddle lint docs gpu-check bench clean
+.PHONY: demo test lint docs gpu-check bench clean
 
 # Train a small conv net under `stepscope run` and print where its steps go.
 demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
 # Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
-test: $(ENV)/.test lint .envs/mindspore/.ready .envs/jax/.ready .envs/msprof/.ready
+test: $(ENV)/.test lint .envs/mindspore/.ready .envs/paddle/.ready .envs/jax/.ready .envs/msprof/.ready
 	$(BIN)/python -m pytest -q
 	.envs/mindspore/bin/python -m pytest -q tests/frameworks
-	.envs/jax/bin/python -m pytest -q tests/frameworks
-
-# Not part of `test` yet: Paddle itself crashed once in many hundred recordings that ended beside its other threads.
-test-paddle: .envs/paddle/.ready
 	.envs/paddle/bin/python -m pytest -q tests/frameworks
+	.envs/jax/bin/python -m pytest -q tests/frameworks
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .

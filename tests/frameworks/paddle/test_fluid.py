@@ -457,7 +457,8 @@ print(json.dumps(sizes))
 @pytest.mark.slow
 def test_a_thousand_cycles(tmp_path: Path) -> None:
     done = run(NETWORK + CYCLES, tmp_path, seconds=900, FLAGS_enable_pir_api="1", TMPDIR=str(tmp_path))
-    (memory, files, tasks), (memory_then, *then) = json.loads(done.stdout.splitlines()[-1])
-    assert then == [files, tasks]
+    (memory, files, tasks), (memory_then, files_then, tasks_then) = json.loads(done.stdout.splitlines()[-1])
+    assert files_then == files
+    assert tasks_then < tasks + 10  # Polars makes a thread when a busy machine holds the others up
     assert memory_then - memory < 700 * 2048  # what is resident goes up and down by as much between two cycles
     assert [path.name for path in tmp_path.iterdir()] == ["profile"]

@@ -10,8 +10,6 @@ Compilations are in the journal.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import socket
 import sys
@@ -23,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.collect.collectors.jax_compilations import Compilations
+from stepscope.collect.collectors.only_place import OnlyPlace
 from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.options import Activity, Options
 from stepscope.trace.run_directory import write_atomically
 from stepscope.trace.xplane import NATIVE_ID, THREAD_MARK
-
-_LOG = logging.getLogger("stepscope")
 
 #: The module of jaxlib that holds the profiler's session.
 _PROFILER = "jaxlib._profiler"
@@ -40,21 +36,19 @@ _PATIENCE = 5.0
 _PAUSE = 0.0005
 
 
-class JaxCollector:
+class JaxCollector(OnlyPlace):
     """Records one window into ``capture/jax/``."""
 
     name = "jax"
     framework = "jax"
 
     def __init__(self) -> None:
+        super().__init__()
         self._directory = Path()
         self._options = Options()
         self._session: Any = None
         self._compilations: Compilations | None = None
-        self._guard = MethodHooks()
-        self._process = os.getpid()
         self._files: list[Path] = []
-        self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
         """Return why JAX cannot record now: it is not imported, unknown, or another profiler of it records."""
@@ -86,23 +80,7 @@ class JaxCollector:
         self._guard.around(_profiler(), "ProfilerSession", self._foreign)
         if self._compilations is not None:
             self._compilations.install()
-        # What JAX takes down at exit must not be asked for its events afterwards.
-        atexit.register(self._end)
-        _OPEN.add(self)
-
-    def stop(self) -> list[Path]:
-        """Close the window and write the files."""
-        if os.getpid() != self._process:
-            return []
-        try:
-            self._end()
-        finally:
-            self._release()
-        return self._files
-
-    def describe(self) -> dict[str, object]:
-        """Return the version, the levels of XLA's tracers, and what could not be recorded."""
-        return self._description
+        self._opened()
 
     def _begin(self) -> None:
         profiler, levels = _profiler(), _levels(self._options)
@@ -120,8 +98,7 @@ class JaxCollector:
         session, self._session = self._session, None
         if session is None or os.getpid() != self._process:
             return
-        atexit.unregister(self._end)
-        _OPEN.discard(self)
+        self._closed()
         if self._compilations is not None:
             self._compilations.remove()
         late = _wait_for_arrays()
@@ -133,6 +110,9 @@ class JaxCollector:
         self._write(f"{_host()}.xplane.pb", space)
         if memory:
             self._write("memory.pb.gz", memory)
+
+    def _written(self) -> list[Path]:
+        return self._files
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._directory / name
@@ -146,13 +126,7 @@ class JaxCollector:
 
     def _foreign(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's session
         """The program makes a session of its own: it gets the place."""
-        self._description["ended_early"] = "the program started a profiler of JAX"
-        try:
-            self._end()
-        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on
-            self._description["failed"] = " ".join(f"{type(error).__name__}: {error}".split())
-        finally:
-            self._release()
+        self._give_way("the program started a profiler of JAX")
         return original(*args, **kwargs)
 
     def _fall_silent(self) -> None:
@@ -164,23 +138,8 @@ class JaxCollector:
         self._session = None
 
 
-#: Collectors whose window is open.
-_OPEN: set[JaxCollector] = set()
-
 #: Sessions of the parent in a forked child: to end one, XLA would wait for threads that the child does not have.
 _LEFT: list[Any] = []
-
-
-def _after_fork() -> None:
-    try:
-        while _OPEN:
-            _OPEN.pop()._fall_silent()
-    except Exception:  # noqa: BLE001 - law 1: the child works on
-        _LOG.debug("stepscope: jax records on in a forked child", exc_info=True)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _profiler() -> Any:  # noqa: ANN401 - a module of jaxlib

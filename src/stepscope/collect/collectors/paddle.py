@@ -11,44 +11,38 @@ name; long windows are for recordings without it.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stepscope.collect.collectors import paddle_tracer
+from stepscope.collect.collectors.only_place import OnlyPlace
 from stepscope.collect.collectors.paddle_marks import Marks
 from stepscope.collect.collectors.paddle_tracer import Tracer
 from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.method_hooks import MethodHooks
 from stepscope.collect.saving import SavedFile, fork_pays, own_memory
-
-_LOG = logging.getLogger("stepscope")
 
 _NO_SHAPES = "Paddle gives none to operators of eager mode and of new programs, and fails on those of old programs"
 _MEMORY_NOT_ASKED_FOR = "Paddle takes long to end a recording with memory; ask for it by name, with --memory"
 
 
-class PaddleCollector:
+class PaddleCollector(OnlyPlace):
     """Records one window into ``capture/paddle_0.pb``."""
 
     name = "paddle"
     framework = "paddle"
 
     def __init__(self) -> None:
+        super().__init__()
         self._tracer: Tracer | None = None
         self._marks: Marks | None = None
-        self._guard = MethodHooks()
         self._file: SavedFile | None = None
         self._path = Path()
-        self._process = os.getpid()
         self._memory_before = 0
         self._recording = False
-        self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
         """Return why Paddle cannot record now: it is not imported, or another profiler of it exists."""
@@ -86,18 +80,7 @@ class PaddleCollector:
         self._recording = True
         self._marks = Marks()
         self._marks.install()
-        _end_at_exit()
-        _OPEN.add(self)
-
-    def stop(self) -> list[Path]:
-        """Close the window and have its file written; :meth:`settle` waits until it is."""
-        if os.getpid() != self._process:
-            return []
-        try:
-            self._end()
-        finally:
-            self._release()
-        return [self._path] if self._file is not None else []
+        self._opened()
 
     def settle(self) -> None:
         """Wait until the file is whole; raises ``OSError`` where it cannot be."""
@@ -108,20 +91,19 @@ class PaddleCollector:
         finally:
             self._file = None  # frees the events
 
-    def describe(self) -> dict[str, object]:
-        """Return the version, the mode, and what could not be recorded."""
-        return self._description
-
     def _end(self) -> None:
         if not self._recording or self._tracer is None or os.getpid() != self._process:
             return
         self._recording = False
-        _OPEN.discard(self)
+        self._closed()
         if self._marks is not None:
             self._marks.remove()
         save = partial(paddle_tracer.save, self._tracer.stop())
         fork = not _uses_device() and fork_pays(self._memory_before, own_memory())
         self._file = SavedFile(self._path, save, fork=fork, is_whole=paddle_tracer.is_whole)
+
+    def _written(self) -> list[Path]:
+        return [self._path] if self._file is not None else []
 
     def _release(self) -> None:
         self._guard.remove()
@@ -132,18 +114,8 @@ class PaddleCollector:
     def _foreign(self, original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """The program makes a profiler of Paddle's own: it gets the place, unless it only measures time."""
         if not kwargs.get("timer_only"):
-            self._give_way()
+            self._give_way("the program made a paddle.profiler.Profiler")
         original(profiler, *args, **kwargs)
-
-    def _give_way(self) -> None:
-        """End early: Paddle has room for one profiler."""
-        self._description["ended_early"] = "the program made a paddle.profiler.Profiler"
-        try:
-            self._end()
-        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on
-            self._description["failed"] = " ".join(f"{type(error).__name__}: {error}".split())
-        finally:
-            self._release()
 
     def _fall_silent(self) -> None:
         """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
@@ -152,33 +124,6 @@ class PaddleCollector:
             self._marks.remove()
         if self._tracer is not None:
             self._tracer.fall_silent()
-
-
-#: Collectors whose window is open.
-_OPEN: set[PaddleCollector] = set()
-
-
-@cache
-def _end_at_exit() -> None:
-    """Have open windows ended before Paddle is taken down; once, as Python keeps a place for each request."""
-    atexit.register(_end_open)
-
-
-def _end_open() -> None:
-    for collector in list(_OPEN):
-        collector._end()
-
-
-def _after_fork() -> None:
-    try:
-        while _OPEN:
-            _OPEN.pop()._fall_silent()
-    except Exception:  # noqa: BLE001 - law 1: the child works on, with a recording that grows
-        _LOG.debug("stepscope: paddle records on in a forked child", exc_info=True)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _uses_device() -> bool:
