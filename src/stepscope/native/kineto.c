@@ -77,7 +77,7 @@ static inline int32_t ss_class_of(ss_tokenizer *t, const ss_event *e) {
         return known >= 0 ? known : ss_look_up_category(t, e->category);
     }
     if (e->phase == 'i') return e->name == t->memory_name ? t->memory : t->none;
-    return e->phase == 'C' || e->phase == 'M' ? t->other : t->none;
+    return e->phase == 'C' || e->phase == 'M' ? t->samples : t->none;
 }
 
 /* Appends a row without values to a class; returns its number, or a negative error. */
@@ -266,6 +266,17 @@ static inline const char *read_time(ss_tokenizer *t, const char *p, const char *
     return p;
 }
 
+/* Reads a time that may be a text. */
+static const char *read_quoted_time(ss_tokenizer *t, const char *p, const char *end, int64_t *result) {
+    const char *begin = p;
+    if (p == end || *p != '"' || !t->quoted) return read_time(t, p, end, result);
+    const char *close = string_end(p + 1, end);
+    if (!close) return fail(t, SS_CUT, begin);
+    /* Up to the quote, so that nothing but a time may stand there; `null` in quotes is none. */
+    p = p[1] == 'n' ? NULL : read_time(t, p + 1, close, result);
+    return p == close ? close + 1 : fail(t, SS_UNUSUAL, begin);
+}
+
 static const char *read_real(ss_tokenizer *t, const char *p, const char *end, double *result) {
     const char *begin = p;
     if (is_null(p, end)) return p + 4;
@@ -358,7 +369,7 @@ static const char *read_arguments(ss_tokenizer *t, int32_t number, const char *p
     return p;
 }
 
-/* Reads a text, or for processes and threads an integer, and gives its code; null has none. */
+/* Reads a text, or for processes, threads and identifiers an integer, and gives its code; null has none. */
 static inline const char *read_label(ss_tokenizer *t, int column, const char *p, const char *end,
                                               int32_t *code) {
     const char *begin = p;
@@ -373,7 +384,7 @@ static inline const char *read_label(ss_tokenizer *t, int column, const char *p,
         p++;
     } else if (is_null(p, end)) {
         return p + 4;
-    } else if (p < end && (column == SS_PROCESS || column == SS_THREAD)) {
+    } else if (p < end && (column == SS_PROCESS || column == SS_THREAD || column == SS_ID)) {
         int64_t ignored;
         if (!(p = read_integer(t, p, end, false, &ignored))) return NULL;
         if (p - begin == 2 && !memcmp(begin, "-0", 2)) return fail(t, SS_UNUSUAL, begin);
@@ -383,6 +394,13 @@ static inline const char *read_label(ss_tokenizer *t, int column, const char *p,
     int32_t found = ss_intern(&t->pool, begin, p - begin);
     if (found < 0) return fail(t, -found, begin);
     t->last[column] = *code = found;
+    return p;
+}
+
+static const char *read_quoted_id(ss_tokenizer *t, const char *p, const char *end, int64_t *id) {
+    int32_t code = -1;
+    p = read_label(t, SS_ID, p, end, &code);
+    *id = code < 0 ? SS_ABSENT : code;
     return p;
 }
 
@@ -426,9 +444,9 @@ static inline const char *read_member(ss_tokenizer *t, ss_event *e, int column, 
     case SS_NAME: return read_label(t, column, p, end, &e->name);
     case SS_PROCESS: return read_label(t, column, p, end, &e->process);
     case SS_THREAD: return read_label(t, column, p, end, &e->thread);
-    case SS_ID: return read_integer(t, p, end, false, &e->id);
-    case SS_TS: return read_time(t, p, end, &e->ts);
-    case SS_DUR: return read_time(t, p, end, &e->dur);
+    case SS_ID: return t->quoted ? read_quoted_id(t, p, end, &e->id) : read_integer(t, p, end, false, &e->id);
+    case SS_TS: return read_quoted_time(t, p, end, &e->ts);
+    case SS_DUR: return read_quoted_time(t, p, end, &e->dur);
     default: return read_args(t, e, p, end);
     }
 }

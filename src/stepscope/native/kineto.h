@@ -52,6 +52,9 @@ SS_EXPORT int ss_add_key(ss_tokenizer *tokenizer, int32_t class_number, const ch
 SS_EXPORT int ss_keep_whole(ss_tokenizer *tokenizer, int32_t class_number, int32_t column);
 SS_EXPORT int ss_special(ss_tokenizer *tokenizer, int32_t none, int32_t memory, int32_t other, int32_t required_column,
                          int32_t required_class);
+/* Events as Ascend's tools write them: times may be texts of µs, identifiers are numbers or texts, of which the column has
+ * the code; counters and metadata are of a class of their own. */
+SS_EXPORT int ss_quoted(ss_tokenizer *tokenizer, int32_t samples);
 
 /* Append the events of a chunk. `last`: the chunk may hold the end of the list and what follows it.
  * Returns the bytes read, up to and with the end of the list; or a negative error, with its place in ss_position. */
@@ -70,6 +73,7 @@ SS_EXPORT const int64_t *ss_ends(const ss_tokenizer *tokenizer);
 /* How spans lie in each other, see stepscope/read/nesting.py. Return 0, or a negative error. */
 SS_EXPORT int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_t *dur, int64_t *order,
                       int64_t *parent, int32_t *depth, uint8_t *crossing);
-SS_EXPORT void ss_inherit(int64_t count, const int64_t *parent, const int64_t *own, int64_t *result);
+SS_EXPORT void ss_nearest(int64_t count, const int64_t *parent, const uint8_t *chosen, int64_t *result);
+SS_EXPORT void ss_inherit(int64_t count, const int64_t *parent, const int8_t *own, int8_t *result);
 
 #endif

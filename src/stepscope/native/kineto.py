@@ -82,6 +82,8 @@ class Description:
         memory: Class of the marks that report memory.
         other: Class of complete events of unknown category, counters and metadata.
         optional: Class that only events with a certain argument have, and the number of that argument's column.
+        samples: Class of counters and metadata where times may be texts, as Ascend's tools write them, and identifiers
+            are codes of texts; None where they are as Kineto writes them.
     """
 
     categories: Mapping[str, int]
@@ -92,6 +94,7 @@ class Description:
     memory: int
     other: int
     optional: tuple[int, int]
+    samples: int | None = None
 
 
 class _Memory:
@@ -138,6 +141,8 @@ class Tokenizer:
         """Hand over the description; return whether that failed."""
         library, handle, given = self._library, self._handle, self._description
         failed = library.ss_special(handle, given.none, given.memory, given.other, given.optional[1], given.optional[0])
+        if given.samples is not None:
+            failed |= library.ss_quoted(handle, given.samples)
         for category, number in given.categories.items():
             text = category.encode()
             failed |= library.ss_add_category(handle, text, len(text), number)

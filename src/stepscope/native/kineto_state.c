@@ -255,9 +255,16 @@ int ss_special(ss_tokenizer *t, int32_t none, int32_t memory, int32_t other, int
                int32_t required_class) {
     t->none = none;
     t->memory = memory;
-    t->other = other;
+    t->other = t->samples = other;
     t->required_column = required_column;
     t->required_class = required_class;
+    return 0;
+}
+
+int ss_quoted(ss_tokenizer *t, int32_t samples) {
+    if (samples < 0 || samples >= SS_CLASSES) return -SS_UNUSUAL;
+    t->samples = samples;
+    t->quoted = true;
     return 0;
 }
 

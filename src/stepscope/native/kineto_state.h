@@ -75,6 +75,8 @@ struct ss_tokenizer {
     ss_category category[SS_MAX_KEYS];
     int32_t categories;
     int32_t none, memory, other;               /* numbers of the classes that are not found by category */
+    int32_t samples;                           /* that of counters and metadata */
+    bool quoted;                               /* times may be texts, and so may identifiers, which are then codes */
     int32_t required_column, required_class;   /* rows of this class count only with this text */
     int32_t memory_name;                       /* code of the name of memory events */
     int32_t last[SS_BASE_COLUMNS];             /* code of the last value: it mostly comes again */

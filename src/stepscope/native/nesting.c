@@ -64,10 +64,17 @@ static void walk(const span *spans, int64_t count, int64_t first, int64_t *paren
     }
 }
 
-/* Puts the spans of each track together, tracks in order; `place[track]` ends as the place behind the track's last. */
-static void by_track(int64_t count, const int32_t *track, const int64_t *ts, const int64_t *dur, int64_t *place, span *to) {
-    for (int64_t i = 0; i < count; i++)
-        to[place[track[i]]++] = (span){ts[i], (int64_t)((uint64_t)ts[i] + (uint64_t)dur[i]), i};
+/* Puts the places of each track's spans together, tracks in order; `place[track]` ends as the place behind the track's
+ * last. Returns the most spans of a track. */
+static int64_t by_track(int64_t count, int64_t tracks, const int32_t *track, int64_t *place, int64_t *order) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; i++) place[track[i] + 1]++;
+    for (int64_t i = 0; i < tracks; i++) {
+        if (place[i + 1] > most) most = place[i + 1];
+        place[i + 1] += place[i];
+    }
+    for (int64_t i = 0; i < count; i++) order[place[track[i]]++] = i;
+    return most;
 }
 
 int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_t *dur, int64_t *order, int64_t *parent,
@@ -78,20 +85,21 @@ int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_
         if (track[i] >= tracks) tracks = (int64_t)track[i] + 1;
     }
     int64_t *place = calloc((size_t)tracks + 1, sizeof *place);
-    span *spans = malloc(((size_t)count + 1) * sizeof *spans), *spare = malloc(((size_t)count + 1) * sizeof *spare);
-    int result = place && spans && spare ? 0 : -SS_NO_MEMORY;
-    if (spans) ss_expect_use(spans, ((size_t)count + 1) * sizeof *spans);
-    if (spare) ss_expect_use(spare, ((size_t)count + 1) * sizeof *spare);
-    if (!result) {
-        for (int64_t i = 0; i < count; i++) place[track[i] + 1]++;
-        for (int64_t i = 0; i < tracks; i++) place[i + 1] += place[i];
-        by_track(count, track, ts, dur, place, spans);
-        for (int64_t i = 0, first = 0; i < tracks; first = place[i++]) {
-            int64_t in_track = place[i] - first;
-            span *sorted = sort(spans + first, spare + first, in_track);
-            for (int64_t j = 0; j < in_track; j++) order[first + j] = sorted[j].index;
-            walk(sorted, in_track, first, parent, depth, crossing);
+    if (!place) return -SS_NO_MEMORY;
+    /* One track at a time is in memory twice; what is in order already leaves the second untouched. */
+    size_t room = ((size_t)by_track(count, tracks, track, place, order) + 1) * sizeof(span);
+    span *spans = malloc(room), *spare = malloc(room);
+    int result = spans && spare ? 0 : -SS_NO_MEMORY;
+    if (spans) ss_expect_use(spans, room);
+    for (int64_t i = 0, first = 0; !result && i < tracks; first = place[i++]) {
+        int64_t in_track = place[i] - first;
+        for (int64_t j = 0; j < in_track; j++) {
+            int64_t at = order[first + j];
+            spans[j] = (span){ts[at], (int64_t)((uint64_t)ts[at] + (uint64_t)dur[at]), at};
         }
+        span *sorted = sort(spans, spare, in_track);
+        for (int64_t j = 0; j < in_track; j++) order[first + j] = sorted[j].index;
+        walk(sorted, in_track, first, parent, depth, crossing);
     }
     free(place);
     free(spans);
@@ -99,7 +107,12 @@ int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_
     return result;
 }
 
-void ss_inherit(int64_t count, const int64_t *parent, const int64_t *own, int64_t *result) {
+void ss_nearest(int64_t count, const int64_t *parent, const uint8_t *chosen, int64_t *result) {
+    for (int64_t i = 0; i < count; i++)
+        result[i] = chosen[i] ? i : parent[i] < 0 || parent[i] >= i ? -1 : result[parent[i]];
+}
+
+void ss_inherit(int64_t count, const int64_t *parent, const int8_t *own, int8_t *result) {
     for (int64_t i = 0; i < count; i++)
         result[i] = own[i] >= 0 || parent[i] < 0 || parent[i] >= i ? own[i] : result[parent[i]];
 }

@@ -32,12 +32,23 @@ def nest(
     return None if failed else (order, parent, depth, crossing)
 
 
-def inherit(parent: Integers, own: Integers) -> Integers | None:
+def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers | None:
+    """Return every span's innermost chosen one, itself included; None where the library is not available."""
+    library = native.loaded()
+    if library is None:
+        return None
+    parent, chosen = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(chosen, np.bool_)
+    result = np.empty(len(chosen), np.int64)
+    library.ss_nearest(len(chosen), *(array.ctypes.data for array in (parent, chosen, result)))
+    return result
+
+
+def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8] | None:
     """Return every span's value, its own or its nearest ancestor's; None where the library is not available."""
     library = native.loaded()
     if library is None:
         return None
-    parent, own = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(own, np.int64)
-    result = np.empty(len(own), np.int64)
+    parent, own = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(own, np.int8)
+    result = np.empty(len(own), np.int8)
     library.ss_inherit(len(own), *(array.ctypes.data for array in (parent, own, result)))
     return result

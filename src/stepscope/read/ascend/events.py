@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,22 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from stepscope import native
+from stepscope.read.ascend import events_tokenized as tokenized
 from stepscope.read.ascend import values
+from stepscope.read.ascend.event_columns import (
+    ARROWS,
+    COLUMN_OF,
+    COMPLETE,
+    COUNTERS,
+    KNOWN_ARROWS,
+    REALS,
+    TEXTS,
+    Events,
+    names_of,
+    numbers,
+    samples_of,
+)
 from stepscope.read.kineto import repair
 from stepscope.read.kineto.columns import printable
 from stepscope.read.kineto.document import Document
@@ -31,85 +45,6 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SEAM = re.compile(rb'\}\s{0,8},\s{0,80}\{\s{0,80}"(?:ph|name|pid|tid|ts|dur|cat|id|args|bp)"\s{0,8}:')
 _WINDOW = 64 << 10
 _MOST_PENDING = 256 << 20
-
-_TEXTS: dict[str, tuple[str, ...]] = {
-    "shapes": ("Input Dims", "Input Shapes"),
-    "dtypes": ("Input type", "Input Data Types"),
-    "stack": ("Call stack", "call_stack"),
-    "level": ("level",),
-    "item": ("item_id",),
-    "type": ("Task Type", "task type"),
-    "direction": ("memcpy direction",),
-    "notify": ("notify_id",),
-    "transport": ("transport type",),
-    "link": ("link type",),
-    "rdma": ("rdma type",),
-    "dtype": ("data type", "data_type"),
-    "algorithm": ("alg_type",),
-    "domain": ("domain",),
-    "group": ("group name", "groupName", "group_name"),
-}
-_INTEGERS: dict[str, tuple[str, ...]] = {
-    "sequence": ("Sequence number",),
-    "forward_thread": ("Fwd thread id",),
-    "correlation": ("correlation_id",),
-    "connection": ("connection_id",),
-    "model": ("Model Id", "model id"),
-    "stream": ("Physic Stream Id", "Stream Id", "stream id"),
-    "task": ("Task Id", "task id"),
-    "batch": ("Batch Id",),
-    "context": ("Subtask Id", "context id"),
-    "bytes": ("size(Byte)", "data size(Byte)", "size(B)"),
-    "source": ("src rank",),
-    "destination": ("dst rank",),
-    "count": ("count",),
-    "iteration": ("Iteration ID",),
-}
-_REALS: dict[str, tuple[str, ...]] = {
-    "estimated": ("duration estimated(us)",),
-    "bandwidth": ("bandwidth(GB/s)",),
-    "core_ms": ("Aicore Time(ms)",),
-    "cycles": ("Total Cycle",),
-}
-_COLUMN_OF = {
-    spelling: column
-    for fields in (_TEXTS, _INTEGERS, _REALS)
-    for column, spellings in fields.items()
-    for spelling in spellings
-}
-#: What complete events have besides their arguments.
-BASE: dict[str, pl.DataType] = {
-    "ts": pl.Int64(),
-    "dur": pl.Int64(),
-    "process": pl.Int64(),
-    "thread": pl.Int64(),
-    "name": pl.Categorical(),
-    "category": pl.Categorical(),
-}
-#: Columns of complete events.
-COMPLETE: dict[str, pl.DataType] = {
-    **BASE,
-    **dict.fromkeys(_TEXTS, pl.Categorical()),
-    **dict.fromkeys(_INTEGERS, pl.Int64()),
-    **dict.fromkeys(_REALS, pl.Float64()),
-}
-_COUNTERS: dict[str, pl.DataType] = {
-    "ts": pl.Int64(),
-    "process": pl.Int64(),
-    "name": pl.Categorical(),
-    "key": pl.Categorical(),
-    "value": pl.Float64(),
-}
-_ARROWS: dict[str, pl.DataType] = {
-    "ts": pl.Int64(),
-    "process": pl.Int64(),
-    "thread": pl.Int64(),
-    "category": pl.Categorical(),
-    "id": pl.Categorical(),
-    "start": pl.Boolean(),
-}
-#: Arrows that the connection of call and task tells too, and marks that say nothing more than the slices they join.
-_KNOWN_ARROWS = ("HostToDevice", "Data_aug Bound")
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -127,33 +62,14 @@ class _Event(msgspec.Struct, gc=False):
 _Value = str | int | float | bool | None
 _Arguments = msgspec.defstruct(
     "_Arguments",
-    [(f"_{place}", _Value, msgspec.field(default=None, name=spelling)) for place, spelling in enumerate(_COLUMN_OF)],
+    [(f"_{place}", _Value, msgspec.field(default=None, name=spelling)) for place, spelling in enumerate(COLUMN_OF)],
     gc=False,
 )
-_PLACES = {spelling: f"_{place}" for place, spelling in enumerate(_COLUMN_OF)}
+_PLACES = {spelling: f"_{place}" for place, spelling in enumerate(COLUMN_OF)}
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _MANY = msgspec.json.Decoder(list[_Arguments])  # type: ignore[valid-type]
 _SAMPLES = msgspec.json.Decoder(list[dict[str, _Value]])
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-@dataclass
-class Events:
-    """What a file's events say.
-
-    Attributes:
-        complete: Intervals, columns :data:`COMPLETE`.
-        counters: Samples: ts, process, name, key, value.
-        arrows: Ends of arrows: ts, process, thread, category, id, start.
-        processes: Process → its name.
-        threads: Process, thread → its name.
-    """
-
-    complete: pl.DataFrame
-    counters: pl.DataFrame
-    arrows: pl.DataFrame
-    processes: dict[int, str] = field(default_factory=dict)
-    threads: dict[tuple[int, int], str] = field(default_factory=dict)
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Events:
@@ -165,15 +81,14 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Ev
     """
     document = Document(path, ledger)
     collected = _Collected(ledger)
-    for events in _decoded(document, progress):
-        collected.add(events)
+    chunks = _chunks(document.after_head(read_blocks(path, ledger, progress)))
+    for piece in tokenized.batches(chunks) if native.available() is None else chunks:
+        if isinstance(piece, tokenized.Batch):
+            collected.take(piece)
+        else:
+            text, last = piece
+            collected.add(_of_chunk(document, text, last=last))
     return collected.events()
-
-
-def _decoded(document: Document, progress: Progress | None) -> Iterator[list[_Event]]:
-    blocks = document.after_head(read_blocks(document.path, document.ledger, progress))
-    for chunk, last in _chunks(blocks):
-        yield _of_chunk(document, chunk, last=last)
 
 
 def _of_chunk(document: Document, chunk: bytes, *, last: bool) -> list[_Event]:
@@ -236,8 +151,8 @@ class _Collected:
     def __init__(self, ledger: LossLedger) -> None:
         self._ledger = ledger
         self._complete: list[pl.DataFrame] = [pl.DataFrame(schema=COMPLETE)]
-        self._counters: list[pl.DataFrame] = [pl.DataFrame(schema=_COUNTERS)]
-        self._arrows: list[pl.DataFrame] = [pl.DataFrame(schema=_ARROWS)]
+        self._counters: list[pl.DataFrame] = [pl.DataFrame(schema=COUNTERS)]
+        self._arrows: list[pl.DataFrame] = [pl.DataFrame(schema=ARROWS)]
         self._processes: dict[int, str] = {}
         self._threads: dict[tuple[int, int], str] = {}
 
@@ -261,7 +176,20 @@ class _Collected:
     def _add_complete(self, events: list[_Event]) -> None:
         base = self._base(events).with_columns(dur=_times([event.dur for event in events], self._ledger))
         self._ledger.add("event_without_duration", base["dur"].null_count())
-        frame = base.with_columns(self._arguments([event.args for event in events]))
+        self._keep_complete(base.with_columns(self._arguments([event.args for event in events])))
+
+    def take(self, batch: tokenized.Batch) -> None:
+        """Take the events that the tokenizer read."""
+        self._ledger.add("event_bad_time", batch.complete["ts"].null_count() + batch.without_time)
+        self._ledger.add("event_without_duration", batch.complete["dur"].null_count())
+        self._ledger.add("event_unknown_kind", batch.unknown)
+        self._keep_complete(batch.complete)
+        self._counters.append(batch.counters)
+        self._arrows.append(batch.arrows)
+        for sort, process, thread, name in batch.names:
+            self._add_name(sort, process, thread, name)
+
+    def _keep_complete(self, frame: pl.DataFrame) -> None:
         sound = frame.filter(pl.col("ts").is_not_null() & pl.col("dur").is_not_null())
         kept = sound.filter(pl.col("dur") >= 0)
         self._ledger.add("event_negative_duration", sound.height - kept.height)
@@ -285,7 +213,7 @@ class _Collected:
         """Return the columns of arguments that occur."""
         records = _records(sources, self._ledger)
         found: dict[str, pl.Series] = {}
-        for spelling, column in _COLUMN_OF.items():
+        for spelling, column in COLUMN_OF.items():
             given = list(map(attrgetter(_PLACES[spelling]), records))
             if given.count(None) == len(given):
                 continue
@@ -296,20 +224,14 @@ class _Collected:
     def _add_counters(self, events: list[_Event]) -> None:
         base = self._base(events).select("ts", "process", "name")
         samples = _samples([event.args for event in events], self._ledger)
-        rows = [
-            (place, key, f" {sample['acc_id']}" if "acc_id" in sample else "", float(value))
-            for place, sample in enumerate(samples)
-            for key, value in sample.items()
-            if key != "acc_id" and _is_number(value)
-        ]
+        rows = [(place, *one) for place, sample in enumerate(samples) for one in samples_of(sample)]
         schema = {"place": pl.UInt32, "key": pl.String, "of": pl.String, "value": pl.Float64}
         frame = base.with_row_index("place").join(pl.DataFrame(rows, schema=schema, orient="row"), on="place")
-        name = pl.concat_str(pl.col("name").cast(pl.String), "of").cast(pl.Categorical())
-        frame = frame.with_columns(name, pl.col("key").cast(pl.Categorical()))
-        self._counters.append(frame.filter(pl.col("ts").is_not_null()).select(list(_COUNTERS)))
+        frame = names_of(frame).with_columns(pl.col("key").cast(pl.Categorical()))
+        self._counters.append(frame.filter(pl.col("ts").is_not_null()).select(list(COUNTERS)))
 
     def _add_arrows(self, events: list[_Event], *, start: bool) -> None:
-        drawn = [event for event in events if event.cat not in _KNOWN_ARROWS]
+        drawn = [event for event in events if event.cat not in KNOWN_ARROWS]
         if drawn:
             ids = values.texts(split([event.id for event in drawn]))
             base = self._base(drawn).select("ts", "process", "thread", "category")
@@ -323,12 +245,14 @@ class _Collected:
         samples = _samples([event.args for event in events], self._ledger)
         for event, pid, tid, sample in zip(events, process.to_list(), thread.to_list(), samples, strict=True):
             name = sample.get("name")
-            if pid is None or not isinstance(name, str):
-                continue
-            if event.name == "process_name":
-                self._processes.setdefault(pid, printable(name))
-            elif event.name == "thread_name" and tid is not None:
-                self._threads.setdefault((pid, tid), printable(name))
+            if pid is not None and isinstance(name, str):
+                self._add_name(str(event.name), pid, tid, printable(name))
+
+    def _add_name(self, sort: str, process: int, thread: int | None, name: str) -> None:
+        if sort == "process_name":
+            self._processes.setdefault(process, name)
+        elif sort == "thread_name" and thread is not None:
+            self._threads.setdefault((process, thread), name)
 
     def events(self) -> Events:
         """Return everything that was taken."""
@@ -347,10 +271,7 @@ def _times(raw: Sequence[msgspec.Raw], ledger: LossLedger) -> pl.Series:
 
 
 def _numbers(raw: Sequence[msgspec.Raw]) -> pl.Series:
-    """Return processes or threads; of a text like ``Stream 3`` its number."""
-    text = split(raw).str.strip_chars('"')
-    number = text.cast(pl.Int64, strict=False)
-    return number.fill_null(text.str.extract(r"(\d{1,18})").cast(pl.Int64, strict=False))
+    return numbers(split(raw))
 
 
 def _records(sources: list[msgspec.Raw], ledger: LossLedger) -> list[Any]:
@@ -389,18 +310,14 @@ def _object(source: bytes, ledger: LossLedger) -> dict[str, Any]:
     return {}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
 def _column(column: str, given: list[Any], ledger: LossLedger) -> pl.Series:
-    if column in _TEXTS:
+    if column in TEXTS:
         texts = [
             None if value is None else printable(value if isinstance(value, str) else json.dumps(value))
             for value in given
         ]
         return pl.Series(texts, dtype=pl.Categorical)
-    if column in _REALS:
+    if column in REALS:
         return _real(given, ledger)
     if all(value is None or (type(value) is int and -(1 << 62) < value < 1 << 62) for value in given):
         return pl.Series(given, dtype=pl.Int64)

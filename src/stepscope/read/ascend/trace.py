@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.events import Events
+from stepscope.read.ascend.event_columns import Events
 from stepscope.read.ascend.frames import Frames, complete
 from stepscope.read.ascend.values import BYTES, UNKNOWN_32, unit_of
 from stepscope.read.stacks import parse_frame
