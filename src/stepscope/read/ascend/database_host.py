@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import polars as pl
 
 from stepscope.read.ascend.database_device import NONE
+from stepscope.read.ascend.frames import empty
 from stepscope.read.ascend.sqlite import INT, NAME, Database
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
@@ -33,8 +35,9 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOT
 
 def calls(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frames ``host``, with the column ``key`` that ``CONNECTION_IDS`` has for it, and ``stacks``."""
-    parts = [_framework(opened), _cann(opened), _ranges(opened), _garbage(opened), _system(opened)]
-    host = opened.intervals(pl.concat(parts, how="diagonal").sort("ts", maintain_order=True))
+    parts = [make(opened) for table, make in _SOURCES.items() if table in opened.tables]
+    rows = pl.concat([_NOTHING, *parts], how="diagonal")
+    host = opened.intervals(rows.sort("ts", maintain_order=True))
     numbers, stacks = _stacks(opened, ledger)
     known = host.join(numbers, left_on="stack", right_on="id", how="left", maintain_order="left", suffix="_of_chain")
     return known.with_columns(stack=pl.col("number")).drop("number"), stacks
@@ -122,11 +125,29 @@ def _system(opened: Database) -> pl.DataFrame:
     return opened.rows("OSRT_API", _SPAN).select(_span(pl.col("name"), sort=pl.lit("api"), level=pl.lit("system")))
 
 
+#: Table → what makes rows of ``host`` of it.
+_SOURCES: dict[str, Callable[[Database], pl.DataFrame]] = {
+    "PYTORCH_API": _framework,
+    "CANN_API": _cann,
+    "MSTX_EVENTS": _ranges,
+    "GC_RECORD": _garbage,
+    "OSRT_API": _system,
+}
+_NOTHING = pl.DataFrame(
+    schema={
+        **dict.fromkeys(("ts", "dur", "process", "thread", "key", "connection", "stack"), pl.Int64),
+        **dict.fromkeys(("name", "sort"), pl.String),
+    }
+)
+
+
 def _stacks(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the number of the stack of each chain of calls, and the frame ``stacks``.
 
     A line that is no ``file(line): function`` is a function without a file.
     """
+    if "PYTORCH_CALLCHAINS" not in opened.tables:
+        return pl.DataFrame(schema={"id": pl.Int64, "number": pl.Int64}), empty("stacks")
     rows = opened.rows("PYTORCH_CALLCHAINS", {"id": INT, "stack": NAME, "stackDepth": INT})
     sound = rows.drop_nulls()
     ledger.add("value_unreadable", len(rows) - len(sound))

@@ -231,11 +231,16 @@ def empty(name: str) -> pl.DataFrame:
 def conform(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return ``frame`` with exactly the columns of the frame ``name``; those it lacks are null."""
     schema = FRAMES[name]
-    if not frame.width:
+    if not frame.height:
         return empty(name)
-    return frame.select(
-        pl.col(column).cast(dtype) if column in frame.columns else pl.lit(None, dtype).alias(column)
-        for column, dtype in schema.items()
+    # Series by series: a plan costs more than these casts.
+    return pl.DataFrame(
+        [
+            frame.get_column(column).cast(dtype)
+            if column in frame.columns
+            else pl.Series(column, [None], dtype=dtype).new_from_index(0, frame.height)
+            for column, dtype in schema.items()
+        ]
     )
 
 

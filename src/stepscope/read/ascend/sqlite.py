@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
@@ -28,6 +30,8 @@ INT, FLOAT, TEXT, NAME = "int", "float", "text", "name"
 _PLAIN = (INT, FLOAT, TEXT)
 #: Sort → type of the values in the file; ``ENUM_…`` are numbers too.
 _STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: pl.String(), NAME: pl.Int64()}
+#: No table numbers a text so.
+_NO_NUMBER = -(1 << 63)
 #: Rows fetched at once: a few MB of Python's objects.
 _BATCH = 50_000
 #: Longest value, in bytes; no text of a profiler is longer.
@@ -103,13 +107,13 @@ class Database:
     @cached_property
     def tables(self) -> dict[str, tuple[str, ...]]:
         """Table → its columns; without views and virtual tables, which are programs."""
-        real = "type = 'table' AND sql LIKE 'CREATE TABLE%' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-        found = self._connection.execute(f"SELECT name FROM sqlite_master WHERE {real}")  # noqa: S608 - no foreign text
-        return {name: self._columns(name) for (name,) in found.fetchall()}
-
-    def _columns(self, table: str) -> tuple[str, ...]:
         # Generated columns are not among these.
-        return tuple(row[1] for row in self._connection.execute(f"PRAGMA table_info({_quoted(table)})"))
+        query = """SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c
+            WHERE m.type = 'table' AND m.sql LIKE 'CREATE TABLE%' AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"""
+        found: dict[str, tuple[str, ...]] = {}
+        for table, column in self._connection.execute(query):
+            found[table] = (*found.get(table, ()), column)
+        return found
 
     def rows(self, table: str, columns: Mapping[str, str]) -> pl.DataFrame:
         """Return a table's columns; null where a column is missing or a value of another sort.
@@ -170,7 +174,7 @@ class Database:
             names = [name for name in sorts if sorts[name] == sort]
             # All columns at once: looking up costs most where there is little to look up.
             numbers = pl.concat([frame[name].alias("id") for name in names])
-            texts = self.texts(numbers) if sort == NAME else _looked_up(numbers, self._dictionary(sort, "name"))
+            texts = self.texts(numbers) if sort == NAME else self._dictionary(sort, "name").of(numbers)
             self._ledger.add("value_unreadable", texts.null_count() - numbers.null_count())
             height = len(frame)
             found |= {name: texts.slice(place * height, height).alias(name) for place, name in enumerate(names)}
@@ -186,22 +190,47 @@ class Database:
 
     def texts(self, numbers: pl.Series) -> pl.Series:
         """Return the texts of ``STRING_IDS`` for numbers; null for one that stands for none."""
-        return _looked_up(numbers, self._strings)
+        return self._strings.of(numbers)
 
     @cached_property
-    def _strings(self) -> pl.DataFrame:
+    def _strings(self) -> _Dictionary:
         return self._dictionary("STRING_IDS", "value")
 
-    def _dictionary(self, table: str, text: str) -> pl.DataFrame:
+    def _dictionary(self, table: str, text: str) -> _Dictionary:
         present = {"id", text} <= set(self.tables.get(table, ()))
         stored = {"id": pl.Int64(), text: pl.String()}
         frame = self._frame(table, stored) if present else pl.DataFrame(schema=stored)
-        return frame.rename({text: "text"}).unique("id", keep="first")
+        return _Dictionary(frame["id"], frame[text])
 
 
-def _looked_up(numbers: pl.Series, texts: pl.DataFrame) -> pl.Series:
-    found = numbers.to_frame("id").join(texts, on="id", how="left", maintain_order="left")["text"]
-    return found.alias(numbers.name)
+class _Dictionary:
+    """Finds texts by their numbers.
+
+    Args:
+        numbers: The numbers; of two that are equal the first counts.
+        texts: Their texts.
+    """
+
+    def __init__(self, numbers: pl.Series, texts: pl.Series) -> None:
+        self._texts = pl.concat([texts, pl.Series([None], dtype=pl.String)])
+        known = _whole(numbers)
+        self._order = np.argsort(known, kind="stable")
+        self._sorted = known[self._order]
+
+    def of(self, numbers: pl.Series) -> pl.Series:
+        """Return the texts of numbers; null for one that stands for none."""
+        missing = len(self._sorted)
+        if not missing or not len(numbers):
+            return pl.Series(numbers.name, [None], dtype=pl.String).new_from_index(0, len(numbers))
+        asked = _whole(numbers)
+        place = np.minimum(np.searchsorted(self._sorted, asked), missing - 1)
+        found = (self._sorted[place] == asked) & (asked != _NO_NUMBER)
+        return self._texts[np.where(found, self._order[place], missing)].alias(numbers.name)
+
+
+def _whole(numbers: pl.Series) -> npt.NDArray[np.int64]:
+    known: npt.NDArray[np.int64] = (numbers.fill_null(_NO_NUMBER) if numbers.null_count() else numbers).to_numpy()
+    return known
 
 
 def _quoted(name: str) -> str:

@@ -391,8 +391,10 @@ class _Part:
             ("communication_tasks", "rdma", "rdma type"),
             ("communication_tasks", "estimated", "estimated duration (ns)"),
         )
-        parts = []
+        parts = [pl.DataFrame(schema=dict.fromkeys(("span", "key", "value"), pl.String) | {"span": pl.Int64})]
         for frame, column, key in said:
+            if self.frames[frame].get_column(column).null_count() == self.frames[frame].height:
+                continue
             rows = self.frames[frame].select(self._span(frame), pl.col(column)).drop_nulls(column)
             value = rows[column].cast(pl.String) if rows[column].dtype == pl.Int64 else _made(rows[column], json.dumps)
             parts.append(rows.select("span", key=pl.lit(key)).with_columns(value.cast(pl.String).alias("value")))
@@ -405,11 +407,14 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _made(column: pl.Series, make):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return what is made of each distinct text; null stays."""
-    distinct = column.drop_nulls().unique(maintain_order=True).cast(pl.String)
-    made = pl.Series([make(text) for text in distinct.to_list()], dtype=pl.String)
-    known = pl.DataFrame({"text": distinct.cast(pl.Categorical()), "made": made})
-    rows = column.alias("text").cast(pl.Categorical()).to_frame()
-    return rows.join(known, on="text", how="left", maintain_order="left")["made"].alias(column.name)
+    if column.null_count() == len(column):
+        return pl.Series(column.name, [None], dtype=pl.String).new_from_index(0, len(column))
+    rows = column.alias("text").to_frame()
+    distinct = rows["text"].unique(maintain_order=True)
+    made = [None if text is None else make(text) for text in distinct.cast(pl.String).to_list()]
+    known = pl.DataFrame({"text": distinct, "made": pl.Series(made, dtype=pl.String)})
+    found = rows.join(known, on="text", how="left", nulls_equal=True, maintain_order="left")
+    return found["made"].alias(column.name)
 
 
 def shapes_json(text: str) -> str:

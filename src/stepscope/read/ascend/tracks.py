@@ -37,16 +37,21 @@ class Tracks:
         Args:
             places: Columns kind, device, process, thread, stream, name; those that are absent are null.
         """
+        if not places.height:
+            return pl.Series("track", [], dtype=pl.Int32)
         columns = [
             pl.col(name).cast(kind) if name in places.columns else pl.lit(None, kind).alias(name)
             for name, kind in _SCHEMA.items()
         ]
         asked = places.select(columns)
-        known = pl.concat([self._rows, asked.unique(maintain_order=True)]).unique(maintain_order=True)
-        self._rows = known
-        numbered = known.with_row_index("track")
-        found = asked.join(numbered, on=list(_SCHEMA), how="left", nulls_equal=True, maintain_order="left")
-        return found["track"].cast(pl.Int32)
+        self._rows = pl.concat([self._rows, asked.unique(maintain_order=True)]).unique(maintain_order=True)
+        # Of few columns that tell tracks apart here most are the same everywhere: the others are looked up.
+        key = [name for name in _SCHEMA if name in places.columns]
+        mine = self._rows.with_row_index("track").with_columns(pl.col("track").cast(pl.Int32))
+        others = [pl.col(name).is_null() for name in _SCHEMA if name not in key]
+        known = mine.filter(*others) if others else mine
+        found = asked.select(key).join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
+        return found["track"]
 
     def frame(self) -> pl.DataFrame:
         """Return the table ``tracks``."""
