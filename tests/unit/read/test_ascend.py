@@ -138,6 +138,22 @@ def test_samples(read: Frames) -> None:
     ]
 
 
+@pytest.mark.parametrize(("written", "per_cent"), [((0.84, 0.125), [84.0, 12.5]), ((84.0, 0.5), [84.0, 0.5])])
+def test_hits_of_the_last_level_cache_are_per_cent(
+    written: tuple[float, float], per_cent: list[float], tmp_path: Path
+) -> None:
+    """CANN's timeline writes parts of one under ``Hit Rate(%)``, its database per cent."""
+    root = capture(tmp_path)
+    path = root / OUTPUT / "trace_view.json"
+    events = json.loads(path.read_text()) + build.named(77, "LLC", {})
+    for number, value in enumerate(written):
+        sample = {"ph": "C", "name": "LLC 0 Read/Hit Rate", "pid": 77, "tid": 0, "ts": us(100 + number)}
+        events.append(sample | {"args": {"Hit Rate(%)": value}})
+    path.write_text(json.dumps(events))
+    found = read_files([root])["counters"].filter(pl.col("unit").cast(pl.String) == "%").sort("ts")
+    assert rows(found, "name", "value") == [("LLC 0 Read/Hit Rate", value) for value in per_cent]
+
+
 def test_facts(read: Frames) -> None:
     facts = {key: json.loads(value) for key, value in read["metadata"].iter_rows()}
     assert facts["config"] == {"level": "Level2"}

@@ -59,6 +59,8 @@ _FLOW_SORT = {
     "async_mindspore": "queue",
 }
 _GROUP_LANE = r"(?i)^group (\d{1,6}) communication|^communication(?:_op)?$|^communication op|^hccl communication"
+#: Beginning of the names of the last level cache's counters.
+_CACHE = "LLC "
 _PLANE = re.compile(r"(?i)plane (\d{1,6})")
 _GROUP = re.compile(r"(?i)group (\d{1,6})")
 
@@ -282,7 +284,7 @@ def _counters(events: Events, places: _Places) -> pl.DataFrame:
     rows = [(one, other, *_unit(one, other)) for one, other in distinct.iter_rows()]
     schema = {"name": pl.String, "key": pl.String, "title": pl.String, "unit": pl.String, "factor": pl.Float64}
     known = pl.DataFrame(rows, schema=schema, orient="row")
-    texts = found.with_columns(pl.col("name", "key").cast(pl.String))
+    texts = _in_per_cent(found.with_columns(pl.col("name", "key").cast(pl.String)))
     joined = texts.join(known, on=["name", "key"], how="left", maintain_order="left")
     group = pl.col("process").replace_strict(events.processes, default="Counters", return_dtype=pl.String)
     return joined.select(
@@ -293,6 +295,17 @@ def _counters(events: Events, places: _Places) -> pl.DataFrame:
         name="title",
         value=pl.col("value") * pl.col("factor"),
     )
+
+
+def _in_per_cent(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return samples whose shares are per cent: CANN's timeline has 0.84 under ``Hit Rate(%)``, its database 84."""
+    is_share = pl.col("key").str.ends_with("(%)") & pl.col("name").str.starts_with(_CACHE)
+    shares = samples.filter(is_share)["value"]
+    if shares.is_empty() or not shares.is_between(0, 1).all():
+        return samples
+    # With this many digits what is written again is the same.
+    value = pl.when(is_share).then((pl.col("value") * 100).round(9)).otherwise("value").alias("value")
+    return samples.with_columns(value)
 
 
 def _unit(name: str, key: str) -> tuple[str, str, float]:

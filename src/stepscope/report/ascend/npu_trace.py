@@ -330,7 +330,13 @@ class _Trace:
         )
         rows = rows.with_columns(
             key.alias("key"),
-            pl.when(pl.col("unit") == "bytes").then(pl.col("value") / 1024).otherwise("value").alias("value"),
+            pl.when(pl.col("unit") == "bytes")
+            .then(pl.col("value") / 1024)
+            # Under `Hit Rate(%)` CANN's timeline has parts of one.
+            .when((pl.col("unit") == "%") & pl.col("name").str.starts_with("LLC "))
+            .then((pl.col("value") / 100).round(11))
+            .otherwise("value")
+            .alias("value"),
         )
         line = pl.concat_str(
             pl.lit('{"ph":"C","name":'),
