@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -10,29 +11,32 @@ import polars as pl
 from stepscope.read import communication, links, phases, programs, stacks, timeline
 from stepscope.read.dispatched import settled
 from stepscope.read.nesting import Integers, looked_up
-from stepscope.read.timeline import Timeline
+from stepscope.read.timeline import Moved, Timeline
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames, complete, dtype
+from stepscope.trace.tables import Frames, complete, dtype, together
 
 #: Columns of ``spans`` that parts may have besides the schema's.
-_LINK_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "external": pl.Int64,
-    "forward_thread": pl.Int64,
-    "said_phase": dtype("enum:phase"),
-}
-_NUMBERS: dict[str, pl.DataType | type[pl.DataType]] = {"correlation": pl.Int64, "sequence": pl.Int64}
+_LINK_COLUMNS = ("external", "forward_thread", "said_phase")
 _DETAILS = ("kernels", "tasks", "operators", "collectives", "kernel_counters", "transfers", "arguments")
 _BY_THEMSELVES = ("links", "static_memory")
 _ON_TRACKS = ("counters", "allocations", "pipeline")
 _DATA_LOADER = "enumerate(DataLoader)#"
+#: Spans whose step is looked up at once.
+_AT_ONCE = 1 << 18
+_ARROWS: dict[str, type[pl.DataType]] = {
+    "kind": pl.String,
+    "from_track": pl.Int32,
+    "from_ts": pl.Int64,
+    "to_track": pl.Int32,
+    "to_ts": pl.Int64,
+}
+
+#: Tables of one part, or of the rank, by name.
+_Part: TypeAlias = dict[str, pl.DataFrame]
 
 
 def assemble(
-    parts: Iterable[dict[str, pl.DataFrame]],
-    ledgers: Sequence[LossLedger],
-    *,
-    rank: int | None = None,
-    host: str | None = None,
+    parts: Iterable[_Part], ledgers: Sequence[LossLedger], *, rank: int | None = None, host: str | None = None
 ) -> Frames:
     """Merge the parts of one rank.
 
@@ -47,104 +51,83 @@ def assemble(
         Every table of the schema: tracks unified, spans numbered, nested and linked, steps resolved.
     """
     whole = [_prepared(part) for part in parts]
-    whole = _one_wait_per_batch(whole)
-    line, track_numbers = timeline.build(whole, rank, host)
-    merged = _details(whole, line, track_numbers)
-    whole = [{**part, "spans": part["spans"].clear()} for part in whole]
+    _keep_one_wait_per_batch(whole)
+    line, moved = timeline.build(whole, rank, host)
+    merged = _details(whole, moved)
+    arrows = _arrows(whole, moved)
+    del moved  # 8 bytes a span
     ledger = LossLedger("assembly")
-    ledger.add("span_crosses_parent", int((line.nesting.crossing & ~line.on_device).sum()))
-    steps = _steps(whole, ledger)
-    merged.update(_linked(line, merged, _arrows(whole, track_numbers), ledger))
-    merged["spans"] = merged["spans"].with_columns(_step_of(line.ts, steps).alias("step"))
-    merged["steps"] = steps
+    ledger.add("span_crosses_parent", int((line.crossing & ~line.on_device).sum()))
+    merged["steps"] = _steps(whole, ledger)
+    merged.update(_linked(line, merged, arrows, ledger))
     merged["tracks"] = line.tracks
     merged["metadata"] = pl.concat([part["metadata"] for part in whole]).unique(
         "key", keep="first", maintain_order=True
     )
-    merged["losses"] = _losses([*ledgers, ledger], [part["losses"] for part in whole if "losses" in part])
+    merged["losses"] = _losses([*ledgers, ledger], [part["losses"] for part in whole])
     return complete(merged)
 
 
-def _prepared(part: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """Return a part with every table, and with the columns that links are found by."""
-    tables = {**complete({}), **part}
-    spans = tables["spans"]
-    numbered = {**_LINK_COLUMNS, **_NUMBERS}
-    missing = [pl.lit(None, kind).alias(name) for name, kind in numbered.items() if name not in spans.columns]
-    tables["spans"] = spans.with_columns(
-        pl.col("name").cast(pl.Categorical()), pl.col("kind").cast(dtype("enum:kind")), *missing
-    )
-    return tables
+def _prepared(part: _Part) -> _Part:
+    """Return a part with every table, and the texts of its spans as numbers."""
+    spans = part["spans"]
+    texts = [spans["name"].cast(dtype("category")), spans["kind"].cast(dtype("enum:kind"))]
+    return {**complete({}), **part, "spans": spans.with_columns(texts) if spans.height else spans}
 
 
-def _one_wait_per_batch(parts: list[dict[str, pl.DataFrame]]) -> list[dict[str, pl.DataFrame]]:
+def _keep_one_wait_per_batch(parts: list[_Part]) -> None:
     """Where a part measured the waits for data itself, PyTorch's own ranges around the same waits are annotations."""
-    waits = [part["spans"].filter(pl.col("kind") == "data")["name"].cast(pl.String) for part in parts]
-    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits):
-        return parts
+    waits = [part["spans"].filter(part["spans"]["kind"] == "data")["name"].cast(pl.String) for part in parts]
+    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits if len(names)):
+        return
     foreign = (pl.col("kind") == "data") & pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)
     kind = pl.when(foreign).then(pl.lit("annotation").cast(dtype("enum:kind"))).otherwise(pl.col("kind"))
-    return [{**part, "spans": part["spans"].with_columns(kind=kind)} for part in parts]
+    for part in parts:
+        part["spans"] = part["spans"].with_columns(kind=kind)
 
 
-def _details(
-    parts: Sequence[dict[str, pl.DataFrame]], line: Timeline, track_numbers: Sequence[Integers]
-) -> dict[str, pl.DataFrame]:
-    """Return the detail tables of all parts, with the numbers of the time line."""
+def _details(parts: Sequence[_Part], moved: Moved) -> _Part:
+    """Return the detail tables of all parts, with the numbers of the time line; they are taken out of the parts."""
+    instructions, of_operators = programs.merged(parts)
     names = (*_DETAILS, *_ON_TRACKS, *_BY_THEMSELVES, "live_memory", "stacks")
     merged: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
-    instructions, of_operators = programs.merged(parts)
-    first_span = first_stack = 0
-    for part, numbers, instruction in zip(parts, track_numbers, of_operators, strict=True):
-        for name in _DETAILS:
-            merged[name].append(
-                _uncategorised(part[name]).with_columns(_renumbered(part[name]["span"], line, first_span))
-            )
-        merged["operators"][-1] = merged["operators"][-1].with_columns(pl.col("stack") + first_stack, instruction)
-        merged["live_memory"].append(_uncategorised(part["live_memory"]).with_columns(pl.col("stack") + first_stack))
-        merged["stacks"].append(part["stacks"].with_columns(pl.col("id") + first_stack))
-        for name in _BY_THEMSELVES:
-            merged[name].append(_uncategorised(part[name]))
-        for name in _ON_TRACKS:
-            merged[name].append(_retracked(_uncategorised(part[name]), numbers))
-        first_span += part["spans"].height
-        first_stack += 1 + max(part["stacks"]["id"].to_list(), default=-1)
-    tables = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in merged.items()}
-    return {**tables, "instructions": instructions}
+    first_stack = 0
+    for part, tracks, spans, instruction in zip(parts, moved.tracks, moved.spans, of_operators, strict=True):
+        stacks_here = 1 + max(part["stacks"]["id"].to_list(), default=-1)
+        if instruction is not None:
+            part["operators"] = part["operators"].with_columns(instruction)
+        for name, frames in merged.items():
+            frame = part.pop(name)
+            if frame.height:
+                frames.append(_renumbered(frame, {"track": tracks, "span": spans}, first_stack))
+        first_stack += stacks_here
+    return {"instructions": instructions, **{name: together(name, frames) for name, frames in merged.items()}}
 
 
-def _renumbered(span: pl.Series, line: Timeline, first: int) -> pl.Series:
-    """Return the numbers on the time line of a part's spans, whose numbers there begin with ``first``."""
-    known = line.number[span.drop_nulls().to_numpy() + first]
-    if not span.null_count():
-        return pl.Series("span", known, dtype=pl.Int64)
-    return pl.Series("span", np.full(len(span), None), dtype=pl.Int64).scatter(span.is_not_null().arg_true(), known)
+def _renumbered(frame: pl.DataFrame, numbers: dict[str, Integers], first_stack: int) -> pl.DataFrame:
+    """Return a table of a part with the numbers of the rank's tracks, spans and stacks."""
+    columns = [_looked_up(frame[name], known) for name, known in numbers.items() if name in frame.columns]
+    if first_stack:
+        columns += [frame[name] + first_stack for name in ("stack", "id") if name in frame.columns]
+    return frame.with_columns(columns) if columns else frame
 
 
-def _uncategorised(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame whose texts are all of one type, so that frames of several parts can be put together."""
-    return frame.with_columns(pl.col(pl.String, pl.Enum).cast(pl.Categorical())) if frame.width else frame
+def _looked_up(own: pl.Series, numbers: Integers) -> pl.Series:
+    """Return the number of the rank for each number of a part; null stays null."""
+    kind = pl.Int32 if own.name == "track" else pl.Int64
+    if not own.null_count():
+        return pl.Series(own.name, numbers[own.to_numpy()], dtype=kind)
+    known = pl.Series(own.name, numbers[own.drop_nulls().to_numpy()], dtype=kind)
+    return pl.Series(own.name, [None], kind).new_from_index(0, len(own)).scatter(own.is_not_null().arg_true(), known)
 
 
-def _retracked(frame: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
-    if "track" not in frame.columns:
-        return frame
-    known = frame["track"].drop_nulls()
-    moved = pl.Series("track", np.full(frame.height, None), dtype=pl.Int32)
-    moved = moved.scatter(frame["track"].is_not_null().arg_true(), numbers[known.to_numpy()]) if len(known) else moved
-    return frame.with_columns(moved)
-
-
-def _arrows(parts: Sequence[dict[str, pl.DataFrame]], track_numbers: Sequence[Integers]) -> pl.DataFrame:
-    schema = {"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
-    frames = [pl.DataFrame(schema=schema)]
-    for part, numbers in zip(parts, track_numbers, strict=True):
-        if "arrows" in part:
-            arrows = part["arrows"]
-            ends = [
-                pl.Series(name, numbers[arrows[name].to_numpy()], dtype=pl.Int32) for name in ("from_track", "to_track")
-            ]
-            frames.append(arrows.with_columns(ends).select(list(schema)))
+def _arrows(parts: Sequence[_Part], moved: Moved) -> pl.DataFrame:
+    frames = [pl.DataFrame(schema=_ARROWS)]
+    for part, numbers in zip(parts, moved.tracks, strict=True):
+        arrows = part.get("arrows")
+        if arrows is not None and arrows.height:
+            ends = [pl.Series(name, numbers[arrows[name].to_numpy()], pl.Int32) for name in ("from_track", "to_track")]
+            frames.append(arrows.with_columns(ends).select(list(_ARROWS)))
     return pl.concat(frames)
 
 
@@ -157,18 +140,23 @@ def _linked(
     operator = links.operators(line, launch)
     line = communication.with_launched(line, operator)
     flows = links.flows(line, launch, arrows)
-    kernels = merged["kernels"]
-    span = kernels["span"].to_numpy()
     operators, stack_table = stacks.attach(line, merged["operators"], merged["stacks"])
     return {
-        "spans": _spans(line, phases.phases(line, flows, launch)),
-        "kernels": kernels.with_columns(launch=_or_null(launch[span]), operator=_or_null(operator[span])),
+        "spans": _spans(line, phases.phases(line, flows, launch), merged["steps"]),
+        "kernels": _kernels(merged["kernels"], launch, operator),
         "operators": operators,
         "stacks": stack_table,
         "flows": flows,
         "collectives": communication.details(line, operator, merged["collectives"]),
         "allocations": _allocations(line, merged["allocations"]),
     }
+
+
+def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers) -> pl.DataFrame:
+    if not kernels.height:
+        return kernels
+    span = kernels["span"].to_numpy()
+    return kernels.with_columns(launch=_or_null(launch[span]), operator=_or_null(operator[span]))
 
 
 def _or_null(numbers: Integers) -> pl.Series:
@@ -180,7 +168,7 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
 
     A part that knows better which operator they belong to says a time within it in the column ``at``.
     """
-    if "track" not in frame.columns:
+    if not frame.height or "track" not in frame.columns:
         return frame.sort("ts")
     frame = frame.with_columns(at=pl.coalesce("at", "ts") if "at" in frame.columns else "ts")
     placed = frame.filter(pl.col("track").is_not_null())
@@ -200,7 +188,10 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
     A second mark of a step, or one that begins before its predecessor ends, is counted and left out.
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
-    found = pl.concat(own or [part["steps"] for part in parts], how="diagonal_relaxed").sort("ts", "dur")
+    found = together("steps", own or [part["steps"] for part in parts])
+    if not found.height:
+        return found
+    found = found.sort("ts", "dur")
     kept, last, numbers = [], None, set()
     for place, (number, ts, dur) in enumerate(found.select("number", "ts", "dur").iter_rows()):
         if (last is None or ts >= last) and number not in numbers:
@@ -214,28 +205,32 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
     return settled(found[kept], pl.concat(waited_for)) if waited_for else found[kept]
 
 
-def _spans(line: Timeline, phase: pl.Series) -> pl.DataFrame:
-    return line.spans.drop("part", *_LINK_COLUMNS).with_columns(
-        _or_null(line.nesting.parent).alias("parent"),
-        pl.Series("depth", line.nesting.depth),
-        phase.alias("phase"),
+def _spans(line: Timeline, phase: pl.Series, steps: pl.DataFrame) -> pl.DataFrame:
+    return line.spans.drop(_LINK_COLUMNS, strict=False).with_columns(
+        pl.Series("depth", line.depth),
+        _or_null(line.parent).alias("parent"),
+        _step_of(line.ts, steps),
+        phase,
+        id=pl.int_range(len(line), dtype=pl.Int64),
     )
 
 
 def _step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
     """Return the number of the step in which each time lies; null outside every step."""
-    if not steps.height:
-        return pl.Series([None], dtype=pl.Int32).new_from_index(0, len(ts))
-    begin = steps["ts"].to_numpy()
-    place = np.searchsorted(begin, ts, side="right") - 1
-    inside = (place >= 0) & (ts < (begin + steps["dur"].to_numpy())[place])
-    return steps["number"].gather(pl.Series(np.where(inside, place, -1)).replace(-1, None))
+    number, inside = np.zeros(len(ts), np.int32), np.zeros(len(ts), np.bool_)
+    if steps.height:
+        begin, dur, known = (steps[name].to_numpy() for name in ("ts", "dur", "number"))
+        for first in range(0, len(ts), _AT_ONCE):
+            piece = slice(first, first + _AT_ONCE)
+            place = np.searchsorted(begin, ts[piece], side="right") - 1
+            inside[piece] = (place >= 0) & (ts[piece] < (begin + dur)[place])
+            number[piece] = known[place]
+    return pl.Series("step", number).set(pl.Series(~inside), None)
 
 
 def _losses(ledgers: Sequence[LossLedger], given: Sequence[pl.DataFrame]) -> pl.DataFrame:
     rows = [
         (loss.what, loss.count, loss.severity, loss.source, loss.advice) for ledger in ledgers for loss in ledger.rows()
     ]
-    schema = {"what": pl.String, "count": pl.Int64, "severity": pl.String, "source": pl.String, "advice": pl.String}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return pl.concat([frame, *(part.cast(schema) for part in given)])  # type: ignore[arg-type]
+    counted = pl.DataFrame(rows, schema=["what", "count", "severity", "source", "advice"], orient="row")
+    return together("losses", [counted, *given])

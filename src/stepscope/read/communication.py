@@ -35,6 +35,8 @@ def with_launched(timeline: Timeline, operator: Integers) -> Timeline:
         timeline: The spans.
         operator: The innermost operator or collective around the launch of each span; −1 where there is none.
     """
+    if not timeline.on_device.any():
+        return timeline
     collective = timeline.of_kinds("collective")
     launched = timeline.of_kinds("kernel") & timeline.on_device & (operator >= 0)
     launched[launched] = collective[operator[launched]]
@@ -69,4 +71,4 @@ def _calls(timeline: Timeline, operator: Integers) -> tuple[Integers, Integers]:
     collective = timeline.of_kinds("collective") & ~timeline.on_device
     nearest = timeline.nearest(collective)
     inner = looked_up(nearest, operator)
-    return inner, looked_up(nearest, looked_up(timeline.nesting.parent, inner))
+    return inner, looked_up(nearest, looked_up(timeline.parent, inner))

@@ -10,9 +10,10 @@ from stepscope.read.dense import first_places
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import dtype
+from stepscope.trace.tables import dtype, empty, together
 
 _FLOW_KIND = dtype("enum:flow_kind")
+_PLACE = pl.int_range(pl.len(), dtype=pl.Int64)
 
 
 def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
@@ -20,10 +21,11 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
 
     The correlation number tells; where device work has none, an arrow from the call to the start of the work.
     """
-    device = timeline.on_device
+    device, drawn = timeline.on_device, arrows.filter(arrows["kind"] == "launch")
+    if not device.any() and not drawn.height:
+        return timeline.nowhere
     # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
     result = _same_number(timeline, "correlation", timeline.of_kinds("runtime", "driver"), device)
-    drawn = arrows.filter(pl.col("kind") == "launch")
     if drawn.height:
         start = _starting_at(timeline, drawn["to_track"], drawn["to_ts"])
         call = timeline.at(drawn["from_track"].to_numpy(), drawn["from_ts"].to_numpy())
@@ -39,15 +41,19 @@ def operators(timeline: Timeline, launch: Integers) -> Integers:
 
     Where the launching call lies in no operator, the operator's number that the device work carries tells.
     """
+    if not timeline.on_device.any():
+        return timeline.nowhere
     candidates = timeline.of_kinds("operator", "collective") & ~timeline.on_device
     result = np.full(len(launch), -1, np.int64)
-    if not timeline.on_device.any():
-        return result
     launched = launch >= 0
     result[launched] = timeline.nearest(candidates)[launch[launched]]
-    # Some writers repeat the correlation number as the operator's: that says nothing.
-    said = timeline.spans["external"].ne_missing(timeline.spans["correlation"]).to_numpy()
-    open_work = timeline.on_device & (result < 0) & said
+    external, correlation = timeline.given("external"), timeline.given("correlation")
+    if external is None:
+        return result
+    open_work = timeline.on_device & (result < 0)
+    if correlation is not None:
+        # Some writers repeat the correlation number as the operator's: that says nothing.
+        open_work &= external.ne_missing(correlation).to_numpy()
     return np.where(open_work, _same_number(timeline, "external", candidates, open_work), result)
 
 
@@ -55,12 +61,14 @@ def _same_number(
     timeline: Timeline, column: str, givers: npt.NDArray[np.bool_], takers: npt.NDArray[np.bool_]
 ) -> Integers:
     """Return for each taker the first giver of the same part with the same number; −1 for all others."""
-    result = np.full(timeline.spans.height, -1, np.int64)
-    numbers = timeline.spans[column]
+    result = np.full(len(timeline), -1, np.int64)
+    numbers = timeline.given(column)
+    if numbers is None:
+        return result
     known = numbers.is_not_null().to_numpy()
-    values, part = numbers.fill_null(0).to_numpy(), timeline.spans["part"].to_numpy()
-    for number in range(int(part.max(initial=-1)) + 1):
-        of_part = known & (part == number)
+    values = numbers.fill_null(0).to_numpy()
+    for number in range(int(timeline.part.max(initial=-1)) + 1):
+        of_part = known & (timeline.part == number)
         giving, taking = np.flatnonzero(of_part & givers), np.flatnonzero(of_part & takers)
         place = first_places(values[giving], values[taking])
         result[taking[place >= 0]] = giving[place[place >= 0]]
@@ -71,25 +79,31 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
-    drawn = arrows.filter(pl.col("kind") != "launch")
+    drawn = arrows.filter(arrows["kind"] != "launch")
     if drawn.height:
         begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
         for kind in ("forward_backward", "send_receive", "other"):
             chosen = (drawn["kind"] == kind).to_numpy() & (begin >= 0) & (end >= 0)
             parts.append(_table(begin[chosen], end[chosen], kind))
-    if not drawn.filter(pl.col("kind") == "forward_backward").height:
+    if not (drawn["kind"] == "forward_backward").any():
         parts.append(_by_sequence(timeline))
-    return pl.concat(parts)
+    return together("flows", parts)
+
+
+def _given(timeline: Timeline, column: str) -> npt.NDArray[np.bool_]:
+    """Return which spans have a value in a column."""
+    values = timeline.given(column)
+    return np.zeros(len(timeline), np.bool_) if values is None else values.is_not_null().to_numpy()
 
 
 def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
-    frame = pl.DataFrame({"from": begin, "to": end}, schema={"from": pl.Int64, "to": pl.Int64})
-    return frame.with_columns(kind=pl.lit(kind).cast(_FLOW_KIND))
+    kinds = pl.Series("kind", [kind], _FLOW_KIND).new_from_index(0, len(begin))
+    return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
 
 
 def _starting_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integers:
     """Return the outermost span that starts at each place, −1 where none does."""
-    starts = timeline.spans.select("track", "ts", "id").unique(["track", "ts"], keep="first", maintain_order=True)
+    starts = timeline.spans.select("track", "ts", id=_PLACE).unique(["track", "ts"], keep="first", maintain_order=True)
     wanted = pl.DataFrame({"track": track.cast(pl.Int32), "ts": ts})
     return wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
 
@@ -97,10 +111,10 @@ def _starting_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integer
 def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
     """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
     places = arrows.select(track=pl.col(f"{side}_track").cast(pl.Int32), ts=f"{side}_ts")
-    numbered = timeline.of_kinds("operator") & timeline.spans["sequence"].is_not_null().to_numpy()
+    numbered = timeline.of_kinds("operator") & _given(timeline, "sequence")
     around = timeline.at(places["track"].to_numpy(), places["ts"].to_numpy())
     # Mostly that operator is the innermost span itself, and no other begins there.
-    above = looked_up(timeline.nesting.parent, around)
+    above = looked_up(timeline.parent, around)
     begins = (around >= 0) & (timeline.ts[around] == places["ts"].to_numpy()) & numbered[around]
     alone = begins & ((above < 0) | (timeline.ts[above] != timeline.ts[around]))
     if not alone.all():
@@ -112,7 +126,7 @@ def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Intege
 
 def _outermost_at(timeline: Timeline, chosen: npt.NDArray[np.bool_], places: pl.DataFrame) -> Integers:
     """Return the outermost of the chosen spans that starts at each place; −1 where none does."""
-    starts = timeline.spans.select("track", "ts", "id").filter(chosen).join(places, on=["track", "ts"], how="semi")
+    starts = timeline.spans.select("track", "ts", id=_PLACE).filter(chosen).join(places, on=["track", "ts"], how="semi")
     starts = starts.unique(["track", "ts"], keep="first", maintain_order=True)
     return places.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
 
@@ -123,10 +137,14 @@ def _by_sequence(timeline: Timeline) -> pl.DataFrame:
     Of several operators with one number on the forward side the last one made the graph node, as Kineto has it; on the
     backward side the outermost is the node's evaluation.
     """
-    columns = timeline.spans.select("id", "part", "sequence", "ts", "forward_thread")
-    numbered = columns.filter(timeline.of_kinds("operator")).filter(pl.col("sequence") >= 0)
-    backward = numbered.filter(pl.col("forward_thread") > 0).sort("ts", "id")
-    forward = numbered.filter(pl.col("forward_thread").fill_null(0) <= 0).sort("ts", "id")
+    if timeline.given("sequence") is None or timeline.given("forward_thread") is None:
+        return empty("flows")
+    numbered = np.flatnonzero(timeline.of_kinds("operator") & _given(timeline, "sequence"))
+    columns = timeline.spans.select("sequence", "ts", "forward_thread")[numbered]
+    columns = columns.with_columns(pl.Series("id", numbered), pl.Series("part", timeline.part[numbered]))
+    columns = columns.filter(pl.col("sequence") >= 0).sort("ts", "id")
+    backward = columns.filter(pl.col("forward_thread") > 0)
+    forward = columns.filter(pl.col("forward_thread").fill_null(0) <= 0)
     key = ["part", "sequence"]
     pairs = forward.unique(key, keep="last").join(backward.unique(key, keep="first"), on=key, suffix="_to")
     pairs = pairs.filter(pl.col("ts") <= pl.col("ts_to")).sort("id")

@@ -96,7 +96,24 @@ def _crossings(track: npt.NDArray[Any], parent: Integers, start: Integers, end: 
     return crossing
 
 
-def inherit(parent: Integers, own: Integers) -> Integers:
+def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers:
+    """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none.
+
+    Args:
+        parent: Place of each span's parent, −1 at the top; parents come before children.
+        chosen: Which spans are chosen.
+    """
+    fast = native.nearest(parent, chosen)
+    return nearest_in_python(parent, chosen) if fast is None else fast
+
+
+def nearest_in_python(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers:
+    """Do what :func:`nearest` does, without the C library."""
+    result: Integers = _inherited(parent, np.where(chosen, np.arange(len(chosen)), -1))
+    return result
+
+
+def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
     """Give every span the value of its nearest ancestor that has one, itself included.
 
     Args:
@@ -107,9 +124,15 @@ def inherit(parent: Integers, own: Integers) -> Integers:
     return inherit_in_python(parent, own) if fast is None else fast
 
 
-def inherit_in_python(parent: Integers, own: Integers) -> Integers:
+def inherit_in_python(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
     """Do what :func:`inherit` does, without the C library."""
-    result, ancestor = own.astype(np.int64), parent.copy()
+    result: npt.NDArray[np.int8] = _inherited(parent, own.astype(np.int8))
+    return result
+
+
+def _inherited(parent: Integers, result: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Fill in the values that spans have none of; in place."""
+    ancestor = parent.copy()
     seeking = np.flatnonzero((result < 0) & (ancestor >= 0))
     while len(seeking):
         above = ancestor[seeking]
@@ -120,13 +143,13 @@ def inherit_in_python(parent: Integers, own: Integers) -> Integers:
 
 
 def innermost(
-    places: Nesting, bounds: tuple[npt.NDArray[Any], Integers, Integers], track: npt.NDArray[Any], at: Integers
+    parent: Integers, bounds: tuple[npt.NDArray[Any], Integers, Integers], track: npt.NDArray[Any], at: Integers
 ) -> Integers:
     """Return for each point the place of the innermost span that contains it, −1 where none does.
 
     Args:
-        places: The nesting of the spans.
-        bounds: Track, start and end of the spans, in the order of ``places``.
+        parent: Place of the parent of each span, −1 at the top.
+        bounds: Track, start and end of the spans, in order.
         track: Track of each point.
         at: Time of each point.
     """
@@ -140,7 +163,7 @@ def innermost(
         place = low + np.searchsorted(starts[low:high], at[points], side="right") - 1
         place[place < low] = -1
         while (outside := (place >= 0) & (ends[place] <= at[points]) & (starts[place] != at[points])).any():
-            place[outside] = places.parent[place[outside]]
+            place[outside] = parent[place[outside]]
         found[points] = place
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -11,11 +13,19 @@ from stepscope.read.timeline import Timeline
 from stepscope.trace.schema import PHASES
 from stepscope.trace.tables import dtype
 
+#: Number of the phase of each span; −1 where it has none.
+_Phases: TypeAlias = npt.NDArray[np.int8]
+
+#: The phases, and null.
+_VALUES = pl.Series("phase", [*PHASES, None], dtype("enum:phase"))
 _CODE = {name: code for code, name in enumerate(PHASES)}
-_BACKWARD = "autograd::engine::evaluate_function"
-_OPTIMIZER = "Optimizer.step#"
-#: PyTorch's namespace of the calls of torch.distributed; the waiting one lasts until the backend's thread is done.
-_DISTRIBUTED = "c10d::"
+#: What the names of host spans begin with: nodes of autograd, steps of the optimizer, and the calls of
+#: torch.distributed; the waiting one lasts until the backend's thread is done.
+_NAMED = {
+    "autograd::engine::evaluate_function": _CODE["backward"],
+    "Optimizer.step#": _CODE["optimizer"],
+    "c10d::": _CODE["communication"],
+}
 
 
 def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
@@ -27,43 +37,42 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
     What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
     ``other``.
     """
-    strong = inherit(timeline.nesting.parent, _own(timeline, flows))
-    forward = np.full(len(strong), -1, np.int64)
-    drawn = flows.filter(pl.col("kind") == "forward_backward")
-    forward[drawn["from"].to_numpy()] = _CODE["forward"]
-    result = np.where(strong >= 0, strong, inherit(timeline.nesting.parent, forward))
-    result[(result < 0) & (timeline.nearest(timeline.of_kinds("operator")) >= 0)] = _CODE["other"]
+    drawn = flows.filter(flows["kind"] == "forward_backward")
+    result = inherit(timeline.parent, _own(timeline, drawn["to"].to_numpy()))
+    for places, phase in ((drawn["from"].to_numpy(), "forward"), (timeline.of_kinds("operator"), "other")):
+        weaker = np.full(len(timeline), -1, np.int8)
+        weaker[places] = _CODE[phase]
+        result = np.where(result >= 0, result, inherit(timeline.parent, weaker))
     launched = (launch >= 0) & ~timeline.of_kinds("collective")
     result[launched] = result[launch[launched]]
-    values = pl.Series(list(PHASES), dtype=dtype("enum:phase"))
-    return values.gather(pl.Series(result).cast(pl.Int64).replace(-1, None))
+    result[result < 0] = len(PHASES)
+    return _VALUES[pl.Series(result.view(np.uint8))]
 
 
-def _own(timeline: Timeline, flows: pl.DataFrame) -> Integers:
-    """Return the phase that each span says of itself; −1 where it says none."""
-    own = np.full(timeline.spans.height, -1, np.int64)
-    drawn = flows.filter(pl.col("kind") == "forward_backward")
-    own[drawn["to"].to_numpy()] = _CODE["backward"]
-    forward_thread = timeline.spans["forward_thread"].fill_null(0).to_numpy()
-    own[(forward_thread > 0) & timeline.of_kinds("operator")] = _CODE["backward"]
-    own[_named(timeline, _BACKWARD)] = _CODE["backward"]
-    own[_named(timeline, _OPTIMIZER)] = _CODE["optimizer"]
-    said = timeline.spans["said_phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    own[said >= 0] = said[said >= 0]
+def _own(timeline: Timeline, backward: Integers) -> _Phases:
+    """Return the phase that each span says of itself."""
+    own = np.full(len(timeline), -1, np.int8)
+    own[backward] = _CODE["backward"]
+    forward_thread, said = timeline.given("forward_thread"), timeline.given("said_phase")
+    if forward_thread is not None:
+        own[(forward_thread > 0).fill_null(value=False).to_numpy() & timeline.of_kinds("operator")] = _CODE["backward"]
+    named = _named(timeline)
+    own[named >= 0] = named[named >= 0]
+    if said is not None:
+        own = np.where(said.is_not_null().to_numpy(), said.to_physical().cast(pl.Int8).fill_null(-1).to_numpy(), own)
     own[timeline.of_kinds("data")] = _CODE["data"]
-    own[timeline.of_kinds("collective") | _named(timeline, _DISTRIBUTED)] = _CODE["communication"]
+    own[timeline.of_kinds("collective") | (named == _CODE["communication"])] = _CODE["communication"]
     return own
 
 
-def _named(timeline: Timeline, prefix: str) -> npt.NDArray[np.bool_]:
-    """Return which host spans have names that begin so; each distinct name is looked at once."""
+def _named(timeline: Timeline) -> _Phases:
+    """Return the phase that the names of host spans say; each distinct name is looked at once."""
     names = timeline.spans["name"]
     distinct = names.unique()
-    matching = distinct.filter(distinct.cast(pl.String).str.starts_with(prefix)).to_physical().to_numpy()
-    if not len(matching):
-        return np.zeros(len(names), np.bool_)
-    codes = names.to_physical().to_numpy()
-    chosen = np.zeros(int(codes.max()) + 1, np.bool_)
-    chosen[matching] = True
-    result: npt.NDArray[np.bool_] = chosen[codes] & ~timeline.on_device
-    return result
+    codes = distinct.to_physical().to_numpy()
+    phase_of = np.full(int(codes.max(initial=0)) + 1, -1, np.int8)
+    for code, text in zip(codes.tolist(), distinct.to_list(), strict=True):
+        phase_of[code] = next((phase for prefix, phase in _NAMED.items() if text.startswith(prefix)), -1)
+    if (phase_of < 0).all():
+        return np.broadcast_to(np.int8(-1), len(timeline))
+    return np.where(timeline.on_device, np.int8(-1), phase_of[names.to_physical().to_numpy()])

@@ -9,21 +9,24 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from stepscope.trace.tables import conform
+from stepscope.trace.tables import conform, empty
 
 #: What an instruction is known by: a program's number is unique in its process, a name within its program.
 _SAME = ("program", "program_id", "computation", "name", "opcode", "shape", "place")
 
 
-def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list[pl.Series]]:
+def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list[pl.Series | None]]:
     """Put the instructions of all parts together.
 
     Args:
         parts: Each with its tables ``instructions`` and ``operators``.
 
     Returns:
-        The table ``instructions``; for each part the column ``operators.instruction``, with the numbers in that table.
+        The table ``instructions``; for each part the column ``operators.instruction``, with the numbers in that table,
+        or None where there are no instructions.
     """
+    if not any(part["instructions"].height for part in parts):
+        return empty("instructions"), [None for _ in parts]
     frames, firsts, first = [], [], 0
     for part in parts:
         frame = conform("instructions", part["instructions"])
@@ -34,8 +37,7 @@ def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list
     numbers = together.select("id", "kept")
     once = together.filter(pl.col("id") == pl.col("kept")).drop("place", "kept")
     once = once.with_columns(_renumbered(once["parent"], numbers))
-    columns = [_renumbered(_instruction(part) + first, numbers) for part, first in zip(parts, firsts, strict=True)]
-    return once, columns
+    return once, [_renumbered(_instruction(part) + first, numbers) for part, first in zip(parts, firsts, strict=True)]
 
 
 def _places(frame: pl.DataFrame) -> pl.Series:

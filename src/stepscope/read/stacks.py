@@ -38,10 +38,10 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     Returns:
         Both tables, completed.
     """
-    operators, called = _taken(operators)
     python = timeline.of_kinds("python")
     if not python.any():
-        return operators, stacks
+        return operators.drop(_CALL_COLUMNS, strict=False), stacks
+    operators, called = _taken(operators)
     names = timeline.spans["name"]
     distinct = names.filter(python).unique().cast(pl.String)
     is_module = python & names.is_in(_categories(distinct.filter(distinct.str.starts_with(_MODULE)))).to_numpy()
@@ -93,7 +93,7 @@ def _categories(texts: pl.Series) -> pl.Series:
 
 def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
     """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
-    parent = timeline.nesting.parent
+    parent = timeline.parent
     above = timeline.nearest(python)
     codes = timeline.spans["name"].to_physical().to_numpy()
     stack_of: dict[int, int] = {-1: -1}
@@ -109,7 +109,7 @@ def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tu
             key = (stack_of[place], int(codes[below]))
             stack_of[below] = interned.setdefault(key, len(interned))
             place = below
-    numbers = np.full(timeline.spans.height + 1, -1, np.int64)
+    numbers = np.full(len(timeline) + 1, -1, np.int64)
     used = {stack_of[span] for span in wanted.tolist()}
     numbers[wanted] = [stack_of[span] + first for span in wanted.tolist()]
     return numbers, _table(timeline, list(interned), used, first)
@@ -132,7 +132,7 @@ def _table(timeline: Timeline, links: list[tuple[int, int]], used: set[int], fir
 
 def _paths(timeline: Timeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
     """Return for each place the modules around it, outermost first; null where there is none."""
-    parent, nearest = timeline.nesting.parent, timeline.nearest(is_module)
+    parent, nearest = timeline.parent, timeline.nearest(is_module)
     names = timeline.spans["name"]
     path_of: dict[int, str] = {}
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.nesting import Integers, Nesting, inherit, innermost, nest
+from stepscope.read.nesting import Integers, innermost, nearest, nest
+from stepscope.read.tracks import merged
 from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import together
 
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+#: Columns that come out of the merging.
+_MADE = {"id", "parent", "depth", "step", "phase"}
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,24 @@ class Timeline:
     follows it.
 
     Attributes:
-        spans: Table ``spans`` in order of id, without parents, depth, steps and phases; ``part`` is the file.
+        spans: Table ``spans`` in order of id, without ids, parents, depth, steps and phases, and without the columns
+            that no span has a value of.
         tracks: Table ``tracks``.
-        nesting: How the spans lie in each other.
-        number: Number of each span by its place in the parts, one behind the other.
+        part: Number of the part that each span comes from.
+        parent: Parent of each span; −1 at the top.
+        depth: Number of ancestors of each span.
+        crossing: Which spans begin inside the sibling before them, and end behind it.
     """
 
     spans: pl.DataFrame
     tracks: pl.DataFrame
-    nesting: Nesting
-    number: Integers
+    part: npt.NDArray[np.int32]
+    parent: Integers
+    depth: npt.NDArray[np.int32]
+    crossing: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return self.spans.height
 
     @cached_property
     def track(self) -> npt.NDArray[np.int32]:
@@ -68,84 +80,78 @@ class Timeline:
     @cached_property
     def on_device(self) -> npt.NDArray[np.bool_]:
         """Which spans lie on a stream."""
-        streams = np.zeros(self.tracks.height, np.bool_)
-        streams[self.tracks.filter(pl.col("kind") == "stream")["id"].to_numpy()] = True
+        streams: npt.NDArray[np.bool_] = (self.tracks["kind"] == "stream").to_numpy()
         return streams[self.track]
+
+    def given(self, column: str) -> pl.Series | None:
+        """Return a column that may be null; None where no span has a value."""
+        return self.spans[column] if column in self.spans.columns else None
+
+    @property
+    def nowhere(self) -> Integers:
+        """Return −1 for each span; it takes no memory and cannot be written to."""
+        return np.broadcast_to(np.int64(-1), len(self))
 
     def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
         """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
-        return inherit(self.nesting.parent, np.where(chosen, np.arange(len(chosen)), -1))
+        return nearest(self.parent, chosen)
 
     def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
         """Return the innermost span around each point of a track; −1 where there is none."""
-        return innermost(self.nesting, (self.track, self.ts, self.end), track, ts)
+        return innermost(self.parent, (self.track, self.ts, self.end), track, ts)
 
 
-def build(
-    parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None
-) -> tuple[Timeline, list[Integers]]:
+class Moved(NamedTuple):
+    """Where the parts' own numbers went.
+
+    Attributes:
+        tracks: For each part the track of each of its tracks' ids.
+        spans: For each part the number of each of its spans.
+    """
+
+    tracks: list[Integers]
+    spans: list[Integers]
+
+
+def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None) -> tuple[Timeline, Moved]:
     """Put the spans of all parts on one time line.
 
-    Returns:
-        The time line, and for each part the track numbers of its own tracks' ids.
+    Args:
+        parts: The tables ``tracks`` and ``spans`` are taken out of them.
+        rank: Rank of all tracks; None leaves it.
+        host: Host of all tracks; None leaves it.
     """
-    tracks, numbers = _merge_tracks([part["tracks"] for part in parts], rank, host)
-    frames = []
-    for place, (part, number) in enumerate(zip(parts, numbers, strict=True)):
-        spans = part["spans"].drop("id", "parent", "depth", "step", "phase", strict=False)
-        moved = pl.Series("track", number[spans["track"].to_numpy()], dtype=pl.Int32)
-        frames.append(spans.with_columns(moved, part=pl.lit(place, pl.Int32)))
-    spans = pl.concat(frames, how="diagonal")
-    nesting = nest(spans["track"].to_numpy(), spans["ts"].to_numpy(), spans["dur"].to_numpy())
-    number_of = np.empty(spans.height, np.int64)
-    number_of[nesting.order] = np.arange(spans.height)
-    ordered = spans[nesting.order].with_columns(id=pl.int_range(spans.height, dtype=pl.Int64))
-    return Timeline(ordered, tracks, nesting, number_of), numbers
-
-
-_KEY = ["kind", "device", "process", "thread", "stream", "lane"]
-_KIND_ORDER = {"thread": 0, "stream": 1, "annotation": 2, "other": 3, "counter": 4}
-
-
-def _merge_tracks(
-    frames: Sequence[pl.DataFrame], rank: int | None, host: str | None
-) -> tuple[pl.DataFrame, list[Integers]]:
-    """Return one table of tracks, and the new number of each part's tracks.
-
-    Threads are the same when process and thread are, streams when device and stream are; other lanes, and streams
-    without a number, when also their names are.
-    """
-    everything = pl.concat(
-        [
-            frame.with_columns(part=pl.lit(place), device=pl.col("device").cast(pl.String))
-            for place, frame in enumerate(frames)
-        ],
-        how="diagonal_relaxed",
+    tracks, numbers = merged([part.pop("tracks") for part in parts], rank, host)
+    frames = [_moved(part.pop("spans"), number) for part, number in zip(parts, numbers, strict=True)]
+    behind = np.cumsum([frame.height for frame in frames])
+    of_several = np.count_nonzero([frame.height for frame in frames]) > 1
+    spans = together("spans", frames).drop(_MADE, strict=False)
+    frames.clear()
+    order, parent, depth, crossing = nest(*(spans[name].to_numpy() for name in ("track", "ts", "dur")))
+    number_of = np.empty(len(order), np.int64)
+    number_of[order] = np.arange(len(order))
+    part_of = np.searchsorted(behind, order, side="right") if of_several else np.zeros(1, np.int64)
+    line = Timeline(
+        _ordered(spans, order),
+        tracks,
+        np.broadcast_to(part_of.astype(np.int32), len(order)),
+        parent,
+        depth,
+        crossing,
     )
-    by_place = ((pl.col("kind") == "stream") & pl.col("stream").is_not_null()) | pl.col("thread").is_not_null()
-    everything = everything.with_columns(
-        lane=pl.when(by_place).then(pl.lit("")).otherwise(pl.col("name")),
-        known=~pl.col("name").str.starts_with("thread "),
-        rank_of=pl.col("kind").cast(pl.String).replace_strict(_KIND_ORDER, return_dtype=pl.Int32),
-    )
-    # The name of a thread that says more than its number wins; among those the first.
-    merged = everything.sort("known", descending=True, maintain_order=True).unique(
-        _KEY, keep="first", maintain_order=True
-    )
-    # The main thread, whose number is the process's, comes before the others.
-    main = (pl.col("thread") == pl.col("process")).fill_null(value=False)
-    merged = merged.sort("rank_of", "device", "process", ~main, "order", "stream", "thread", "name", nulls_last=True)
-    merged = merged.with_columns(number=pl.int_range(merged.height, dtype=pl.Int32))
-    joined = everything.join(merged.select(*_KEY, "number"), on=_KEY, nulls_equal=True, how="left")
-    numbers = []
-    for place, frame in enumerate(frames):
-        own = joined.filter(pl.col("part") == place)
-        mapping = np.zeros(int(frame["id"].max() or 0) + 1 if frame.height else 0, np.int64)  # type: ignore[arg-type]
-        mapping[own["id"].to_numpy()] = own["number"].to_numpy()
-        numbers.append(mapping)
-    table = merged.with_columns(id="number", order="number").drop("part", "lane", "known", "rank_of", "number")
-    if rank is not None:
-        table = table.with_columns(rank=pl.lit(rank, pl.Int32))
-    if host is not None:
-        table = table.with_columns(host=pl.lit(host))
-    return table, numbers
+    return line, Moved(numbers, np.split(number_of, behind[:-1]))
+
+
+def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
+    """Return the spans of a part on the tracks of the rank, without what is made anew and what no span has."""
+    if not spans.height:
+        return spans
+    track = pl.Series("track", numbers[spans["track"].to_numpy()], dtype=pl.Int32)
+    others = [column for column in spans.iter_columns() if column.name not in {*_MADE, "track"}]
+    return pl.DataFrame([track, *(column for column in others if column.null_count() < len(column))])
+
+
+def _ordered(spans: pl.DataFrame, order: Integers) -> pl.DataFrame:
+    """Return the spans in another order; each column is taken out of ``spans`` when it is moved."""
+    places = pl.Series(order).cast(pl.UInt32)
+    return pl.DataFrame([spans.drop_in_place(name)[places] for name in spans.columns])

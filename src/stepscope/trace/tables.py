@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import polars as pl
@@ -43,9 +44,10 @@ def dtype(name: str) -> pl.DataType:
     return _DTYPES[name]
 
 
-def schema(table: str) -> dict[str, pl.DataType]:
+@cache
+def schema(table: str) -> Mapping[str, pl.DataType]:
     """Return column names and Polars types of a table, in order."""
-    return {column.name: dtype(column.dtype) for column in TABLES[table].columns}
+    return MappingProxyType({column.name: dtype(column.dtype) for column in TABLES[table].columns})
 
 
 @cache
@@ -63,28 +65,32 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
         StepscopeError: A column is missing that may not be null, is unknown, or holds null where it may not.
     """
     definition = TABLES[table]
-    _refuse_unknown(definition, frame)
-    columns = []
-    for column in definition.columns:
-        if column.name in frame.columns:
-            columns.append(pl.col(column.name).cast(dtype(column.dtype)))
-        elif column.nullable:
-            columns.append(pl.lit(None, dtype=dtype(column.dtype)).alias(column.name))
-        else:
-            message = f"Table {table} lacks the column {column.name}."
-            raise StepscopeError(message, "This is a defect of the reader: please report it.")
+    given = dict(zip(frame.columns, frame.dtypes, strict=True))
+    _refuse_other_columns(definition, given)
     if not frame.height:
         return empty(table)
-    result = frame.select(columns)
-    _refuse_nulls(definition, result)
-    return result
+    wanted = schema(table)
+    if list(given.items()) != list(wanted.items()):
+        frame = frame.select(_conformed(name, kind, given.get(name)) for name, kind in wanted.items())
+    _refuse_nulls(definition, frame)
+    return frame
 
 
-def _refuse_unknown(table: Table, frame: pl.DataFrame) -> None:
-    unknown = set(frame.columns) - {column.name for column in table.columns}
+def _conformed(name: str, wanted: pl.DataType, given: pl.DataType | None) -> pl.Expr:
+    if given is None:
+        return pl.lit(None, dtype=wanted).alias(name)
+    return pl.col(name) if given == wanted else pl.col(name).cast(wanted)
+
+
+def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
+    unknown = set(given) - set(schema(table.name))
     if unknown:
         message = f"Table {table.name} has no column {', '.join(sorted(unknown))}."
         raise StepscopeError(message, "This is a defect of the reader: please report it.")
+    for column in table.columns:
+        if column.name not in given and not column.nullable:
+            message = f"Table {table.name} lacks the column {column.name}."
+            raise StepscopeError(message, "This is a defect of the reader: please report it.")
 
 
 def _refuse_nulls(table: Table, frame: pl.DataFrame) -> None:
@@ -97,6 +103,28 @@ def _refuse_nulls(table: Table, frame: pl.DataFrame) -> None:
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:
     """Return all tables of the schema: those given, conformed; the others empty."""
     return {name: conform(name, frames[name]) if name in frames else empty(name) for name in TABLES}
+
+
+def together(table: str, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of frames of one table behind each other; those without rows cost nothing.
+
+    They may have other columns than the schema's, of one type wherever they occur.
+    """
+    full = [frame for frame in frames if frame.height]
+    if not full:
+        return empty(table)
+    return full[0] if len(full) == 1 else pl.concat([_typed(table, frame) for frame in full], how="diagonal_relaxed")
+
+
+def _typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame whose columns have the schema's types, as far as they are the schema's."""
+    wanted = schema(table)
+    casts = [
+        pl.col(name).cast(wanted[name])
+        for name, given in zip(frame.columns, frame.dtypes, strict=True)
+        if name in wanted and given != wanted[name]
+    ]
+    return frame.with_columns(casts) if casts else frame
 
 
 def lazy(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.LazyFrame]:

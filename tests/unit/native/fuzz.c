@@ -97,18 +97,20 @@ static int64_t mutate(char *text, int64_t length, int64_t room) {
 static void nest(void) {
     enum { COUNT = 500 };
     static int32_t track[COUNT], depth[COUNT];
-    static int64_t ts[COUNT], dur[COUNT], order[COUNT], parent[COUNT], own[COUNT], result[COUNT];
+    static int64_t ts[COUNT], dur[COUNT], order[COUNT], parent[COUNT], nearest[COUNT];
+    static int8_t own[COUNT], result[COUNT];
     static uint8_t crossing[COUNT];
     for (int i = 0; i < COUNT; i++) {
         track[i] = (int32_t)(next() % 5);
         ts[i] = (int64_t)(next() % 300);
         dur[i] = (int64_t)(next() % 50);
-        own[i] = (int64_t)(next() % 3) - 1;
+        own[i] = (int8_t)((int)(next() % 3) - 1);
     }
     ts[0] = INT64_MIN, dur[1] = INT64_MAX, ts[1] = INT64_MAX;
     if (ss_nest(COUNT, track, ts, dur, order, parent, depth, crossing)) abort();
     ss_inherit(COUNT, parent, own, result);
-    for (int i = 0; i < COUNT; i++) sum += (uint64_t)(order[i] + parent[i] + depth[i] + crossing[i] + result[i]);
+    ss_nearest(COUNT, parent, crossing, nearest);
+    for (int i = 0; i < COUNT; i++) sum += (uint64_t)(order[i] + parent[i] + depth[i] + crossing[i] + result[i] + nearest[i]);
 }
 
 int main(int argc, char **argv) {

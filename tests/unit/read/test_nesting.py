@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepscope import native
 from stepscope.native import nesting as fast
-from stepscope.read.nesting import Nesting, inherit_in_python, innermost, nest_in_python
+from stepscope.read.nesting import Nesting, inherit_in_python, innermost, nearest_in_python, nest_in_python
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
 
@@ -63,7 +63,7 @@ def test_a_value_is_inherited_from_the_nearest_ancestor_that_has_one(
     rows: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     nesting = nest_in_python(*columns(rows))
-    own = np.array(data.draw(st.lists(st.integers(-1, 2), min_size=len(rows), max_size=len(rows))), np.int64)
+    own = np.array(data.draw(st.lists(st.integers(-1, 2), min_size=len(rows), max_size=len(rows))), np.int8)
     found = inherit_in_python(nesting.parent, own)
     for place in range(len(rows)):
         above = place
@@ -71,6 +71,22 @@ def test_a_value_is_inherited_from_the_nearest_ancestor_that_has_one(
             above = nesting.parent[above]
         assert found[place] == (own[above] if above >= 0 else -1)
     twin = fast.inherit(nesting.parent, own)
+    assert twin is None or np.array_equal(found, twin)
+
+
+@given(spans, st.data())
+def test_the_nearest_chosen_span_is_the_first_one_going_up(
+    rows: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    nesting = nest_in_python(*columns(rows))
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+    found = nearest_in_python(nesting.parent, chosen)
+    for place in range(len(rows)):
+        above = place
+        while above >= 0 and not chosen[above]:
+            above = nesting.parent[above]
+        assert found[place] == above
+    twin = fast.nearest(nesting.parent, chosen)
     assert twin is None or np.array_equal(found, twin)
 
 
@@ -82,7 +98,7 @@ def test_the_innermost_span_around_a_point_is_the_latest_that_contains_it(
     nesting = nest_in_python(track, ts, dur)
     order = nesting.order
     where = np.array(points, np.int64).reshape(len(points), 2)
-    found = innermost(nesting, (track[order], ts[order], (ts + dur)[order]), where[:, 0], where[:, 1])
+    found = innermost(nesting.parent, (track[order], ts[order], (ts + dur)[order]), where[:, 0], where[:, 1])
     for (lane, at), place in zip(points, found, strict=True):
         ordered = [rows[index] for index in order]
         around = [
