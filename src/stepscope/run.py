@@ -261,8 +261,11 @@ def _copy(path: Path, target: Path) -> None:
     """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
     free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
     copy = next(target / name for name in free if not (target / name).exists())
-    for file in sniff.files_of(path):
-        place = copy / file.relative_to(path) if path.is_dir() else copy
+    files = sniff.files_of(path)
+    for file in files:
+        # One file may stand for several beside it: those of one rank in a directory of many.
+        inside = file.relative_to(path if path.is_dir() else path.parent)
+        place = copy / inside if path.is_dir() or len(files) > 1 else copy
         for directory in reversed(place.relative_to(target).parents[:-1]):
             (target / directory).mkdir(mode=0o700, exist_ok=True)
         shutil.copyfile(file, place)

@@ -31,7 +31,7 @@ class Identity:
 
     Attributes:
         format: ``kineto``, ``journal``, ``cupti``, ``recorder``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``,
-            ``xplane`` or ``pprof``.
+            ``xplane``, ``pprof`` or ``ascend``.
         rank: Rank of the process in its job; None where neither the file nor its name says.
         world_size: Number of processes of the job; None where the file does not say.
         host: Host name; None where the file does not say.
@@ -55,6 +55,8 @@ def identify(path: Path) -> Identity:
         found = captures(path)
         rank = next(iter(by_rank(path)))
         return Identity(format_of(found[0]), rank=rank) if found[0].is_dir() else identify(found[0])
+    if ascend_files.is_part(path):
+        return Identity("ascend", rank=ascend_files.rank_of(ascend_files.capture_of(path)))
     own = _own_format(path)
     if own is not None:
         return Identity(own, rank=_rank_in_name(path))
@@ -77,6 +79,8 @@ def format_of(path: Path) -> str:
     """Return the format of a capture, without looking whether it is sound."""
     if path.is_dir():
         return "ascend" if any(capture.root == path for capture in ascend_files.captures(path)) else "mindspore"
+    if ascend_files.is_part(path):
+        return "ascend"
     own = _own_format(path)
     if own is not None:
         return own
@@ -153,7 +157,7 @@ def files_of(path: Path) -> list[Path]:
         InputError: A directory cannot be read, or holds no capture.
     """
     if not path.is_dir():
-        return [path]
+        return ascend_files.capture_of(path).all if ascend_files.is_part(path) else [path]
     for capture in ascend_files.captures(path):
         if capture.root == path:
             return capture.all

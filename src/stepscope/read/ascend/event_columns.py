@@ -28,6 +28,9 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "algorithm": ("alg_type",),
     "domain": ("domain",),
     "group": ("group name", "groupName", "group_name"),
+    "full_name": ("op_full_name",),
+    "grid": ("grid_dim",),
+    "block": ("block_dim",),
 }
 #: … a whole number.
 INTEGERS: dict[str, tuple[str, ...]] = {

@@ -65,6 +65,10 @@ def read(capture: Capture, ledger: LossLedger) -> Facts:
             _add_device(facts, found)
         else:
             facts.said.update(found)
+    for path in capture.of("documents"):
+        found = document(path)
+        ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
+        facts.said[path.name] = found
     facts.counter = _counter(capture, facts)
     inner = facts.said.get("ms_profiler_info")
     of_framework = inner if isinstance(inner, dict) else {}

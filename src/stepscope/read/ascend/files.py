@@ -48,14 +48,33 @@ NAMES: dict[str, re.Pattern[str]] = {
     "timeline_1": re.compile(r"output_timeline_data_(\d{1,6})\.txt"),
     "display_1": re.compile(r"(?:ascend_)?timeline_display_(\d{1,6})\.json"),
     "steps_1": re.compile(r"step_trace_raw_(\d{1,6})_detail_time\.csv"),
+    "ai_cpu_1": re.compile(r"aicpu_intermediate_(\d{1,6})\.csv"),
+    "links_1": re.compile(r"hccl_raw_(\d{1,6})\.csv"),
+    "gpu_kernels": re.compile(r"activity_execute_timestamp_(\d{1,6})\.txt"),
+    "gpu_operators": re.compile(r"(?:gpu_)?op_execute_timestamp_(\d{1,6})\.txt"),
+    "gpu_display": re.compile(r"gpu_timeline_display_(\d{1,6})\.json"),
     # From here on files that say nothing alone.
     "framework_1": re.compile(r"framework_raw_(\d{1,6})\.csv"),
+    "gpu_activities": re.compile(r"gpu_activity_data_(\d{1,6})\.csv"),
+    "gpu_steps": re.compile(r"step_trace_profiling_(\d{1,6})\.txt"),
+    "flops_1": re.compile(r"flops_(\d{1,6})\.txt"),
     "inputs": re.compile(r"operator_details\.csv"),
+    "calls": re.compile(r"mindspore\.record_shapes"),
     "pipeline": re.compile(r"minddata_pipeline_raw_(\d{1,6})\.csv"),
-    "summed": re.compile(r"(?:hbm|ddr|pcie|hccs|llc_read_write|dataset|fusion_op)[\d_]*\.csv"),
+    "queues": re.compile(r"pipeline_profiling_(\d{1,6})\.json"),
+    "queue_cpu": re.compile(r"minddata_cpu_utilization_(\d{1,6})\.json"),
+    "batches": re.compile(r"(?:dataset_iterator|device_queue)_profiling_(\d{1,6})\.txt"),
+    "summed": re.compile(
+        r"(?:hbm|ddr|pcie|hccs|llc_read_write|dataset|fusion_op)[\d_]*\.csv"
+        r"|gpu_op_(?:detail|type)_info_\d{1,6}\.csv|(?:ascend|gpu)_cluster_analyse_[\w-]+\.csv"
+    ),
+    "documents": re.compile(
+        r"(?:flops_summary|flops_scope|parallel_strategy|dynamic_shape_info|memory_usage_summary|step_trace_point_info"
+        r"|(?:ascend|gpu)_timeline_summary)_(\d{1,6})\.json"
+    ),
     "derived": re.compile(
         r"(?:op_statistic|api_statistic|step_trace_time|communication_statistic|task_time|step_trace)[\d_]*\.csv"
-        r"|(?:aicore_intermediate|aicpu_intermediate|output_op_compute_time|flops_summary).*"
+        r"|(?:aicore_intermediate|output_op_compute_time).*"
     ),
     "info": re.compile(r"profiler_info(?:_(\d{1,6}))?\.json"),
     "metadata": re.compile(r"profiler_metadata\.json"),
@@ -63,6 +82,8 @@ NAMES: dict[str, re.Pattern[str]] = {
     "device": re.compile(r"info\.json(?:\.\d{1,6})?|(?:host_|device_)?start_info(?:\.\d{1,6})?|end_info(?:\.\d{1,6})?"),
 }
 _SORTS = list(NAMES)
+#: Sorts of MindSpore 1.x on a GPU.
+OF_GPU = frozenset({"gpu_kernels", "gpu_operators", "gpu_display"})
 #: Sorts that make a directory a capture.
 SUBSTANTIAL = frozenset(_SORTS[: _SORTS.index("framework_1")])
 #: Files of MindSpore's profiler on a CPU, whose timeline is read from other files.
@@ -80,27 +101,33 @@ _MOST_FACTS = 64 << 20
 def captures(directory: Path) -> list[Capture]:
     """Return the captures in a directory and below it, in order of name; none where there is none.
 
+    Of a directory that holds the files of several ranks, as those of MindSpore 1.x do, each rank is a capture, and its
+    root the first of its files.
+
     Raises:
         InputError: The directory cannot be read.
-        NotATraceError: One directory holds the files of several ranks.
     """
     found: list[Capture] = []
     _search(directory, 0, found)
-    for capture in found:
-        if len(capture.ranks) > 1:
-            message = f"{capture.root} holds the files of ranks {', '.join(map(str, sorted(capture.ranks)))}."
-            raise NotATraceError(message, "Put the files of each rank into a directory of its own.")
     return found
 
 
+def is_part(path: Path) -> bool:
+    """Return whether a file is one of a rank's that says by its name which rank's it is."""
+    return any(_rank_in(path, sort) is not None for sort in SUBSTANTIAL if sort != "events_db")
+
+
 def capture_of(directory: Path) -> Capture:
-    """Return the one capture at a directory.
+    """Return the one capture at a directory, or that of which a file is a part.
 
     Raises:
         InputError: The directory cannot be read.
         NotATraceError: It holds none, or several.
     """
-    found = captures(directory)
+    if directory.is_dir():
+        found = captures(directory)
+    else:
+        found = [capture for capture in captures(directory.parent) if directory in capture.all]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -114,7 +141,7 @@ def _search(directory: Path, depth: int, found: list[Capture]) -> None:
     files, directories = _listed(directory)
     capture, of_cpu = _capture(directory, files, directories)
     if capture is not None:
-        found.append(capture)
+        found += _of_each_rank(capture)
     elif depth < _DEEPEST and not of_cpu:
         for inner in directories:
             if inner.name == MADE or any(path.name == MANIFEST for path in files):
@@ -144,7 +171,6 @@ def _capture(directory: Path, files: list[Path], directories: list[Path]) -> tup
     for path in [*files, *_below(inner, 0)]:
         of_cpu |= bool(_OF_CPU.fullmatch(path.name))
         _add(capture, path)
-    _choose(capture)
     substantial = set(capture.files) & SUBSTANTIAL
     of_cpu = of_cpu and substantial <= {"trace", "parts"} and not told
     return (capture if substantial and not of_cpu else None), of_cpu
@@ -170,6 +196,35 @@ def _add(capture: Capture, path: Path) -> None:
         return
 
 
+def _of_each_rank(capture: Capture) -> list[Capture]:
+    """Return a capture, or one for each of its ranks that has a file which says something alone."""
+    if len(capture.ranks) <= 1:
+        _choose(capture)
+        return [capture]
+    found = []
+    for rank in sorted(capture.ranks):
+        own = {
+            sort: [path for path in paths if _rank_in(path, sort) in (None, rank)]
+            for sort, paths in capture.files.items()
+        }
+        part = Capture(capture.root, own, {rank})
+        _choose(part)
+        first = next((path for path in part.of(*_SORTS) if _is_own(path, rank)), None)
+        if first is not None:
+            found.append(Capture(first, part.files, {rank}))
+    return found
+
+
+def _is_own(path: Path, rank: int) -> bool:
+    return any(_rank_in(path, sort) == rank for sort in SUBSTANTIAL)
+
+
+def _rank_in(path: Path, sort: str) -> int | None:
+    """Return the rank that a file of a sort says by its name; None where it says none, or is of another sort."""
+    match = NAMES[sort].fullmatch(path.name)
+    return int(match[1]) if match and match.re.groups and match[1] else None
+
+
 def _choose(capture: Capture) -> None:
     """Leave out what is there twice: CANN's own results beside those made of them, parts of a timeline beside it."""
     if any(path.parent.name == OUTPUT for path in capture.of(*SUBSTANTIAL)):
@@ -184,6 +239,10 @@ def _choose(capture: Capture) -> None:
         capture.files.pop("memory_usage", None)
     if capture.of("timeline_1"):
         capture.files.pop("display_1", None)
+    if capture.of("gpu_kernels", "gpu_operators"):
+        capture.files.pop("gpu_display", None)
+    if capture.of("inputs"):
+        capture.files.pop("calls", None)
     for sort in [sort for sort, paths in capture.files.items() if not paths]:
         del capture.files[sort]
 

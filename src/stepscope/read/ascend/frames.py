@@ -86,6 +86,9 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "gap": _INT,  # `Wait Time`: from the end of the task before to the start, ns
         "step": _INT,  # as the source says
         "attributes": _TEXT,
+        "operator": _TEXT,  # full name of the operator that launched it, where MindSpore's files say; of a GPU
+        "grid": _TEXT,  # of a GPU: `8,1,1`
+        "block": _TEXT,
     },
     # A hardware counter of a task: the columns of the metric set, L2 cache, times of AI CPU.
     "task_counters": {"row": _INT, "name": _TEXT, "value": _REAL, "unit": _TEXT},  # row: of `tasks`; aic_mac_time, us
@@ -217,6 +220,16 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "name": _TEXT,  # HBM 0/Read
         "value": _REAL,
         "unit": _TEXT,  # MB/s (10^6 bytes), bytes, %, MHz; empty for plain counts
+    },
+    # An operation of the data pipeline; the samples of its queue are in `counters`, its lane is their group.
+    "operations": {
+        "id": _INT,
+        "name": _TEXT,
+        "workers": _INT,
+        "capacity": _INT,
+        "interval": _INT,
+        "children": pl.List(pl.Int64()),
+        "lane": pl.String(),
     },
     # A fact about the recording; the value is JSON. Sums without a place in time too: `hbm.csv` → its rows as objects.
     "facts": {"key": pl.String(), "value": pl.String()},

@@ -148,7 +148,13 @@ def with_inputs(frames: Frames, inputs: pl.DataFrame) -> Frames:
     operators = host.filter(pl.col("sort") == "operator").sort("ts", maintain_order=True)
     if not operators.height or operators["shapes"].null_count() < operators.height:
         return frames
-    known = _numbered(inputs, ["name"])
-    found = _numbered(operators.select("row", "name"), ["name"]).join(known, on=["name", "number"], how="inner")
-    joined = host.join(found.select("row", given="shapes"), on="row", how="left", maintain_order="left")
-    return {**frames, "host": conform("host", joined.with_columns(shapes=pl.coalesce("shapes", "given")))}
+    given = inputs if "dtypes" in inputs.columns else inputs.with_columns(dtypes=pl.lit(None, pl.Categorical()))
+    named = operators.select("row", "name", "module")
+    if "module" in named.columns and not given["name"].is_in(named["name"].unique().implode()).any():
+        # MindSpore's records name operators in full, its timeline with their part of the program in front.
+        named = named.with_columns(name=pl.coalesce("module", "name"))
+    found = _numbered(named, ["name"]).join(_numbered(given, ["name"]), on=["name", "number"], how="inner")
+    said = found.select("row", given_shapes="shapes", given_dtypes="dtypes")
+    joined = host.join(said, on="row", how="left", maintain_order="left")
+    filled = [pl.coalesce(name, f"given_{name}").alias(name) for name in ("shapes", "dtypes")]
+    return {**frames, "host": conform("host", joined.with_columns(filled))}

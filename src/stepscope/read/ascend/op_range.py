@@ -1,4 +1,4 @@
-"""MindSpore's raw records: ``FRAMEWORK/mindspore.op_range`` and ``mindspore.memory_usage`` → frames.
+"""MindSpore's raw records: ``FRAMEWORK/mindspore.op_range``, ``memory_usage`` and ``record_shapes`` → frames.
 
 A file is a row of records, each a number of 16 bits, a length of 32 and so many bytes: a structure of fixed size, then
 texts that are told in the same way. Times are those of the processor's counter; the files of CANN beside them say when
@@ -23,6 +23,7 @@ from stepscope.trace.losses import LossLedger
 _HEAD = struct.Struct("<HI")
 _RANGE = struct.Struct("<5Qi3Hb3?")
 _MEMORY = struct.Struct("<i11QI4B")
+_NOTHING_FIXED = struct.Struct("")
 _NAME, _FULL_NAME, _MODULE, _EVENT = 13, 14, 15, 16
 _OWNER = 13
 _FREED = (1 << 64) - 1
@@ -149,6 +150,21 @@ def memory(path: Path, ledger: LossLedger, counter: Counter | None, progress: Pr
                 released_active=pl.when(freed).then("next_allocated"),
             )
         }
+    )
+
+
+def inputs(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
+    """Return the operators of ``mindspore.record_shapes`` in order: name, shapes, dtypes.
+
+    Raises:
+        InputError: It cannot be read.
+        DamagedTraceError: It is empty.
+    """
+    texts = [said for _, said in _records(path, _NOTHING_FIXED, ledger, progress)]
+    columns = {"name": 0, "shapes": 1, "dtypes": 2}
+    return pl.DataFrame(
+        {name: [said.get(place) for said in texts] for name, place in columns.items()},
+        schema=dict.fromkeys(columns, pl.Categorical),
     )
 
 

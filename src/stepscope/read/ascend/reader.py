@@ -12,9 +12,9 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, InputError
-from stepscope.read.ascend import database, facts, tables
+from stepscope.read.ascend import data_pipeline, database, facts, tables
 from stepscope.read.ascend.facts import Facts
-from stepscope.read.ascend.files import SUBSTANTIAL, capture_of, rank_of
+from stepscope.read.ascend.files import OF_GPU, SUBSTANTIAL, capture_of, rank_of
 from stepscope.read.ascend.frames import Frames
 from stepscope.read.ascend.text import Text
 from stepscope.read.source import Capture, Progress
@@ -40,10 +40,16 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
     capture = capture_of(directory)
     said = facts.read(capture, ledger)
     frames, ledgers = _frames(capture, said, progress)
+    if capture.of("pipeline", "queues", "queue_cpu", "batches"):
+        ledgers = [*ledgers, LossLedger("data pipeline")]
+        frames = data_pipeline.added(frames, capture, said.shift, ledgers[-1])
     if progress is not None:
         size = sum(path.stat().st_size for path in capture.all)
         progress(size, size)
     part = tables.build(frames, said, rank_of(capture), ledger)
+    if OF_GPU & set(capture.files):
+        device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
+        part["tracks"] = part["tracks"].with_columns(device)
     if not any(part[name].height for name in _WORTH):
         message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Copy it again, or record again.")

@@ -70,6 +70,13 @@ def _memory(frames: Frames, tracks: Tracks) -> pl.DataFrame:
     )
 
 
+def operations(frames: Frames, tracks: Tracks) -> pl.DataFrame:
+    """Return the table ``pipeline``."""
+    frame = frames["operations"]
+    places = frame.select(kind=pl.lit("counter"), device=pl.lit("cpu"), name="lane")
+    return conform("pipeline", frame.drop("lane").with_columns(tracks.numbered(places)))
+
+
 def allocations(frames: Frames, named: Named) -> pl.DataFrame:
     """Return the table ``allocations``: for each block a row where it is taken, and one where it is freed."""
     blocks = frames["blocks"].with_row_index("block").with_columns(pl.col("block").cast(pl.Int64))

@@ -128,6 +128,7 @@ class _Part:
             "counters": samples.counters(self.frames, self.tracks),
             "allocations": samples.allocations(self.frames, named),
             "static_memory": samples.static_memory(self.frames),
+            "pipeline": samples.operations(self.frames, self.tracks),
             "stacks": self.frames["stacks"],
             "steps": self._steps(),
             "arrows": self._arrows(spans),
@@ -231,7 +232,8 @@ class _Part:
         )
         blocks = pl.when(pl.col("blocks") > 0).then(pl.concat_list("blocks", pl.lit(1, pl.Int64), pl.lit(1, pl.Int64)))
         device = pl.col("device").fill_null(0)
-        of_tasks = work.select("span", "stream", device=device, grid=blocks, bytes="bytes")
+        grid = pl.coalesce(_sizes("grid"), blocks)
+        of_tasks = work.select("span", "stream", device=device, grid=grid, block=_sizes("block"), bytes="bytes")
         of_lanes = self.frames["communications"].select(self._span("communications"), device=device)
         return conform("kernels", pl.concat([of_tasks, of_lanes], how="diagonal_relaxed"))
 
@@ -386,6 +388,7 @@ class _Part:
         said = (
             ("host", "domain", "domain"),
             ("tasks", "direction", "direction"),
+            ("tasks", "operator", "operator"),
             ("communication_tasks", "notify", "notification"),
             ("communication_tasks", "dtype", "data type"),
             ("communication_tasks", "rdma", "rdma type"),
@@ -399,6 +402,13 @@ class _Part:
             value = rows[column].cast(pl.String) if rows[column].dtype == pl.Int64 else _made(rows[column], json.dumps)
             parts.append(rows.select("span", key=pl.lit(key)).with_columns(value.cast(pl.String).alias("value")))
         return pl.concat(parts)
+
+
+def _sizes(column: str) -> pl.Expr:
+    """Return the three numbers of ``8,1,1``; null for other texts."""
+    text = pl.col(column).cast(pl.String)
+    numbers = text.str.split(",").cast(pl.List(pl.Int64), strict=False)
+    return pl.when(text.str.contains(r"^\d{1,9},\d{1,9},\d{1,9}$")).then(numbers)
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:

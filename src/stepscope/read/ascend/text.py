@@ -14,9 +14,21 @@ from typing import TypeVar
 import polars as pl
 
 from stepscope.errors import InputError
-from stepscope.read.ascend import communication, csv_files, csv_rows, events, join, legacy, op_range, trace
+from stepscope.read.ascend import (
+    communication,
+    csv_files,
+    csv_rows,
+    events,
+    join,
+    legacy,
+    legacy_gpu,
+    legacy_sums,
+    op_range,
+    trace,
+)
 from stepscope.read.ascend.csv_rows import Rows
 from stepscope.read.ascend.facts import Facts
+from stepscope.read.ascend.files import OF_GPU
 from stepscope.read.ascend.frames import Frames, complete, conform
 from stepscope.read.ascend.op_range import Counter
 from stepscope.read.source import Capture, Progress
@@ -28,6 +40,15 @@ _TIMED = ("host", "tasks", "communications", "communication_tasks", "steps", "co
 _CARDS = {"nic": "NIC", "roce": "RoCE"}
 
 
+#: Sort of file of MindSpore 1.x → what reads it.
+_LEGACY: dict[str, Callable[[Path, LossLedger, Progress | None], Frames]] = {
+    "timeline_1": legacy.timeline,
+    "display_1": legacy.display,
+    "ai_cpu_1": legacy_sums.ai_cpu,
+    "gpu_kernels": legacy_gpu.kernels,
+    "gpu_operators": legacy_gpu.operators,
+    "gpu_display": legacy_gpu.display,
+}
 _Made = TypeVar("_Made")
 
 
@@ -64,7 +85,7 @@ class Text:
         for operations, bandwidths in self._each("communication", communication.times):
             frames = join.with_sums(frames, operations, bandwidths)
         frames = self._with_counters(frames)
-        for inputs in self._together("inputs", csv_files.inputs):
+        for inputs in [*self._together("inputs", csv_files.inputs), *self._each("calls", op_range.inputs)]:
             frames = join.with_inputs(frames, inputs)
         return complete({**frames, **self._samples(frames), "facts": self._said()})
 
@@ -90,10 +111,17 @@ class Text:
         return [made for sort, one in read.items() for made in self._each(sort, _clocked(one, counter))]
 
     def _of_old_versions(self) -> list[Frames]:
-        made = [*self._each("timeline_1", legacy.timeline), *self._each("display_1", legacy.display)]
+        made = [one for sort, read in _LEGACY.items() for one in self._each(sort, read)]
         for said in self._each("framework_1", legacy.kernels):
             made = [{**one, "tasks": legacy.together(one["tasks"], said)} for one in made]
-        steps = self._each("steps_1", legacy.steps)
+        for said in self._each("gpu_activities", legacy_gpu.activities):
+            made = [{**one, "tasks": legacy_gpu.with_activities(one["tasks"], said)} for one in made]
+        for said in self._each("flops_1", legacy_sums.flops):
+            made = [
+                {**one, "task_counters": pl.concat([one["task_counters"], legacy_sums.with_flops(one["tasks"], said)])}
+                for one in made
+            ]
+        steps = [*self._each("steps_1", legacy.steps), *self._each("gpu_steps", legacy_gpu.steps)]
         return [*made, complete({"steps": pl.concat(steps)})] if steps else made
 
     def _with_counters(self, frames: Frames) -> Frames:
@@ -119,7 +147,13 @@ class Text:
             "memory": self._frame("memory", memory).drop_nulls("ts"),
             "blocks": pl.concat([frames["blocks"], self._frame("blocks", csv_files.blocks)]),
             "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
-            "matrix": pl.concat([conform("matrix", pl.DataFrame()), *self._each("matrix", communication.matrix)]),
+            "matrix": pl.concat(
+                [
+                    conform("matrix", pl.DataFrame()),
+                    *self._each("matrix", communication.matrix),
+                    *self._each("links_1", legacy_sums.links),
+                ]
+            ),
         }
 
     def _frame(self, name: str, make: Callable[[Rows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
@@ -131,12 +165,13 @@ class Text:
         for path in self._capture.of("summed"):
             made = self._of_rows(path, partial(csv_files.summed, path=path))
             sums += [made] if made is not None else []
+        sums += self._rows("links_1", legacy_sums.costs)
         self._count_sums()
         return pl.concat([self._facts.frame(), *sums])
 
     def _count_sums(self) -> None:
         """Count files of sums where nothing is there that they are the sums of."""
-        if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1"):
+        if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1", *OF_GPU):
             for path in self._capture.of("derived"):
                 self._ledger(path).add("event_aggregate")
 
@@ -179,6 +214,7 @@ class Text:
                 tell(self._done, total)
 
     def _ledger(self, path: Path) -> LossLedger:
-        ledger = LossLedger(path.relative_to(self._capture.root).as_posix())
+        root = self._capture.root
+        ledger = LossLedger(path.relative_to(root if root.is_dir() else root.parent).as_posix())
         self.ledgers.append(ledger)
         return ledger
