@@ -57,19 +57,20 @@ def test_values_are_those_of_the_process(recording: Recording) -> None:
             stop.wait(0.005)
 
     thread = threading.Thread(target=waits)
-    before = psutil.Process().num_ctx_switches().voluntary
+    before, user = psutil.Process().num_ctx_switches().voluntary, time.process_time()
     begin = time.perf_counter()
     with recording.of(HostCollector()):
         thread.start()
         while thread.is_alive():
             sum(range(10_000))
     seconds = time.perf_counter() - begin
+    computed = (time.process_time() - user) / seconds
     switches = psutil.Process().num_ctx_switches().voluntary - before
     samples = by_name(recording.read())
     rates = [row["value"] for row in samples["context switches voluntary"]]
     assert sum(rates) / len(rates) == pytest.approx(switches / seconds, rel=0.5)
     busy = [row["value"] for row in samples["process CPU user"]]
-    assert 300 <= sum(busy) / len(busy) <= 1000 * 2
+    assert sum(busy) / len(busy) == pytest.approx(1000 * computed, rel=0.5)
 
 
 @pytest.mark.parametrize("options", [{"sys_io": True}], indirect=True)
