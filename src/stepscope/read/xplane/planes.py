@@ -87,11 +87,6 @@ class Plane:
         return self._events[1].texts(_METADATA_NAME, self.ledger).fill_null("")
 
     @cached_property
-    def categories(self) -> pl.Series:
-        """Names of events as the tables hold them, by place of their metadata."""
-        return self.event_names.cast(pl.Categorical())
-
-    @cached_property
     def stat_names(self) -> list[str]:
         """Names of stats, by place of their metadata; they are also texts that stats refer to."""
         return self._stats[1].texts(_METADATA_NAME, self.ledger).fill_null("").to_list()

@@ -15,19 +15,36 @@ from stepscope.read.xplane import decode
 from stepscope.read.xplane.batches import Batch, distinct
 from stepscope.read.xplane.decode import Stats
 from stepscope.read.xplane.planes import Plane
-from stepscope.trace.schema import KINDS
-from stepscope.trace.tables import conform, dtype, empty
+from stepscope.trace.tables import conform, empty
 
-_KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
-SPANS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "track": pl.Int32,
-    "ts": pl.Int64,
-    "dur": pl.Int64,
-    "name": pl.Categorical(),
-    "kind": dtype("enum:kind"),
-    "operation": pl.Int32,
-}
 _RUN = {"program_id": pl.Int64, "run": pl.Int64, "ts": pl.Int64, "end": pl.Int64, "total": pl.Int64}
+
+
+class Growing:
+    """A column that grows where it lies: the system moves its pages, and nothing is copied or left behind in pieces."""
+
+    def __init__(self, kind: np.dtype[Any]) -> None:
+        self._values: npt.NDArray[Any] = np.empty(0, kind)
+        self._count = 0
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Append values."""
+        end = self._count + len(values)
+        if end > len(self._values):
+            self._values.resize(end + end // 8, refcheck=False)
+        self._values[self._count : end] = values
+        self._count = end
+
+    def taken(self) -> npt.NDArray[Any]:
+        """Return the column, which is given up."""
+        values, self._values = self._values, np.empty(0, self._values.dtype)
+        values.resize(self._count, refcheck=False)
+        return values
+
+
+def _columns() -> dict[str, Growing]:
+    kinds = {"track": "i4", "ts": "i8", "dur": "i8", "name": "i4", "kind": "u1", "operation": "i4"}
+    return {name: Growing(np.dtype(kind)) for name, kind in kinds.items()}
 
 
 @dataclass
@@ -36,12 +53,16 @@ class Rows:
 
     Attributes:
         tracks: Rows of the table ``tracks``.
-        spans: Pieces of the table ``spans``, with the column ``operation`` besides.
+        spans: Columns of the table ``spans``, with ``operation`` besides; names and kinds by their number.
+        names: The names of the spans, of one plane after the other.
+        correlations: Numbers of spans that have a correlation, and the correlations.
         tables: Pieces of other tables, by name.
     """
 
     tracks: list[dict[str, Any]] = field(default_factory=list)
-    spans: list[pl.DataFrame] = field(default_factory=list)
+    spans: dict[str, Growing] = field(default_factory=_columns)
+    names: list[pl.Series] = field(default_factory=list)
+    correlations: list[tuple[Integers, Integers]] = field(default_factory=list)
     tables: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
     count: int = 0
 
@@ -62,19 +83,22 @@ class Rows:
     ) -> int:
         """Add the spans of a batch; return the number of the first."""
         first = self.count
-        columns: dict[str, Any] = {
-            "track": pl.Series([track], dtype=pl.Int32).new_from_index(0, len(batch)),
-            "ts": batch.ts,
-            "dur": batch.dur,
-            "name": batch.plane.categories.gather(batch.place),
-            "kind": _KINDS.gather(kind),
-            "operation": pl.Series(operation, dtype=pl.Int32),
-        }
+        columns: dict[str, npt.NDArray[Any]] = {"ts": batch.ts, "dur": batch.dur, "kind": kind, "operation": operation}
+        columns |= {"track": np.broadcast_to(track, len(batch)), "name": self._names_of(batch.plane) + batch.place}
+        for name, values in columns.items():
+            self.spans[name].add(values)
         # Most events have none, and an empty column is as large as a full one.
-        columns |= {"correlation": correlation} if correlation.null_count() < len(batch) else {}
-        self.spans.append(pl.DataFrame(columns))
+        if correlation.null_count() < len(batch):
+            having = correlation.is_not_null().to_numpy()
+            self.correlations.append((np.flatnonzero(having) + first, correlation.drop_nulls().to_numpy()))
         self.count += len(batch)
         return first
+
+    def _names_of(self, plane: Plane) -> int:
+        """Return the number of a plane's first name."""
+        if not self.names or self.names[-1] is not plane.event_names:
+            self.names.append(plane.event_names)
+        return sum(map(len, self.names[:-1]))
 
     def put(self, name: str, frame: pl.DataFrame) -> None:
         """Add rows to a table."""

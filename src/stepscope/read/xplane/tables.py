@@ -6,20 +6,24 @@ import json
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
+from stepscope.read.timeline import KIND_CODE
 from stepscope.read.xplane import kinds
 from stepscope.read.xplane.batches import EPOCH
 from stepscope.read.xplane.dispatch import dispatches
 from stepscope.read.xplane.facts import Facts
 from stepscope.read.xplane.programs import Operations, Programs
-from stepscope.read.xplane.rows import SPANS, Rows
+from stepscope.read.xplane.rows import Rows
 from stepscope.read.xplane.scopes import module
 from stepscope.read.xplane.steps import steps
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import KINDS
 from stepscope.trace.tables import conform, dtype, empty
 
 _ARROWS = {"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
+_KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
 _OPERAND = re.compile(r"(\w+)\[([\d,]*)\]")
 _ALLOCATOR = r"GPU_(\d+)_"
 #: Instructions whose parts are events of their own.
@@ -50,7 +54,7 @@ def build(gathered: Gathered, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     operations = _operations(gathered)
     found_steps = steps(rows, operations)
     since = _since_epoch(facts.start)
-    spans = _spans(rows, operations, since)
+    spans = _spans(rows, operations, facts.start)
     return {
         "operators": _operators(spans, operations),
         "collectives": _collectives(spans, operations),
@@ -101,17 +105,31 @@ def _inputs(operands: str | None) -> tuple[str | None, str | None]:
     return json.dumps(shapes, separators=(",", ":")), json.dumps([kind for kind, _ in found])
 
 
-def _spans(rows: Rows, operations: pl.DataFrame, since: pl.Expr) -> pl.DataFrame:
-    """Return the table ``spans``, with ``operation`` besides; the pieces are given up one by one."""
-    is_collective, phase = operations["operation"].is_not_null(), operations["phase"].cast(dtype("enum:phase"))
-    collective = pl.lit("collective", dtype("enum:kind"))
-    whole = [pl.DataFrame(schema={**SPANS, "said_phase": phase.dtype})]
-    for place, piece in enumerate(rows.spans):
-        number = piece["operation"].replace(-1, None)
-        kind = pl.when(is_collective.gather(number)).then(collective).otherwise("kind")
-        whole.append(piece.with_columns(since, kind=kind, said_phase=phase.gather(number)))
-        rows.spans[place] = piece.clear()
-    return pl.concat(whole, how="diagonal")
+def _spans(rows: Rows, operations: pl.DataFrame, start: int) -> pl.DataFrame:
+    """Return the table ``spans``, with ``operation`` besides; the columns are given up one by one."""
+    columns = {name: column.taken() for name, column in rows.spans.items()}
+    ts, kind, operation = columns["ts"], columns["kind"], columns["operation"]
+    np.add(ts, start, out=ts, where=ts <= EPOCH)
+    np.maximum(ts, 0, out=ts)
+    # Of spans that run no instruction the number is −1: the last row.
+    communicates = np.append(operations["operation"].is_not_null().to_numpy(), np.False_)
+    kind[communicates[operation]] = KIND_CODE["collective"]
+    phase = pl.concat([operations["phase"].cast(dtype("enum:phase")), pl.Series("phase", [None], dtype("enum:phase"))])
+    names = pl.concat([pl.Series("name", [], pl.String), *rows.names]).cast(pl.Categorical())
+    frame = pl.DataFrame({name: columns[name] for name in ("track", "ts", "dur", "operation")})
+    frame = frame.with_columns(
+        names[pl.Series(columns.pop("name"))].alias("name"),
+        _KINDS[pl.Series(kind)].alias("kind"),
+        phase[pl.Series(operation % len(phase))].alias("said_phase"),
+    )
+    return frame.with_columns(_correlation(rows)) if rows.correlations else frame
+
+
+def _correlation(rows: Rows) -> pl.Series:
+    spans, numbers = (np.concatenate(column) for column in zip(*rows.correlations, strict=True))
+    values, known = np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)
+    values[spans], known[spans] = numbers, True
+    return pl.Series("correlation", values).set(pl.Series(~known), None)
 
 
 def _operators(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
