@@ -258,7 +258,7 @@ def test_databases_have_the_columns_of_ascends(nccl: Path, shared_data: Path) ->
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in tables}
 

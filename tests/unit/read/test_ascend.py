@@ -239,6 +239,19 @@ def test_damage_costs_itself_and_is_counted(tmp_path: Path, damage: str) -> None
     assert read["static_memory"].height == 1
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv", "communication.json"),
+        "communication_matrix.json",
+    ],
+)
+def test_a_file_that_is_missing_is_one_line(name: str, tmp_path: Path) -> None:
+    read = read_files([without(capture(tmp_path), name)])
+    missing = read["losses"].filter(pl.col("what").cast(pl.String) == "file_missing")
+    assert rows(missing, "source", "count", "severity") == [(name, 1, "info")]
+
+
 def test_a_cell_with_a_formula_is_text(tmp_path: Path) -> None:
     root = capture(tmp_path)
     path = root / OUTPUT / "kernel_details.csv"

@@ -22,6 +22,8 @@ _PLACE = re.compile(r"(.+)-(top1|middle|bottom[123]|total)")
 _LINK = re.compile(r"(\d{1,9})-(\d{1,9})")
 _STEP = re.compile(r"step_?(\d{1,9})?")
 _TOTAL = "Total Op Info"
+#: No document of sums is larger.
+_LARGEST = 1 << 30
 #: Times and sizes beyond this are damage.
 _MOST = 1 << 62
 
@@ -119,8 +121,10 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
 def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:
     """Yield step, whether point to point, key and value of every entry; what is no object is counted."""
     try:
-        document = json.loads(text_of(path, ledger))
+        document = json.loads(text_of(path, ledger)) if path.stat().st_size <= _LARGEST else None
     except (ValueError, RecursionError):
+        document = None
+    if document is None:
         ledger.add("file_unreadable")
         return
     for step, sorts in _objects(document, ledger):

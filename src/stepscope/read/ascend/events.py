@@ -81,7 +81,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Ev
     """
     document = Document(path, ledger)
     collected = _Collected(ledger)
-    chunks = _chunks(document.after_head(read_blocks(path, ledger, progress)))
+    chunks = _chunks(document.after_head(read_blocks(path, ledger, progress)), ledger)
     for piece in tokenized.batches(chunks) if native.available() is None else chunks:
         if isinstance(piece, tokenized.Batch):
             collected.take(piece)
@@ -116,8 +116,8 @@ def _loose(**members: Any) -> _Event:  # noqa: ANN401 - as the file has them
     return _Event(**{**members, **raw})
 
 
-def _chunks(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cut blocks between two events, and join what lies across their seams."""
+def _chunks(blocks: Iterable[bytes], ledger: LossLedger) -> Iterator[tuple[bytes, bool]]:
+    """Cut blocks between two events, and join what lies across their seams; behind an endless event nothing is read."""
     pending: list[bytes] = []
     for block in blocks:
         seam = _last_seam(block)
@@ -126,8 +126,8 @@ def _chunks(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
             yield b"".join(pending), False
             pending = [block[seam:].lstrip(b" \t\r\n,")]
         elif sum(map(len, pending)) > _MOST_PENDING:
-            yield b"".join(pending), False
-            pending = []
+            ledger.add("event_damaged")
+            return
     yield b"".join(pending), True
 
 

@@ -154,11 +154,18 @@ def _listed(directory: Path) -> tuple[list[Path], list[Path]]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         entries = [entry for entry in entries if not entry.name.startswith(".")]
-        files = [Path(entry.path) for entry in entries if entry.is_file()]
+        files = [Path(entry.path) for entry in entries if _is_file(entry)]
         return files, [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except (OSError, ValueError) as error:
         message = f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}."
         raise InputError(message, "Check the path and its permissions.") from None
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself, or one to what may not be looked at
+        return False
 
 
 def _capture(directory: Path, files: list[Path], directories: list[Path]) -> tuple[Capture | None, bool]:

@@ -6,13 +6,13 @@ damaged. Nothing is written into the directory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, InputError
-from stepscope.read.ascend import data_pipeline, database, facts, tables
+from stepscope.read.ascend import data_pipeline, database, facts, missing, tables
 from stepscope.read.ascend.facts import Facts
 from stepscope.read.ascend.files import OF_GPU, SUBSTANTIAL, capture_of, rank_of
 from stepscope.read.ascend.frames import Frames
@@ -43,6 +43,7 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
     if capture.of("pipeline", "queues", "queue_cpu", "batches"):
         ledgers = [*ledgers, LossLedger("data pipeline")]
         frames = data_pipeline.added(frames, capture, said.shift, ledgers[-1])
+    ledgers = [*ledgers, *_missing(capture, frames)]
     if progress is not None:
         size = sum(path.stat().st_size for path in capture.all)
         progress(size, size)
@@ -69,7 +70,17 @@ def _frames(capture: Capture, said: Facts, progress: Progress | None) -> tuple[F
         ledger.add("file_unreadable")
         text = Text(capture, said, progress)
         return text.frames(), [ledger, *text.ledgers]
-    return {**frames, "facts": pl.concat([said.frame(), frames["facts"]])}, [ledger]
+    text = Text(capture, said)
+    # MindSpore's databases hold what the device and CANN did; its operators are in raw records beside them.
+    frames = text.with_framework(frames)
+    return {**frames, "facts": pl.concat([said.frame(), frames["facts"]])}, [ledger, *text.ledgers]
+
+
+def _missing(capture: Capture, frames: Frames) -> Iterator[LossLedger]:
+    for name in missing.of(capture, frames):
+        ledger = LossLedger(name)
+        ledger.add("file_missing")
+        yield ledger
 
 
 def _losses(ledgers: Sequence[LossLedger]) -> pl.DataFrame:

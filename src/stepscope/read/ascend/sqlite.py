@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -24,6 +25,8 @@ from stepscope.trace.losses import LossLedger
 
 #: First bytes of every SQLite file.
 MAGIC = b"SQLite format 3\0"
+#: Of the head: bytes of a page, number of changes, of pages, and of the change that wrote the number of pages.
+_HEAD = struct.Struct(">16xH6xII60xI")
 #: Sorts of columns: a number as it stands, a text as it stands, the number of a text in ``STRING_IDS``.
 INT, FLOAT, TEXT, NAME = "int", "float", "text", "name"
 
@@ -48,6 +51,17 @@ def is_database(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
+def _claimed(path: Path) -> int:
+    """Return how many bytes the head of a database says there are; 0 where it does not say."""
+    with open_trace(path) as file:
+        head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return 0
+    page, changes, pages, valid_for = _HEAD.unpack(head)
+    # The number of pages counts where it was written with the last change.
+    return pages * (65536 if page == 1 else page) if changes == valid_for else 0
+
+
 @contextmanager
 def database(path: Path, ledger: LossLedger) -> Iterator[Database]:
     """Open a file for reading.
@@ -63,6 +77,7 @@ def database(path: Path, ledger: LossLedger) -> Iterator[Database]:
     if not is_database(path):
         message = f"{path} is no database."
         raise DamagedTraceError(message, "Copy it again, or record again.")
+    ledger.add("file_cut", int(path.stat().st_size < _claimed(path)))
     # Immutable: neither locks nor logs are looked for, and the file system need not be writable.
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         if hasattr(connection, "setlimit"):  # Python 3.11

@@ -6,7 +6,7 @@ takes nothing else with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -58,6 +58,11 @@ def _clocked(
     return lambda path, ledger, progress: read(path, ledger, counter, progress)
 
 
+def _has(frame: pl.DataFrame) -> bool:
+    """Return whether the framework's rows are in a frame; calls of CANN are none."""
+    return bool((frame.filter(pl.col("sort") != "api") if "sort" in frame.columns else frame).height)
+
+
 class Text:
     """Reads the text files of a capture.
 
@@ -89,6 +94,20 @@ class Text:
             frames = join.with_inputs(frames, inputs)
         return complete({**frames, **self._samples(frames), "facts": self._said()})
 
+    def with_framework(self, frames: Frames) -> Frames:
+        """Return frames with what MindSpore's raw records say, where they lack it.
+
+        Args:
+            frames: What a database says.
+        """
+        wanted = {"op_range": "host", "memory_usage": "blocks"}
+        lacking = [sort for sort, frame in wanted.items() if not _has(frames[frame])]
+        found = self._of_framework(lacking)
+        whole = trace.merged([frames, *found]) if found else frames
+        for inputs in self._each("calls", op_range.inputs) if found else ():
+            whole = join.with_inputs(whole, inputs)
+        return whole
+
     def _on_epoch(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return times of old timelines on the clock of all others."""
         old = pl.col("ts").is_between(0, _EPOCH)
@@ -105,10 +124,10 @@ class Text:
                 made.append(trace.frames(found, self._facts.device, ledger))
         return made
 
-    def _of_framework(self) -> list[Frames]:
+    def _of_framework(self, sorts: Sequence[str] = ("op_range", "memory_usage")) -> list[Frames]:
         counter = self._facts.counter
         read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
-        return [made for sort, one in read.items() for made in self._each(sort, _clocked(one, counter))]
+        return [made for sort in sorts for made in self._each(sort, _clocked(read[sort], counter))]
 
     def _of_old_versions(self) -> list[Frames]:
         made = [one for sort, read in _LEGACY.items() for one in self._each(sort, read)]
