@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -24,7 +26,7 @@ from stepscope.analyse.op_statistic import op_statistic
 from stepscope.analyse.operator_details import operator_details
 from stepscope.analyse.roofline import roofline
 from stepscope.analyse.step_trace_time import step_trace_time
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, complete, has_rows, lazy
 
 Answer: TypeAlias = "pl.DataFrame | dict[str, Any]"
 
@@ -33,7 +35,8 @@ Answer: TypeAlias = "pl.DataFrame | dict[str, Any]"
 class Result:
     """One result: its name, the pure function that computes it, its file's extension (csv or json), and one line.
 
-    ``optional`` results are left out of the files of a run that has nothing for them.
+    ``optional`` results are left out of the files of a run that has nothing for them. ``needs`` are tables without rows
+    of which a result has none either, whatever else the run has.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Result:
     extension: str
     doc: str
     optional: bool = False
+    needs: tuple[str, ...] = ()
 
 
 RESULTS: dict[str, Result] = {
@@ -57,6 +61,7 @@ RESULTS: dict[str, Result] = {
             "csv",
             "every instruction of the compiled programs that ran, and what it consists of",
             optional=True,
+            needs=("instructions",),
         ),
         Result(
             "roofline",
@@ -64,12 +69,30 @@ RESULTS: dict[str, Result] = {
             "csv",
             "operations and bytes of every operator, and how near it comes to what its device can do",
             optional=True,
+            needs=("operators",),
         ),
         Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
-        Result("memory_record", memory_record, "csv", "memory allocated and reserved over time"),
-        Result("operator_memory", operator_memory, "csv", "every block of memory: operator, size, life"),
         Result(
-            "memory_profile", memory_profile, "csv", "memory alive at the end, by the line that took it", optional=True
+            "memory_record",
+            memory_record,
+            "csv",
+            "memory allocated and reserved over time",
+            needs=("allocations", "counters"),
+        ),
+        Result(
+            "operator_memory",
+            operator_memory,
+            "csv",
+            "every block of memory: operator, size, life",
+            needs=("allocations",),
+        ),
+        Result(
+            "memory_profile",
+            memory_profile,
+            "csv",
+            "memory alive at the end, by the line that took it",
+            optional=True,
+            needs=("live_memory",),
         ),
         Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
         Result(
@@ -78,6 +101,7 @@ RESULTS: dict[str, Result] = {
             "csv",
             "every operation of the data pipeline: its queue at every sample",
             optional=True,
+            needs=("pipeline",),
         ),
         Result(
             "minddata_pipeline_summary",
@@ -85,12 +109,36 @@ RESULTS: dict[str, Result] = {
             "json",
             "the data pipeline: queues, CPU use, times of a batch, and what holds it up",
             optional=True,
+            needs=("pipeline",),
         ),
-        Result("pcie", pcie, "csv", "traffic between each GPU and the host", optional=True),
-        Result("hbm", hbm, "csv", "traffic of each GPU's memory, and how busy it was", optional=True),
-        Result("l2_cache", l2_cache, "csv", "how each kernel used an NPU's L2 cache", optional=True),
-        Result("npu_module_mem", npu_module_mem, "csv", "memory of the modules of an NPU's software", optional=True),
-        Result("static_op_mem", static_op_mem, "csv", "memory that compiled graphs set aside", optional=True),
+        Result("pcie", pcie, "csv", "traffic between each GPU and the host", optional=True, needs=("counters",)),
+        Result(
+            "hbm", hbm, "csv", "traffic of each GPU's memory, and how busy it was", optional=True, needs=("counters",)
+        ),
+        Result(
+            "l2_cache",
+            l2_cache,
+            "csv",
+            "how each kernel used an NPU's L2 cache",
+            optional=True,
+            needs=("kernel_counters",),
+        ),
+        Result(
+            "npu_module_mem",
+            npu_module_mem,
+            "csv",
+            "memory of the modules of an NPU's software",
+            optional=True,
+            needs=("counters",),
+        ),
+        Result(
+            "static_op_mem",
+            static_op_mem,
+            "csv",
+            "memory that compiled graphs set aside",
+            optional=True,
+            needs=("static_memory",),
+        ),
         Result("communication", communication, "json", "every communication operation: times and bandwidths"),
         Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
     )
@@ -99,7 +147,8 @@ RESULTS: dict[str, Result] = {
 
 def computed(tables: Tables) -> dict[str, Answer]:
     """Compute every result, in order; optional ones only where there is something to say."""
-    answers = {name: compute(name, tables) for name in RESULTS}
+    sampled = sample.fraction(tables)
+    answers = {name: _computed(name, tables, sampled) for name in RESULTS}
     return {name: answer for name, answer in answers.items() if len(answer) or not RESULTS[name].optional}
 
 
@@ -109,5 +158,16 @@ def compute(name: str, tables: Tables) -> Answer:
     Raises:
         KeyError: There is no result of that name.
     """
-    answer = RESULTS[name].function(tables)
-    return sample.marked(answer, sample.fraction(tables)) if isinstance(answer, pl.DataFrame) else answer
+    return _computed(name, tables, sample.fraction(tables))
+
+
+def _computed(name: str, tables: Tables, sampled: float) -> Answer:
+    result = RESULTS[name]
+    nothing = result.needs and not any(has_rows(tables, needed) for needed in result.needs)
+    answer = copy.copy(_of_nothing(name)) if nothing else result.function(tables)
+    return sample.marked(answer, sampled) if isinstance(answer, pl.DataFrame) else answer
+
+
+@cache
+def _of_nothing(name: str) -> Answer:
+    return RESULTS[name].function(lazy(complete({})))

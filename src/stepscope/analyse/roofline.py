@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.analyse.operators import device_time, host_operators
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, has_rows
 
 #: Facts of the run that say what a device can do: a number for all devices, or one for each by name.
 PEAK_FLOPS, PEAK_BANDWIDTH = "device_peak_flops", "device_peak_bandwidth"
@@ -85,6 +85,8 @@ def runs(tables: Tables) -> pl.DataFrame:
 
 def _instructions(tables: Tables) -> pl.DataFrame:
     """Return time, operations and bytes of the instructions that ran."""
+    if not has_rows(tables, "instructions"):
+        return pl.DataFrame(schema=_WORK)
     texts = [pl.col(name).cast(pl.String) for name in ("program", "name", "opcode", "scope", "phase")]
     known = tables["instructions"].filter(pl.col("flops").is_not_null() | pl.col("bytes").is_not_null())
     known = known.filter(~pl.col("opcode").cast(pl.String).is_in(CONTAINERS))

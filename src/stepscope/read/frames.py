@@ -19,7 +19,7 @@ from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.frames import read_frames, unpack
 from stepscope.trace.losses import CATALOGUE, LossLedger
 from stepscope.trace.schema import KINDS, STEP_SOURCES
-from stepscope.trace.tables import Frames, complete
+from stepscope.trace.tables import Frames, complete, empty
 
 # Times and offsets of this size can be added within 64 bits.
 _MOST = 1 << 61
@@ -91,6 +91,8 @@ class _Rows:
 
     def frame(self, clock: Clock) -> pl.DataFrame:
         """Return all rows in order of time, since the epoch."""
+        if not len(self):
+            return pl.DataFrame(schema=self._schema)
         self._pack()
         absolute = [
             chunk.with_columns(pl.Series("ts", clock.epochs(chunk["ts"].to_list()), dtype=pl.Int64))
@@ -217,7 +219,7 @@ def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
     steps = _keep(content.steps.frame(clock), "source", STEP_SOURCES, ledger)
     counters = content.counters.frame(clock)
     threads = spans["thread"].unique(maintain_order=True).to_list()
-    lanes = counters["lane"].unique(maintain_order=True).to_list()
+    lanes = counters["lane"].unique(maintain_order=True).to_list() if counters.height else []
     lane_ids = {lane: len(threads) + index for index, lane in enumerate(lanes)}
     thread_ids = {thread: index for index, thread in enumerate(threads)}
     spans = spans.with_row_index("id")
@@ -226,7 +228,9 @@ def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
             "id", _numbered("thread", thread_ids).alias("track"), "ts", "dur", "name", "kind", depth=pl.lit(0)
         ),
         "tracks": _tracks(content, threads, lanes),
-        "counters": counters.select("ts", _numbered("lane", lane_ids).alias("track"), "name", "value", "unit"),
+        "counters": counters.select("ts", _numbered("lane", lane_ids).alias("track"), "name", "value", "unit")
+        if counters.height
+        else empty("counters"),
         "steps": steps,
         "arguments": _arguments(spans, ledger),
         "metadata": _metadata(content),
@@ -236,6 +240,8 @@ def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
 
 def _keep(frame: pl.DataFrame, column: str, known: tuple[str, ...], ledger: LossLedger) -> pl.DataFrame:
     """Leave out rows with a negative duration, or with a value that the schema does not know."""
+    if not frame.height:
+        return frame
     sound = frame.filter(pl.col("dur") >= 0)
     ledger.add("event_negative_duration", len(frame) - len(sound))
     kept = sound.filter(pl.col(column).is_in(known))
@@ -266,9 +272,11 @@ def _tracks(content: _Content, threads: list[int], lanes: list[str]) -> pl.DataF
 
 
 def _arguments(spans: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+    given = spans.filter(spans["args"].is_not_null())
+    if not given.height:
+        return empty("arguments")
     decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
     rows: list[tuple[int, str, str]] = []
-    given = spans.filter(pl.col("args").is_not_null())
     for span, text in zip(given["id"].to_list(), given["args"].to_list(), strict=True):
         values = _values(decoder, text)
         rows += [(span, key, value) for key, value in values.items()]
@@ -299,6 +307,8 @@ def _json(value: str) -> str:
 
 
 def _losses(content: _Content) -> pl.DataFrame:
-    rows = [(what, count, *CATALOGUE.get(what, ("info", ""))) for what, count in content.losses.items() if count]
-    schema = {"what": pl.String, "count": pl.Int64, "severity": pl.String, "advice": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(source=pl.lit("journal"))
+    rows = [
+        (what, count, *CATALOGUE.get(what, ("info", "")), "journal") for what, count in content.losses.items() if count
+    ]
+    schema = ["what", "count", "severity", "advice", "source"]
+    return pl.DataFrame(rows, schema=schema, orient="row") if rows else empty("losses")

@@ -106,6 +106,8 @@ class Fields:
     def floats(self, number: int) -> pl.Series:
         """Return a float field (32 bits) of each message; null where it is missing."""
         words = self._last(number, FIXED32, 3)
+        if not len(words):
+            return pl.Series([], dtype=pl.Float32)
         values = words.fill_null(0).to_numpy().astype(np.uint32).view(np.float32)
         return pl.Series(values).set(words.is_null(), None)
 
@@ -170,7 +172,9 @@ class Fields:
         known = np.zeros(len(self.messages), np.bool_)
         value[rows[:, 0]] = rows[:, column]
         known[rows[:, 0]] = True
-        return pl.Series(value).scatter(np.flatnonzero(~known), None)
+        if not known.any():
+            return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(value))
+        return pl.Series(value) if known.all() else pl.Series(value).scatter(np.flatnonzero(~known), None)
 
     def _text(self, content: bytes | bytearray, ledger: LossLedger) -> str:
         source = bytes(content)

@@ -127,15 +127,32 @@ def _typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(casts) if casts else frame
 
 
+@cache
+def empty_lazily(table: str) -> pl.LazyFrame:
+    """Return the table without rows as analyses take it: always the same frame, by which they can tell."""
+    return empty(table).lazy()
+
+
+def has_rows(tables: Tables, name: str) -> bool:
+    """Return whether a table may have rows; False where it is known to have none."""
+    return tables[name] is not empty_lazily(name)
+
+
 def lazy(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.LazyFrame]:
     """Return the tables as analyses take them."""
-    return {name: frame.lazy() for name, frame in frames.items()}
+    return {name: frame.lazy() if frame.height else empty_lazily(name) for name, frame in frames.items()}
 
 
 def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
-    """Write every table as ``<name>.parquet`` (zstd) into ``directory``, each under a temporary name first."""
+    """Write tables as ``<name>.parquet`` (zstd) into ``directory``, each under a temporary name first.
+
+    A table without rows has no file.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, frame in frames.items():
+        if not frame.height:
+            (directory / f"{name}.parquet").unlink(missing_ok=True)
+            continue
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
         os.close(handle)
         try:
@@ -147,8 +164,8 @@ def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
 
 def scan(directory: Path) -> dict[str, pl.LazyFrame]:
     """Return the tables of ``directory`` lazily; a table that is not there is empty."""
-    tables = {}
-    for name in TABLES:
-        path = directory / f"{name}.parquet"
-        tables[name] = pl.scan_parquet(path) if path.exists() else empty(name).lazy()
-    return tables
+    there = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    return {
+        name: pl.scan_parquet(directory / file) if (file := f"{name}.parquet") in there else empty_lazily(name)
+        for name in TABLES
+    }

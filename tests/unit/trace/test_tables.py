@@ -69,7 +69,25 @@ def test_written_tables_are_the_same_when_scanned(tmp_path: Path) -> None:
     assert {name: frame.collect().to_dicts() for name, frame in scanned.items()} == {
         name: frame.to_dicts() for name, frame in frames.items()
     }
-    assert {path.name for path in (tmp_path / "tables").iterdir()} == {f"{name}.parquet" for name in TABLES}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"steps.parquet", "metadata.parquet"}
+
+
+def test_a_table_that_has_lost_its_rows_has_no_file_and_is_known_to_be_empty(tmp_path: Path) -> None:
+    tables.write(tables.complete({"steps": STEPS}), tmp_path)
+    assert tables.has_rows(tables.scan(tmp_path), "steps")
+    tables.write(tables.complete({}), tmp_path)
+    assert not list(tmp_path.iterdir())
+    for found in (tables.scan(tmp_path), tables.lazy(tables.complete({}))):
+        assert not any(tables.has_rows(found, name) for name in TABLES)
+
+
+def test_rows_of_several_frames_are_of_the_schemas_types() -> None:
+    more = STEPS.with_columns(pl.col("source").cast(pl.Categorical()), extra=pl.lit(1))
+    both = tables.together("steps", [tables.empty("steps"), STEPS, more])
+    assert both["source"].dtype == tables.dtype("enum:step_source")
+    assert both["extra"].to_list() == [None, None, 1, 1]
+    assert tables.together("steps", [tables.empty("steps"), STEPS]) is STEPS
+    assert tables.together("steps", [STEPS.clear(), tables.empty("steps")]) is tables.empty("steps")
 
 
 def test_tables_that_are_not_there_are_empty(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
     usable = (base["phase"] == ord("s")) | (base["phase"] == ord("f"))
     usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < _LIMIT) & (base["id"] != ABSENT)
     wanted = usable if _device_work_lacks_correlation(spans) else usable & ~_of_kind(spans, "launch")
+    between_ranges = _to_ranges(spans)
+    if not wanted.any():
+        return between_ranges
     places = _places(spans, np.flatnonzero(wanted), facts)
     starts = places.filter("start").unique(["category", "id"], keep="first", maintain_order=True).drop("start")
     ends = places.filter(~pl.col("start")).drop("start")
@@ -34,7 +37,7 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
     lost = arrows.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
     ledger.add("flow_dangling", lost + _without_end(starts, ends))
     drawn = whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
-    return pl.concat([drawn, _to_ranges(spans)])
+    return pl.concat([drawn, between_ranges])
 
 
 def _to_ranges(spans: Spans) -> pl.DataFrame:
@@ -49,7 +52,8 @@ def _to_ranges(spans: Spans) -> pl.DataFrame:
         ranges = launches = ranges[:0]
     places = {"from_track": spans.track[launches], "from_ts": spans.ts[launches]}
     places |= {"to_track": spans.track[ranges], "to_ts": spans.ts[ranges]}
-    return pl.DataFrame(places).select(pl.lit("launch").alias("kind"), pl.all())
+    kind = pl.Series("kind", ["launch"]).new_from_index(0, len(ranges))
+    return pl.DataFrame({"kind": kind, **places})
 
 
 def _ordered(spans: Spans, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Integers:

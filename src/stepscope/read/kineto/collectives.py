@@ -14,6 +14,7 @@ from stepscope.read.kineto.facts import Facts
 from stepscope.read.kineto.kinds import KIND_CODE
 from stepscope.read.kineto.schema import Class
 from stepscope.read.kineto.spans import Spans, distinct, gather, nullable, rows_of, text_of
+from stepscope.trace.tables import empty
 
 #: Bytes per element by the name that PyTorch gives the type, in lower case and without its namespace.
 _ELEMENT_SIZE = {
@@ -35,6 +36,8 @@ _ALGORITHM = re.compile(r"(RING|TREE|COLLNET\w*|NVLS(?:_TREE)?|PAT)_(LL128|LL|SI
 def build(spans: Spans, facts: Facts) -> pl.DataFrame:
     """Return the table ``collectives``."""
     ids = np.flatnonzero(spans.kind == KIND_CODE["collective"])
+    if not len(ids):
+        return empty("collectives")
     name = spans.events.base["name"][spans.rows[ids]]
     frame = pl.DataFrame({"span": ids, **_from_names(spans, name, facts)})
     columns = spans.events.of(Class.COLLECTIVE)

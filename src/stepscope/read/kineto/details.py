@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from stepscope.read.kineto.spans import Spans, distinct, gather, nullable, rows_
 from stepscope.read.kineto.tracks import Key, Place
 from stepscope.read.stacks import parse_frame
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import FRAME
+from stepscope.trace.tables import FRAME, empty, schema
 
 # c10::DeviceType, as [memory] events number it.
 _DEVICE_TYPES = {
@@ -65,6 +66,8 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> dict[str, pl.DataFr
 
 def _kernels(spans: Spans) -> pl.DataFrame:
     columns, ids = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    if not len(ids):
+        return empty("kernels")
     device, stream = spans.tracks.places()
     track = spans.track[ids]
     integers = ("context", "registers", "shared_memory", "bytes", "graph", "graph_node", "priority")
@@ -103,15 +106,17 @@ def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
     parts, codes = [], []
     for kind in (Class.OPERATOR, Class.ANNOTATION):
         columns, ids = rows_of(spans, kind, ("operator", "collective"))
+        if not len(ids):
+            continue
         texts = {name: spans.texts(columns[name]) for name in ("shapes", "dtypes", "strides", "concrete")}
         texts["module"] = spans.texts(_without_empty(spans, columns["module"]))
         integers = {name: nullable(columns[name]) for name in ("scope", "flops", "external", "forward_thread")}
         parts.append(pl.DataFrame({"span": ids, **texts, **integers}))
         codes.append(columns["stack"])
-    stack_codes = np.concatenate(codes)
-    frame = pl.concat(parts)
-    stack, stacks = _stacks(spans, stack_codes)
-    return frame.with_columns(stack=stack), stacks
+    if not parts:
+        return empty("operators"), empty("stacks")
+    stack, stacks = _stacks(spans, np.concatenate(codes))
+    return pl.concat(parts).with_columns(stack=stack), stacks
 
 
 def _without_empty(spans: Spans, codes: Codes) -> Codes:
@@ -126,8 +131,7 @@ def _stacks(spans: Spans, codes: Codes) -> tuple[pl.Series, pl.DataFrame]:
     frames = [_frames(text_of(spans.events, int(codes[place]))) for place in first]
     ids = np.where([bool(stack) for stack in frames], np.cumsum([bool(stack) for stack in frames]) - 1, -1)
     kept = [stack for stack in frames if stack]
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"id": pl.Int64, "frames": pl.List(FRAME)}
-    table = pl.DataFrame({"id": range(len(kept)), "frames": kept}, schema=schema)
+    table = pl.DataFrame({"id": range(len(kept)), "frames": kept}, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
     return pl.Series(ids[inverse], dtype=pl.Int64).replace(-1, None), table
 
 
@@ -145,7 +149,13 @@ def _arguments(spans: Spans) -> pl.DataFrame:
         for span, code, ranges in zip(ids.tolist(), columns["arguments"].tolist(), measured, strict=True):
             given = {} if ranges else _raw_arguments(text_of(spans.events, code))
             rows.extend((span, key, value) for key, value in given.items() if key not in hidden)
-    return pl.DataFrame(rows, schema={"span": pl.Int64, "key": pl.String, "value": pl.String}, orient="row")
+    return _table("arguments", rows, "span", "key", "value")
+
+
+def _table(name: str, rows: Sequence[tuple[Any, ...]], *columns: str) -> pl.DataFrame:
+    """Return rows as a table of the schema, as far as its columns go."""
+    kinds = {column: schema(name)[column] for column in columns}
+    return pl.DataFrame(rows, schema=kinds, orient="row") if rows else empty(name)
 
 
 def _raw_arguments(source: str) -> dict[str, str]:
@@ -172,14 +182,13 @@ def _kernel_counters(spans: Spans) -> pl.DataFrame:
     events, arguments = _whole(spans, "X")
     category = spans.events.base["category"]
     rows = [
-        (span, key, float(value))
+        (span, key, float(value), "")
         for event, span, given in zip(events.tolist(), spans.of_event[events].tolist(), arguments, strict=True)
         if span >= 0 and text_of(spans.events, category[event]) == "cuda_profiler_range"
         for key, value in given.items()
         if _is_number(value)
     ]
-    frame = pl.DataFrame(rows, schema={"span": pl.Int64, "name": pl.String, "value": pl.Float64}, orient="row")
-    return frame.with_columns(unit=pl.lit(""))
+    return _table("kernel_counters", rows, "span", "name", "value", "unit")
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value
@@ -200,9 +209,8 @@ def _counters(spans: Spans, facts: Facts) -> pl.DataFrame:
         for key, value in given.items():
             if _is_number(value):
                 series = name if len(given) == 1 else f"{name}: {key}"
-                rows.append((int(base["ts"][event]) + facts.base_ns, track, series, float(value)))
-    schema = {"ts": pl.Int64, "track": pl.Int32, "name": pl.String, "value": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(unit=pl.lit(""))
+                rows.append((int(base["ts"][event]) + facts.base_ns, track, series, float(value), ""))
+    return _table("counters", rows, "ts", "track", "name", "value", "unit")
 
 
 def _allocations(spans: Spans, facts: Facts) -> pl.DataFrame:
@@ -210,6 +218,8 @@ def _allocations(spans: Spans, facts: Facts) -> pl.DataFrame:
     columns, base = spans.events.of(Class.MEMORY), spans.events.base
     ts = base["ts"][columns["event"]]
     kept = (ts > BAD) & (np.abs(ts) < 1 << 62) & (columns["bytes"] != ABSENT)
+    if not kept.any():
+        return empty("allocations")
     columns = {name: column[kept] for name, column in columns.items()}
     device = [_device(*pair) for pair in zip(columns["device_type"].tolist(), columns["device"].tolist(), strict=True)]
     return pl.DataFrame(

@@ -52,7 +52,8 @@ class Spans:
 
     def texts(self, codes: Codes) -> pl.Series:
         """Return the texts of codes as categorical series; null where the code is −1."""
-        return self.pool.gather(pl.Series(codes))
+        places = np.where(codes < 0, np.int32(len(self.pool) - 1), codes)
+        return self.pool[pl.Series(places.astype(np.uint32))]
 
     @cached_property
     def of_event(self) -> Integers:

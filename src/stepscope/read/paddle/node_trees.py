@@ -91,6 +91,8 @@ def _only(fields: Fields, number: int) -> tuple[Integers, Fields]:
 
 def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
     """Return the values of the messages that they lie in, null for all others."""
+    if not len(owner):
+        return pl.Series([None], dtype=values.dtype).new_from_index(0, count)
     place = np.full(count, -1, np.int64)
     place[owner] = np.arange(len(owner))
     return values.gather(pl.Series(place).replace(-1, None))
@@ -185,6 +187,8 @@ def _device(calls: Fields, ledger: LossLedger) -> pl.DataFrame:
     """Return the work on streams."""
     work = _only(calls.within(_DEVICE_WORK)[1].fields(), 1)[1]
     start, count = work.integers(3), len(work.messages)
+    if not count:
+        return pl.DataFrame(schema=DEVICE)
     columns = {
         "name": work.texts(1, ledger),
         "type": _type(work.integers(2), TYPES),

@@ -15,7 +15,7 @@ import polars as pl
 from stepscope.read.nesting import nest
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.paddle import UPDATES
-from stepscope.trace.tables import conform, dtype
+from stepscope.trace.tables import conform, dtype, empty
 
 #: Times beyond this, ns, are damage.
 _MOST = 1 << 62
@@ -128,14 +128,15 @@ def build(recorded: Recorded, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     operators, launches of kernels and C++'s own ranges are annotations, as the user's are.
     """
     host = _sound(recorded.host, ledger)
-    device = _sound(recorded.device.filter(pl.col("type").is_in(list(DEVICE_TYPES))), ledger)
+    device = recorded.device
+    device = _sound(device.filter(pl.col("type").is_in(list(DEVICE_TYPES))), ledger) if device.height else device
     memory = _sound_memory(recorded.memory, ledger)
     tracks = _tracks(host, device, memory, recorded.extra)
     host, device = _numbered(host, tracks, 0), _numbered(device, tracks, host.height)
     operators, stacks = _operators(host)
     return {
         "spans": _spans(host, device),
-        "kernels": conform("kernels", device.select(_KERNEL_COLUMNS)),
+        "kernels": conform("kernels", device.select(_KERNEL_COLUMNS)) if device.height else empty("kernels"),
         "operators": operators,
         "stacks": stacks,
         "collectives": _collectives(host),
@@ -149,6 +150,8 @@ def build(recorded: Recorded, ledger: LossLedger) -> dict[str, pl.DataFrame]:
 
 def _sound(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
     """Leave out events without a name, a known type or a place, and those whose times are none; count them."""
+    if not frame.height:
+        return frame
     where = [name for name in ("process", "thread", "device", "stream") if name in frame.columns]
     placed = pl.all_horizontal(pl.col(where).is_between(-(1 << 31), (1 << 31) - 1))
     named = frame.filter(pl.col("name").is_not_null() & pl.col("type").is_in(TYPES) & placed)
@@ -161,6 +164,8 @@ def _sound(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
 
 
 def _sound_memory(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+    if not frame.height:
+        return frame
     whole = frame.filter(
         pl.col("ts").is_between(0, _MOST)
         & pl.col("bytes").is_between(-_MOST, _MOST)
@@ -208,6 +213,8 @@ def _tracks(host: pl.DataFrame, device: pl.DataFrame, memory: pl.DataFrame, extr
 
 def _numbered(frame: pl.DataFrame, tracks: pl.DataFrame, first: int) -> pl.DataFrame:
     """Give events their track and their number among the spans."""
+    if not frame.height:
+        return frame
     key = pl.lit("on ") + _key("device", "stream") if "device" in frame.columns else _key("process", "thread")
     known = tracks.select("key", track="id")
     placed = frame.with_columns(key=key).join(known, on="key", how="left", maintain_order="left")
@@ -215,7 +222,10 @@ def _numbered(frame: pl.DataFrame, tracks: pl.DataFrame, first: int) -> pl.DataF
 
 
 def _spans(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
-    both = pl.concat([host, device], how="diagonal_relaxed")
+    frames = [frame for frame in (host, device) if frame.height]
+    if not frames:
+        return empty("spans")
+    both = pl.concat(frames, how="diagonal_relaxed")
     phase = pl.col("type").replace_strict(_PHASE_OF_TYPE, default=None, return_dtype=pl.String)
     return both.select(
         "track",
@@ -267,6 +277,8 @@ _KERNEL_COLUMNS = (
 
 def _operators(host: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the tables ``operators`` and ``stacks``."""
+    if not (host["type"] == "Operator").any():
+        return empty("operators"), empty("stacks")
     chosen = host.with_columns(module=_modules(host)).filter(type="Operator")
     texts = chosen["stack"].drop_nulls().unique(maintain_order=True)
     numbers = dict(zip(texts.to_list(), range(len(texts)), strict=True))
@@ -297,6 +309,8 @@ def _modules(host: pl.DataFrame) -> pl.Series:
 
 def _collectives(host: pl.DataFrame) -> pl.DataFrame:
     """Return the calls for communication; of what is sent, Paddle's events say nothing."""
+    if not (host["type"] == "Communication").any():
+        return empty("collectives")
     name = pl.col("name")
     operation = name.str.extract(_OPERATION).fill_null(name).str.to_lowercase()
     return conform("collectives", host.filter(type="Communication").select("span", operation=operation))
@@ -304,6 +318,8 @@ def _collectives(host: pl.DataFrame) -> pl.DataFrame:
 
 def _allocations(memory: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     """Return memory taken and freed; what the allocator reserves for itself takes nothing, but says how much it has."""
+    if not memory.height:
+        return empty("allocations")
     places = memory["place"].unique().to_list()
     devices = {place: _device(place) for place in places}
     of_allocator = pl.col("type").str.starts_with("Reserved")
@@ -317,7 +333,7 @@ def _allocations(memory: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
         "allocated",
         "reserved",
         bytes=pl.when(of_allocator).then(0).otherwise("bytes"),
-        device=pl.col("place").replace_strict(devices, return_dtype=pl.String) if devices else pl.col("place"),
+        device=pl.col("place").replace_strict(devices, return_dtype=pl.String),
     ).sort("ts", maintain_order=True)
 
 
@@ -331,6 +347,8 @@ def _device(place: str) -> str:
 
 
 def _steps(host: pl.DataFrame) -> pl.DataFrame:
+    if not (host["type"] == "ProfileStep").any():
+        return empty("steps")
     number = pl.col("name").str.extract(_STEP).cast(pl.Int32, strict=False)
     marks = host.filter(type="ProfileStep").select("ts", "dur", number=number).drop_nulls("number").sort("ts")
     declared = pl.lit("declared").cast(dtype("enum:step_source"))
