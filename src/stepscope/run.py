@@ -113,11 +113,14 @@ class RankRun:
         """What the printed summary shows."""
         return summarise(self.tables)
 
-    def _read(self, fingerprint: str) -> None:
+    def read(self) -> Frames:
+        """Read the captures into tables; nothing is kept beside them."""
         rank, host = self.manifest.get("rank"), self.manifest.get("host")
         frames = read_files(self.captures, rank=rank, host=host, progress=self._progress)
-        frames["losses"] = _with_recording_losses(frames["losses"], self.manifest)
-        tables.write(_ordered(frames), self.directory.tables)
+        return {**frames, "losses": _with_recording_losses(frames["losses"], self.manifest)}
+
+    def _read(self, fingerprint: str) -> None:
+        tables.write(self.read(), self.directory.tables)
         write_atomically(self.directory.tables / _FINGERPRINT, fingerprint.encode())
 
     def _fingerprint(self) -> str:
@@ -221,7 +224,7 @@ class CaptureRun(RankRun):
     @cached_property
     def tables(self) -> Tables:
         """Every table of the schema as a Polars lazy frame; read now."""
-        found = tables.lazy(_ordered(read_files(self._captures, rank=self._rank)))
+        found = tables.lazy(read_files(self._captures, rank=self._rank))
         return found if self.steps is None else _within_steps(found, self.steps)
 
 
@@ -286,11 +289,6 @@ def _captured(path: Path, steps: tuple[int, int] | None) -> list[RankRun]:
     ]
 
 
-def _ordered(frames: Frames) -> Frames:
-    """Order spans by id: Parquet statistics then let scans skip row groups."""
-    return {**frames, "spans": frames["spans"].sort("id")}
-
-
 def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
     """Return what only the manifest knows, as name, count and source: collectors that failed, and the like."""
     rows = [(what, count, "session") for what, count in manifest.get("losses", {}).items() if what in CATALOGUE]
@@ -308,12 +306,11 @@ def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
 
 
 def _with_recording_losses(losses: pl.DataFrame, manifest: Manifest) -> pl.DataFrame:
-    extra = pl.DataFrame(
-        [(what, count, *CATALOGUE[what], source) for what, count, source in _recording_losses(manifest)],
-        schema=["what", "count", "severity", "advice", "source"],
-        orient="row",
-    )
-    return losses if extra.is_empty() else pl.concat([losses, tables.conform("losses", extra)])
+    rows = [(what, count, *CATALOGUE[what], source) for what, count, source in _recording_losses(manifest)]
+    if not rows:
+        return losses
+    extra = pl.DataFrame(rows, schema=["what", "count", "severity", "advice", "source"], orient="row")
+    return pl.concat([losses, tables.conform("losses", extra)])
 
 
 def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFrame]:

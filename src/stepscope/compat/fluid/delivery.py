@@ -20,9 +20,12 @@ from stepscope.compat.fluid.recorder import Block, Recorder
 from stepscope.errors import OutputError, StepscopeError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stepscope.compat.fluid.events import Recorded
     from stepscope.read.paddle.fluid_profile import Profile
-    from stepscope.run import Run
+    from stepscope.run import RankRun
+    from stepscope.trace.run_directory import Manifest
 
 _LOG = logging.getLogger("stepscope")
 
@@ -71,30 +74,33 @@ def _read(block: Block) -> Recorded:
     """Return the events of a block; losses are said."""
     from stepscope.compat.fluid import events
     from stepscope.run import Run
+    from stepscope.trace import tables
 
-    runs = []
+    runs, found = [], []
     for window in block.windows:
         window.wait()
-        runs.append(Run(window.rank_path))
-    for run in runs:
-        _say_losses(run)
-    recorded = events.recorded([run.tables for run in runs])
+        run = Run(window.rank_path).ranks[0]
+        frames = run.read()
+        _say_losses(run.manifest, frames["losses"])
+        runs.append(run)
+        found.append(tables.lazy(frames))
+    recorded = events.recorded(found)
     if block.state == "GPU" and not recorded.events["gpu"].sum():
         _LOG.warning("stepscope: state 'GPU', and no work of a GPU was recorded%s: all times are 0.", _why(runs[-1]))
     return recorded
 
 
-def _say_losses(run: Run) -> None:
+def _say_losses(manifest: Manifest, losses: pl.DataFrame) -> None:
     """Log what was lost, and a framework of the program that could not be recorded."""
-    for name, state in run.manifest["collectors"].items():
+    for name, state in manifest["collectors"].items():
         if state.get("unavailable") and name in sys.modules:
             _LOG.warning("stepscope: %s was not recorded: %s.", name, state["unavailable"])
-    for loss in run.tables["losses"].collect().iter_rows(named=True):
+    for loss in losses.iter_rows(named=True):
         if loss["severity"] != "info":
             _LOG.warning("stepscope: %s × %s (%s): %s", loss["what"], loss["count"], loss["source"], loss["advice"])
 
 
-def _why(run: Run) -> str:
+def _why(run: RankRun) -> str:
     state = run.manifest["collectors"].get("cupti", {})
     reason = state.get("unavailable") or state.get("unused")
     return f" ({reason})" if reason else ""

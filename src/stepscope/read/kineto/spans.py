@@ -94,6 +94,9 @@ class Spans:
         return nullable(values[:-1])
 
 
+_KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
+
+
 def nullable(values: Integers) -> pl.Series:
     """Return integers with null where they are absent."""
     series = pl.Series(values)
@@ -102,7 +105,7 @@ def nullable(values: Integers) -> pl.Series:
 
 def kind_series(codes: npt.NDArray[np.uint8]) -> pl.Series:
     """Return the enumeration's values of kind numbers."""
-    return pl.Series(list(KINDS), dtype=dtype("enum:kind")).gather(codes)
+    return _KINDS[pl.Series(codes)]
 
 
 def build(events: Events, facts: Facts, ledger: LossLedger) -> Spans:
