@@ -20,6 +20,8 @@ _LINK_COLUMNS = ("external", "forward_thread", "said_phase")
 _DETAILS = ("kernels", "tasks", "operators", "collectives", "kernel_counters", "transfers", "arguments")
 _BY_THEMSELVES = ("links", "static_memory")
 _ON_TRACKS = ("counters", "allocations", "pipeline")
+#: Tables with numbers of stacks, and the column.
+_OF_STACKS = {"operators": "stack", "live_memory": "stack", "stacks": "id"}
 _DATA_LOADER = "enumerate(DataLoader)#"
 #: Spans whose step is looked up at once.
 _AT_ONCE = 1 << 18
@@ -93,22 +95,23 @@ def _details(parts: Sequence[_Part], moved: Moved) -> _Part:
     merged: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     first_stack = 0
     for part, tracks, spans, instruction in zip(parts, moved.tracks, moved.spans, of_operators, strict=True):
+        numbers = {"track": tracks, "span": spans}
         stacks_here = 1 + max(part["stacks"]["id"].to_list(), default=-1)
         if instruction is not None:
             part["operators"] = part["operators"].with_columns(instruction)
         for name, frames in merged.items():
             frame = part.pop(name)
             if frame.height:
-                frames.append(_renumbered(frame, {"track": tracks, "span": spans}, first_stack))
+                frames.append(_renumbered(name, frame, numbers, first_stack))
         first_stack += stacks_here
     return {"instructions": instructions, **{name: together(name, frames) for name, frames in merged.items()}}
 
 
-def _renumbered(frame: pl.DataFrame, numbers: dict[str, Integers], first_stack: int) -> pl.DataFrame:
+def _renumbered(table: str, frame: pl.DataFrame, numbers: dict[str, Integers], first_stack: int) -> pl.DataFrame:
     """Return a table of a part with the numbers of the rank's tracks, spans and stacks."""
     columns = [_looked_up(frame[name], known) for name, known in numbers.items() if name in frame.columns]
-    if first_stack:
-        columns += [frame[name] + first_stack for name in ("stack", "id") if name in frame.columns]
+    if first_stack and table in _OF_STACKS:
+        columns.append(frame[_OF_STACKS[table]] + first_stack)
     return frame.with_columns(columns) if columns else frame
 
 

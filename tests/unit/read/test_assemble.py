@@ -236,3 +236,35 @@ def test_programs_of_several_windows_stand_once_and_their_operators_find_them() 
         ("mul", 2),
         ("plain", None),
     ]
+
+
+def test_stacks_of_several_parts_have_numbers_of_their_own_and_nothing_else_takes_theirs() -> None:
+    # Given two parts with a stack each, the second also with a pipeline
+    parts = [journal([("add", "operator", start, 5)], []) for start in (0, 10)]
+    for part in parts:
+        frames = [[{"file": "train.py", "line": 1, "function": "main"}]]
+        part["stacks"] = conform("stacks", pl.DataFrame({"id": [3], "frames": frames}))
+        part["operators"] = conform("operators", pl.DataFrame({"span": [0], "stack": [3]}))
+    lane = pl.DataFrame({"id": [0], "name": ["BatchOp"], "children": [[]], "track": [0]})
+    parts[1]["pipeline"] = conform("pipeline", lane.with_columns(pl.col("children").cast(pl.List(pl.Int64))))
+    # When they are put together
+    tables = assemble(parts, [LossLedger("a"), LossLedger("b")])
+    # Then the second stack's number is free, and operations of the pipeline keep theirs
+    assert tables["stacks"]["id"].to_list() == [3, 7]
+    assert tables["operators"].sort("span")["stack"].to_list() == [3, 7]
+    assert tables["pipeline"].select("id", "track").rows() == [(0, 0)]
+
+
+def test_tracks_are_one_where_their_places_are_and_the_better_name_wins() -> None:
+    # Given a thread that only the second part has a name for, which is of the main thread in another order
+    parts = [journal([("a", "operator", start, 5)], []) for start in (0, 10)]
+    rows = [(0, "thread", 0, "", "cpu", 1, 2, None, "thread 2", 0), (1, "thread", 0, "", "cpu", 1, 1, None, "main", 1)]
+    parts[0]["tracks"] = pl.DataFrame(rows, schema=schema("tracks"), orient="row")
+    named = (0, "thread", 0, "", "cpu", 1, 2, None, "worker", 0)
+    parts[1]["tracks"] = pl.DataFrame([named], schema=schema("tracks"), orient="row")
+    # When they are put together for rank 4
+    tables = assemble(parts, [LossLedger("a"), LossLedger("b")], rank=4, host="node1")
+    # Then the main thread comes first, and the other has its name
+    found = tables["tracks"].select("id", "name", "rank", pl.col("host").cast(pl.String))
+    assert found.rows() == [(0, "main", 4, "node1"), (1, "worker", 4, "node1")]
+    assert tables["spans"]["track"].to_list() == [1, 1]
