@@ -15,6 +15,7 @@ import stepscope
 from stepscope.read import read_files
 from stepscope.trace.tables import Frames
 from tests.frameworks.torch.programs import manifest, runs
+from tests.frameworks.torch.test_recorder import ALL_THREADS
 
 
 def train() -> None:
@@ -50,7 +51,7 @@ def record_both(output: Path, program: Callable[[], object], **switches: Any) ->
     """Record a program by both at once; return the tables of our file, and of torch's."""
     theirs = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
-        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+        experimental_config=torch._C._profiler._ExperimentalConfig(**ALL_THREADS),
         record_shapes=True,
     )
     with stepscope.profile(collector="native", output=output / "runs", analyse="later", **switches) as profile, theirs:
@@ -64,6 +65,8 @@ def record_both(output: Path, program: Callable[[], object], **switches: Any) ->
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Frames, Frames]:
+    if not ALL_THREADS:
+        pytest.skip(f"torch.profiler of torch {torch.__version__} sees one thread only")
     torch.set_num_threads(1)
     train()  # what torch makes once is not made while recording
     return record_both(tmp_path_factory.mktemp("both"), train, record_shapes=True)
@@ -119,3 +122,34 @@ def test_the_same_forwards_and_backwards_belong_together(both: tuple[Frames, Fra
 def test_nothing_is_lost(both: tuple[Frames, Frames]) -> None:
     ours, _ = both
     assert set(ours["losses"]["what"].cast(pl.String)) <= {"span_opened_before", "span_not_closed"}
+
+
+def count_operations() -> None:
+    """Run every operator whose floating-point operations torch.profiler counts, and some like them."""
+    image, weight = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 2)
+    torch.nn.functional.conv2d(image, weight, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)
+    torch.nn.functional.conv2d(image, torch.randn(5, 4, 3, 3), padding="same")
+    torch.nn.functional.conv2d(image[0], torch.randn(5, 4, 3, 3))
+    torch.nn.functional.conv1d(torch.randn(1, 2, 9), torch.randn(3, 2, 3))
+    torch.mm(torch.randn(3, 4), torch.randn(4, 5)).add(1.0).mul(torch.randn(5))
+    torch.addmm(torch.randn(5), torch.randn(3, 4), torch.randn(4, 5))
+    torch.bmm(torch.randn(6, 3, 4), torch.randn(6, 4, 5))
+    torch.baddbmm(torch.randn(6, 3, 5), torch.randn(6, 3, 4), torch.randn(6, 4, 5))
+    torch.randn(3, 4) @ torch.randn(4)
+    torch.mm(torch.randn(3, 0), torch.randn(0, 5)).add_(2)
+    torch.tensor(2.0).mul(3)
+    torch.randn(0, 3).add(1)
+
+
+def test_the_same_floating_point_operations(tmp_path: Path) -> None:
+    # torch.profiler counts them when it is asked for its events; its file does not have them
+    count_operations()
+    with torch.profiler.profile(record_shapes=True, with_flops=True) as theirs:
+        count_operations()
+    with stepscope.profile(collector="native", output=tmp_path, analyse="later", with_flops=True) as profile:
+        count_operations()
+    assert profile.recorded[0].wait(60)
+    ours = operators(read_files([runs(tmp_path)[0] / "rank0" / "capture" / "recorder.ssr"]))
+    expected = [(event.name, event.flops or None) for event in sorted(theirs.events(), key=lambda event: event.id)]
+    assert ours.select("name", "flops").rows() == expected
+    assert ours.drop_nulls("flops")["name"].n_unique() == 7

@@ -12,6 +12,7 @@ import polars as pl
 
 from stepscope.read.dense import first_places
 from stepscope.read.kineto import kinds as kineto_kinds
+from stepscope.read.recorder import flops
 from stepscope.read.recorder.blocks import Content, Integers, Thread
 from stepscope.read.recorder.clock import Ticks
 from stepscope.read.recorder.inputs import Texts, texts_of
@@ -42,7 +43,7 @@ def build(content: Content, operators: Operators, memory: Memory, ledger: LossLe
     spans = _Spans(operators, clock, memory, numbers, ledger)
     return {
         "spans": spans.frame(),
-        "operators": spans.details(),
+        "operators": spans.details(with_flops=content.facts.options.get("with_flops") is True),
         "arrows": spans.arrows(content.threads),
         "steps": spans.steps(),
         "tracks": _tracks(content),
@@ -143,8 +144,8 @@ class _Spans:
             }
         )
 
-    def details(self) -> pl.DataFrame:
-        """Return the table ``operators``."""
+    def details(self, *, with_flops: bool) -> pl.DataFrame:
+        """Return the table ``operators``, with floating-point operations where they were asked for."""
         kinds = [kineto_kinds.KIND_CODE[name] for name in ("operator", "collective")]
         chosen = np.zeros(len(KINDS), np.bool_)
         chosen[kinds] = True
@@ -162,7 +163,21 @@ class _Spans:
             for name in Texts._fields
         }
         details = {"span": rows, **columns, "scope": scope.astype(np.int64), "forward_thread": _nullable(forward, 0)}
+        if with_flops:
+            details["flops"] = self._flops(rows)
         return conform("operators", pl.DataFrame(details))
+
+    def _flops(self, rows: Integers) -> pl.Series:
+        """Return the floating-point operations; each name with each definition of inputs is counted once."""
+        counted = np.array([name in flops.COUNTED for name in self._names])
+        chosen = np.flatnonzero(counted[self._name[rows]] & (self._inputs[rows] > 0))
+        definitions = len(self._found.input_texts)
+        keys = self._name[rows[chosen]].astype(np.int64) * definitions + self._inputs[rows[chosen]]
+        distinct, place = np.unique(keys, return_inverse=True)
+        pairs = [divmod(key, definitions) for key in distinct.tolist()]
+        known = [flops.count(self._names[name], texts_of(self._found.input_texts[inputs])[0]) for name, inputs in pairs]
+        values = pl.Series(known, dtype=pl.Int64).gather(place)
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows)).scatter(chosen, values)
 
     def _input_texts(self) -> dict[str, list[str | None]]:
         """Return the texts of every definition of inputs; none for the first."""
