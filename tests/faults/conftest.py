@@ -1,5 +1,5 @@
-"""No test leaves anything of the profiler behind."""
+"""No test leaves anything of the profiler behind, and none waits for the native recorder to be built."""
 
-from tests.frameworks.torch.conftest import nothing_left_behind
+from tests.frameworks.torch.conftest import nothing_left_behind, recorder_is_built
 
-__all__ = ["nothing_left_behind"]
+__all__ = ["nothing_left_behind", "recorder_is_built"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.torch.programs import LOOP, environment, kineto, manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import LOOP, environment, manifest, python, recorded_spans, runs, stepscope_run
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_no_home_no_locale_no_colour(tmp_path: Path, script: Path) -> None:
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stderr
     (run,) = runs(tmp_path / "runs")
-    assert kineto(run)
+    assert recorded_spans(run)
 
 
 def test_the_program_sees_its_own_environment(tmp_path: Path, script: Path) -> None:

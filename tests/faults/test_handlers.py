@@ -15,7 +15,7 @@ from stepscope.collect.collectors import make_collectors
 from stepscope.collect.collectors.protocol import Context
 from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import Action
-from tests.frameworks.torch.programs import kineto, manifest, names, runs
+from tests.frameworks.torch.programs import manifest, names, recorded_spans, runs
 
 
 def multiply() -> None:
@@ -43,7 +43,7 @@ def test_a_handler_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         found = manifest(run)
         assert found["losses"]["handler_failed"] == 1
         assert found["messages"] == ["handler_failed: RuntimeError: handler"]
-        assert names(kineto(run), "cpu_op")["aten::mm"] == 1
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 1
     assert "training goes on" in said(caplog)[0]
 
 
@@ -78,7 +78,7 @@ def test_a_schedule_that_raises_ends_the_recording_not_the_training(
     assert profile.recorded[0].wait(10)
     assert manifest(run)["status"] == "failed at step 3"
     assert manifest(run)["exception"] == "IndexError: no such step"
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 3
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 3
     assert len(said(caplog)) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_collector_that_fails_leaves_the_others_alone(
     collectors = manifest(run)["collectors"]
     assert collectors["broken"]["failed"] == f"ValueError: in {where} and more"
     assert [name for name, state in collectors.items() if "failed" in state] == ["broken"]
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 1
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 1
     assert "stop" in broken.calls
 
 
@@ -145,7 +145,7 @@ def test_torch_that_refuses_to_prepare_is_not_asked_to_record(tmp_path: Path, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(torch.autograd.profiler, "_prepare_profiler", refuse)
-        with stepscope.profile(output=tmp_path, analyse="later") as profile:
+        with stepscope.profile(collector="kineto", output=tmp_path, analyse="later") as profile:
             multiply()
             profile.step()
     assert profile.recorded[0].wait(10)
@@ -153,10 +153,10 @@ def test_torch_that_refuses_to_prepare_is_not_asked_to_record(tmp_path: Path, mo
     assert manifest(run)["collectors"]["torch"]["failed"] == "RuntimeError: no room"
     assert manifest(run)["captures"] == ["capture/journal.ssj"]
     # and the next one works
-    with stepscope.profile(output=tmp_path / "next", analyse="later") as profile:
+    with stepscope.profile(collector="kineto", output=tmp_path / "next", analyse="later") as profile:
         multiply()
     assert profile.recorded[0].wait(10)
-    assert names(kineto(runs(tmp_path / "next")[0]), "cpu_op")["aten::mm"] == 1
+    assert names(recorded_spans(runs(tmp_path / "next")[0]), "cpu_op")["aten::mm"] == 1
 
 
 def test_an_analysis_that_fails_is_said_in_the_manifest(
@@ -170,7 +170,7 @@ def test_an_analysis_that_fails_is_said_in_the_manifest(
     assert not recorded.wait(30)
     (run,) = runs(tmp_path)
     assert "/nowhere/python" in manifest(run)["analysis"]
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 1
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 1
 
 
 def test_results_are_computed_beside_the_training(tmp_path: Path) -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.frameworks.torch.recorder_file import read
+
 PROGRAM = """
 import sys, torch, stepscope
 torch.set_num_threads(1)
@@ -14,7 +18,9 @@ def step():
     model(torch.randn(4, 16)).sum().backward()
 epoch = None
 for window in range(60):
-    with stepscope.profile(activities=["cpu"], output=sys.argv[1], analyse="later", record_shapes=True):
+    with stepscope.profile(
+        collector=sys.argv[2], activities=["cpu"], output=sys.argv[1], analyse="later", record_shapes=True
+    ):
         for _ in range(5):
             step()
         if epoch is not None:
@@ -27,11 +33,17 @@ print("done")
 """
 
 
-def test_a_range_open_across_two_windows_does_not_crash(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+@pytest.mark.parametrize(("collector", "capture"), [("kineto", "kineto_0.json"), ("native", "recorder.ssr")])
+def test_a_range_open_across_two_windows_does_not_crash(collector: str, capture: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), collector]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.endswith("done\n")
-    captures = sorted(tmp_path.glob("*/rank0/capture/kineto_0.json"))
+    captures = sorted(tmp_path.glob(f"*/rank0/capture/{capture}"))
     assert len(captures) == 60
-    assert all('"epoch"' in path.read_text() for path in captures), "the range is in every capture, ended with it"
+    if collector == "kineto":
+        assert all('"epoch"' in path.read_text() for path in captures), "the range is in every capture, ended with it"
+    else:
+        for path in captures:
+            (epoch,) = [operator for operator in read(path).operators if operator.name == "epoch"]
+            assert epoch.end is None, "it is open at the end, and the one before was open at the start"

@@ -8,7 +8,16 @@ from pathlib import Path
 import torch
 
 import stepscope
-from tests.frameworks.torch.programs import TRAINING, kineto, kineto_steps, manifest, names, python, runs, stepscope_run
+from tests.frameworks.torch.programs import (
+    TRAINING,
+    manifest,
+    names,
+    python,
+    recorded_spans,
+    recorded_steps,
+    runs,
+    stepscope_run,
+)
 from tests.unit.collect.reading import read_journal
 
 #: Steps without gradients: torch itself hangs at the end of a child that was forked after a backward pass.
@@ -56,7 +65,7 @@ def test_a_forked_child_writes_nothing_and_does_not_stop_the_parent(tmp_path: Pa
     assert sorted(done.stdout.split()) == ["child", "parent"]
     (run,) = runs(tmp_path / "runs")
     assert [folder.name for folder in run.iterdir()] == ["rank0"]
-    assert kineto_steps(kineto(run))[:51] == list(range(51))
+    assert recorded_steps(recorded_spans(run))[:51] == list(range(51))
     journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
     assert {span["name"] for span in journal.spans if span["kind"] == "annotation"} == {"parent"}
     assert journal.frames["steps"].height == 51
@@ -76,7 +85,7 @@ def test_a_child_forked_in_a_program_under_run_ends_without_a_report(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr.count("stepscope report") == 1
     (run,) = runs(tmp_path / "runs")
-    assert kineto_steps(kineto(run)) == [5, 6, 7, 8, 9]
+    assert recorded_steps(recorded_spans(run)) == [5, 6, 7, 8, 9]
 
 
 def test_the_recording_of_a_forked_child_does_not_grow(tmp_path: Path) -> None:
@@ -116,7 +125,7 @@ def test_a_forked_child_may_profile_itself(tmp_path: Path) -> None:
     done = python("-c", code, tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "[2]\n"), done.stderr
     (run,) = runs(tmp_path / "runs")
-    assert names(kineto(run), "cpu_op")["aten::linear"] == 2
+    assert names(recorded_spans(run), "cpu_op")["aten::linear"] == 2
 
 
 def test_a_thread_that_outlives_the_window_is_no_trouble(tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_a_thread_that_outlives_the_window_is_no_trouble(tmp_path: Path) -> None
     thread.join()
     for run in runs(tmp_path):
         assert manifest(run)["status"] == "complete"
-        assert names(kineto(run), "cpu_op")["aten::mm"] == 1
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 1
 
 
 def test_many_threads_may_step(tmp_path: Path) -> None:

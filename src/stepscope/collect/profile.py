@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from stepscope.collect.collectors import build_early
 from stepscope.collect.options import DEFAULT_OUTPUT, Options, check_collector, check_sample, parse_activities
 from stepscope.collect.recorded import Recorded, check_analyse
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
@@ -59,7 +60,7 @@ class profile:
         with_modules: Record which module called an operator.
         host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
         collector: Who records PyTorch's operators: ``"kineto"``, PyTorch's own; ``"native"``, our recorder, which is
-            built on first use; ``"auto"``, whichever of them fits.
+            built on first use; ``"auto"``, the latter on CPUs in a single process, where it can be built.
         sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
         output: Directory of runs; it is made, and must be writable.
         analyse: ``"background"`` computes the results at once in a process of low priority, ``"later"`` leaves them to
@@ -123,6 +124,7 @@ class profile:
         if self._session is not None and self._session.running and not self._session.in_child:
             message = "This profile was started already."
             raise LifecycleError(message, "Call stop() before start(), or step() between steps.")
+        build_early(self._options)
         log = OptimizerLog() if self._schedule is always else None
         settings = Settings(
             self._options,

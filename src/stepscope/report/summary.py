@@ -220,6 +220,9 @@ class _Page:
         memory = list(self.memory())
         if memory:
             yield "memory peak", Text(self.separator().join(memory))
+        recorder = _recorder(self.manifest)
+        if recorder:
+            yield "recorded by", Text(self.shown(recorder), style=_QUIET)
         yield "lost", self.losses()
 
     def memory(self) -> Iterator[str]:
@@ -302,6 +305,16 @@ def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
     status = str(manifest.get("status", "complete"))
     if status != "complete":
         yield status
+
+
+def _recorder(manifest: Manifest) -> str:
+    """Return who recorded PyTorch's operators, and why not the native recorder; nothing where nobody did."""
+    described = manifest.get("collectors", {}).get("torch", {})
+    recorder = described.get("recorder") if isinstance(described, dict) else None
+    if recorder == "kineto":
+        reason = described.get("native")
+        return f"Kineto, not natively: {reason}" if reason else "Kineto"
+    return "the native recorder" if recorder == "native" else ""
 
 
 def _by_name(losses: Iterable[Loss]) -> list[Loss]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stepscope.collect.collectors import torch_native_build
 from tests.frameworks.left_behind import nothing_but, open_files, threads
 
 
@@ -19,6 +20,12 @@ def _state() -> dict[str, object]:
         "optimizer hook": torch.optim.Optimizer._patch_step_function,
         "SGD.step": torch.optim.SGD.step.__code__,
     }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def recorder_is_built() -> None:
+    """No test waits for it, and none is recorded by Kineto because it is still being built."""
+    torch_native_build.obtain(torch_native_build.installed(torch))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Running programs under stepscope and looking at what they left, without stepscope's readers of Kineto files."""
+"""Running programs under stepscope and looking at what they left, without stepscope's readers of captures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from stepscope.trace.frames import read_frames, unpack
+from stepscope.trace.losses import LossLedger
+from tests.frameworks.torch.recorder_file import read
 
 #: A program that trains; steps, and what happens in one of them, come from its arguments.
 TRAINING = """
@@ -69,10 +73,36 @@ def manifest(run: Path, rank: int = 0) -> dict[str, Any]:
     return loaded
 
 
-def kineto(run: Path, rank: int = 0) -> list[dict[str, Any]]:
-    """Return the events of a rank's Kineto file that last."""
-    document = json.loads((run / f"rank{rank}" / "capture" / "kineto_0.json").read_text())
+def recorded_spans(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """Return the events of a rank that last, as Kineto writes them, whoever recorded them."""
+    captures = run / f"rank{rank}" / "capture"
+    if (captures / "recorder.ssr").exists():
+        return [*_native_spans(captures / "recorder.ssr"), *_marks(captures / "journal.ssj")]
+    document = json.loads((captures / "kineto_0.json").read_text())
     return [event for event in document["traceEvents"] if event.get("ph") == "X"]
+
+
+def _native_spans(path: Path) -> list[dict[str, Any]]:
+    """Return the operators and ranges that have ended; times in µs of CLOCK_MONOTONIC."""
+    found = []
+    recording = read(path)
+    for thread in recording.threads:
+        for operator in thread.operators:
+            if operator.end is None:
+                continue
+            begin, end = recording.nanoseconds(operator.begin), recording.nanoseconds(operator.end)
+            category = {7: "user_annotation", 15: "python_function"}.get(operator.scope, "cpu_op")
+            times = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
+            found.append({"name": operator.name, "cat": category, "tid": thread.native, "args": {}, **times})
+    return found
+
+
+def _marks(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of the journal as torch.profiler marks them."""
+    blocks = [json.loads(unpack(block)).get("steps") for block in read_frames(path, LossLedger(path.name))]
+    steps = [step for rows in blocks if rows for step in zip(rows["number"], rows["start"], rows["dur"], strict=True)]
+    mark = {"cat": "user_annotation", "tid": 0, "args": {}}
+    return [{"name": f"ProfilerStep#{step}", "ts": start / 1e3, "dur": dur / 1e3, **mark} for step, start, dur in steps]
 
 
 def names(events: list[dict[str, Any]], category: str) -> Counter[str]:
@@ -80,7 +110,7 @@ def names(events: list[dict[str, Any]], category: str) -> Counter[str]:
     return Counter(event["name"] for event in events if event.get("cat") == category)
 
 
-def kineto_steps(events: list[dict[str, Any]]) -> list[int]:
-    """Return the numbers of the steps marked in a Kineto file, in order of time."""
+def recorded_steps(events: list[dict[str, Any]]) -> list[int]:
+    """Return the numbers of the steps marked in a recording, in order of time."""
     marks = [event for event in events if event["name"].startswith("ProfilerStep#")]
     return [int(event["name"].split("#")[1]) for event in sorted(marks, key=lambda event: event["ts"])]

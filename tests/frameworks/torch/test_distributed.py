@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import environment, kineto, kineto_steps, manifest, names, runs
+from tests.frameworks.torch.programs import environment, manifest, names, recorded_spans, recorded_steps, runs
 
 DDP = """
 import torch
@@ -70,8 +70,8 @@ def test_both_ranks_are_in_one_run(run: Path) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_has_its_steps_and_collectives(run: Path, rank: int) -> None:
-    events = kineto(run, rank)
-    assert kineto_steps(events) == [4, 5, 6]
+    events = recorded_spans(run, rank)
+    assert recorded_steps(events) == [4, 5, 6]
     # DDP reduces its one bucket each step; the program reduces and broadcasts once more
     counts = {name: count for name, count in names(events, "user_annotation").items() if name.startswith("gloo:")}
     assert counts["gloo:broadcast"] == 3

@@ -16,10 +16,10 @@ from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
     environment,
-    kineto,
     manifest,
     names,
     python,
+    recorded_spans,
     runs,
 )
 from tests.unit.collect.reading import read_journal
@@ -51,7 +51,7 @@ def test_the_whole_program_and_its_steps(tmp_path: Path, script: Path, variable:
     (run,) = runs(tmp_path / "runs")
     assert done.stderr == f"stepscope: recorded in {run}\n"
     assert steps(run) == [0, 1, 2, 3, 4, 5]
-    assert names(kineto(run), "cpu_op")["aten::addmm"] == 12
+    assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 12
     found = manifest(run)
     assert (found["status"], found["ended_by"], found["losses"]) == ("complete", "the end of the program", {})
     assert found["options"]["profile_memory"]

@@ -16,7 +16,7 @@ from torch import nn
 import stepscope
 from stepscope.collect.recorded import Recorded
 from stepscope.errors import LifecycleError, UsageError
-from tests.frameworks.torch.programs import kineto, kineto_steps, manifest, names, python, runs
+from tests.frameworks.torch.programs import manifest, names, python, recorded_spans, recorded_steps, runs
 from tests.unit.collect.reading import read_journal
 
 
@@ -69,8 +69,8 @@ def test_a_schedule_records_the_steps_it_names(options: dict[str, Any]) -> None:
         train(8, profile.step)
     # Then Kineto's own file and the journal agree on three steps
     run = recorded(profile)
-    events = kineto(run)
-    assert kineto_steps(events) == [2, 3, 4]
+    events = recorded_spans(run)
+    assert recorded_steps(events) == [2, 3, 4]
     journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
     steps = journal.frames["steps"].to_dicts()
     assert [(step["number"], step["source"]) for step in steps] == [(number, "declared") for number in (2, 3, 4)]
@@ -90,7 +90,7 @@ def test_the_manifest_says_who_where_how_and_what_is_missing(options: dict[str, 
     assert (found["status"], found["rank"], found["world_size"]) == ("complete", 0, 1)
     assert found["options"]["record_shapes"] is True
     assert found["steps"] == {"source": "declared", "by": "step()", "recorded": 2}
-    assert found["captures"] == ["capture/journal.ssj", "capture/kineto_0.json"]
+    assert found["captures"] == ["capture/journal.ssj", "capture/recorder.ssr"]
     assert found["collectors"]["torch"]["missing"].keys() == {"cuda"}
     assert found["cost"]["stop_ns"] > 0
     assert found["window"]["end_ns"] > found["window"]["start_ns"]
@@ -127,7 +127,7 @@ def test_every_window_is_a_run_of_its_own(options: dict[str, Any]) -> None:
         train(9, profile.step)
     assert [window.wait(30) for window in seen] == [True, True]
     assert len({window.path for window in seen}) == 2
-    assert [kineto_steps(kineto(window.path)) for window in seen] == [[2, 3], [6, 7]]
+    assert [recorded_steps(recorded_spans(window.path)) for window in seen] == [[2, 3], [6, 7]]
     assert seen[0].rank_path == seen[0].path / "rank0"
     assert seen[0].manifest["status"] == "complete"
 
@@ -136,7 +136,7 @@ def test_windows_that_follow_each_other_without_a_pause(options: dict[str, Any])
     with stepscope.profile(schedule=stepscope.schedule(wait=0, warmup=0, active=2, repeat=3), **options) as profile:
         train(6, profile.step)
     assert [window.wait(30) for window in profile.recorded] == [True] * 3
-    assert [kineto_steps(kineto(window.path)) for window in profile.recorded] == [[0, 1], [2, 3], [4, 5]]
+    assert [recorded_steps(recorded_spans(window.path)) for window in profile.recorded] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_schedule_of_torch_works(options: dict[str, Any]) -> None:
@@ -144,14 +144,14 @@ def test_a_schedule_of_torch_works(options: dict[str, Any]) -> None:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with stepscope.profile(activities=activities, schedule=schedule, **options) as profile:
         train(4, profile.step)
-    assert kineto_steps(kineto(recorded(profile))) == [1]
+    assert recorded_steps(recorded_spans(recorded(profile))) == [1]
 
 
 def test_training_that_ends_in_the_middle_of_a_window_keeps_its_steps(options: dict[str, Any]) -> None:
     with stepscope.profile(schedule=stepscope.schedule(wait=0, warmup=1, active=9), **options) as profile:
         train(4, profile.step)
     run = recorded(profile)
-    assert kineto_steps(kineto(run))[:3] == [1, 2, 3]
+    assert recorded_steps(recorded_spans(run))[:3] == [1, 2, 3]
     assert manifest(run)["steps"]["recorded"] == 3
     assert manifest(run)["losses"] == {"steps_not_recorded": 1}
 
@@ -164,7 +164,7 @@ def test_training_that_ends_before_the_window_leaves_nothing(options: dict[str, 
     # and torch is free for the next one
     with stepscope.profile(**options) as profile:
         multiply(3)
-    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 3
+    assert names(recorded_spans(recorded(profile)), "cpu_op")["aten::mm"] == 3
 
 
 def test_steps_that_nobody_declares_are_found_by_the_optimizer(options: dict[str, Any]) -> None:
@@ -176,7 +176,9 @@ def test_steps_that_nobody_declares_are_found_by_the_optimizer(options: dict[str
     found = manifest(run)["steps"]
     assert (found["by"], found["optimizers"], found["recorded"]) == ("optimizer step hooks", ["Adam"], 4)
     # each ends where torch's own range of the optimizer's step ends
-    ends = sorted(event["ts"] + event["dur"] for event in kineto(run) if event["name"].startswith("Optimizer.step"))
+    ends = sorted(
+        event["ts"] + event["dur"] for event in recorded_spans(run) if event["name"].startswith("Optimizer.step")
+    )
     for step, (before, after) in zip(steps[1:], pairwise(ends), strict=True):
         assert step["dur"] / 1000 == pytest.approx(after - before, abs=500)
 
@@ -219,7 +221,7 @@ def test_the_decorator_records_every_call(
         if thread.name == "stepscope-settle":
             thread.join()
     output = options["output"] if brackets else tmp_path / "stepscope-runs"
-    assert [names(kineto(run), "cpu_op")["aten::mm"] for run in runs(output)] == [2, 3]
+    assert [names(recorded_spans(run), "cpu_op")["aten::mm"] for run in runs(output)] == [2, 3]
 
 
 def test_a_decorated_function_may_call_itself(options: dict[str, Any]) -> None:
@@ -231,7 +233,7 @@ def test_a_decorated_function_may_call_itself(options: dict[str, Any]) -> None:
         return countdown(number - 1) if number else 0
 
     assert countdown(3) == 0
-    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 4
+    assert names(recorded_spans(recorded(profile)), "cpu_op")["aten::mm"] == 4
 
 
 def test_a_stopped_profile_starts_again_in_a_new_run(options: dict[str, Any]) -> None:
@@ -257,14 +259,14 @@ def test_training_has_the_same_result_to_the_last_bit(options: dict[str, Any], s
     for parameter, wanted in zip(model.parameters(), expected, strict=True):
         assert torch.equal(parameter, wanted)
     assert torch.equal(torch.get_rng_state(), state)
-    assert len(kineto(recorded(profile))) > 0
+    assert len(recorded_spans(recorded(profile))) > 0
 
 
 def test_every_switch_leaves_its_mark(options: dict[str, Any]) -> None:
-    with stepscope.profile(**ALL, **options) as profile:
+    with stepscope.profile(collector="kineto", **ALL, **options) as profile:
         train(2, profile.step)
     run = recorded(profile)
-    events = kineto(run)
+    events = recorded_spans(run)
     (addmm, *_) = [event for event in events if event["name"] == "aten::addmm"]
     assert addmm["args"]["Input Dims"][:2] == [[16], [4, 8]]
     assert names(events, "python_function")
@@ -281,32 +283,33 @@ sees_threads = pytest.mark.skipif(
 )
 
 
-@sees_threads
-def test_training_on_another_thread_is_seen(options: dict[str, Any]) -> None:
-    with stepscope.profile(**options) as profile:
+@pytest.mark.parametrize("collector", [pytest.param("kineto", marks=sees_threads), "native"])
+def test_training_on_another_thread_is_seen(options: dict[str, Any], collector: str) -> None:
+    with stepscope.profile(collector=collector, **options) as profile:
         on_a_thread(lambda: multiply(5))
         multiply(2)
     run = recorded(profile)
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 7
-    assert len({event["tid"] for event in kineto(run) if event["name"] == "aten::mm"}) == 2
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 7
+    assert len({event["tid"] for event in recorded_spans(run) if event["name"] == "aten::mm"}) == 2
     assert manifest(run)["collectors"]["torch"]["threads"] == "all"
 
 
-@sees_threads
-def test_start_and_stop_may_be_on_different_threads(options: dict[str, Any]) -> None:
-    profile = stepscope.profile(**options)
+@pytest.mark.parametrize("collector", [pytest.param("kineto", marks=sees_threads), "native"])
+def test_start_and_stop_may_be_on_different_threads(options: dict[str, Any], collector: str) -> None:
+    profile = stepscope.profile(collector=collector, **options)
     on_a_thread(profile.start)
     multiply(3)
     profile.step()
     on_a_thread(profile.stop)
     run = recorded(profile)
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 3
-    assert kineto_steps(kineto(run))[0] == 0
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 3
+    assert recorded_steps(recorded_spans(run))[0] == 0
 
 
-def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("collector", ["kineto", "native"])
+def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, Any], collector: str) -> None:
     # Given a recording of memory, which torch binds to the thread that starts it
-    profile = stepscope.profile(profile_memory=True, **options)
+    profile = stepscope.profile(profile_memory=True, collector=collector, **options)
     profile.start()
     failures: list[LifecycleError] = []
 
@@ -322,7 +325,7 @@ def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, A
     # and nothing is lost
     multiply(2)
     profile.stop()
-    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 2
+    assert names(recorded_spans(recorded(profile)), "cpu_op")["aten::mm"] == 2
 
 
 @pytest.mark.skipif(
@@ -330,7 +333,7 @@ def test_memory_is_recorded_on_one_thread_and_stopped_there(options: dict[str, A
     reason=f"torch {torch.__version__} never records again after a recording whose thread has ended",
 )
 def test_memory_recorded_by_a_thread_that_is_gone_is_said_to_be_lost(options: dict[str, Any]) -> None:
-    profile = stepscope.profile(profile_memory=True, **options)
+    profile = stepscope.profile(profile_memory=True, collector="kineto", **options)
     on_a_thread(profile.start)
     profile.step()
     profile.stop()
@@ -338,34 +341,50 @@ def test_memory_recorded_by_a_thread_that_is_gone_is_said_to_be_lost(options: di
     assert "another thread" in found["collectors"]["torch"]["failed"]
     assert found["steps"]["recorded"] == 1
     # and the next profile works
-    with stepscope.profile(**options) as following:
+    with stepscope.profile(collector="kineto", **options) as following:
         multiply(1)
-    assert names(kineto(recorded(following)), "cpu_op")["aten::mm"] == 1
+    assert names(recorded_spans(recorded(following)), "cpu_op")["aten::mm"] == 1
 
 
-def test_a_torch_profiler_that_records_already_keeps_its_events(options: dict[str, Any]) -> None:
+def test_operators_stay_where_the_thread_is_gone_whose_memory_is_recorded(options: dict[str, Any]) -> None:
+    profile = stepscope.profile(profile_memory=True, collector="native", **options)
+    on_a_thread(profile.start)
+    multiply(2)
+    profile.stop()
+    assert names(recorded_spans(recorded(profile)), "cpu_op")["aten::mm"] == 2
+    with stepscope.profile(profile_memory=True, collector="native", **options) as following:
+        multiply(1)
+    assert names(recorded_spans(recorded(following)), "cpu_op")["aten::mm"] == 1
+
+
+@pytest.mark.parametrize("collector", ["kineto", "auto"])
+def test_a_torch_profiler_that_records_already_keeps_its_events(options: dict[str, Any], collector: str) -> None:
     # Given torch's own profiler at work
     with torch.profiler.profile() as theirs:
         multiply(2)
         # When stepscope records inside of it
-        with stepscope.profile(**options) as profile:
+        with stepscope.profile(collector=collector, **options) as profile:
             multiply(3)
             profile.step()
         multiply(4)
-    # Then that one has all, ours says why it has no operators, and the rest of ours is there
+    # Then that one has all; Kineto says why ours has no operators, and the rest of ours is there
     assert {event.key: event.count for event in theirs.key_averages()}["aten::mm"] == 9
     run = recorded(profile)
     found = manifest(run)
-    assert "another torch profiler" in found["collectors"]["torch"]["unavailable"]
-    assert found["captures"] == ["capture/journal.ssj"]
+    if collector == "kineto":
+        assert "another torch profiler" in found["collectors"]["torch"]["unavailable"]
+        assert found["captures"] == ["capture/journal.ssj"]
+    else:
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 3
     assert read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"].height == 1
 
 
+@pytest.mark.parametrize("collector", ["kineto", "auto"])
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_torch_profiler_that_starts_later_gets_its_events_and_ours_are_kept(
-    options: dict[str, Any], memory: bool
+    options: dict[str, Any], memory: bool, collector: str
 ) -> None:
-    with stepscope.profile(profile_memory=memory, **options) as profile:
+    with stepscope.profile(profile_memory=memory, collector=collector, **options) as profile:
         multiply(2)
         profile.step()
         with torch.profiler.profile() as theirs:
@@ -373,20 +392,23 @@ def test_a_torch_profiler_that_starts_later_gets_its_events_and_ours_are_kept(
         multiply(4)
     assert {event.key: event.count for event in theirs.key_averages()}["aten::mm"] == 3
     run = recorded(profile)
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 2
-    assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
+    if collector == "kineto":  # torch has room for one
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 2
+        assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
+    else:
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 9
 
 
 @pytest.mark.skipif(not torch.profiler.itt.is_available(), reason="this torch has no ranges for VTune")
 def test_ranges_for_another_tool_take_torchs_place_and_ours_are_kept(options: dict[str, Any]) -> None:
-    # Given a program that turns on torch's ranges for another profiler while we record
-    with stepscope.profile(**options) as profile:
+    # Given a program that turns on torch's ranges for another profiler while Kineto records
+    with stepscope.profile(collector="kineto", **options) as profile:
         multiply(2)
         with torch.autograd.profiler.emit_itt():
             multiply(3)
             profile.step()
     run = recorded(profile)
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 2
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 2
     assert "own torch profiler" in manifest(run)["collectors"]["torch"]["ended_early"]
     assert "failed" not in manifest(run)["collectors"]["torch"]
 
@@ -398,7 +420,7 @@ def test_double_start_and_a_second_profile_are_refused_before_anything_happens(o
         with pytest.raises(LifecycleError, match="Another stepscope profile"):
             stepscope.profile(**options).start()
         multiply(2)
-    assert names(kineto(recorded(profile)), "cpu_op")["aten::mm"] == 2
+    assert names(recorded_spans(recorded(profile)), "cpu_op")["aten::mm"] == 2
     assert len(runs(options["output"])) == 1
 
 
@@ -430,7 +452,7 @@ import sys, time
 import torch, stepscope
 torch.set_num_threads(1)
 layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
-profile = stepscope.profile(record_shapes=True, output=sys.argv[1], analyse="later")
+profile = stepscope.profile(collector="kineto", record_shapes=True, output=sys.argv[1], analyse="later")
 profile.start()
 with torch.no_grad():
     for _ in range(600):
@@ -449,7 +471,7 @@ def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path / "runs")
     assert manifest(run)["collectors"]["torch"]["saved_by"] == "a forked child"
-    assert names(kineto(run), "cpu_op")["aten::addmm"] == 12_000
+    assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 12_000
     # part of the writing came after stop() had returned
     stopped, written = map(float, done.stdout.split())
     assert manifest(run)["cost"]["stop_ns"] / 1e9 == pytest.approx(stopped, rel=0.2)

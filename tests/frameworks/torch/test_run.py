@@ -9,11 +9,11 @@ import pytest
 from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
-    kineto,
-    kineto_steps,
     manifest,
     names,
     python,
+    recorded_spans,
+    recorded_steps,
     runs,
     stepscope_run,
 )
@@ -41,9 +41,9 @@ def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: 
     assert f"stepscope report {run}" in done.stderr
     assert "USDT" not in done.stderr
     # and the default steps are there, found by the optimizer
-    assert kineto_steps(kineto(run)) == [5, 6, 7, 8, 9]
-    assert names(kineto(run), "cpu_op")["aten::addmm"] == 10
-    assert names(kineto(run), "user_annotation")["Optimizer.step#SGD.step"] == 5
+    assert recorded_steps(recorded_spans(run)) == [5, 6, 7, 8, 9]
+    assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 10
+    assert names(recorded_spans(run), "user_annotation")["Optimizer.step#SGD.step"] == 5
     found = manifest(run)
     assert found["status"] == "complete"
     assert found["steps"] == {
@@ -57,7 +57,7 @@ def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: 
     assert journal.frames["steps"]["number"].to_list() == [5, 6, 7, 8, 9]
     assert set(journal.frames["steps"]["source"]) == {"inferred"}
     # and no step of torch's own ranges is torn: each lies within one step
-    events = kineto(run)
+    events = recorded_spans(run)
     marks = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"].startswith("ProfilerStep")]
     for event in events:
         if event["name"].startswith("Optimizer"):
@@ -85,9 +85,9 @@ def test_the_steps_that_are_asked_for(tmp_path: Path, output: Path, options: lis
     done = stepscope_run(output, *options, script(tmp_path, LOOP))
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
-    assert kineto_steps(kineto(run)) == steps
+    assert recorded_steps(recorded_spans(run)) == steps
     # one backward a step: nothing of the steps around
-    assert names(kineto(run), "cpu_op")["AddmmBackward0"] == 2 * len(steps)
+    assert names(recorded_spans(run), "cpu_op")["AddmmBackward0"] == 2 * len(steps)
 
 
 def test_the_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
@@ -95,8 +95,8 @@ def test_the_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, "--steps", "all", script(tmp_path, text))
     assert done.returncode == 0
     (run,) = runs(output)
-    assert names(kineto(run), "cpu_op")["aten::mm"] == 3
-    assert kineto_steps(kineto(run)) == [0]
+    assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 3
+    assert recorded_steps(recorded_spans(run)) == [0]
     assert manifest(run)["steps"] == {"source": "inferred", "by": "the whole program is one step", "recorded": 1}
 
 
@@ -175,8 +175,8 @@ def test_gradient_accumulation_is_one_step_for_each_optimizer_step(tmp_path: Pat
     )
     stepscope_run(output, "--steps", "3:4", script(tmp_path, text))
     (run,) = runs(output)
-    assert kineto_steps(kineto(run)) == [3, 4]
-    assert names(kineto(run), "cpu_op")["aten::addmm"] == 2 * 4 * 2
+    assert recorded_steps(recorded_spans(run)) == [3, 4]
+    assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 2 * 4 * 2
 
 
 TWO_OPTIMIZERS = (
@@ -200,10 +200,10 @@ def test_two_optimizers_make_one_step(tmp_path: Path, output: Path, critic_steps
     done = stepscope_run(output, script(tmp_path, text))
     (run,) = runs(output)
     # Then each of five steps holds all of the critic's steps and one of the model's
-    counts = names(kineto(run), "user_annotation")
+    counts = names(recorded_spans(run), "user_annotation")
     assert counts["Optimizer.step#SGD.step"] == 5, done.stderr
     assert counts["Optimizer.step#Adam.step"] == 5 * critic_steps
-    assert kineto_steps(kineto(run)) == [5, 6, 7, 8, 9]
+    assert recorded_steps(recorded_spans(run)) == [5, 6, 7, 8, 9]
     found = manifest(run)["steps"]
     assert rule in found["rule"]
     assert sorted(found["optimizers"]) == ["Adam", "SGD"]
@@ -229,7 +229,7 @@ def test_schedulers_scalers_and_closures_still_work(tmp_path: Path, output: Path
     assert plain.returncode == 0, plain.stderr
     assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
     (run,) = runs(output)
-    assert names(kineto(run), "cpu_op")["aten::randn"] == 4
+    assert names(recorded_spans(run), "cpu_op")["aten::randn"] == 4
 
 
 def test_a_compiled_step_is_compiled_as_before(tmp_path: Path, output: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_loader_with_workers(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, "--steps", "9:12", script(tmp_path, LOADER))
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     (run,) = runs(output)
-    assert kineto_steps(kineto(run)) == [9, 10, 11, 12]
+    assert recorded_steps(recorded_spans(run)) == [9, 10, 11, 12]
     waits = [span for span in read_journal(run / "rank0" / "capture" / "journal.ssj").spans if span["kind"] == "data"]
     assert len(waits) == 4
     assert manifest(run)["collectors"]["dataloader"]["loaders"] >= 1
@@ -291,7 +291,7 @@ def test_a_program_that_ends_in_the_window_keeps_what_there_is(tmp_path: Path, o
     done = stepscope_run(output, script(tmp_path, LOOP), "8")
     assert done.returncode == 0
     (run,) = runs(output)
-    assert kineto_steps(kineto(run))[:3] == [5, 6, 7]
+    assert recorded_steps(recorded_spans(run))[:3] == [5, 6, 7]
     assert manifest(run)["losses"] == {"steps_not_recorded": 1}
 
 
@@ -306,8 +306,8 @@ def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Pa
     assert done.returncode == 0, done.stderr
     first, second = runs(output)
     assert manifest(first)["ended_by"] == "the program's own stepscope.profile"
-    assert kineto_steps(kineto(first))[0] == 1
-    assert kineto_steps(kineto(second))[:3] == [0, 1, 2]
+    assert recorded_steps(recorded_spans(first))[0] == 1
+    assert recorded_steps(recorded_spans(second))[:3] == [0, 1, 2]
 
 
 def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: Path, output: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: P
     assert done.returncode == 0
     assert "profiles itself" in done.stderr
     (run,) = runs(output)
-    assert len(kineto_steps(kineto(run))) >= 12
+    assert len(recorded_steps(recorded_spans(run))) >= 12
 
 
 @pytest.mark.parametrize(

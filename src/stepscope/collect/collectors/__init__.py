@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -36,10 +37,6 @@ ON_DEMAND: dict[str, tuple[str, ...]] = {
 }
 
 
-#: What the collector ``auto`` stands for: ``kineto``, or ``native`` where that serves all switches that are on.
-AUTO = "kineto"
-
-
 def make_collectors(options: Options | None = None) -> list[Collector]:
     """Return a fresh collector of every kind that the options ask for, for one window; without options of all kinds."""
     wanted = [name for name in COLLECTORS if options is None or _is_wanted(name, options)]
@@ -55,10 +52,8 @@ def _make(name: str) -> Collector:
 
 
 def _is_native(options: Options | None) -> bool:
-    """Whether PyTorch's operators are recorded by our own recorder, if it can be."""
-    if options is None:
-        return False
-    return options.collector == "native" or (options.collector == "auto" and (AUTO == "native" or options.sample < 1))
+    """Whether PyTorch's operators are recorded by our own recorder where it can serve, and by Kineto elsewhere."""
+    return options is not None and options.collector != "kineto"
 
 
 def _native(options: Options | None) -> Collector:
@@ -76,3 +71,11 @@ def begin_early(framework: str, options: Options) -> None:
     if framework == "mindspore" and options.data_process:
         with suppress(RuntimeError):  # the collector tries again, and says why not
             import_module(f"{__name__}.mindspore_pipeline").begin()
+    if framework == "torch":
+        build_early(options)
+
+
+def build_early(options: Options) -> None:
+    """Build the native recorder where it is wanted and missing, before the training begins: within it nobody builds."""
+    if "torch" in sys.modules and options.collector == "auto":
+        import_module(f"{__name__}.torch_native_choice").build_early(options)

@@ -78,7 +78,7 @@ class TorchCollector:
         """Configure Kineto and let it load what it needs (CUPTI)."""
         torch = sys.modules["torch"]
         options = context.options
-        activities, missing = _activities(torch, options.activities)
+        activities, missing = recordable(torch, options.activities)
         flags = _experimental_flags(with_stack=options.with_stack, profile_memory=options.profile_memory)
         self._kineto = sys.modules["torch.profiler"].profiler._KinetoProfile(
             activities=activities,
@@ -92,6 +92,7 @@ class TorchCollector:
         self._path = context.capture / "kineto_0.json"
         self._journal = context.journal
         self._description = {
+            "recorder": "kineto",
             "version": str(torch.__version__),
             "activities": [activity.name for activity in activities],
             "flags": flags,
@@ -269,7 +270,7 @@ def _recording_here(torch: ModuleType, thread: int) -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", True))
 
 
-def _activities(torch: ModuleType, wanted: tuple[Activity, ...]) -> tuple[list[Any], dict[str, str]]:
+def recordable(torch: ModuleType, wanted: tuple[Activity, ...]) -> tuple[list[Any], dict[str, str]]:
     """Return torch's members of the activities that can be recorded here, and why the others cannot."""
     supported = {member.name: member for member in torch.profiler.supported_activities()}
     chosen, missing = [], {}

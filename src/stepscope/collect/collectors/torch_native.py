@@ -69,9 +69,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.collectors import torch_native_build
 from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
-from stepscope.collect.collectors.torch import TorchCollector
-from stepscope.collect.collectors.torch_native_calls import PythonWatch, cannot_watch
-from stepscope.collect.options import Activity, Options
+from stepscope.collect.collectors.torch import TorchCollector, recordable
+from stepscope.collect.collectors.torch_native_calls import PythonWatch
+from stepscope.collect.collectors.torch_native_choice import reason_for_kineto, unserved_switches
 from stepscope.collect.values import text
 from stepscope.native.recorder import Library, Recording
 from stepscope.trace.frames import FrameWriter, pack
@@ -90,7 +90,7 @@ class TorchNativeCollector:
     """Records one window into ``capture/recorder.ssr``; where that is impossible, Kineto does, and it is said.
 
     Args:
-        demanded: Record natively even where a switch cannot be served; it is said which.
+        demanded: Record natively even where a switch cannot be served; it is said which. Otherwise Kineto does then.
     """
 
     name = "torch"
@@ -186,34 +186,18 @@ class TorchNativeCollector:
     def _prepare_native(self, context: Context) -> str | None:
         """Open a native recording; return why there is none."""
         torch = sys.modules["torch"]
-        unserved = unserved_switches(context.options)
-        if unserved and not self._demanded:
-            return f"it does not serve {', '.join(unserved)}"
+        reason = None if self._demanded else reason_for_kineto(context.options)
+        if reason is not None:
+            return reason
         try:
             known = torch_native_build.installed(torch)
             library = torch_native_build.load(torch_native_build.obtain(known))
             self._native = _NativeWindow(library, context, str(torch.__version__))
         except (RuntimeError, OSError, AttributeError, MemoryError) as error:
             return " ".join(f"{error}".split()) or type(error).__name__
+        unserved = unserved_switches(context.options)
         self._description = {"recorder": "native", **({"unserved": unserved} if unserved else {})}
         return None
-
-
-def unserved_switches(options: Options) -> list[str]:
-    """Return what is asked for that the native recorder does not record."""
-    asked = {
-        "stacks": options.with_stack and cannot_watch() is not None,
-        "modules": options.with_modules and cannot_watch() is not None,
-        "flops": options.with_flops,
-        "activities but CPU and CUDA": bool(set(options.activities) - {Activity.CPU, Activity.CUDA}),
-        "collectives": _distributed(),
-    }
-    return [name for name, wanted in asked.items() if wanted]
-
-
-def _distributed() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
 
 
 class _NativeWindow:
@@ -230,7 +214,13 @@ class _NativeWindow:
         functions, modules = options.with_stack, options.with_modules or options.with_stack
         self._calls = PythonWatch(library, functions=functions, modules=modules)
         self.thread = 0
-        self._description: dict[str, object] = {"version": version, "clock": library.clock}
+        _, missing = recordable(sys.modules["torch"], options.activities)
+        self._description: dict[str, object] = {
+            "version": version,
+            "clock": library.clock,
+            "threads": "all",
+            **({"missing": missing} if missing else {}),
+        }
         FrameWriter(self._path, MAGIC).close()
         file = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
         self._recording: Recording | None = Recording(library, file)
@@ -244,7 +234,8 @@ class _NativeWindow:
         if memory and foreign_profiler(sys.modules["torch"]):
             memory = False
             self._description["memory"] = "another torch profiler is recording; torch has room for one"
-        recording.begin(inputs=options.record_shapes, memory=memory, fraction=options.sample)
+        inputs = options.record_shapes or options.with_flops  # operations are counted from them, when the file is read
+        recording.begin(inputs=inputs, memory=memory, fraction=options.sample)
         self._started = True
         if memory:
             self.thread = threading.get_ident()
@@ -282,7 +273,8 @@ class _NativeWindow:
             if error is not None:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 self._context.journal.loss("disk_full" if full else "capture_not_written")
-                raise error
+                message = f"{self._path} ends early: {'the disk is full' if full else error.strerror}"
+                raise OSError(message) from error
             recording.append(FACTS + pack({"closed": True, "threads": names, "losses": losses}))
         finally:
             _OPEN.discard(self)

@@ -87,6 +87,27 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
     return path
 
 
+def build_beside(torch: Torch, seconds: float) -> None:
+    """Build the recorder in a process of its own, which outlives this one, and wait for it for so long.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    command = [sys.executable, "-m", __name__, torch.version, str(torch.directory), str(int(torch.new_abi))]
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        command,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # nobody waits any more; else Python warns of it
+
+
 @cache
 def load(path: Path) -> Library:
     """Return the functions of a built recorder.
@@ -116,14 +137,11 @@ def _try(made: Path) -> None:
     Raises:
         BuildError: It does not work.
     """
-    environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0")
-    environment.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     command = [sys.executable, "-m", "stepscope.collect.collectors.torch_native_trial", str(made)]
     try:
         # S603: our own module, with the Python that runs us.
         done = subprocess.run(  # noqa: S603
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+            command, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
         )
     except (subprocess.TimeoutExpired, OSError) as error:
         message = f"the native recorder could not be tried ({type(error).__name__}: {error})"
@@ -135,6 +153,13 @@ def _try(made: Path) -> None:
         last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
         message = f"the native recorder fails in a trial: {last[-1]}"
         raise BuildError(message)
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of processes that build and try: they find what this one finds, and use no GPU."""
+    environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0")
+    return {**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def _cache() -> Path:
@@ -157,3 +182,8 @@ def _alone(path: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":
+    with suppress(BuildError):  # it is remembered
+        obtain(Torch(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "1"))

@@ -8,6 +8,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,7 @@ FIRST, LAST = (2, 1), (2, 13)
 _CPP20 = (2, 10)
 
 #: Without NDEBUG, a header of torch's reads a member that torch's own build has not.
-_FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+_FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
 
 #: Seconds that building takes at most; alone on a machine it takes ten.
 _PATIENCE = 300.0
@@ -106,27 +108,53 @@ def build(torch: Torch, target: Path) -> None:
 
 
 def _compile(program: str, standard: str, torch: Torch, target: Path) -> str:
-    """Return why the compiler fails; nothing where the library is there."""
-    include = torch.directory / "include"
-    command = [
-        *(program, f"-std={standard}", *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}", f"-I{include}"),
-        *(str(path) for path in sources()),
-        *("-o", str(target), f"-L{torch.directory / 'lib'}", "-ltorch_cpu", "-lc10", "-pthread"),
-    ]
+    """Return why the compiler fails; nothing where the library is there. Files are compiled at the same time."""
+    options = [f"-std={standard}", *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}"]
+    include = f"-I{torch.directory / 'include'}"
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
+        objects = {source: Path(directory) / f"{source.stem}.o" for source in sources()}
+        compiling = [
+            [program, *options, include, "-c", str(source), "-o", str(made)] for source, made in objects.items()
+        ]
+        libraries = [f"-L{torch.directory / 'lib'}", "-ltorch_cpu", "-lc10", "-pthread"]
+        linking = [program, *options, "-shared", *map(str, objects.values()), "-o", str(target), *libraries]
+        return _run(compiling) or _run([linking])
+
+
+def _run(commands: list[list[str]]) -> str:
+    """Run commands at the same time; return why one of them fails, nothing where all succeed."""
+    until = time.monotonic() + _PATIENCE
+    running: list[subprocess.Popen[bytes]] = []
     try:
-        # S603: the user's own compiler, and files of ours and of torch's.
-        done = subprocess.run(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
-        )
+        running.extend(map(_start, commands))
+        outputs = [process.communicate(timeout=max(0.1, until - time.monotonic()))[1] for process in running]
     except subprocess.TimeoutExpired:
         return f"building the native recorder takes longer than {_PATIENCE:.0f} s"
     except OSError as error:
         return f"the compiler cannot be run: {error}"
-    if done.returncode == 0 and target.exists():
+    finally:
+        _end(running)
+    failed = [said for process, said in zip(running, outputs, strict=True) if process.returncode]
+    if not failed:
         return ""
-    lines = done.stderr.decode(errors="replace").splitlines()
+    lines = failed[0].decode(errors="replace").splitlines()
     first = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no message")
-    return f"{Path(program).name} fails ({first.strip()[:300]})"
+    return f"{Path(commands[0][0]).name} fails ({first.strip()[:300]})"
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    # S603: the user's own compiler, and files of ours and of torch's.
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def _end(running: list[subprocess.Popen[bytes]]) -> None:
+    """End what still runs."""
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def _dotted(release: tuple[int, int]) -> str:

@@ -1,0 +1,105 @@
+"""Where nobody names a recorder, the native one serves what it can and Kineto the rest; both say so, and why."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stepscope
+from stepscope.collect.collectors import torch_native_choice as choice
+from stepscope.collect.options import Activity, Options
+from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, recorded_spans, runs, stepscope_run
+
+
+def served(output: Path, **options: Any) -> dict[str, Any]:
+    """Return what the manifest says of the recorder of a small program."""
+    with stepscope.profile(output=output, analyse="later", **options) as profile:
+        torch.ones(2, 2).mm(torch.ones(2, 2))
+    assert profile.recorded[0].wait(60)
+    (run,) = runs(output)
+    assert any(event["name"] == "aten::mm" for event in recorded_spans(run))
+    found: dict[str, Any] = manifest(run)["collectors"]["torch"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"), True)],
+    ids=["plain", "everything"],
+)
+def test_natively_where_all_switches_are_served(options: dict[str, bool], tmp_path: Path) -> None:
+    state = served(tmp_path, **options)
+    assert state["recorder"] == "native"
+    assert "unserved" not in state
+
+
+def test_by_kineto_where_ranks_tell_each_other_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    state = served(tmp_path)
+    assert state["recorder"] == "kineto"
+    assert state["native"] == "it does not serve collectives"
+
+
+def test_by_kineto_where_a_gpu_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "work of cuda" in str(choice.reason_for_kineto(Options()))
+    assert choice.reason_for_kineto(Options(activities=(Activity.CPU,))) is None
+    assert choice.reason_for_kineto(Options(sample=0.5)) is None  # which Kineto cannot
+
+
+def test_by_kineto_where_python_calls_go_to_somebody_else(tmp_path: Path) -> None:
+    sys.setprofile(lambda *_: None)
+    try:
+        reason = choice.reason_for_kineto(Options(with_stack=True))
+    finally:
+        sys.setprofile(None)
+    assert reason == "it does not serve stacks"
+
+
+def test_by_kineto_where_it_is_asked_for(tmp_path: Path) -> None:
+    state = served(tmp_path, collector="kineto")
+    assert state["recorder"] == "kineto"
+    assert "native" not in state
+
+
+PROGRAM = (
+    TRAINING
+    + """
+for _ in range(12):
+    step()
+print("trained")
+"""
+)
+
+
+def test_a_compiler_that_takes_long_does_not_hold_the_training(tmp_path: Path) -> None:
+    # Given a cache without recorder, and a compiler that does not come to an end
+    compiler, script = tmp_path / "c++", tmp_path / "train.py"
+    compiler.write_text("#!/bin/sh\nexec sleep 150\n")  # longer than the program may take
+    compiler.chmod(0o700)
+    script.write_text(
+        "from stepscope.collect.collectors import torch_native_choice\ntorch_native_choice._PATIENCE = 1.0\n" + PROGRAM
+    )
+    done = stepscope_run(
+        tmp_path / "runs", script, env=environment(CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    )
+    # Then the training goes on without it, and it is said who serves
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "building the recorder" in done.stderr
+    (run,) = runs(tmp_path / "runs")
+    state = manifest(run)["collectors"]["torch"]
+    assert (state["recorder"], "not built yet" in state["native"]) == ("kineto", True)
+
+
+def test_the_summary_says_who_recorded(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    for collector, said in (("auto", "the native recorder"), ("kineto", "Kineto")):
+        done = python("-m", "stepscope", "run", "--collector", collector, "--output", tmp_path / collector, script)
+        assert done.returncode == 0, done.stderr
+        assert f"recorded by  {said}" in done.stderr
