@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "clock.h"
+
 namespace stepscope {
 
 Pool::Pool(uint32_t most) : most_(most), chunks_(new std::atomic<Chunk *>[most]) {
@@ -22,8 +24,9 @@ Chunk *Pool::make() {
     do {
         if (index >= most_) return nullptr;
     } while (!made_.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
-    auto *chunk = new (std::nothrow) Chunk;  // words are left as they are
-    if (!chunk) return nullptr;              // the place stays empty: as good as in use
+    auto *chunk = new (std::nothrow) Chunk;
+    if (!chunk) return nullptr;  // the place stays empty: as good as in use
+    for (uint32_t i = 0; i < CHUNK_WORDS; i += 512) chunk->words[i] = 0;  // here, and not an operator, waits for pages
     chunk->index = index;
     chunks_[index].store(chunk, std::memory_order_release);
     return chunk;
@@ -34,7 +37,10 @@ Chunk *Pool::take() {
     while (uint32_t(top)) {
         Chunk *chunk = chunks_[uint32_t(top) - 1].load(std::memory_order_acquire);
         uint64_t below = chunk->below.load(std::memory_order_relaxed) | ((top >> 32) + 1) << 32;
-        if (top_.compare_exchange_weak(top, below, std::memory_order_acq_rel, std::memory_order_acquire)) return chunk;
+        if (top_.compare_exchange_weak(top, below, std::memory_order_acq_rel, std::memory_order_acquire)) {
+            free_.fetch_sub(1, std::memory_order_relaxed);
+            return chunk;
+        }
     }
     return make();
 }
@@ -45,14 +51,24 @@ void Pool::give(Chunk *chunk) {
         chunk->below.store(uint32_t(top), std::memory_order_relaxed);
         with = uint64_t(chunk->index + 1) | ((top >> 32) + 1) << 32;
     } while (!top_.compare_exchange_weak(top, with, std::memory_order_acq_rel, std::memory_order_relaxed));
+    free_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Pool::stock(uint32_t free) {
+    while (free_.load(std::memory_order_relaxed) < int32_t(free)) {
+        Chunk *chunk = make();
+        if (!chunk) return;
+        give(chunk);
+    }
 }
 
 Log::Log(Pool &pool, uint64_t torch_thread)
-    : native_thread(uint32_t(syscall(SYS_gettid))),
-      ident(uint64_t(pthread_self())),
-      torch_thread(torch_thread),
+    : names_(new Name[1u << NAME_BITS]()),
       pool_(pool),
-      entries_(new Entry[ENTRIES]()) {}
+      chance_(ticks() * MIXER | 1),
+      native_thread(uint32_t(syscall(SYS_gettid))),
+      ident(uint64_t(pthread_self())),
+      torch_thread(torch_thread) {}
 
 Log::~Log() = default;
 
@@ -62,21 +78,22 @@ bool Log::next_chunk() {
     Chunk *chunk = pool_.take();
     if (!chunk) {
         refused_ += !refused_;
-        used_ = CHUNK_WORDS;  // nothing more goes into this one, even where a shorter event would fit
+        limit_ = nullptr;  // nothing more goes into this one
         return false;
     }
     refused_ = 0;
     chunk->next.store(nullptr, std::memory_order_relaxed);
-    chunk->number = chunks_++;
+    chunk->number = number_++;
     chunk->dropped = dropped_;
     chunk->written = 0;
     dropped_ = 0;
     chunk->words[0] = word(DEPTH, depth_);
     chunk->count.store(1, std::memory_order_relaxed);
     memset(defined_, 0, sizeof defined_);
+    definitions_.clear();
     (chunk_ ? chunk_->next : first).store(chunk, std::memory_order_release);
     chunk_ = chunk;
-    used_ = 1;
+    at_ = chunk->words + 1, limit_ = chunk->words + CHUNK_WORDS - EVENT_WORDS + 1;
     return true;
 }
 
@@ -119,35 +136,35 @@ static uint64_t part_of(const char *from, size_t length) {
     return part;
 }
 
-static uint64_t hash_of(const void *content, size_t length, uint64_t seed) {
-    constexpr uint64_t k = UINT64_C(0x9E3779B97F4A7C15);
-    auto *p = static_cast<const char *>(content), *end = p + length;
-    uint64_t h = (seed << 32 ^ length) * k;
-    for (; end - p > 8; p += 8) h = (h ^ part_of(p, 8)) * k, h ^= h >> 32;
-    h = (h ^ (length > 8 ? part_of(end - 8, 8) : part_of(p, length))) * k;
-    return h ^ h >> 32;
+// The product of two numbers, its halves folded: every bit of one depends on every bit of the others.
+static uint64_t folded(uint64_t a, uint64_t b) {
+    auto product = static_cast<unsigned __int128>(a) * b;
+    return uint64_t(product) ^ uint64_t(product >> 64);
 }
 
-// Entries of other chunks are as good as empty. Where there is none, what stands here is defined again when it comes back.
-Log::Entry *Log::place_for(uint64_t hash) {
-    for (uint32_t i = 0; i < PROBES; i++) {
-        Entry *entry = &entries_[(hash + i) % ENTRIES];
-        if (entry->chunk != chunk_->number + 1) return entry;
-    }
-    return &entries_[hash % ENTRIES];
+static uint64_t hash_of(const void *content, size_t length, uint64_t seed) {
+    constexpr uint64_t first = UINT64_C(0x9E3779B97F4A7C15), second = UINT64_C(0xE7037ED1A0B428DB);
+    auto *p = static_cast<const char *>(content), *end = p + length;
+    uint64_t h = (seed << 32 ^ length) * first;
+    for (; end - p > 16; p += 16) h = folded(h ^ part_of(p, 8), part_of(p + 8, 8) ^ second);
+    uint64_t last = length > 16 ? part_of(end - 16, 8) : part_of(p, size_t(end - p) < 8 ? size_t(end - p) : 8);
+    return folded(folded(h ^ last, first), (length >= 8 ? part_of(end - 8, 8) : 0) ^ second);
 }
 
 uint32_t Log::define(Definition sort, const void *content, size_t length) {
     uint64_t hash = hash_of(content, length, sort);
-    uint32_t here = chunk_->number + 1;
-    for (uint32_t i = 0; i < PROBES; i++) {
-        Entry *entry = &entries_[(hash + i) % ENTRIES];
-        if (entry->chunk != here) break;
-        if (entry->hash == hash) return entry->number;
-    }
-    Entry *place = place_for(hash);
-    *place = Entry{hash, here, write_definition(sort, content, length)};
-    return place->number;
+    if (const uint32_t *known = definitions_.find(hash)) return *known;
+    uint32_t number = write_definition(sort, content, length);
+    definitions_.add(hash, number);
+    return number;
+}
+
+uint32_t Log::define_name(const void *owner, const char *text, size_t length, Name &place) {
+    uint32_t number = define(DEFINE_NAME, text, length < MOST_TEXT ? length : MOST_TEXT);
+    if (length < 8 || length > sizeof place.text) return number;
+    place.owner = owner, place.chunk = number_, place.number = number, place.length = uint32_t(length);
+    memcpy(place.text, text, length);
+    return number;
 }
 
 }  // namespace stepscope

@@ -6,14 +6,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
+#include "definitions.h"
 #include "words.h"
 
 namespace stepscope {
 
 // 256 KiB: some 11,000 operators.
 constexpr uint32_t CHUNK_WORDS = 32768;
+// Free chunks that are kept ready: what a thread of the shortest operators fills between two looks of the writer.
+constexpr uint32_t SPARE_CHUNKS = 6;
 // Words of one event with its definitions, at most.
 constexpr uint32_t EVENT_WORDS = (MOST_TEXT + MOST_INPUTS) / 7 + 16;
 
@@ -38,6 +42,9 @@ class Pool {
     // A chunk; nullptr where all are in use.
     Chunk *take();
     void give(Chunk *chunk);
+    // Make chunks until so many are free, as far as the limit allows: the threads that record shall not wait for the
+    // system to find them memory.
+    void stock(uint32_t free);
 
   private:
     Chunk *make();
@@ -47,10 +54,11 @@ class Pool {
     std::atomic<uint32_t> made_{0};
     // Index + 1 of the top, and above it a number that changes whenever the top does.
     std::atomic<uint64_t> top_{0};
+    std::atomic<int32_t> free_{0};
 };
 
 // What one thread writes in one recording. Members are the thread's but where it says otherwise.
-class Log {
+class alignas(64) Log {
   public:
     // Operators open at once; more get an identity instead of a place on the stack.
     static constexpr uint32_t MOST_OPEN = 512;
@@ -60,11 +68,11 @@ class Log {
 
     // Make sure that an event fits. False: all chunks wait for the disk, the event is dropped.
     bool ready() {
-        if (__builtin_expect(chunk_ && used_ + EVENT_WORDS <= CHUNK_WORDS, 1)) return true;
+        if (__builtin_expect(at_ < limit_, 1)) return true;
         return next_chunk();
     }
-    void put(uint64_t w) { chunk_->words[used_++] = w; }
-    void publish() { chunk_->count.store(used_, std::memory_order_release); }
+    void put(uint64_t w) { *at_++ = w; }
+    void publish() { chunk_->count.store(uint32_t(at_ - chunk_->words), std::memory_order_release); }
     void drop() {
         dropped_++;
         lost.store(lost.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -72,30 +80,86 @@ class Log {
 
     // The number of a definition within this chunk; it is written where this chunk has not got it.
     uint32_t define(Definition sort, const void *content, size_t length);
+    // The same for a name that has a lasting owner, by which it is found faster.
+    uint32_t define_name(const void *owner, const char *text, size_t length) {
+        Name &known = names_[uint64_t(reinterpret_cast<uintptr_t>(owner)) * MIXER >> (64 - NAME_BITS)];
+        if (__builtin_expect(known.is(owner, number_, text, length), 1)) return known.number;
+        return define_name(owner, text, length, known);
+    }
     // The same for a key that stands for some content: what was remembered for it in this chunk; 0 where nothing was.
     uint32_t recall(uint64_t key) const {
-        uint64_t hash = mixed(key);
-        for (uint32_t i = 0; i < PROBES; i++) {
-            const Entry &entry = entries_[(hash + i) % ENTRIES];
-            if (entry.chunk != chunk_->number + 1) return 0;
-            if (entry.hash == hash) return entry.number;
-        }
-        return 0;
+        const uint32_t *known = definitions_.find(mixed(key));
+        return known ? *known : 0;
     }
-    void remember(uint64_t key, uint32_t number) { *place_for(mixed(key)) = Entry{mixed(key), chunk_->number + 1, number}; }
+    void remember(uint64_t key, uint32_t number) { definitions_.add(mixed(key), number); }
 
     void push(const void *operation) { open_[depth_++] = operation; }
     bool has_place() const { return depth_ < MOST_OPEN; }
     uint32_t depth() const { return depth_; }
+    // Take an operator off the stack where it is the innermost one.
+    bool pop(const void *operation) {
+        if (__builtin_expect(!depth_ || open_[depth_ - 1] != operation, 0)) return false;
+        depth_--;
+        return true;
+    }
     // Take an operator off the stack: how many are further in (0 for the innermost); -1 where it is not there.
-    int32_t remove(const void *operation) {
-        if (__builtin_expect(depth_ && open_[depth_ - 1] == operation, 1)) return depth_--, 0;
-        return remove_inner(operation);
+    int32_t remove(const void *operation) { return pop(operation) ? 0 : remove_inner(operation); }
+
+    // A number of 64 bits by chance.
+    uint64_t chance() {
+        chance_ ^= chance_ << 13, chance_ ^= chance_ >> 7, chance_ ^= chance_ << 17;
+        return chance_;
     }
 
+  private:
+    // One line of the cache. The text is compared, too: its owner can be gone, and another one be where it was.
+    struct alignas(64) Name {
+        const void *owner;
+        uint32_t chunk, number, length;
+        char text[44];
+
+        bool is(const void *whose, uint32_t where, const char *other, size_t size) const {
+            if (owner != whose || chunk != where || length != size) return false;
+            for (size_t i = 0; i + 8 < size; i += 8)
+                if (part(text + i) != part(other + i)) return false;
+            return part(text + size - 8) == part(other + size - 8);
+        }
+        static uint64_t part(const char *from) {
+            uint64_t eight;
+            memcpy(&eight, from, 8);
+            return eight;
+        }
+    };
+    static constexpr uint32_t NAME_BITS = 8;
+    static constexpr uint64_t MIXER = UINT64_C(0x9E3779B97F4A7C15);
+
+    static uint64_t mixed(uint64_t key) { return key * MIXER ^ key >> 32 ^ UINT64_C(1) << 63; }
+
+    bool next_chunk();
+    int32_t remove_inner(const void *operation);
+    uint32_t define_name(const void *owner, const char *text, size_t length, Name &place);
+    uint32_t write_definition(Definition sort, const void *content, size_t length);
+
+    // What every event touches comes first. An event begins before `limit_`.
+    uint64_t *at_ = nullptr, *limit_ = nullptr;
+    Chunk *chunk_ = nullptr;
+    uint32_t depth_ = 0;
+    uint32_t number_ = 0;  // of the chunk, + 1
+    std::unique_ptr<Name[]> names_;
+    Definitions definitions_;
+
+  public:
     // A call of our own functions that is going on: what they call is not the program's.
     const void *hidden = nullptr;
 
+  private:
+    const void *open_[MOST_OPEN];
+    Pool &pool_;
+    uint32_t dropped_ = 0, refused_ = 0;
+    uint32_t defined_[3] = {0, 0, 0};
+    uint64_t chance_;
+
+  public:
     // For the writer.
     uint32_t number = 0;  // set before anybody sees the log
     const uint32_t native_thread;
@@ -105,28 +169,6 @@ class Log {
     std::atomic<uint64_t> lost{0};         // operators that were dropped in all
     Chunk *reading = nullptr;              // the writer's
     bool named = false;                    // the writer's
-
-  private:
-    struct Entry {
-        uint64_t hash;
-        uint32_t chunk, number;
-    };
-    static constexpr uint32_t ENTRIES = 4096, PROBES = 8;
-
-    static uint64_t mixed(uint64_t key) { return key * UINT64_C(0x9E3779B97F4A7C15) ^ key >> 32 ^ UINT64_C(1) << 63; }
-
-    bool next_chunk();
-    Entry *place_for(uint64_t hash);
-    int32_t remove_inner(const void *operation);
-    uint32_t write_definition(Definition sort, const void *content, size_t length);
-
-    Pool &pool_;
-    Chunk *chunk_ = nullptr;
-    uint32_t used_ = 0, chunks_ = 0, depth_ = 0;
-    uint32_t dropped_ = 0, refused_ = 0;
-    uint32_t defined_[3] = {0, 0, 0};
-    std::unique_ptr<Entry[]> entries_;
-    const void *open_[MOST_OPEN];
 };
 
 }  // namespace stepscope

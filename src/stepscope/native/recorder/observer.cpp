@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "inputs.h"
 #include "observer.h"
+#include "peek.h"
 
 namespace stepscope {
 
@@ -17,7 +18,7 @@ namespace {
 
 bool has_stack_order(const at::RecordFunction &f) {
     auto scope = f.scope();
-    return (scope == at::RecordScope::FUNCTION || scope == at::RecordScope::BACKWARD_FUNCTION) && !f.isAsync();
+    return (scope == at::RecordScope::FUNCTION || scope == at::RecordScope::BACKWARD_FUNCTION) && !is_async(f);
 }
 
 // Scopes as torch 2.13 numbers them; older ones number user ranges differently.
@@ -25,18 +26,30 @@ uint32_t scope_of(const at::RecordFunction &f) {
     return f.scope() == at::RecordScope::USER_SCOPE ? USER_SCOPE : uint32_t(f.scope());
 }
 
+uint32_t define_name(Log &log, const at::RecordFunction &f) {
+    if (const c10::FunctionSchema *schema = schema_of(f))
+        return log.define_name(schema, schema->name().data(), schema->name().size());
+    std::string_view text = own_name_of(f);
+    return log.define(DEFINE_NAME, text.data(), text.size() < MOST_TEXT ? text.size() : MOST_TEXT);
+}
+
+uint32_t define_inputs(Log &log, c10::ArrayRef<const c10::IValue> values) {
+    if (values.empty()) return 0;
+    uint64_t key = Digest(values).value();
+    uint32_t known = key ? log.recall(key) : 0;
+    if (__builtin_expect(known, 1)) return known;
+    Inputs noted(values);
+    known = log.define(DEFINE_INPUTS, noted.data(), noted.length());
+    if (key) log.remember(key, known);
+    return known;
+}
+
 template <bool with_inputs>
 void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
-    const char *text = f.name();
-    uint32_t name = log.define(DEFINE_NAME, text, strnlen(text, MOST_TEXT)), inputs = 0;
-    if (with_inputs && !f.inputs().empty()) {
-        Inputs noted(f.inputs());
-        inputs = log.define(DEFINE_INPUTS, noted.data(), noted.length());
-    }
-    uint64_t begin = word(BEGIN, 0), details = name_word(scope_of(f), name, f.seqNr());
-    uint64_t forward = f.forwardThreadId();
+    uint32_t name = define_name(log, f), inputs = with_inputs ? define_inputs(log, f.inputs()) : 0;
+    uint64_t details = name_word(scope_of(f), name, f.seqNr()), forward = f.forwardThreadId();
     // The stamp comes last: what we do here is not the operator's.
-    log.put(begin | (ticks() & VALUE_BITS));
+    log.put(word(BEGIN, ticks()));
     log.put(details);
     if (inputs) log.put(word(INPUTS, inputs));
     if (forward) log.put(word(FORWARD, forward));
@@ -45,56 +58,86 @@ void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
 }
 
 template <bool with_inputs>
-std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &f) {
-    Desk *desk = enter();
-    if (!desk) return nullptr;
-    Log &log = *desk->log;
+void begin(Log &log, const at::RecordFunction &f) {
     bool stacked = has_stack_order(f) && log.has_place();
     if (log.ready())
         write_begin<with_inputs>(log, f, stacked);
     else
         log.drop();
     if (stacked) log.push(&f);
+}
+
+template <bool with_inputs>
+std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &f) {
+    Desk *desk = enter();
+    if (!desk) return nullptr;
+    begin<with_inputs>(*desk->log, f);
     leave(desk);
     return nullptr;
 }
 
+void write_end(Log &log, const at::RecordFunction &f, uint64_t now) {
+    bool ready = log.ready();  // first: a new chunk says how many are open before this end
+    int32_t level = log.pop(&f) ? 0 : has_stack_order(f) ? log.remove(&f) : -1;
+    if (!ready) return;
+    if (level > 0) log.put(word(LEVEL, uint64_t(level)));
+    log.put(word(level < 0 ? END_OF : END, now));
+    if (level < 0) log.put(word(IDENTITY, uint64_t(reinterpret_cast<uintptr_t>(&f))));
+    log.publish();
+}
+
 void on_end(const at::RecordFunction &f, at::ObserverContext *) {
-    uint64_t now = ticks() & VALUE_BITS;
+    uint64_t now = ticks();
     Desk *desk = enter();
     if (!desk) return;
-    Log &log = *desk->log;
-    bool ready = log.ready();  // first: a new chunk says how many are open before this end
-    int32_t level = has_stack_order(f) ? log.remove(&f) : -1;
-    if (ready) {
-        if (level == 0) {
-            log.put(word(END, now));
-        } else if (level > 0) {
-            log.put(word(LEVEL, uint64_t(level)));
-            log.put(word(END, now));
-        } else {
-            log.put(word(END_OF, now));
-            log.put(word(IDENTITY, uint64_t(reinterpret_cast<uintptr_t>(&f))));
-        }
-        log.publish();
-    }
+    write_end(*desk->log, f, now);
     leave(desk);
 }
 
-// Everything but scopes that only special builds have.
-const std::unordered_set<at::RecordScope, std::hash<at::RecordScope>> OPERATORS{
-    at::RecordScope::FUNCTION,          at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
-    at::RecordScope::CUSTOM_CLASS,      at::RecordScope::LITE_INTERPRETER,  at::RecordScope::STATIC_RUNTIME_OP,
-    at::RecordScope::STATIC_RUNTIME_MODEL};
-const std::unordered_set<at::RecordScope, std::hash<at::RecordScope>> RANGES{at::RecordScope::USER_SCOPE};
+// Of an operator that was picked.
+struct Picked : at::ObserverContext {};
+
+std::atomic<uint64_t> below{0};  // numbers by chance below this one pick an operator
+
+// User ranges, and a sample of the others.
+template <bool with_inputs>
+std::unique_ptr<at::ObserverContext> on_begin_picked(const at::RecordFunction &f) {
+    Desk *desk = enter();
+    if (!desk) return nullptr;
+    bool pick = f.scope() == at::RecordScope::USER_SCOPE || desk->log->chance() < below.load(std::memory_order_relaxed);
+    if (pick) begin<with_inputs>(*desk->log, f);
+    leave(desk);
+    return pick ? std::make_unique<Picked>() : nullptr;
+}
+
+void on_end_picked(const at::RecordFunction &f, at::ObserverContext *picked) {
+    if (picked) on_end(f, picked);
+}
+
+// At every node of a backward graph, torch makes its lists of callbacks anew, for each callback and each of its scopes;
+// most for scopes that it samples. So there is one callback where that is possible, without scopes that no training has
+// (LITE_INTERPRETER and STATIC_RUNTIME_* belong to inference, others to special builds), and torch samples only what
+// there are many of.
+using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
+const Scopes MANY{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION};
+const Scopes FEW{at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS};
 
 at::CallbackHandle handles[2] = {at::INVALID_CALLBACK_HANDLE, at::INVALID_CALLBACK_HANDLE};
 
-at::CallbackHandle observe(const std::unordered_set<at::RecordScope, std::hash<at::RecordScope>> &scopes, bool inputs,
-                           double fraction) {
-    at::RecordFunctionCallback callback(inputs ? on_begin<true> : on_begin<false>, on_end);
-    callback.scopes(scopes).needsInputs(inputs).samplingProb(fraction);
-    return at::addGlobalCallback(callback);
+template <bool with_inputs>
+void add_callbacks(double fraction) {
+    at::RecordFunctionCallback every(on_begin<with_inputs>, on_end);
+    every.needsInputs(with_inputs);
+    if (fraction < 1) {
+        at::RecordFunctionCallback few(on_begin_picked<with_inputs>, on_end_picked);
+        below.store(uint64_t(fraction * 0x1p64), std::memory_order_relaxed);
+        handles[0] = at::addGlobalCallback(few.scopes(FEW).needsInputs(with_inputs));
+        handles[1] = at::addGlobalCallback(every.scopes(MANY).samplingProb(fraction));
+    } else {
+        Scopes all(MANY);
+        all.insert(FEW.begin(), FEW.end());
+        handles[0] = at::addGlobalCallback(every.scopes(all));
+    }
 }
 
 // Where torch looks for a profiler that wants to know of memory. It is one to all questions that torch asks its own
@@ -139,8 +182,7 @@ std::shared_ptr<MemoryReports> memory;
 uint64_t torch_thread() { return at::RecordFunction::currentThreadId(); }
 
 void observe(bool inputs, bool with_memory, double fraction) {
-    handles[0] = observe(RANGES, inputs, 1.0);
-    handles[1] = observe(OPERATORS, inputs, fraction);
+    inputs ? add_callbacks<true>(fraction) : add_callbacks<false>(fraction);
     if (!with_memory) return;
     memory = std::make_shared<MemoryReports>();
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory);

@@ -13,7 +13,7 @@
 namespace stepscope {
 
 std::atomic<uint32_t> recording{0};
-thread_local Desk *own_desk = nullptr;
+__thread Desk *own_desk = nullptr;
 
 namespace {
 
@@ -107,7 +107,9 @@ bool attach_desk(Desk &desk, uint32_t generation) {
 }
 
 Session::Session(int file, uint32_t most, uint64_t (*torch_thread)())
-    : file_(file), torch_thread_(torch_thread), pool_(most), size_(lseek(file, 0, SEEK_END)) {}
+    : file_(file), torch_thread_(torch_thread), pool_(most), size_(lseek(file, 0, SEEK_END)) {
+    pool_.stock(SPARE_CHUNKS);
+}
 
 Session::~Session() {
     end();

@@ -71,9 +71,9 @@ class Session {
 };
 
 // A thread's own place: whether it is inside the recorder, and its log. Lives as long as the thread.
-struct Desk {
+struct alignas(64) Desk {
     std::atomic<uint32_t> busy{0};
-    uint32_t generation = 0;
+    uint32_t generation = UINT32_MAX;  // of the session that the log belongs to; never 0
     Log *log = nullptr;
     Desk *before = nullptr, *behind = nullptr;
 };
@@ -83,20 +83,26 @@ extern std::atomic<uint32_t> recording;
 
 Desk *make_desk();
 bool attach_desk(Desk &desk, uint32_t generation);
-extern thread_local Desk *own_desk;
+// Null before the first use. Plain memory, not thread_local: no function is asked whether it was made; and read without
+// a call of the loader's, for which every process has room to spare (64 bits of a kilobyte that is kept for this).
+#if defined(__x86_64__)
+extern __thread Desk *own_desk __attribute__((tls_model("initial-exec")));
+#else
+extern __thread Desk *own_desk;
+#endif
 
 // Between enter and leave, the log of the calling thread cannot go away. nullptr where nobody records, and then there
 // is nothing to leave.
 inline Desk *enter() {
-    if (!recording.load(std::memory_order_relaxed)) return nullptr;
-    Desk *desk = own_desk ? own_desk : make_desk();
-    if (!desk) return nullptr;
+    Desk *desk = own_desk;
+    if (__builtin_expect(!desk, 0) && (!recording.load(std::memory_order_relaxed) || !(desk = make_desk()))) return nullptr;
     desk->busy.store(1, std::memory_order_relaxed);
     // Session::end makes every thread pass a barrier (membarrier) between its store to `recording` and its look at
     // `busy`; so here only the compiler must keep the order.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     uint32_t generation = recording.load(std::memory_order_acquire);
-    if (__builtin_expect(generation && (desk->generation == generation || attach_desk(*desk, generation)), 1)) return desk;
+    if (__builtin_expect(desk->generation == generation, 1)) return desk;
+    if (generation && attach_desk(*desk, generation)) return desk;
     desk->busy.store(0, std::memory_order_release);
     return nullptr;
 }
