@@ -15,12 +15,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(ENV)/.ready
 	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
 
-# Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py). Where nothing
-# is recorded, files of tests run beside each other.
-BESIDE := tests/unit tests/contract tests/golden
+# Frameworks do not live in one environment; each runs the tests of its own (tests/frameworks/conftest.py).
 test: $(ENV)/.test lint .envs/mindspore/.ready .envs/paddle/.ready .envs/jax/.ready .envs/msprof/.ready
-	$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile $(BESIDE)
-	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(BESIDE))
+	$(BIN)/python -m pytest -q --numprocesses auto --dist loadfile
 	.envs/mindspore/bin/python -m pytest -q tests/frameworks
 	.envs/paddle/bin/python -m pytest -q tests/frameworks
 	.envs/jax/bin/python -m pytest -q tests/frameworks
