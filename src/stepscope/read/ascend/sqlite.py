@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
+from stepscope.read.ascend.sqlite_columns import columns_of, quoted
 from stepscope.read.source import open_trace
 from stepscope.trace.losses import LossLedger
 
@@ -153,11 +154,15 @@ class Database:
         return pl.DataFrame([found[name] for name in columns])
 
     def _frame(self, table: str, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        parts = [pl.DataFrame(schema=dict(dtypes))]
-        if dtypes:
-            query = f"SELECT {', '.join(map(_quoted, dtypes))} FROM {_quoted(table)}"  # noqa: S608 - quoted
-            parts += [self._part(batch, dtypes) for batch in self._batches(query)]
-        return pl.concat(parts)
+        if not dtypes:
+            return pl.DataFrame()
+        if set(dtypes.values()) <= {pl.Int64(), pl.Float64()}:
+            whole = columns_of(self._connection, table, dtypes)
+            if whole is not None:
+                return whole
+        query = f"SELECT {', '.join(map(quoted, dtypes))} FROM {quoted(table)}"  # noqa: S608 - quoted
+        parts = [self._part(batch, dtypes) for batch in self._batches(query)]
+        return pl.concat([pl.DataFrame(schema=dict(dtypes)), *parts])
 
     def _batches(self, query: str) -> Iterator[list[tuple[object, ...]]]:
         """Yield rows; where a page is damaged those before it, and the damage is counted."""
@@ -246,7 +251,3 @@ class _Dictionary:
 def _whole(numbers: pl.Series) -> npt.NDArray[np.int64]:
     known: npt.NDArray[np.int64] = (numbers.fill_null(_NO_NUMBER) if numbers.null_count() else numbers).to_numpy()
     return known
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
