@@ -9,11 +9,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.read import communication, links, phases, programs, stacks, timeline
+from stepscope.read.dense import or_null
 from stepscope.read.dispatched import settled
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Moved, Timeline
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames, complete, dtype, together
+from stepscope.trace.tables import Frames, complete, dtype, together, typed
 
 #: Columns of ``spans`` that parts may have besides the schema's.
 _LINK_COLUMNS = ("external", "forward_thread", "said_phase")
@@ -71,16 +72,15 @@ def assemble(
 
 
 def _prepared(part: _Part) -> _Part:
-    """Return a part with every table, and the texts of its spans as numbers."""
-    spans = part["spans"]
-    texts = [spans["name"].cast(dtype("category")), spans["kind"].cast(dtype("enum:kind"))]
-    return {**complete({}), **part, "spans": spans.with_columns(texts) if spans.height else spans}
+    """Return a part with every table, and its spans as the schema has them."""
+    return {**complete({}), **part, "spans": typed("spans", part["spans"])}
 
 
 def _keep_one_wait_per_batch(parts: list[_Part]) -> None:
     """Where a part measured the waits for data itself, PyTorch's own ranges around the same waits are annotations."""
-    waits = [part["spans"].filter(part["spans"]["kind"] == "data")["name"].cast(pl.String) for part in parts]
-    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits if len(names)):
+    waiting = [(part["spans"]["name"], part["spans"]["kind"] == "data") for part in parts if part["spans"].height]
+    waits = [names.filter(chosen).cast(pl.String) for names, chosen in waiting if chosen.any()]
+    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits):
         return
     foreign = (pl.col("kind") == "data") & pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)
     kind = pl.when(foreign).then(pl.lit("annotation").cast(dtype("enum:kind"))).otherwise(pl.col("kind"))
@@ -129,8 +129,8 @@ def _arrows(parts: Sequence[_Part], moved: Moved) -> pl.DataFrame:
     for part, numbers in zip(parts, moved.tracks, strict=True):
         arrows = part.get("arrows")
         if arrows is not None and arrows.height:
-            ends = [pl.Series(name, numbers[arrows[name].to_numpy()], pl.Int32) for name in ("from_track", "to_track")]
-            frames.append(arrows.with_columns(ends).select(list(_ARROWS)))
+            ends = {name: numbers[arrows[name].to_numpy()] for name in ("from_track", "to_track")}
+            frames.append(pl.DataFrame({**{name: arrows[name] for name in _ARROWS}, **ends}, schema=_ARROWS))
     return pl.concat(frames)
 
 
@@ -159,11 +159,7 @@ def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers) -> pl.
     if not kernels.height:
         return kernels
     span = kernels["span"].to_numpy()
-    return kernels.with_columns(launch=_or_null(launch[span]), operator=_or_null(operator[span]))
-
-
-def _or_null(numbers: Integers) -> pl.Series:
-    return pl.Series(numbers, dtype=pl.Int64).replace(-1, None)
+    return kernels.with_columns(or_null("launch", launch[span]), or_null("operator", operator[span]))
 
 
 def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
@@ -171,18 +167,25 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
 
     A part that knows better which operator they belong to says a time within it in the column ``at``.
     """
-    if not frame.height or "track" not in frame.columns:
+    if not frame.height:
+        return frame
+    if "track" not in frame.columns:
         return frame.sort("ts")
-    frame = frame.with_columns(at=pl.coalesce("at", "ts") if "at" in frame.columns else "ts")
-    placed = frame.filter(pl.col("track").is_not_null())
-    around = line.at(placed["track"].to_numpy(), placed["at"].to_numpy())
+    placed, track = frame, frame["track"]
+    if track.null_count():
+        placed, track = frame.filter(track.is_not_null()), track.drop_nulls()
+    at = placed["at"].fill_null(placed["ts"]) if "at" in placed.columns else placed["ts"]
+    around = line.at(track.to_numpy(), at.to_numpy())
     operator = looked_up(line.nearest(line.of_kinds("operator")), around)
-    thread = line.tracks.select(pl.col("id").alias("track"), "thread")
-    placed = (
-        placed.drop("thread", strict=False).with_columns(span=_or_null(operator)).join(thread, on="track", how="left")
+    columns = or_null("span", operator), line.tracks["thread"][track]
+    placed = placed.drop("track", "at", strict=False).with_columns(columns)
+    others = (
+        frame.filter(frame["track"].is_null()).drop("track", "at", strict=False)
+        if placed.height < frame.height
+        else None
     )
-    rows = pl.concat([placed, frame.filter(pl.col("track").is_null())], how="diagonal_relaxed")
-    return rows.drop("track", "at").sort("ts", maintain_order=True)
+    rows = placed if others is None else pl.concat([placed, others], how="diagonal_relaxed")
+    return rows.sort("ts", maintain_order=True)
 
 
 def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.DataFrame:
@@ -209,13 +212,14 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
 
 
 def _spans(line: Timeline, phase: pl.Series, steps: pl.DataFrame) -> pl.DataFrame:
-    return line.spans.drop(_LINK_COLUMNS, strict=False).with_columns(
+    made = [
+        pl.Series("id", np.arange(len(line))),
+        or_null("parent", line.parent),
         pl.Series("depth", line.depth),
-        _or_null(line.parent).alias("parent"),
         _step_of(line.ts, steps),
         phase,
-        id=pl.int_range(len(line), dtype=pl.Int64),
-    )
+    ]
+    return line.spans[[name for name in line.spans.columns if name not in _LINK_COLUMNS]].hstack(made)
 
 
 def _step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:

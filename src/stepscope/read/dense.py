@@ -1,4 +1,4 @@
-"""Distinct values and matches in long columns of small numbers, found without sorting."""
+"""Distinct values, matches and gaps in long columns of small numbers, found without sorting."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from stepscope.read.nesting import Integers
 
@@ -50,6 +51,12 @@ def _dense(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
     seen[offset] = True
     number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
     return number[offset], int(number[-1]) + 1
+
+
+def or_null(name: str, numbers: Integers) -> pl.Series:
+    """Return numbers as a column in which null stands for −1."""
+    column, missing = pl.Series(name, numbers, dtype=pl.Int64), numbers < 0
+    return column.set(pl.Series(missing), None) if missing.any() else column
 
 
 def first_places(keys: Integers, wanted: Integers) -> Integers:

@@ -242,11 +242,10 @@ def _keep(frame: pl.DataFrame, column: str, known: tuple[str, ...], ledger: Loss
     """Leave out rows with a negative duration, or with a value that the schema does not know."""
     if not frame.height:
         return frame
-    sound = frame.filter(pl.col("dur") >= 0)
-    ledger.add("event_negative_duration", len(frame) - len(sound))
-    kept = sound.filter(pl.col(column).is_in(known))
-    ledger.add("journal_unreadable", len(sound) - len(kept))
-    return kept
+    forward, sound = frame["dur"] >= 0, frame[column].is_in(known)
+    ledger.add("event_negative_duration", int((~forward).sum()))
+    ledger.add("journal_unreadable", int((forward & ~sound).sum()))
+    return frame if forward.all() and sound.all() else frame.filter(forward & sound)
 
 
 def _numbered(column: str, numbers: dict[object, int]) -> pl.Expr:

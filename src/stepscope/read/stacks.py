@@ -40,7 +40,7 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     """
     python = timeline.of_kinds("python")
     if not python.any():
-        return operators.drop(_CALL_COLUMNS, strict=False), stacks
+        return operators[[name for name in operators.columns if name not in _CALL_COLUMNS]], stacks
     operators, called = _taken(operators)
     names = timeline.spans["name"]
     distinct = names.filter(python).unique().cast(pl.String)

@@ -125,7 +125,8 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
     frames = [_moved(part.pop("spans"), number) for part, number in zip(parts, numbers, strict=True)]
     behind = np.cumsum([frame.height for frame in frames])
     of_several = np.count_nonzero([frame.height for frame in frames]) > 1
-    spans = together("spans", frames).drop(_MADE, strict=False)
+    spans = together("spans", frames)
+    spans = spans[[name for name in spans.columns if name not in _MADE]]
     frames.clear()
     order, parent, depth, crossing = nest(*(spans[name].to_numpy() for name in ("track", "ts", "dur")))
     number_of = np.empty(len(order), np.int64)

@@ -73,7 +73,9 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     if not frame.height:
         return empty(table)
     wanted = schema(table)
-    if list(given.items()) != list(wanted.items()):
+    if given == wanted:
+        frame = frame[list(wanted)]
+    else:
         frame = frame.select(_conformed(name, kind, given.get(name)) for name, kind in wanted.items())
     _refuse_nulls(definition, frame)
     return frame
@@ -116,10 +118,10 @@ def together(table: str, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     full = [frame for frame in frames if frame.height]
     if not full:
         return empty(table)
-    return full[0] if len(full) == 1 else pl.concat([_typed(table, frame) for frame in full], how="diagonal_relaxed")
+    return full[0] if len(full) == 1 else pl.concat([typed(table, frame) for frame in full], how="diagonal_relaxed")
 
 
-def _typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+def typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame whose columns have the schema's types, as far as they are the schema's."""
     wanted = schema(table)
     casts = [

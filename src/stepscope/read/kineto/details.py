@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.dense import distinct_rows
+from stepscope.read.dense import distinct_rows, or_null
 from stepscope.read.kineto import arrows as kineto_arrows
 from stepscope.read.kineto import collectives as kineto_collectives
 from stepscope.read.kineto.columns import Codes, Integers, parse_arguments
@@ -116,7 +116,7 @@ def _operators(spans: Spans) -> tuple[pl.DataFrame, pl.DataFrame]:
     if not parts:
         return empty("operators"), empty("stacks")
     stack, stacks = _stacks(spans, np.concatenate(codes))
-    return pl.concat(parts).with_columns(stack=stack), stacks
+    return pl.concat(parts).hstack([stack]), stacks
 
 
 def _without_empty(spans: Spans, codes: Codes) -> Codes:
@@ -132,7 +132,7 @@ def _stacks(spans: Spans, codes: Codes) -> tuple[pl.Series, pl.DataFrame]:
     ids = np.where([bool(stack) for stack in frames], np.cumsum([bool(stack) for stack in frames]) - 1, -1)
     kept = [stack for stack in frames if stack]
     table = pl.DataFrame({"id": range(len(kept)), "frames": kept}, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
-    return pl.Series(ids[inverse], dtype=pl.Int64).replace(-1, None), table
+    return or_null("stack", ids[inverse]), table
 
 
 def _frames(text: str) -> list[dict[str, Any]]:

@@ -99,7 +99,10 @@ def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
 
 
 def _type(numbers: pl.Series, names: tuple[str, ...]) -> pl.Series:
-    return numbers.replace_strict(dict(enumerate(names)), default=None, return_dtype=pl.String)
+    """Return the names of numbers; null where there is none."""
+    code = numbers.fill_null(-1).to_numpy()
+    code = np.where((code < 0) | (code >= len(names)), len(names), code)
+    return pl.Series([*names, None], dtype=pl.String)[pl.Series(code)]
 
 
 def _host(nodes: Fields, ledger: LossLedger) -> pl.DataFrame:
@@ -115,9 +118,9 @@ def _host(nodes: Fields, ledger: LossLedger) -> pl.DataFrame:
             "dur": event.integers(4) - start,
             "process": event.integers(5),
             "thread": event.integers(6),
-            "root": nodes.integers(_PARENT).gather(pl.Series(owner)) == _NO_PARENT,
+            "root": nodes.integers(_PARENT)[pl.Series(owner)] == _NO_PARENT,
             **{
-                name: column.gather(pl.Series(owner))
+                name: column[pl.Series(owner)]
                 for name, column in _supplements(nodes, len(nodes.messages), ledger).items()
             },
         }
