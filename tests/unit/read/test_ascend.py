@@ -24,6 +24,7 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, lazy
 from tests.unit import ascend_build as build
 from tests.unit.ascend_build import GROUP, OUTPUT, START, capture, us
+from tests.unit.read.test_ascend_database import make
 
 T0 = START * 1000
 
@@ -469,3 +470,25 @@ def test_a_timeline_of_cann(tmp_path: Path) -> None:
 
 def test_times_are_written_as_the_builder_says() -> None:
     assert us(100.125) == f"{START + 100}.125"
+
+
+def test_operators_of_mindspore_beside_a_database(tmp_path: Path) -> None:
+    """MindSpore's databases say what the device and CANN did; its operators are in the raw records."""
+    root = a_mindspore_capture(tmp_path)
+    (root / OUTPUT).mkdir()
+    thread = 4242 << 32 | 11
+    tables: dict[str, list[dict[str, object]]] = {
+        "STRING_IDS": [{"id": 1, "value": "launch"}],
+        "CANN_API": [
+            {"startNs": T0 + 1100, "endNs": T0 + 1900, "type": 10000, "globalTid": thread, "connectionId": 5, "name": 1}
+        ],
+        "TASK": [{"startNs": T0 + 5000, "endNs": T0 + 6000, "deviceId": 3, "connectionId": 5, "globalTaskId": 1}],
+    }
+    make(root / OUTPUT / "ascend_mindspore_profiler_0.db", tables)
+    read = read_files([root])
+    assert set(rows(spans(read, "operator"), "name", "ts")) == {
+        ("Default", T0 + 1000),
+        ("PynativeFramework::RunOp::Default/MatMul-op1", T0 + 1000),
+    }
+    assert rows(spans(read, "runtime"), "name", "dur") == [("Node@launch", 800)]
+    assert read["allocations"].height == 2
