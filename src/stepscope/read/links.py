@@ -7,13 +7,12 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.dense import first_places
-from stepscope.read.nesting import Integers, looked_up
+from stepscope.read.nesting import Integers
 from stepscope.read.timeline import Timeline
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype, empty, together
 
 _FLOW_KIND = dtype("enum:flow_kind")
-_PLACE = pl.int_range(pl.len(), dtype=pl.Int64)
 
 
 def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
@@ -27,7 +26,7 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
     # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
     result = _same_number(timeline, "correlation", timeline.of_kinds("runtime", "driver"), device)
     if drawn.height:
-        start = _starting_at(timeline, drawn["to_track"], drawn["to_ts"])
+        start = timeline.starting(drawn["to_track"].to_numpy(), drawn["to_ts"].to_numpy())
         call = timeline.at(drawn["from_track"].to_numpy(), drawn["from_ts"].to_numpy())
         usable = (start >= 0) & (call >= 0)
         usable[usable] &= result[start[usable]] < 0
@@ -101,34 +100,11 @@ def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
     return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
 
 
-def _starting_at(timeline: Timeline, track: pl.Series, ts: pl.Series) -> Integers:
-    """Return the outermost span that starts at each place, −1 where none does."""
-    starts = timeline.spans.select("track", "ts", id=_PLACE).unique(["track", "ts"], keep="first", maintain_order=True)
-    wanted = pl.DataFrame({"track": track.cast(pl.Int32), "ts": ts})
-    return wanted.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
-
-
 def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
     """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
-    places = arrows.select(track=pl.col(f"{side}_track").cast(pl.Int32), ts=f"{side}_ts")
-    numbered = timeline.of_kinds("operator") & _given(timeline, "sequence")
-    around = timeline.at(places["track"].to_numpy(), places["ts"].to_numpy())
-    # Mostly that operator is the innermost span itself, and no other begins there.
-    above = looked_up(timeline.parent, around)
-    begins = (around >= 0) & (timeline.ts[around] == places["ts"].to_numpy()) & numbered[around]
-    alone = begins & ((above < 0) | (timeline.ts[above] != timeline.ts[around]))
-    if not alone.all():
-        rest = np.flatnonzero(~alone)
-        exact = _outermost_at(timeline, numbered, places[rest])
-        around[rest] = np.where(exact >= 0, exact, around[rest])
-    return around
-
-
-def _outermost_at(timeline: Timeline, chosen: npt.NDArray[np.bool_], places: pl.DataFrame) -> Integers:
-    """Return the outermost of the chosen spans that starts at each place; −1 where none does."""
-    starts = timeline.spans.select("track", "ts", id=_PLACE).filter(chosen).join(places, on=["track", "ts"], how="semi")
-    starts = starts.unique(["track", "ts"], keep="first", maintain_order=True)
-    return places.join(starts, on=["track", "ts"], how="left", maintain_order="left")["id"].fill_null(-1).to_numpy()
+    track, ts = arrows[f"{side}_track"].to_numpy(), arrows[f"{side}_ts"].to_numpy()
+    exact = timeline.starting(track, ts, timeline.of_kinds("operator") & _given(timeline, "sequence"))
+    return np.where(exact >= 0, exact, timeline.at(track, ts))
 
 
 def _by_sequence(timeline: Timeline) -> pl.DataFrame:

@@ -168,6 +168,26 @@ def innermost(
     return found
 
 
+def outermost(bounds: tuple[npt.NDArray[Any], Integers], track: npt.NDArray[Any], at: Integers) -> Integers:
+    """Return for each point the place of the first of the spans that start there, −1 where none does.
+
+    Args:
+        bounds: Track and start of the spans, in order.
+        track: Track of each point.
+        at: Time of each point.
+    """
+    tracks, starts = bounds
+    found = np.full(len(at), -1, np.int64)
+    for number in np.unique(track).tolist():
+        low, high = np.searchsorted(tracks, [number, number + 1])
+        points = np.flatnonzero(track == number)
+        place = low + np.searchsorted(starts[low:high], at[points])
+        points, place = points[place < high], place[place < high]
+        exact = starts[place] == at[points]
+        found[points[exact]] = place[exact]
+    return found
+
+
 def looked_up(values: Integers, places: Integers) -> Integers:
     """Return the value at each place, −1 where the place is −1."""
     result = np.full(len(places), -1, np.int64)

@@ -56,23 +56,10 @@ def _own(timeline: Timeline, backward: Integers) -> _Phases:
     forward_thread, said = timeline.given("forward_thread"), timeline.given("said_phase")
     if forward_thread is not None:
         own[(forward_thread > 0).fill_null(value=False).to_numpy() & timeline.of_kinds("operator")] = _CODE["backward"]
-    named = _named(timeline)
+    named = np.where(timeline.on_device, np.int8(-1), timeline.named(_NAMED))
     own[named >= 0] = named[named >= 0]
     if said is not None:
         own = np.where(said.is_not_null().to_numpy(), said.to_physical().cast(pl.Int8).fill_null(-1).to_numpy(), own)
     own[timeline.of_kinds("data")] = _CODE["data"]
     own[timeline.of_kinds("collective") | (named == _CODE["communication"])] = _CODE["communication"]
     return own
-
-
-def _named(timeline: Timeline) -> _Phases:
-    """Return the phase that the names of host spans say; each distinct name is looked at once."""
-    names = timeline.spans["name"]
-    distinct = names.unique()
-    codes = distinct.to_physical().to_numpy()
-    phase_of = np.full(int(codes.max(initial=0)) + 1, -1, np.int8)
-    for code, text in zip(codes.tolist(), distinct.to_list(), strict=True):
-        phase_of[code] = next((phase for prefix, phase in _NAMED.items() if text.startswith(prefix)), -1)
-    if (phase_of < 0).all():
-        return np.broadcast_to(np.int8(-1), len(timeline))
-    return np.where(timeline.on_device, np.int8(-1), phase_of[names.to_physical().to_numpy()])

@@ -38,32 +38,24 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     Returns:
         Both tables, completed.
     """
+    called = operators[list(_CALL_COLUMNS)] if set(_CALL_COLUMNS) <= set(operators.columns) else None
+    operators = operators[[name for name in operators.columns if name not in _CALL_COLUMNS]]
     python = timeline.of_kinds("python")
-    if not python.any():
-        return operators[[name for name in operators.columns if name not in _CALL_COLUMNS]], stacks
-    operators, called = _taken(operators)
-    names = timeline.spans["name"]
-    distinct = names.filter(python).unique().cast(pl.String)
-    is_module = python & names.is_in(_categories(distinct.filter(distinct.str.starts_with(_MODULE)))).to_numpy()
+    if not python.any() or not operators.height:
+        return operators, stacks
     around = timeline.nearest(python)[operators["span"].to_numpy()]
-    around = np.where(around >= 0, around, _around_calls(timeline, python, called))
+    if called is not None:
+        around = np.where(around >= 0, around, _around_calls(timeline, python, called))
     without = operators["stack"].is_null().to_numpy()
     first = max(stacks["id"].to_list(), default=-1) + 1
     numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
     own = pl.Series(np.where(without & (around >= 0), numbers[around], -1)).replace(-1, None)
-    modules = _paths(timeline, is_module, around)
+    modules = _paths(timeline, python & (timeline.named({_MODULE: 0}) >= 0), around)
     completed = operators.with_columns(
         stack=operators["stack"].fill_null(own),
         module=operators["module"].cast(pl.String).fill_null(modules),
     )
     return completed, pl.concat([stacks, frames])
-
-
-def _taken(operators: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the operators without the columns of their calls, and these columns."""
-    absent = [pl.lit(None, pl.Int64).alias(name) for name in _CALL_COLUMNS if name not in operators.columns]
-    called = operators.with_columns(absent).select(_CALL_COLUMNS)
-    return operators.drop(_CALL_COLUMNS, strict=False), called
 
 
 def _around_calls(timeline: Timeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
@@ -85,10 +77,6 @@ def _between(found: Integers) -> Integers:
     before, after = given.forward_fill(), given.backward_fill()
     filled: Integers = pl.select(pl.when(before == after).then(before)).to_series().fill_null(-1).to_numpy()
     return filled
-
-
-def _categories(texts: pl.Series) -> pl.Series:
-    return texts.cast(pl.Categorical()).implode()
 
 
 def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401

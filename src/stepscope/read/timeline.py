@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.nesting import Integers, innermost, nearest, nest
+from stepscope.read.nesting import Integers, innermost, looked_up, nearest, nest, outermost
 from stepscope.read.tracks import merged
 from stepscope.trace.schema import KINDS
 from stepscope.trace.tables import together
@@ -95,6 +95,29 @@ class Timeline:
     def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
         """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
         return nearest(self.parent, chosen)
+
+    def named(self, prefixes: Mapping[str, int]) -> npt.NDArray[np.int8]:
+        """Return for each span the value of the prefix that its name begins with, −1 where it begins with none.
+
+        Each distinct name is looked at once.
+        """
+        names = self.spans["name"]
+        distinct = names.unique()
+        codes = distinct.to_physical().to_numpy()
+        value_of = np.full(int(codes.max(initial=0)) + 1, -1, np.int8)
+        for code, text in zip(codes.tolist(), distinct.to_list(), strict=True):
+            value_of[code] = next((value for prefix, value in prefixes.items() if text.startswith(prefix)), -1)
+        if (value_of < 0).all():
+            return np.broadcast_to(np.int8(-1), len(self))
+        result: npt.NDArray[np.int8] = value_of[names.to_physical().to_numpy()]
+        return result
+
+    def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:
+        """Return the outermost span, of all or of the chosen, that starts at each point; −1 where none does."""
+        if chosen is None:
+            return outermost((self.track, self.ts), track, ts)
+        places = np.flatnonzero(chosen)
+        return looked_up(places, outermost((self.track[places], self.ts[places]), track, ts))
 
     def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
         """Return the innermost span around each point of a track; −1 where there is none."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepscope import native
 from stepscope.native import nesting as fast
-from stepscope.read.nesting import Nesting, inherit_in_python, innermost, nearest_in_python, nest_in_python
+from stepscope.read.nesting import Nesting, inherit_in_python, innermost, nearest_in_python, nest_in_python, outermost
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
 
@@ -107,6 +107,19 @@ def test_the_innermost_span_around_a_point_is_the_latest_that_contains_it(
             if row[0] == lane and (row[1] <= at < sum(row[1:]) or row[1] == at)
         ]
         assert place == (around[-1] if around else -1)
+
+
+@given(spans, st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 45)), max_size=20))
+def test_the_outermost_span_that_starts_at_a_point_is_the_first_that_does(
+    rows: list[tuple[int, int, int]], points: list[tuple[int, int]]
+) -> None:
+    track, ts, dur = columns(rows)
+    order = nest_in_python(track, ts, dur).order
+    where = np.array(points, np.int64).reshape(len(points), 2)
+    found = outermost((track[order], ts[order]), where[:, 0], where[:, 1])
+    for point, place in zip(points, found, strict=True):
+        starting = [index for index, row in enumerate(order) if rows[row][:2] == point]
+        assert place == (starting[0] if starting else -1)
 
 
 def test_many_levels_and_many_siblings_take_few_rounds() -> None:
