@@ -96,7 +96,8 @@ def compare(recording: Recording, theirs: list[dict[str, Any]], *, shapes: bool 
             (event["args"].get("Sequence number", -1), event["args"].get("Fwd thread id", 0)) for event in events
         ]
         places = [(event["ts"], event["ts"] + event["dur"]) for event in events]
-        assert tree([(o.begin, o.end or 0) for o in operators]) == tree(places)
+        if any(begin % 1 for begin, _ in places):  # torch 2.1 writes whole µs: too coarse to tell what lies in what
+            assert tree([(o.begin, o.end or 0) for o in operators]) == tree(places)
         if shapes:
             for operator, event in zip(operators, events, strict=True):
                 check_inputs(operator, event["args"])
