@@ -74,6 +74,8 @@ class SavedFile:
     def _write(self) -> None:
         self._save(str(self._temporary))
         if not self._temporary.exists():
+            # Kineto's own half: the manifest, which says what happened, needs the room.
+            self._temporary.with_name(f"{self._temporary.name}.tmp").unlink(missing_ok=True)
             message = f"{self.path} was not written: the disk is full or refuses it"
             raise OSError(message)
         complete = self._is_whole(self._temporary)
