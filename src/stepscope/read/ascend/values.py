@@ -23,10 +23,17 @@ _PLAIN = r"^(\d{1,17})(?:\.(\d{1,40}))?$"
 _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
 
 
-def cleaned(column: pl.Series) -> pl.Series:
+def _cleaned() -> pl.Expr:
     """Return texts without white space and quotes around them; null where they stand for nothing."""
-    text = column.cast(pl.String).str.strip_chars(' \t\r\n"')
-    return text.set(text.str.to_lowercase().is_in(NOTHING), None)
+    text = pl.first().cast(pl.String).str.strip_chars(' \t\r\n"')
+    return pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text)
+
+
+def _made(column: pl.Series, *made: pl.Expr) -> tuple[pl.Series, ...]:
+    """Return the cleaned texts of a column, and what is made of them, in one plan each: many columns are short."""
+    text = column.to_frame("text").select(_cleaned().alias("text"))
+    found = text.select(one.alias(str(place)) for place, one in enumerate(made))
+    return (text.to_series(), *(one.alias(column.name) for one in found))
 
 
 def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
@@ -37,19 +44,18 @@ def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
         ledger: Counts what is no time.
         scale: µs of one unit: 1000 where the texts are milliseconds.
     """
-    text = cleaned(column)
-    parts = text.str.extract_groups(_PLAIN).struct.unnest()
     decimals = len(str(1000 * scale)) - 1
-    digits = parts["2"].fill_null("").str.slice(0, decimals + 1).str.pad_end(decimals + 1, "0")
-    number = parts["1"].cast(pl.Int64, strict=False)
-    whole = number.set(number > _MOST // (1000 * scale), None) * (1000 * scale)
-    value = (whole + (digits.cast(pl.Int64, strict=False) + 5) // 10).alias(column.name)
+    parts = pl.first().str.extract_groups(_PLAIN)
+    digits = parts.struct.field("2").fill_null("").str.slice(0, decimals + 1).str.pad_end(decimals + 1, "0")
+    number = parts.struct.field("1").cast(pl.Int64, strict=False)
+    whole = pl.when(number <= _MOST // (1000 * scale)).then(number * (1000 * scale))
+    text, value = _made(column, whole + (digits.cast(pl.Int64, strict=False) + 5) // 10)
+    if value.null_count() == text.null_count():
+        return value
     odd = (text.is_not_null() & value.is_null()).arg_true()
-    if len(odd):
-        repaired = pl.Series([_odd(source, scale) for source in text.gather(odd).to_list()], dtype=pl.Int64)
-        ledger.add("value_unreadable", repaired.null_count())
-        value = value.scatter(odd, repaired)
-    return value
+    repaired = pl.Series([_odd(source, scale) for source in text.gather(odd).to_list()], dtype=pl.Int64)
+    ledger.add("value_unreadable", repaired.null_count())
+    return value.scatter(odd, repaired)
 
 
 def _odd(text: str, scale: int) -> int | None:
@@ -59,37 +65,38 @@ def _odd(text: str, scale: int) -> int | None:
 
 def integers(column: pl.Series, ledger: LossLedger) -> pl.Series:
     """Return whole numbers; null where there is none, or it does not fit 64 bits."""
-    text = cleaned(column)
-    value = text.str.extract(_WHOLE, 1).str.strip_prefix("+").cast(pl.Int64, strict=False).alias(column.name)
+    text, value = _made(column, pl.first().str.extract(_WHOLE, 1).str.strip_prefix("+").cast(pl.Int64, strict=False))
     ledger.add("value_unreadable", value.null_count() - text.null_count())
     return value
 
 
 def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
     """Return real numbers; null where there is none, or it is not finite."""
-    text = cleaned(column)
-    value = text.cast(pl.Float64, strict=False)
-    value = value.set(~value.is_finite(), None).alias(column.name)
+    number = pl.first().cast(pl.Float64, strict=False)
+    text, value = _made(column, pl.when(number.is_finite()).then(number))
     ledger.add("value_unreadable", value.null_count() - text.null_count())
     return value
 
 
 def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
     """Return sizes in bytes of numbers of KB or MB (of 1024); one below nothing, which stands for unknown, is null."""
-    value = reals(column, ledger) * BYTES.get(unit, 1)
-    value = value.set((value < 0) | (value >= float(_MOST)), None)
-    return value.round(0).cast(pl.Int64).alias(column.name)
+    number = pl.first() * BYTES.get(unit, 1)
+    value = reals(column, ledger).to_frame()
+    return value.select(
+        pl.when((number >= 0) & (number < float(_MOST))).then(number.round(0)).cast(pl.Int64)
+    ).to_series()
 
 
 def texts(column: pl.Series) -> pl.Series:
     """Return texts, each distinct one kept once."""
-    return cleaned(column).cast(pl.Categorical())
+    return column.to_frame().select(_cleaned().cast(pl.Categorical())).to_series().alias(column.name)
 
 
 def quoted(column: pl.Series) -> pl.Series:
     """Return texts that stand in quotes of their own, each distinct one kept once; ``""`` is known, and empty."""
-    text = column.cast(pl.String).str.strip_chars(" \t\r\n")
-    return text.set(text.str.to_lowercase().is_in(NOTHING), None).str.strip_chars('"').cast(pl.Categorical())
+    text = pl.first().cast(pl.String).str.strip_chars(" \t\r\n")
+    known = pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text.str.strip_chars('"'))
+    return column.to_frame().select(known.cast(pl.Categorical())).to_series().alias(column.name)
 
 
 def whole(column: pl.Series) -> pl.Series:
