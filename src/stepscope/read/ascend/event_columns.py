@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -105,7 +105,7 @@ class Events:
     """What a file's events say.
 
     Attributes:
-        complete: Intervals, columns :data:`COMPLETE`.
+        complete: Intervals: those columns of :data:`COMPLETE` that occur, :data:`BASE` always.
         counters: Samples: ts, process, name, key, value.
         arrows: Ends of arrows: ts, process, thread, category, id, start.
         processes: Process → its name.
@@ -117,6 +117,13 @@ class Events:
     arrows: pl.DataFrame
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+def chosen(events: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
+    """Return columns of intervals; those that do not occur are null."""
+    return events.select(
+        pl.col(name) if name in events.columns else pl.lit(None, COMPLETE[name]).alias(name) for name in columns
+    )
 
 
 def samples_of(arguments: Mapping[str, object]) -> Iterator[Sample]:

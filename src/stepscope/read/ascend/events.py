@@ -22,6 +22,7 @@ from stepscope.read.ascend import events_tokenized as tokenized
 from stepscope.read.ascend import values
 from stepscope.read.ascend.event_columns import (
     ARROWS,
+    BASE,
     COLUMN_OF,
     COMPLETE,
     COUNTERS,
@@ -150,7 +151,7 @@ class _Collected:
 
     def __init__(self, ledger: LossLedger) -> None:
         self._ledger = ledger
-        self._complete: list[pl.DataFrame] = [pl.DataFrame(schema=COMPLETE)]
+        self._complete: list[pl.DataFrame] = [pl.DataFrame(schema=BASE)]
         self._counters: list[pl.DataFrame] = [pl.DataFrame(schema=COUNTERS)]
         self._arrows: list[pl.DataFrame] = [pl.DataFrame(schema=ARROWS)]
         self._processes: dict[int, str] = {}
@@ -259,7 +260,8 @@ class _Collected:
         complete, counters, arrows = (
             pl.concat(parts, how="diagonal") for parts in (self._complete, self._counters, self._arrows)
         )
-        return Events(complete, counters, arrows, self._processes, self._threads)
+        occurring = [name for name in COMPLETE if name in complete.columns]
+        return Events(complete.select(occurring), counters, arrows, self._processes, self._threads)
 
 
 def _printable(text: object) -> str:

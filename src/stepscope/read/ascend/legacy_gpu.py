@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.read.ascend import csv_rows, events
+from stepscope.read.ascend.event_columns import BASE, chosen
 from stepscope.read.ascend.frames import Frames, complete, conform
 from stepscope.read.mindspore.text import lines_of
 from stepscope.read.source import Progress, tell_all
@@ -62,7 +63,7 @@ def display(path: Path, ledger: LossLedger, progress: Progress | None = None) ->
     Raises:
         InputError: It cannot be read.
     """
-    found = events.read(path, ledger, progress).complete
+    found = chosen(events.read(path, ledger, progress).complete, (*BASE, "full_name", "grid", "block"))
     on_host = pl.col("thread").is_null()
     tasks = found.filter(~on_host).with_columns(stream="thread", type=pl.lit(_KERNEL), operator="full_name")
     host = found.filter(on_host).with_columns(sort=pl.lit("operator"), module="name", process=None)

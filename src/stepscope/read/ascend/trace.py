@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.event_columns import Events
+from stepscope.read.ascend.event_columns import BASE, COMPLETE, Events, chosen
 from stepscope.read.ascend.frames import Frames, complete
 from stepscope.read.ascend.values import BYTES, UNKNOWN_32, unit_of
 from stepscope.read.stacks import parse_frame
@@ -46,6 +46,14 @@ _SORT_OF_CATEGORY = {
 #: Layer of CANN in front of the name of a call → its level.
 _LEVELS = {"ascendcl": "acl", "runtime": "runtime", "node": "node", "model": "model", "ge": "model"}
 _LEVELS |= {"hccl": "hccl", "communication": "hccl"}
+#: Sort of events → the columns of them that are read.
+_OF_TASKS = ("connection", "model", "task", "batch", "context", "stream", "bytes", "type", "direction")
+_WANTED: dict[str, tuple[str, ...]] = {
+    "host": (*BASE, "shapes", "dtypes", "stack", "sequence", "forward_thread", "correlation", "domain"),
+    "api": (*BASE, "connection", "level"),
+    "tasks": (*BASE, *_OF_TASKS, "iteration", "core_ms", "cycles"),
+    "communications": tuple(name for name in COMPLETE if name not in ("shapes", "dtypes", "stack", "grid", "block")),
+}
 _STEP_CATEGORY = "Iteration Time"
 #: Marks of CANN's step trace, which are ranges on a stream.
 _STEP_TRACE = (_STEP_CATEGORY, "FP_BP Time", "Iteration Refresh", "Reduce")
@@ -91,9 +99,10 @@ def frames(events: Events, device: int | None, ledger: LossLedger) -> Frames:
     places = _places(events, device)
     sort = pl.col("process").replace_strict(places.sort, default="host", return_dtype=pl.String)
     found = events.complete.with_columns(sort=sort)
-    of = {
-        name: found.filter(pl.col("sort") == name).drop("sort") for name in ("host", "api", "tasks", "communications")
-    }
+    of = {name: chosen(found.filter(pl.col("sort") == name), columns) for name, columns in _WANTED.items()}
+    # Of large files each of these is a part of the memory there is.
+    del found
+    events.complete = events.complete.clear()
     is_step = of["tasks"]["category"].cast(pl.String).is_in(_STEP_TRACE).fill_null(value=False)
     host, stacks = _host(of["host"], of["api"], places)
     communications, parts = _communications(of["communications"], events, places)
@@ -279,28 +288,34 @@ def _steps(host: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
 def _counters(events: Events, places: _Places) -> pl.DataFrame:
     """Return samples; the unit stands in the key of the value, sizes are made bytes."""
     found = events.counters
-    name, key = (found[column].cast(pl.String) for column in ("name", "key"))
-    distinct = pl.DataFrame([name, key]).unique()
+    distinct = found.select(pl.col("name", "key").cast(pl.String)).unique()
     rows = [(one, other, *_unit(one, other)) for one, other in distinct.iter_rows()]
     schema = {"name": pl.String, "key": pl.String, "title": pl.String, "unit": pl.String, "factor": pl.Float64}
-    known = pl.DataFrame(rows, schema=schema, orient="row")
-    texts = _in_per_cent(found.with_columns(pl.col("name", "key").cast(pl.String)))
-    joined = texts.join(known, on=["name", "key"], how="left", maintain_order="left")
-    group = pl.col("process").replace_strict(events.processes, default="Counters", return_dtype=pl.String)
-    return joined.select(
-        "ts",
-        "unit",
-        device=pl.lit(places.device or 0, pl.Int64),
-        group=group,
-        name="title",
-        value=pl.col("value") * pl.col("factor"),
+    known = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col(pl.String).cast(pl.Categorical))
+    joined = found.join(known, on=["name", "key"], how="left", maintain_order="left")
+    processes = {process: name for process, name in events.processes.items() if name}
+    lanes = pl.DataFrame({"process": list(processes), "group": list(processes.values())}, schema=_LANES)
+    group = found.select("process").join(lanes, on="process", how="left", maintain_order="left")["group"]
+    return _in_per_cent(
+        joined.select(
+            "ts",
+            "unit",
+            device=pl.lit(places.device or 0, pl.Int64),
+            group=group.fill_null("Counters"),
+            name="title",
+            value=pl.col("value") * pl.col("factor"),
+        )
     )
+
+
+_LANES: dict[str, pl.DataType] = {"process": pl.Int64(), "group": pl.Categorical()}
 
 
 def _in_per_cent(samples: pl.DataFrame) -> pl.DataFrame:
     """Return samples whose shares are per cent: CANN's timeline has 0.84 under ``Hit Rate(%)``, its database 84."""
-    is_share = pl.col("key").str.ends_with("(%)") & pl.col("name").str.starts_with(_CACHE)
-    shares = samples.filter(is_share)["value"]
+    names = samples.filter(pl.col("unit") == "%")["name"].unique().cast(pl.String)
+    is_share = pl.col("name").is_in(names.filter(names.str.starts_with(_CACHE)).implode()) & (pl.col("unit") == "%")
+    shares = samples.filter(is_share)["value"] if len(names) else pl.Series([])
     if shares.is_empty() or not shares.is_between(0, 1).all():
         return samples
     # With this many digits what is written again is the same.
