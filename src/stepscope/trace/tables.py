@@ -67,12 +67,13 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         StepscopeError: A column is missing that may not be null, is unknown, or holds null where it may not.
     """
+    if frame is empty(table):
+        return frame
     definition = TABLES[table]
-    given = dict(zip(frame.columns, frame.dtypes, strict=True))
-    _refuse_other_columns(definition, given)
+    _refuse_other_columns(definition, frame.columns)
     if not frame.height:
         return empty(table)
-    wanted = schema(table)
+    given, wanted = dict(zip(frame.columns, frame.dtypes, strict=True)), schema(table)
     if given == wanted:
         frame = frame[list(wanted)]
     else:
