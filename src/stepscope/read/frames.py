@@ -271,9 +271,9 @@ def _tracks(content: _Content, threads: list[int], lanes: list[str]) -> pl.DataF
 
 
 def _arguments(spans: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    given = spans.filter(spans["args"].is_not_null())
-    if not given.height:
+    if spans["args"].null_count() == spans.height:
         return empty("arguments")
+    given = spans.filter(spans["args"].is_not_null())
     decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
     rows: list[tuple[int, str, str]] = []
     for span, text in zip(given["id"].to_list(), given["args"].to_list(), strict=True):

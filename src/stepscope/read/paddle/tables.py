@@ -143,7 +143,7 @@ def build(recorded: Recorded, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         "allocations": _allocations(memory, tracks),
         "steps": _steps(host),
         "metadata": _metadata(recorded),
-        "tracks": tracks.drop("key"),
+        "tracks": tracks[[name for name in tracks.columns if name != "key"]],
         "arrows": pl.DataFrame(schema=_ARROWS),
     }
 
@@ -183,7 +183,7 @@ def _key(*columns: str) -> pl.Expr:
 
 def _tracks(host: pl.DataFrame, device: pl.DataFrame, memory: pl.DataFrame, extra: dict[str, str]) -> pl.DataFrame:
     """Return the table ``tracks``, with the key that events find theirs by."""
-    places = pl.concat([host.select("process", "thread"), memory.select("process", "thread")])
+    places = pl.concat([frame[["process", "thread"]] for frame in (host, memory)])
     names = {int(key): value for key, value in extra.items() if key.isdigit() and len(key) < 19 and value}
     threads = places.unique().sort("process", "thread").with_columns(key=_key("process", "thread"))
     threads = threads.with_columns(
@@ -193,21 +193,30 @@ def _tracks(host: pl.DataFrame, device: pl.DataFrame, memory: pl.DataFrame, extr
             names, default=pl.lit("thread ") + pl.col("thread").cast(pl.String), return_dtype=pl.String
         ),
     )
-    streams = device.select("device", "stream").unique().sort("device", "stream")
-    streams = streams.select(
-        "stream",
-        key=pl.lit("on ") + _key("device", "stream"),
-        device=pl.lit("cuda:") + pl.col("device").cast(pl.String),
-        kind=pl.lit("stream"),
-        name=pl.lit("stream ") + pl.col("stream").cast(pl.String),
-    )
-    tracks = pl.concat([threads, streams], how="diagonal").with_row_index("id")
+    streams = [_streams(device)] if device.height else []
+    tracks = pl.concat([threads, *streams], how="diagonal").with_row_index("id")
     return tracks.with_columns(
         pl.col("id").cast(pl.Int32),
         pl.col("kind").cast(dtype("enum:track_kind")),
         rank=pl.lit(0, pl.Int32),
         host=pl.lit(""),
         order=pl.col("id").cast(pl.Int32),
+    )
+
+
+def _streams(device: pl.DataFrame) -> pl.DataFrame:
+    """Return the tracks of streams, with their keys."""
+    return (
+        device.select("device", "stream")
+        .unique()
+        .sort("device", "stream")
+        .select(
+            "stream",
+            key=pl.lit("on ") + _key("device", "stream"),
+            device=pl.lit("cuda:") + pl.col("device").cast(pl.String),
+            kind=pl.lit("stream"),
+            name=pl.lit("stream ") + pl.col("stream").cast(pl.String),
+        )
     )
 
 
