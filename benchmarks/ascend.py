@@ -8,7 +8,8 @@ each rank is made so large first. The peer's mode is `cluster_time_summary` on d
 nothing of text but sums of communication and of steps, `compare` (of two ranks) its timelines and tables, as we do.
 Each is a process of its own, from its start: ours until the tables of all ranks are there and written as Parquet, the
 peer's until its first result is. Both find their modules compiled, as an installed package does. The table shows
-medians, and the part of ours that is reading.
+medians, the part of ours that is reading, and the processor's time of all processes, which other work on the machine
+changes less.
 
 The second form reads one rank once that was made so large, and shows the memory that takes.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -92,21 +94,33 @@ def rank_directories(directory: Path) -> list[Path]:
     return sorted({path.parent for path in directory.rglob("ASCEND_PROFILER_OUTPUT")})
 
 
+def _processor() -> float:
+    """Return seconds that finished processes have computed."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def compare(directory: Path, peer: Path, mode: str | None, rounds: int) -> None:
     """Print the table of both times."""
     ranks = rank_directories(directory)
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     usual = "cluster_time_summary" if list(directory.rglob("ascend_*_profiler_*.db")) else "all"
     mode = mode or usual
-    ours(ranks)
-    peers(peer, directory, mode)
-    measured = [(ours(ranks), peers(peer, directory, mode)) for _ in range(rounds)]
+    measured, processors = [], []
+    for _ in range(rounds):
+        marks = [_processor()]
+        mine = ours(ranks)
+        marks.append(_processor())
+        measured.append((mine, peers(peer, directory, mode)))
+        processors.append((marks[1] - marks[0], _processor() - marks[1]))
+    cpu, their_cpu = (statistics.median(one[place] for one in processors) for place in (0, 1))
     whole, inner = (statistics.median(one[0][place] for one in measured) for place in (0, 1))
     theirs = statistics.median(one[1] for one in measured)
     print(f"{len(ranks)} ranks, {size / 1e6:.1f} MB, {measured[0][0][3]} rows, medians of {rounds}")
     print(f"  msprof-analyze {mode}, to its first result     {theirs:7.3f} s")
     print(f"  stepscope, to all tables written               {whole:7.3f} s  {theirs / whole:5.1f} x")
     print(f"  of these to read, without the start of Python  {inner:7.3f} s  {theirs / inner:5.1f} x")
+    print(f"  processor's time: {their_cpu:.2f} s, {cpu:.2f} s {their_cpu / cpu:26.1f} x")
 
 
 def weigh(rank: Path, megabytes: int) -> None:
@@ -130,6 +144,10 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, default=Path(".envs/msprof/bin/msprof-analyze"))
     arguments = parser.parse_args()
     ranks = rank_directories(arguments.directory)
+    if arguments.megabytes is None or len(ranks) > 1:
+        # So that modules are compiled, and files in memory.
+        ours(ranks)
+        peers(arguments.peer, arguments.directory, "all")
     if arguments.megabytes is None:
         compare(arguments.directory, arguments.peer, arguments.mode, arguments.rounds)
     elif len(ranks) == 1:
