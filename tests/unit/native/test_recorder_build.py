@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.collect.collectors import torch_native_build
-from stepscope.native.recorder.build import BuildError, Torch, unsupported
+from stepscope.native.recorder.build import BuildError, Torch, sources, unsupported
 from tests.frameworks.torch.programs import environment
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -49,14 +49,33 @@ print(build.obtain(build.installed(torch)))
 """
 
 
+COMPILER = """#!/bin/sh
+echo x >> {ran}
+while [ $# -gt 0 ]; do
+    [ "$1" = -o ] && target="$2"
+    [ "$1" = -shared ] && made={made}
+    shift
+done
+sleep 0.2
+cp "${{made:-/dev/null}}" "$target"
+"""
+
+
 def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
-    variables = environment(XDG_CACHE_HOME=str(tmp_path))
+    # Given a compiler that notes that it ran, and whose work is done already
+    compiler, ran = tmp_path / "c++", tmp_path / "ran"
+    made = torch_native_build.obtain(torch_native_build.installed(torch))
+    compiler.write_text(COMPILER.format(ran=ran, made=made))
+    compiler.chmod(0o700)
+    variables = environment(XDG_CACHE_HOME=str(tmp_path), CXX=str(compiler))
     command = [sys.executable, "-c", OBTAIN]
     started = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {process.communicate(timeout=280)[0].strip() for process in started}
     (path,) = paths
-    assert Path(path).exists()
+    assert Path(path).read_bytes() == made.read_bytes()
     assert sorted(file.suffix for file in (tmp_path / "stepscope").iterdir()) == [".lock", ".so"]
+    # one process compiled each file once and linked them, and tried the library
+    assert ran.read_text() == "x\n" * (len(sources()) + 1)
 
 
 def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +90,12 @@ def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monk
     for _ in range(2):
         with pytest.raises(BuildError, match="no such thing"):
             torch_native_build.obtain(known)
-    assert ran.read_text() == "x\nx\n"  # one for each standard of C++
+    tried = 2 * len(sources())  # with each standard of C++
+    assert ran.read_text() == "x\n" * tried
     assert "no such thing" in str(torch_native_build.reason_against(known))
     with pytest.raises(BuildError, match="no such thing"):
         torch_native_build.obtain(known, again=True)
-    assert ran.read_text() == "x\n" * 4
+    assert ran.read_text() == "x\n" * 2 * tried
 
 
 def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,9 +102,13 @@ def build(torch: Torch, target: Path) -> None:
         message = "there is no C++ compiler (c++, g++ or clang++)"
         raise BuildError(message)
     standards = ("c++20", "c++17") if torch.release >= _CPP20 else ("c++17", "c++20")
-    failures = [failure for standard in standards if (failure := _compile(program, standard, torch, target))]
-    if len(failures) == len(standards):
-        raise BuildError(failures[0])
+    first = ""
+    for standard in standards:
+        failure = _compile(program, standard, torch, target)
+        if not failure:
+            return
+        first = first or failure
+    raise BuildError(first)
 
 
 def _compile(program: str, standard: str, torch: Torch, target: Path) -> str:
