@@ -51,7 +51,20 @@ def convolution() -> Step:
     return _trainer(model, lambda: nn.functional.cross_entropy(model(images), labels))
 
 
-WORKLOADS: dict[str, Callable[[], Step]] = {"mlp": mlp, "transformer": transformer, "convolution": convolution}
+def compiled() -> Step:
+    """Eight compiled blocks on 64 rows: few operators, and what Dynamo and Inductor do around them."""
+    blocks = [layer for _ in range(8) for layer in (nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU())]
+    model = torch.compile(nn.Sequential(*blocks, nn.Linear(128, 10)))
+    inputs, labels = torch.randn(64, 128), torch.randint(0, 10, (64,))
+    return _trainer(model, lambda: nn.functional.cross_entropy(model(inputs), labels))
+
+
+WORKLOADS: dict[str, Callable[[], Step]] = {
+    "mlp": mlp,
+    "transformer": transformer,
+    "convolution": convolution,
+    "compiled": compiled,
+}
 
 SWITCHES: dict[str, dict[str, bool]] = {
     "plain": {},
