@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.read import communication, links, phases, programs, stacks, timeline
@@ -58,7 +59,7 @@ def assemble(
     line, moved = timeline.build(whole, rank, host)
     merged = _details(whole, moved)
     arrows = _arrows(whole, moved)
-    del moved  # 8 bytes a span
+    del moved  # 4 bytes a span
     ledger = LossLedger("assembly")
     ledger.add("span_crosses_parent", int((line.crossing & ~line.on_device).sum()))
     merged["steps"] = _steps(whole, ledger)
@@ -95,7 +96,7 @@ def _details(parts: Sequence[_Part], moved: Moved) -> _Part:
     merged: dict[str, list[pl.DataFrame]] = {name: [] for name in names}
     first_stack = 0
     for part, tracks, spans, instruction in zip(parts, moved.tracks, moved.spans, of_operators, strict=True):
-        numbers = {"track": tracks, "span": spans}
+        numbers: dict[str, npt.NDArray[Any]] = {"track": tracks, "span": spans}
         stacks_here = 1 + max(part["stacks"]["id"].to_list(), default=-1)
         if instruction is not None:
             part["operators"] = part["operators"].with_columns(instruction)
@@ -107,7 +108,9 @@ def _details(parts: Sequence[_Part], moved: Moved) -> _Part:
     return {"instructions": instructions, **{name: together(name, frames) for name, frames in merged.items()}}
 
 
-def _renumbered(table: str, frame: pl.DataFrame, numbers: dict[str, Integers], first_stack: int) -> pl.DataFrame:
+def _renumbered(
+    table: str, frame: pl.DataFrame, numbers: dict[str, npt.NDArray[Any]], first_stack: int
+) -> pl.DataFrame:
     """Return a table of a part with the numbers of the rank's tracks, spans and stacks."""
     columns = [_looked_up(frame[name], known) for name, known in numbers.items() if name in frame.columns]
     if first_stack and table in _OF_STACKS:
@@ -115,7 +118,7 @@ def _renumbered(table: str, frame: pl.DataFrame, numbers: dict[str, Integers], f
     return frame.with_columns(columns) if columns else frame
 
 
-def _looked_up(own: pl.Series, numbers: Integers) -> pl.Series:
+def _looked_up(own: pl.Series, numbers: npt.NDArray[Any]) -> pl.Series:
     """Return the number of the rank for each number of a part; null stays null."""
     kind = pl.Int32 if own.name == "track" else pl.Int64
     if not own.null_count():

@@ -133,7 +133,7 @@ class Moved(NamedTuple):
     """
 
     tracks: list[Integers]
-    spans: list[Integers]
+    spans: list[npt.NDArray[np.uint32]]
 
 
 def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None) -> tuple[Timeline, Moved]:
@@ -152,13 +152,15 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
     spans = spans[[name for name in spans.columns if name not in _MADE]]
     frames.clear()
     order, parent, depth, crossing = nest(*(spans[name].to_numpy() for name in ("track", "ts", "dur")))
-    number_of = np.empty(len(order), np.int64)
-    number_of[order] = np.arange(len(order))
-    part_of = np.searchsorted(behind, order, side="right") if of_several else np.zeros(1, np.int64)
+    places = order.astype(np.uint32)
+    del order  # 8 bytes a span
+    number_of = np.empty(len(places), np.uint32)
+    number_of[places] = np.arange(len(places), dtype=np.uint32)
+    part_of = np.searchsorted(behind, places, side="right") if of_several else np.zeros(1, np.int64)
     line = Timeline(
-        _ordered(spans, order),
+        _ordered(spans, places),
         tracks,
-        np.broadcast_to(part_of.astype(np.int32), len(order)),
+        np.broadcast_to(part_of.astype(np.int32), len(places)),
         parent,
         depth,
         crossing,
@@ -175,7 +177,7 @@ def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
     return pl.DataFrame([track, *(column for column in others if column.null_count() < len(column))])
 
 
-def _ordered(spans: pl.DataFrame, order: Integers) -> pl.DataFrame:
-    """Return the spans in another order; each column is taken out of ``spans`` when it is moved."""
-    places = pl.Series(order).cast(pl.UInt32)
-    return pl.DataFrame([spans.drop_in_place(name)[places] for name in spans.columns])
+def _ordered(spans: pl.DataFrame, places: npt.NDArray[np.uint32]) -> pl.DataFrame:
+    """Return the spans at places; each column is taken out of ``spans`` when it is moved."""
+    order = pl.Series(places)
+    return pl.DataFrame([spans.drop_in_place(name)[order] for name in spans.columns])
