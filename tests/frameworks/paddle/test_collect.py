@@ -234,7 +234,7 @@ def test_every_wait_for_a_batch_is_a_span_with_the_loaders_facts(workers: int, o
     assert len(waits) == 6 + 1  # the last one finds nothing
     assert {span["name"] for span in waits} == {"DataLoader 0 (Points).__next__"}
     assert (waits[0]["args"]["workers"], waits[0]["args"]["batch_size"]) == (workers, 8)
-    assert waits[0]["dur"] >= 8e6
+    assert workers or waits[0]["dur"] >= 8e6  # workers begin before they are waited for
     # and Paddle's own mark of the same wait is not there a second time
     assert counts(run, DATA) == {}
 
