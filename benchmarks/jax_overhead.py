@@ -1,11 +1,12 @@
 """Time that recording adds to a JAX step on a CPU: stepscope against `jax.profiler.trace` (`added_time.py`).
 
-    python benchmarks/jax_overhead.py [--modes small,middle,annotated] [--switches plain,stacks] [--rounds 41]
+    python benchmarks/jax_overhead.py [--modes small,middle,annotated] [--switches plain,counters,stacks] [--rounds 41]
 
 A step is one run of a compiled network with its gradient, and waits for its result: of 32 × 32 (about 0.1 ms), and of
 512 × 512 (about 7 ms). `annotated` is the small one in a `StepTraceAnnotation`. No program calls `step()`: stepscope
-finds the steps. `plain` has the same levels of XLA's tracers on both sides, `stacks` is how `jax.profiler.trace` is
-called without options: with Python calls. Run it in an environment with JAX.
+finds the steps. `plain` has the same levels of XLA's tracers on both sides, and no counters of the host; `counters` has
+them, as by default; `stacks` is how `jax.profiler.trace` is called without options: with Python calls. Run it in an
+environment with JAX.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from added_time import Peer, Step, Switches, main
 
 import stepscope
 
-SWITCHES: dict[str, Switches] = {"plain": {}, "stacks": {"with_stack": True}}
+SWITCHES: dict[str, Switches] = {"plain": {"counters_hz": 0}, "counters": {}, "stacks": {"with_stack": True}}
 LAYERS = 4
 
 

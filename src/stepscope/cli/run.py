@@ -18,7 +18,7 @@ from stepscope.cli.options import step_range
 from stepscope.collect import background, program
 from stepscope.collect.automatic import Automatic, Selection
 from stepscope.collect.environment import hide_from_mindspore
-from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_sample
+from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_rate, check_sample
 from stepscope.collect.profile import absolute
 from stepscope.collect.ranks import find_place
 from stepscope.collect.recorded import Recorded
@@ -83,6 +83,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=1.0,
         metavar="P",
         help="record a fraction of PyTorch's operators, natively: 0.01",
+    )
+    parser.add_argument(
+        "--counters-hz",
+        type=_rate,
+        default=10.0,
+        metavar="N",
+        help="samples a second of the host's counters; 0 for none (10)",
     )
     parser.add_argument(
         "--as",
@@ -272,6 +279,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         with_modules=chosen["modules"],
         with_flops=chosen["flops"],
         host_pipeline=chosen["host-pipeline"],
+        counters_hz=arguments.counters_hz,
         data_process=chosen["data"],
         collector=arguments.collector,
         sample=arguments.sample,
@@ -311,6 +319,14 @@ def _fraction(text: str) -> float:
         return check_sample(float(text))
     except (ValueError, UsageError):
         message = f"{text!r} is no fraction above 0 and up to 1"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _rate(text: str) -> float:
+    try:
+        return check_rate(float(text))
+    except (ValueError, UsageError):
+        message = f"{text!r} is no number of samples a second, 0 to 1000"
         raise argparse.ArgumentTypeError(message) from None
 
 

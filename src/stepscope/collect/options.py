@@ -14,6 +14,8 @@ DEFAULT_OUTPUT = Path("stepscope-runs")
 
 #: Who records PyTorch's operators: Kineto, PyTorch's own; our recorder in C++; or whichever of them fits.
 COLLECTORS = ("auto", "native", "kineto")
+#: Samples of counters a second: with more, the thread that takes them does nothing else.
+_MOST_OFTEN = 1000
 
 
 class Activity(Enum):
@@ -101,6 +103,18 @@ def check_sample(sample: object) -> float:
         message = f"A sample is a fraction above 0 and up to 1, not {sample!r}."
         raise UsageError(message, "Write 0.01 for one operator in a hundred.")
     return float(sample)
+
+
+def check_rate(hertz: object) -> float:
+    """Return how often a second the host's counters are sampled.
+
+    Raises:
+        UsageError: It is no number from 0 to 1000.
+    """
+    if isinstance(hertz, bool) or not isinstance(hertz, (int, float)) or not 0 <= hertz <= _MOST_OFTEN:
+        message = f"Counters are sampled 0 to {_MOST_OFTEN} times a second, not {hertz!r}."
+        raise UsageError(message, "Write 10 for ten times a second, 0 for no counters.")
+    return float(hertz)
 
 
 def parse_activities(activities: Iterable[object] | None) -> tuple[Activity, ...]:

@@ -15,7 +15,14 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from stepscope.collect.collectors import build_early
-from stepscope.collect.options import DEFAULT_OUTPUT, Options, check_collector, check_sample, parse_activities
+from stepscope.collect.options import (
+    DEFAULT_OUTPUT,
+    Options,
+    check_collector,
+    check_rate,
+    check_sample,
+    parse_activities,
+)
 from stepscope.collect.recorded import Recorded, check_analyse
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session import Session, remember_metadata
@@ -59,6 +66,7 @@ class profile:
         with_flops: Count floating-point operations of matrix products and convolutions.
         with_modules: Record which module called an operator.
         host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
+        counters_hz: Samples a second of the host's counters; 0 for none.
         collector: Who records PyTorch's operators: ``"kineto"``, PyTorch's own; ``"native"``, our recorder, which is
             built on first use; ``"auto"``, the latter on CPUs in a single process, where it can be built.
         sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
@@ -86,6 +94,7 @@ class profile:
         with_flops: bool = False,
         with_modules: bool = False,
         host_pipeline: bool = True,
+        counters_hz: float = 10.0,
         collector: str = "auto",
         sample: float = 1.0,
         output: str | os.PathLike[str] = DEFAULT_OUTPUT,
@@ -99,6 +108,7 @@ class profile:
             with_flops=with_flops,
             with_modules=with_modules,
             host_pipeline=host_pipeline,
+            counters_hz=check_rate(counters_hz),
             collector=check_collector(collector),
             sample=check_sample(sample),
         )

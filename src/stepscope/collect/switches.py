@@ -272,6 +272,7 @@ ENVIRONMENT: Mapping[str, Switch] = {
     "host_stack": Switch(bool, default=False, name="with_stack"),
     "profile_framework": Switch(str, default="all", choices=("all", "time", "memory")),
     "host_pipeline": Switch(bool, default=True),
+    "counters_hz": Switch(int, default=10, least=0),
     "timeline_limit": Switch(int, default=500, least=1),
     "collector": Switch(str, default="auto", choices=COLLECTORS),
     "sample": Switch(float, default=1.0),

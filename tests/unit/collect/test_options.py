@@ -7,7 +7,7 @@ import json
 import pytest
 from torch.profiler import ProfilerActivity
 
-from stepscope.collect.options import Activity, Options, parse_activities
+from stepscope.collect.options import Activity, Options, check_rate, parse_activities
 from stepscope.errors import UsageError
 
 
@@ -41,3 +41,13 @@ def test_an_unknown_activity_is_refused_by_name() -> None:
 def test_options_are_plain_values_in_the_manifest() -> None:
     options = Options(activities=(Activity.CPU,), record_shapes=True)
     assert json.loads(json.dumps(options.describe()))["activities"] == ["cpu"]
+
+
+def test_counters_may_be_left_out() -> None:
+    assert [check_rate(hertz) for hertz in (0, 2, 0.5, 1000)] == [0, 2, 0.5, 1000]
+
+
+@pytest.mark.parametrize("hertz", [-1, 1001, float("nan"), "10", None, True])
+def test_a_rate_that_cannot_be_is_refused(hertz: object) -> None:
+    with pytest.raises(UsageError, match="0 to 1000 times a second"):
+        check_rate(hertz)
