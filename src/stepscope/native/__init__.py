@@ -1,4 +1,4 @@
-"""The few hundred lines of C that must be fast, behind ctypes; every one has a plain Python twin that gives the same.
+"""The C that must be fast, behind ctypes; every one has a plain Python twin that gives the same.
 
 But for the callbacks of CUPTI, which must not be Python, see ``cupti.c``.
 
