@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +19,26 @@ _ENDING = ("stepscope-settle", "stepscope-analysis")
 @contextmanager
 def nothing_but(state: Callable[[], Mapping[str, object]]) -> Iterator[None]:
     """Fail where threads, files, hooks, or what ``state`` tells of the framework, are not as before."""
-    before = _common(), state()
+    before = {**_common(), **state()}
     yield
     for thread in threading.enumerate():
         if thread.name in _ENDING:
             thread.join(60)
-    assert (_common(), state()) == before
+    after = {**_common(), **state()}
+    left = {name: (before[name], found) for name, found in after.items() if not _is_as_before(before[name], found)}
+    assert not left, left
 
 
-def threads() -> list[str]:
-    """Return the names of Python's threads."""
-    return sorted(thread.name for thread in threading.enumerate())
+def _is_as_before(before: object, found: object) -> bool:
+    """Whether nothing was added; a thread or file of an earlier test may have gone meanwhile."""
+    if isinstance(before, (set, Counter)) and isinstance(found, (set, Counter)):
+        return bool(found <= before)  # type: ignore[operator]
+    return found == before
+
+
+def threads(counts: Callable[[str], bool] = bool) -> Counter[str]:
+    """Return the names of Python's threads, of those that count."""
+    return Counter(thread.name for thread in threading.enumerate() if counts(thread.name))
 
 
 def open_files() -> set[Path]:

@@ -21,7 +21,7 @@ def _state() -> dict[str, object]:
 
     annotation = vars(sys.modules["jax"].profiler.StepTraceAnnotation)
     return {
-        "threads": [name for name in threads() if not name.startswith("Dummy-")],  # XLA's, which have called Python
+        "threads": threads(lambda name: not name.startswith("Dummy-")),  # XLA's, which have called Python
         "files": open_files(),
         "profile function": sys.getprofile(),
         "XLA records": _profiler.TraceMe.is_enabled(),

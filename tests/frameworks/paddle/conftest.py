@@ -28,7 +28,7 @@ def _state() -> dict[str, object]:
     level = _Switch()._level
     assert level is not None
     return {
-        "threads": [name for name in threads() if not _of_loader(name)],
+        "threads": threads(lambda name: not _of_loader(name)),
         "files": open_files(),
         "Paddle records": level.value != _OFF,
         "Paddle marks": utils._is_profiler_used,
