@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -19,21 +20,15 @@ _ENDING = ("stepscope-settle", "stepscope-analysis")
 @contextmanager
 def nothing_but(state: Callable[[], Mapping[str, object]]) -> Iterator[None]:
     """Fail where threads, files, hooks, or what ``state`` tells of the framework, are not as before."""
+    gc.collect()  # what an earlier test dropped shall not go in the middle of this one
     before = {**_common(), **state()}
     yield
     for thread in threading.enumerate():
         if thread.name in _ENDING:
             thread.join(60)
     after = {**_common(), **state()}
-    left = {name: (before[name], found) for name, found in after.items() if not _is_as_before(before[name], found)}
-    assert not left, left
-
-
-def _is_as_before(before: object, found: object) -> bool:
-    """Whether nothing was added; a thread or file of an earlier test may have gone meanwhile."""
-    if isinstance(before, (set, Counter)) and isinstance(found, (set, Counter)):
-        return bool(found <= before)  # type: ignore[operator]
-    return found == before
+    changed = {name: (before[name], found) for name, found in after.items() if found != before[name]}
+    assert not changed, changed
 
 
 def threads(counts: Callable[[str], bool] = bool) -> Counter[str]:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.cli.options import step_range
@@ -79,14 +80,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--sample",
-        type=_fraction,
+        type=_number(check_sample, "fraction above 0 and up to 1"),
         default=1.0,
         metavar="P",
         help="record a fraction of PyTorch's operators, natively: 0.01",
     )
     parser.add_argument(
         "--counters-hz",
-        type=_rate,
+        type=_number(check_rate, "number of samples a second, 0 to 1000"),
         default=10.0,
         metavar="N",
         help="samples a second of the host's counters; 0 for none (10)",
@@ -314,20 +315,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _fraction(text: str) -> float:
-    try:
-        return check_sample(float(text))
-    except (ValueError, UsageError):
-        message = f"{text!r} is no fraction above 0 and up to 1"
-        raise argparse.ArgumentTypeError(message) from None
+def _number(check: Callable[[object], float], expected: str) -> Callable[[str], float]:
+    """Return what reads an argument that ``check`` accepts."""
 
+    def read(text: str) -> float:
+        try:
+            return check(float(text))
+        except (ValueError, UsageError):
+            message = f"{text!r} is no {expected}"
+            raise argparse.ArgumentTypeError(message) from None
 
-def _rate(text: str) -> float:
-    try:
-        return check_rate(float(text))
-    except (ValueError, UsageError):
-        message = f"{text!r} is no number of samples a second, 0 to 1000"
-        raise argparse.ArgumentTypeError(message) from None
+    return read
 
 
 def _steps(text: str) -> Selection:

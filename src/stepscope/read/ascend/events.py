@@ -34,6 +34,7 @@ from stepscope.read.ascend.event_columns import (
     numbers,
     samples_of,
 )
+from stepscope.read.ascend.values import json_object
 from stepscope.read.kineto import repair
 from stepscope.read.kineto.columns import printable
 from stepscope.read.kineto.document import Document
@@ -302,14 +303,7 @@ def _samples(sources: list[msgspec.Raw], ledger: LossLedger) -> list[dict[str, A
 def _object(source: bytes, ledger: LossLedger) -> dict[str, Any]:
     if source in (b"", b"null"):
         return {}
-    try:
-        found = json.loads(source.decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return found
-    ledger.add("value_unreadable")
-    return {}
+    return json_object(source.decode("utf-8", "replace"), ledger, strict=False)
 
 
 def _column(column: str, given: list[Any], ledger: LossLedger) -> pl.Series:

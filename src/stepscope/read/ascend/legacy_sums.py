@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.read.ascend import csv_rows
 from stepscope.read.ascend.frames import Frames, complete, conform
-from stepscope.read.ascend.values import reals
+from stepscope.read.ascend.values import json_object, reals
 from stepscope.read.source import Progress
 from stepscope.trace.losses import LossLedger
 
@@ -97,8 +97,8 @@ def links(path: Path, ledger: LossLedger, progress: Progress | None = None) -> p
             if number is None:
                 continue  # the line of averages
             everything = {"step": number, "place": "total", "operation": "Total"}
-            found += [everything | link for link in _of_link(_object(whole, ledger), ledger)]
-            for name, said in _object(single, ledger).items():
+            found += [everything | link for link in _of_link(json_object(whole or "{}", ledger), ledger)]
+            for name, said in json_object(single or "{}", ledger).items():
                 moved = said[3] if isinstance(said, list) and len(said) == 4 else None
                 operation = name.rpartition("_")[2].partition("-op")[0].lower()
                 place = {"step": number, "place": "one", "operation": operation, "name": name}
@@ -139,17 +139,6 @@ def _of_link(links: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-
-
-def _object(text: str | None, ledger: LossLedger) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return found
-    ledger.add("value_unreadable")
-    return {}
 
 
 def costs(rows: csv_rows.Rows) -> pl.DataFrame:

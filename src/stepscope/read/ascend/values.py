@@ -5,6 +5,9 @@ Times are µs as decimal text, with up to three decimals and sometimes more; the
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import polars as pl
 
 from stepscope.read.kineto.schema import BAD
@@ -21,6 +24,18 @@ UNKNOWN_32 = 4_294_967_295
 _MOST = 1 << 62
 _PLAIN = r"^(\d{1,17})(?:\.(\d{1,40}))?$"
 _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
+
+
+def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[str, Any]:
+    """Return a JSON object; an empty one, and a loss, where the text is none. Unless ``strict``, it may hold newlines."""
+    try:
+        found = json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    ledger.add("value_unreadable")
+    return {}
 
 
 def _cleaned() -> pl.Expr:
