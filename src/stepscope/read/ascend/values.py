@@ -27,7 +27,7 @@ _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
 
 
 def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[str, Any]:
-    """Return a JSON object; an empty one, and a loss, where the text is none. Unless ``strict``, it may hold newlines."""
+    """Return a JSON object; an empty one, and a loss, where there is none. ``strict``: its texts have no newlines."""
     try:
         found = json.loads(text, strict=strict)
     except (ValueError, RecursionError):
