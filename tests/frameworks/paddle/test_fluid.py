@@ -449,7 +449,7 @@ for number in range(1001):
         profiler.stop_profiler("total", f"{here}/profile")
     if number % 100 == 0:
         gc.collect()  # what only waits for it is not left behind
-    if number in (100, 1000):
+    if number in (300, 1000):
         ctypes.CDLL(None).malloc_trim(0)  # nor is what is free
         resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
         names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
@@ -460,10 +460,16 @@ print(json.dumps(sizes))
 """
 
 
+#: The C library and Polars give back at once what is free, and do not move what is large from one place to another:
+#: else what is resident goes up and down by some megabytes.
+EXACT = {"MALLOC_MMAP_THRESHOLD_": "131072", "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0"}
+
+
 @pytest.mark.slow
 def test_a_thousand_cycles(tmp_path: Path) -> None:
-    done = run(NETWORK + CYCLES, tmp_path, seconds=900, FLAGS_enable_pir_api="1", TMPDIR=str(tmp_path))
+    done = run(NETWORK + CYCLES, tmp_path, seconds=900, FLAGS_enable_pir_api="1", TMPDIR=str(tmp_path), **EXACT)
     (memory, files, tasks), (memory_then, *then) = json.loads(done.stdout.splitlines()[-1])
     assert then == [files, tasks]
-    assert memory_then - memory < 900 * 2048  # what is resident goes up and down by as much between two cycles
+    # Paddle's own recording of memory leaves 1.3 KB a cycle, with paddle.profiler.Profiler(profile_memory=True), too.
+    assert memory_then - memory < 700 * 2048
     assert [path.name for path in tmp_path.iterdir()] == ["profile"]
