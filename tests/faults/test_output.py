@@ -153,8 +153,11 @@ print("trained", number + 1)
 )
 
 
-@pytest.mark.parametrize("collector", ["kineto", "native"])
-def test_a_disk_that_fills_up_while_recording(collector: str, small_disk: Path, script: Path, tmp_path: Path) -> None:
+# The recorder's blocks may be refused as well as the journal's.
+@pytest.mark.parametrize(("collector", "refused"), [("kineto", {1}), ("native", {1, 2})])
+def test_a_disk_that_fills_up_while_recording(
+    collector: str, refused: set[int], small_disk: Path, script: Path, tmp_path: Path
+) -> None:
     # Given a program that records more than the disk holds
     script.write_text(MANY)
     done = stepscope_run(small_disk / "runs", "--collector", collector, "--active", "20", script)
@@ -164,7 +167,7 @@ def test_a_disk_that_fills_up_while_recording(collector: str, small_disk: Path, 
     (run,) = runs(small_disk / "runs")
     found = manifest(run)
     assert found["status"] == "complete"
-    assert found["losses"]["disk_full"] >= 1
+    assert found["losses"]["disk_full"] in refused
     assert "the disk is full" in found["collectors"]["torch"]["failed"]
     assert "the disk is full" in done.stderr
     # the journal is readable up to its last block
