@@ -1,7 +1,7 @@
 """Time that recording adds to a step: stepscope against torch.profiler with the same switches, in one process.
 
 python benchmarks/overhead.py [--workloads mlp,transformer,convolution,compiled] [--switches plain,shapes,all]
-    [--rounds 15] [--collector kineto|native] [--sample 0.01]
+    [--rounds 15] [--collector kineto|native]
 
 Each round measures blocks of steps bare, under torch.profiler and under stepscope, in turn and in changing order. The
 figure of each is the fastest tenth of its steps of all rounds: its slowest one. That is what a step costs where nothing
@@ -96,10 +96,9 @@ def main() -> None:
     parser.add_argument("--switches", default="plain,shapes,shapes+memory,all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
-    parser.add_argument("--sample", type=float, default=1.0, help="of the operators, in stepscope's profile")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    own = {"collector": arguments.collector, "sample": arguments.sample}
+    own = {"collector": arguments.collector}
     print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step: wall | processor")
     heading = f"{'bare':>7} {'torch +':>7} {'ours +':>7} {'ratio':>6} {'of bare':>7}"
     print(f"{'workload':<12} {'switches':<13} {heading}  |{heading}")

@@ -89,11 +89,12 @@ def test_one_window(collector: Collector, context: Context) -> None:
     # Given: a window with work in it
     collector.prepare(context)
     collector.start()
-    if isinstance(collector, StepMarking):
-        collector.begin_step(0)
+    marks = collector.step_marks if isinstance(collector, StepMarking) else None
+    if marks is not None:
+        marks.begin_step(0)
     work()
-    if isinstance(collector, StepMarking):
-        collector.end_step()
+    if marks is not None:
+        marks.end_step()
     files = close(collector)
     # Then: its files lie in the capture directory, are private, and are readable with the journal
     assert all(path.is_file() and path.parent == context.capture for path in files)

@@ -137,6 +137,11 @@ class File:
         said = struct.pack("<c7xQqqII", b"C", self.ticks(at), BASE_MONOTONIC + at, BASE_EPOCH + at + set_by, 30, 40)
         self.writer.append(said)
 
+    def rates(self, changes: list[tuple[int, float]]) -> None:
+        """Write from when on which fraction of the operators was recorded."""
+        pairs = b"".join(struct.pack("<Qd", self.ticks(at), rate) for at, rate in changes)
+        self.writer.append(struct.pack("<c7x", b"R") + pairs)
+
     def thread(self, native: int = 4711, torch: int = 1, name: str = "") -> Thread:
         """Return a new thread."""
         thread = Thread(self, len(self.threads), native, torch)

@@ -10,7 +10,7 @@ from stepscope.analyse.units import us
 from stepscope.analyse.work import DEVICE_WORK
 from stepscope.trace.tables import Tables
 
-_KEYS = ("device", "name", "kind")
+_KEYS = ["device", "name", "kind"]
 
 
 def op_statistic(tables: Tables) -> pl.DataFrame:
@@ -22,7 +22,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
     Of a sample of the operators, counts and totals are estimated; columns behind the others say how far they may be
     off.
     """
-    sampled = sample.fraction(tables)
+    sampled = sample.of(tables)
     rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables), sampled)])
     told = [
         pl.col("sampled").alias("Sampled Calls"),
@@ -41,7 +41,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         us("mean").alias("Avg Time(us)"),
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
-        *(told if sampled < 1 else []),
+        *(told if sampled.fraction < 1 else []),
     )
 
 
@@ -74,11 +74,10 @@ def host_work(tables: Tables) -> pl.DataFrame:
     )
 
 
-def statistic(work: pl.DataFrame, sampled: float = 1.0) -> pl.DataFrame:
+def statistic(work: pl.DataFrame, sampled: sample.Sample = sample.EVERYTHING) -> pl.DataFrame:
     """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order.
 
-    Count and total are estimates where only the fraction ``sampled`` of the work is there, see
-    :func:`sample.estimated`.
+    Count and total are estimates where only a sample of the work is there, see :func:`sample.estimated`.
     """
     time = pl.col("time")
     grouped = work.group_by(_KEYS).agg(
@@ -87,8 +86,12 @@ def statistic(work: pl.DataFrame, sampled: float = 1.0) -> pl.DataFrame:
         time.min().alias("least"),
         time.mean().alias("mean"),
         time.max().alias("most"),
-        (time.cast(pl.Float64) ** 2).sum().alias("squares"),
+        pl.len().cast(pl.Int64).alias("sampled"),
+        pl.lit(0.0).alias("count_error"),
+        pl.lit(0.0).alias("total_error"),
     )
-    grouped = sample.estimated(grouped, sampled)
+    if sampled.fraction < 1:
+        estimates = sample.estimated(work, _KEYS, sampled)
+        grouped = grouped.select(*_KEYS, "least", "mean", "most").join(estimates, on=_KEYS).select(grouped.columns)
     texts = [pl.col(name).cast(pl.String) for name in _KEYS]
     return grouped.with_columns(texts).sort("device", "total", "name", "kind", descending=[False, True, False, False])

@@ -24,7 +24,8 @@ TOP = 10
 
 def summarise(tables: Tables) -> Summary:
     """Return the summary of a rank; of empty tables, one that says so."""
-    parts, sampled = split(tables), sample.fraction(tables)
+    parts, drawn = split(tables), sample.of(tables)
+    sampled = drawn.fraction
     windows, work = parts.windows, parts.work
     steps = _steps(windows, inferred=_inferred(tables))
     device, host = (_within(work(tables), windows) for work in (op_statistic.device_work, op_statistic.host_work))
@@ -33,7 +34,7 @@ def summarise(tables: Tables) -> Summary:
         devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
         steps=steps,
         split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
-        operators=_top(host) if sampled == 1 else _estimated(host, sampled, steps.total_ns),
+        operators=_top(host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
         kernels=_top(device),
         data_wait=_data_wait(tables, parts, steps.total_ns),
         garbage=_garbage(tables, windows, steps.total_ns),
@@ -100,7 +101,7 @@ def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
     return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
 
 
-def _estimated(work: pl.DataFrame, sampled: float, whole: int) -> tuple[Entry, ...]:
+def _estimated(work: pl.DataFrame, sampled: sample.Sample, whole: int) -> tuple[Entry, ...]:
     """Return the names with most time, estimated from a sample; shares are those of the steps' time."""
     first = op_statistic.statistic(work, sampled).head(TOP)
     rows = first.select("name", "kind", "total", "count", "total_error").rows()

@@ -145,7 +145,9 @@ class Session:
                 self._warn("the schedule", error)
                 self._close(f"failed at step {self.number}", {"exception": one_line(error)})
                 return
-            self._move(following)
+            # In nearly every step nothing changes, and steps may last a millisecond.
+            if following is not self._action or following is Action.RECORD_AND_SAVE:
+                self._move(following)
             self._begin_step(at_ns)
 
     def restart_step(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import stepscope
 from stepscope.collect.annotations import bind, unbind
 from stepscope.collect.collectors import make_collectors
-from stepscope.collect.collectors.protocol import Collector, Context, NothingHere, Settling, StepMarking
+from stepscope.collect.collectors.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
 from stepscope.collect.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.placement import create_rank_directory
@@ -120,6 +120,7 @@ class Window:
         self._parts = [_Part(collector) for collector in make_collectors(settings.options)]
         # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
         self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
+        self._marking: list[tuple[_Part, StepMarks]] = []
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
         self._journal = Journal(self.directory.capture / "journal.ssj")
         self._status = RECORDING
@@ -142,6 +143,12 @@ class Window:
                 self._prepare(part)
                 if part.works and self.started:
                     part.attempt(part.collector.start)
+        self._ask_markers()
+
+    def _ask_markers(self) -> None:
+        """Find out who must be told of steps."""
+        working = [part for part in self._markers if part.works]
+        self._marking = [(part, part.collector.step_marks) for part in working if part.collector.step_marks is not None]
 
     def _prepare(self, part: _Part) -> None:
         part.ask()
@@ -161,6 +168,7 @@ class Window:
         for part in self._parts:
             if part.works:
                 part.attempt(part.collector.start)
+        self._ask_markers()
         bind(self._journal)
         self.started = True
         self._wall["start_ns"] = time.time_ns()
@@ -173,15 +181,15 @@ class Window:
 
     def begin_step(self, number: int) -> None:
         """Mark the beginning of a step."""
-        for part in self._markers:
+        for part, marks in self._marking:
             if part.works:
-                part.attempt(part.collector.begin_step, number)
+                part.attempt(marks.begin_step, number)
 
     def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
         """Record a step that ended; times of ``time.perf_counter_ns``."""
-        for part in self._markers:
+        for part, marks in self._marking:
             if part.works:
-                part.attempt(part.collector.end_step)
+                part.attempt(marks.end_step)
         self.add_step(number, start_ns, end_ns, source)
 
     def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:

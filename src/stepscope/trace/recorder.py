@@ -12,11 +12,16 @@ from enum import IntEnum
 MAGIC = b"SSR1\n"
 
 #: Sorts of blocks, by their first byte.
-FACTS, CLOCK, THREAD, WORDS = b"F", b"C", b"T", b"W"
+FACTS, CLOCK, THREAD, WORDS, RATES = b"F", b"C", b"T", b"W", b"R"
 
 #: After the sort and 7 bytes of zero: ticks, CLOCK_MONOTONIC in ns, ns since the Unix epoch, ± ns of ticks against
 #: monotonic, ± ns of monotonic against epoch.
 CLOCK_BLOCK = struct.Struct("<c7xQqqII")
+
+#: After the sort and 7 bytes of zero. Pairs follow: ticks, and, as a double, the fraction of the operators that is
+#: recorded from then on.
+RATES_HEAD = struct.Struct("<c7x")
+RATE = struct.Struct("<Qd")
 
 #: After the sort and 3 bytes of zero: number of the thread; its name as UTF-8 follows.
 THREAD_HEAD = struct.Struct("<c3xI")

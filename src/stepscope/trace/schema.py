@@ -48,6 +48,8 @@ STEP_SOURCES: tuple[str, ...] = ("declared", "inferred")
 #: Key of `metadata`: the fraction of the operators that was recorded, where it is less than 1. User ranges, kernels and
 #: everything else are all there.
 SAMPLE = "operator_sample"
+#: Counter in the recordings that are a sample: the fraction of the operators that is recorded from its time on.
+SAMPLED = "operators recorded"
 
 ENUMS: dict[str, tuple[str, ...]] = {
     "kind": tuple(KINDS),

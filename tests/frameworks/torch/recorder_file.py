@@ -15,6 +15,9 @@ from stepscope.trace.recorder import (
     CLOCK_BLOCK,
     FACTS,
     MAGIC,
+    RATE,
+    RATES,
+    RATES_HEAD,
     THREAD,
     THREAD_HEAD,
     WORDS,
@@ -65,6 +68,7 @@ class Recording:
     threads: list[Thread]
     losses: list[Loss]
     closed: bool
+    rates: list[tuple[int, float]]
 
     @property
     def operators(self) -> list[Operator]:
@@ -79,7 +83,7 @@ class Recording:
 def read(path: Path) -> Recording:
     ledger = LossLedger(path.name)
     facts: dict[str, Any] = {}
-    clocks, threads, names = [], {}, {}
+    clocks, threads, names, rates = [], {}, {}, []
     free: dict[int, Operator] = {}
     for block in read_frames(path, ledger, MAGIC):
         if block[:1] == FACTS:
@@ -88,6 +92,8 @@ def read(path: Path) -> Recording:
             clocks.append(CLOCK_BLOCK.unpack(block)[1:])
         elif block[:1] == THREAD:
             names[THREAD_HEAD.unpack_from(block)[1]] = block[THREAD_HEAD.size :].decode()
+        elif block[:1] == RATES:
+            rates += list(RATE.iter_unpack(block[RATES_HEAD.size :]))
         else:
             assert block[:1] == WORDS
             _, number, chunk, place, dropped, native, ident, torch_thread = WORDS_HEAD.unpack_from(block)
@@ -104,7 +110,7 @@ def read(path: Path) -> Recording:
     for number, name in names.items():
         if number in threads:
             threads[number].name = name
-    return Recording(facts, clocks, list(threads.values()), ledger.rows(), facts.get("closed", False))
+    return Recording(facts, clocks, list(threads.values()), ledger.rows(), facts.get("closed", False), rates)
 
 
 def _read_words(thread: Thread, words: tuple[int, ...], free: dict[int, Operator]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
-from collections import defaultdict
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +303,45 @@ def test_a_sample_has_its_fraction_of_the_operators_and_all_ranges(tmp_path: Pat
     assert ranges == steps * sum(operator.scope == 7 for operator in whole.operators)
     assert abs(len(found) - ranges - expected) < 5 * expected**0.5
     assert recording.facts["sample"] == 0.01
+
+
+def test_of_most_steps_a_sample_has_nothing(tmp_path: Path) -> None:
+    # Given: a training that declares its steps, recorded whole and as a sample
+    steps, train = 400, training(1)
+
+    def program(profile: stepscope.profile) -> None:
+        for _ in range(steps):
+            train()
+            profile.step()
+
+    whole, _ = record(tmp_path / "whole", train)
+    state = random.getstate()
+    with stepscope.profile(collector="native", output=tmp_path / "runs", analyse="later", sample=0.04) as profile:
+        program(profile)
+    assert random.getstate() == state  # what is drawn is not drawn from the program's
+    assert profile.recorded[0].wait(60)
+    (run,) = runs(tmp_path / "runs")
+    recording = read(run / "rank0" / "capture" / "recorder.ssr")
+    # Then: of five steps each operator was drawn; from then on, of one step in 25 all were recorded
+    begins = [ticks for ticks, _ in recording.rates]
+    values = [value for _, value in recording.rates]
+    assert (values[0], set(values[1:])) == (0.04, {0.0, 1.0})
+    assert all(one != other for one, other in pairwise(values))
+    found = [operator for operator in recording.operators if values[bisect(begins, operator.begin) - 1] == 1]
+    drawn, ranges = (Counter(o.name for o in found if (o.scope == 7) == ranges) for ranges in (False, True))
+    true, true_ranges = (
+        Counter(o.name for o in whole.operators if (o.scope == 7) == ranges) for ranges in (False, True)
+    )
+    count = ranges["step 0"]
+    assert 3 <= count <= 45
+    assert drawn == Counter({name: count * calls for name, calls in true.items()})
+    assert ranges == Counter({name: count * calls for name, calls in true_ranges.items()})
+    # And the results say how many there were
+    table = stepscope.open(run).ranks[0].results["op_statistic"]
+    rows = {row["OP Type"]: row for row in table.to_dicts() if row["Device_id"] == "cpu"}
+    for name in ("aten::empty", "aten::empty_strided", "aten::add_", "aten::copy_"):
+        assert (rows[name]["Count"], rows[name]["Count Error"]) == (steps * true[name], 0), name  # steps are alike
+        assert 0 < rows[name]["Total Time Error(us)"] < rows[name]["Total Time(us)"], name
 
 
 def test_clocks_agree_with_each_other(tmp_path: Path) -> None:

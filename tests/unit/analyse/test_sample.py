@@ -33,21 +33,35 @@ def calls(seed: int) -> list[tuple[str, int]]:
     return [rows[place] for place in chance.permutation(len(rows))]
 
 
-def recorded(path: Path, program: list[tuple[str, int]], fraction: float, seed: int) -> Tables:
-    """Record a program: each call with the same probability; steps are all there."""
+def recorded(path: Path, program: list[tuple[str, int]], fraction: float, seed: int, **sizes: int) -> Tables:
+    """Record a program; all steps are there.
+
+    Args:
+        path: Where.
+        program: Its calls.
+        fraction: Of the calls; each is in the sample with the same probability.
+        seed: Of what is drawn.
+        sizes: ``step``, the calls of a step; ``first``, the steps after which whole steps are drawn.
+    """
     path.unlink(missing_ok=True)
     file, chance, now = File(path, sample=fraction), random.Random(seed), 0
-    thread = file.thread()
+    step = sizes.get("step", 1_000)
+    thread, rate, rates = file.thread(), fraction, [(0, fraction)]
     for place, (name, time) in enumerate(program):
-        if place % 1_000 == 0:
-            thread.begin(now, f"ProfilerStep#{place // 1_000}", scope=7, identity=1)
+        if place % step == 0:
+            if place // step >= sizes.get("first", len(program)):
+                rate = float(chance.random() < fraction)
+                rates.append((now, rate))
+            thread.begin(now, f"ProfilerStep#{place // step}", scope=7, identity=1)
         now += 10
-        if chance.random() < fraction:
+        if chance.random() < rate:
             thread.begin(now, name)
             thread.end(now + time)
         now += time
-        if place % 1_000 == 999 or place == len(program) - 1:
+        if place % step == step - 1 or place == len(program) - 1:
             thread.end_of(now, 1)
+    if fraction < 1:
+        file.rates(rates)
     return lazy(read_files([file.close(now + 1)]))
 
 
@@ -57,22 +71,53 @@ def by_name(tables: Tables) -> dict[str, dict[str, float]]:
     return {row["OP Type"]: row for row in frame.to_dicts()}
 
 
-def test_estimates_are_off_by_as_much_as_they_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [{}, {"step": 40, "first": 4}], ids=["calls are drawn", "steps are drawn"])
+def test_estimates_are_off_by_as_much_as_they_say(sizes: dict[str, int], tmp_path: Path) -> None:
     # Given: the same program, sampled again and again
     program = calls(1)
     true = {name: [time for each, time in program if each == name] for name in NAMES}
     scores: dict[str, list[float]] = {"count": [], "total": []}
     for seed in range(25):
-        found = by_name(recorded(tmp_path / "a.ssr", program, 0.1, seed))
+        found = by_name(recorded(tmp_path / "a.ssr", program, 0.1, seed, **sizes))
         for name, times in true.items():
             row = found[name]
             scores["count"].append((row["Count"] - len(times)) / row["Count Error"])
             scores["total"].append((row["Total Time(us)"] - sum(times) / 1e3) / row["Total Time Error(us)"])
-            assert row["Sampled Calls"] == pytest.approx(row["Count"] / 10, abs=1)
+            # How many steps are drawn varies by a tenth, and is known: the estimate is not ten times the sample.
+            assert row["Sampled Calls"] == pytest.approx(row["Count"] / 10, abs=1, rel=0.4 if sizes else 0)
     # Then: deviations over standard errors have mean 0 and variance 1 (75 values each: ± 3 standard deviations)
     for values in scores.values():
         assert abs(np.mean(values)) < 3 / np.sqrt(75)
         assert 0.75 < np.std(values) < 1.3
+
+
+def test_of_steps_that_are_alike_a_few_tell_all(tmp_path: Path) -> None:
+    program = [(name, 50) for _ in range(400) for name in ["aten::mm"] * 30 + ["aten::add"] * 10]
+    by_step = by_name(recorded(tmp_path / "a.ssr", program, 0.04, 7, step=40, first=5))
+    by_call = by_name(recorded(tmp_path / "b.ssr", program, 0.04, 7, step=40))
+    for name, count in (("aten::mm", 12_000), ("aten::add", 4_000)):
+        assert (by_step[name]["Count"], by_step[name]["Count Error"]) == (count, 0)
+        assert by_step[name]["Total Time(us)"] == pytest.approx(count * 0.05)
+        assert 0 < abs(by_call[name]["Count"] - count) < 4 * by_call[name]["Count Error"]
+
+
+def test_too_few_drawn_steps_are_taken_to_be_like_the_first(tmp_path: Path) -> None:
+    # Given: five steps of which calls were drawn, then five of which one step was
+    file = File(tmp_path / "a.ssr", sample=0.25)
+    file.rates([(0, 0.25), (50_000, 0.0), (70_000, 1.0), (80_000, 0.0)])
+    thread = file.thread()
+    for number in range(10):
+        thread.begin(number * 10_000, f"ProfilerStep#{number}", scope=7, identity=1)
+        if number < 5 or number == 7:
+            for name in ["aten::mm"] * (10 if number < 5 else 40) + ["aten::late"] * (number == 7):
+                thread.begin(number * 10_000 + 10, name)
+                thread.end(number * 10_000 + 20)
+        thread.end_of(number * 10_000 + 9_990, 1)
+    found = by_name(lazy(read_files([file.close(100_000)])))
+    # Then: 50 calls in 5 of 10 steps stand for 4 × 50 × 2; what only the drawn step has is off by as much as it is
+    assert (found["aten::mm"]["Count"], found["aten::mm"]["Sampled Calls"]) == (400, 50)
+    assert found["aten::mm"]["Count Error"] == pytest.approx(np.sqrt(50 * 0.75) * 8, abs=0.001)
+    assert (found["aten::late"]["Count"], found["aten::late"]["Count Error"]) == (4, pytest.approx(12**0.5, abs=0.001))
 
 
 def test_every_table_of_results_says_so(tmp_path: Path) -> None:

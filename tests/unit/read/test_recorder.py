@@ -309,6 +309,21 @@ def test_where_the_system_clock_is_set_durations_are_those_of_the_monotonic_cloc
     assert losses(frames)["clock_set"] == 1
 
 
+def test_changes_of_a_sample_are_a_counter(file: File) -> None:
+    file.thread().begin(10, "aten::mm")
+    file.rates([(0, 0.01), (1_000, 0.0)])
+    file.rates([(2_000, 0.1)])
+    file.rates([(1_500, 0.1)])  # damaged: before the last one
+    file.rates([(3_000, 2.0)])
+    file.rates([(3_000, float("nan"))])
+    frames = read_files([file.close()])
+    rows = frames["counters"].select("ts", pl.col("name").cast(pl.String), "value", "track").rows()
+    (lane,) = frames["tracks"].filter(pl.col("name") == "operators recorded")["id"]
+    times = [BASE_EPOCH, BASE_EPOCH + 1_000, BASE_EPOCH + 2_000]
+    assert rows == [(at, "operators recorded", value, lane) for at, value in zip(times, (0.01, 0.0, 0.1), strict=True)]
+    assert dict(frames["losses"].select("what", "count").rows())["journal_unreadable"] == 3
+
+
 def test_ticks_may_be_nanoseconds(tmp_path: Path) -> None:
     file = File(tmp_path / "recorder.ssr", clock="monotonic")
     thread = file.thread()

@@ -75,21 +75,30 @@ class Collector(Protocol):
         ...
 
 
+class StepMarks(Protocol):
+    """What is told of every step; steps may last a millisecond."""
+
+    def begin_step(self, number: int) -> None:
+        """A step begins."""
+        ...
+
+    def end_step(self) -> None:
+        """The step ends."""
+        ...
+
+
 @runtime_checkable
 class StepMarking(Protocol):
-    """A collector that marks steps in its own file."""
+    """A collector that may have to know of steps."""
 
     @property
     def thread(self) -> int:
         """Identifier (``threading.get_ident``) of the thread that alone can stop it without loss; 0 for any."""
         ...
 
-    def begin_step(self, number: int) -> None:
-        """Mark the beginning of a step."""
-        ...
-
-    def end_step(self) -> None:
-        """Mark the end of the step."""
+    @property
+    def step_marks(self) -> StepMarks | None:
+        """What is told of steps; asked once, when the recording has begun."""
         ...
 
 

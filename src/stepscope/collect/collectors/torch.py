@@ -125,6 +125,11 @@ class TorchCollector:
         """Identifier of the thread that must stop the recording; 0 where every thread can."""
         return self._thread
 
+    @property
+    def step_marks(self) -> TorchCollector:
+        """Itself: Kineto's file has the steps, too."""
+        return self
+
     def begin_step(self, number: int) -> None:
         """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does.
 

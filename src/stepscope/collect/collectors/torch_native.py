@@ -9,10 +9,11 @@ in :mod:`stepscope.trace.recorder`. All integers are little-endian. The first by
 
 * ``F``: facts, packed JSON. The first block: ``process, host, torch, clock`` (``tsc``, or ``monotonic``: ticks are ns
   of CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
-  operators that is recorded, 1.0 for all; user ranges are never sampled). The last block: ``closed`` (true),
+  operators that is recorded on average, 1.0 for all). The last block: ``closed`` (true),
   ``threads`` {``threading.get_ident``: name} as Python knows them, ``losses`` {name: count}.
 * ``C``: the clocks at one moment, at start, before each flush and at stop: ``CLOCK_BLOCK``. Between two of them ticks
   move in a straight line.
+* ``R``: of a sample, changes of the fraction that is recorded: ``RATES_HEAD``, and a ``RATE`` for each.
 * ``T``: a thread's name: ``THREAD_HEAD`` and UTF-8 text. It may come again when the name has changed.
 * ``W``: words of one chunk of one thread: ``WORDS_HEAD`` and words of 8 bytes.
 
@@ -72,13 +73,14 @@ from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
 from stepscope.collect.collectors.torch import TorchCollector, recordable
 from stepscope.collect.collectors.torch_native_calls import PythonWatch
 from stepscope.collect.collectors.torch_native_choice import reason_for_kineto, unserved_switches
+from stepscope.collect.collectors.torch_native_sample import StepSample
 from stepscope.collect.values import text
 from stepscope.native.recorder import Library, Recording
 from stepscope.trace.frames import FrameWriter, pack
 from stepscope.trace.recorder import FACTS, MAGIC
 
 if TYPE_CHECKING:
-    from stepscope.collect.collectors.protocol import Context
+    from stepscope.collect.collectors.protocol import Context, StepMarks
 
 #: Seconds that a disk may take for what waits at the end.
 _PATIENCE = 8.0
@@ -144,15 +146,10 @@ class TorchNativeCollector:
             return self._native.thread
         return self._kineto.thread if self._kineto is not None else 0
 
-    def begin_step(self, number: int) -> None:
-        """Mark the beginning of a step in Kineto's file; with ours, the journal has it."""
-        if self._kineto is not None:
-            self._kineto.begin_step(number)
-
-    def end_step(self) -> None:
-        """Mark the end of the step."""
-        if self._kineto is not None:
-            self._kineto.end_step()
+    @property
+    def step_marks(self) -> StepMarks | None:
+        """Kineto, whose file has the steps; or a sample, which may change."""
+        return self._kineto if self._native is None else self._native.sample
 
     def stop(self) -> list[Path]:
         """Stop recording and return the file; :meth:`settle` waits until it is whole."""
@@ -210,6 +207,7 @@ class _NativeWindow:
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
         self._guard: ForeignGuard | None = None
+        self.sample: StepSample | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
         self._calls = PythonWatch(library, functions=functions, modules=modules)
@@ -237,6 +235,7 @@ class _NativeWindow:
         inputs = options.record_shapes or options.with_flops  # operations are counted from them, when the file is read
         recording.begin(inputs=inputs, memory=memory, fraction=options.sample)
         self._started = True
+        self.sample = StepSample(recording, options.sample) if options.sample < 1 else None
         if memory:
             self.thread = threading.get_ident()
             self._guard = ForeignGuard(self._give_way)

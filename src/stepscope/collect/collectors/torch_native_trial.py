@@ -26,7 +26,7 @@ def record(library: Path, path: Path) -> Counter[int]:
     FrameWriter(path, MAGIC).close()
     recording = Recording(loaded, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
     weight = torch.ones(3, 4, requires_grad=True)
-    recording.begin(inputs=True, memory=True, fraction=1.0)
+    recording.begin(inputs=True, memory=True)
     calls = PythonWatch(loaded, functions=True, modules=True)
     calls.start(recording)
     torch.nn.Identity()(torch.cat([weight, weight])).mul(2.0).sum().backward()

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 #: Of the functions below, as ``recorder.cpp`` numbers them.
-VERSION = 2
+VERSION = 3
 
 #: Bytes of chunks that wait for the disk at most.
 MEMORY = 64 << 20
@@ -110,18 +110,26 @@ class Recording:
         """
         _check(self._library.free.ssr_append(self._session, payload, len(payload)))
 
-    def begin(self, *, inputs: bool, memory: bool, fraction: float) -> None:
+    def begin(self, *, inputs: bool, memory: bool, fraction: float = 1.0) -> None:
         """Record from now on.
 
         Args:
             inputs: Shapes, types and values of inputs, too.
             memory: What the calling thread takes and frees, too; ``end`` must then be called on this thread.
-            fraction: Of the operators that is recorded.
+            fraction: As of :meth:`listen`.
 
         Raises:
             OSError: Another recording runs in this process, or there is no room for a thread.
         """
         _check(self._library.locked.ssr_begin(self._session, inputs, memory, fraction))
+
+    def listen(self, fraction: float) -> None:
+        """Record this fraction of the operators from now on: each is drawn by itself; with 0 no ranges either.
+
+        Raises:
+            OSError: torch refuses it.
+        """
+        _check(self._library.locked.ssr_listen(self._session, fraction))
 
     def watch_python(self, calls: PythonCalls) -> None:
         """Record calls of Python on the calling thread; those that are going on begin now.
@@ -185,6 +193,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "ssr_new": (pointer, [whole, number]),
         "ssr_append": (whole, [pointer, ctypes.c_char_p, number]),
         "ssr_begin": (whole, [pointer, whole, whole, ctypes.c_double]),
+        "ssr_listen": (whole, [pointer, ctypes.c_double]),
         "ssr_end": (whole, [pointer]),
         "ssr_end_memory": (None, []),
         "ssr_watch_python": (whole, [ctypes.POINTER(PythonCalls)]),

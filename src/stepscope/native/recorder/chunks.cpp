@@ -65,7 +65,6 @@ void Pool::stock(uint32_t free) {
 Log::Log(Pool &pool, uint64_t torch_thread)
     : names_(new Name[1u << NAME_BITS]()),
       pool_(pool),
-      chance_(ticks() * MIXER | 1),
       native_thread(uint32_t(syscall(SYS_gettid))),
       ident(uint64_t(pthread_self())),
       torch_thread(torch_thread) {}

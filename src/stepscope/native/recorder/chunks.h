@@ -105,12 +105,6 @@ class alignas(64) Log {
     // Take an operator off the stack: how many are further in (0 for the innermost); -1 where it is not there.
     int32_t remove(const void *operation) { return pop(operation) ? 0 : remove_inner(operation); }
 
-    // A number of 64 bits by chance.
-    uint64_t chance() {
-        chance_ ^= chance_ << 13, chance_ ^= chance_ >> 7, chance_ ^= chance_ << 17;
-        return chance_;
-    }
-
   private:
     // One line of the cache. The text is compared, too: its owner can be gone, and another one be where it was.
     struct alignas(64) Name {
@@ -157,7 +151,6 @@ class alignas(64) Log {
     Pool &pool_;
     uint32_t dropped_ = 0, refused_ = 0;
     uint32_t defined_[3] = {0, 0, 0};
-    uint64_t chance_;
 
   public:
     // For the writer.

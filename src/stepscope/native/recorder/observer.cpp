@@ -94,33 +94,15 @@ void on_end(const at::RecordFunction &f, at::ObserverContext *) {
     leave(desk);
 }
 
-// Of an operator that was picked.
-struct Picked : at::ObserverContext {};
-
-std::atomic<uint64_t> below{0};  // numbers by chance below this one pick an operator
-
-// User ranges, and a sample of the others.
-template <bool with_inputs>
-std::unique_ptr<at::ObserverContext> on_begin_picked(const at::RecordFunction &f) {
-    Desk *desk = enter();
-    if (!desk) return nullptr;
-    bool pick = f.scope() == at::RecordScope::USER_SCOPE || desk->log->chance() < below.load(std::memory_order_relaxed);
-    if (pick) begin<with_inputs>(*desk->log, f);
-    leave(desk);
-    return pick ? std::make_unique<Picked>() : nullptr;
-}
-
-void on_end_picked(const at::RecordFunction &f, at::ObserverContext *picked) {
-    if (picked) on_end(f, picked);
-}
-
 // At every node of a backward graph, torch makes its lists of callbacks anew, for each callback and each of its scopes;
-// most for scopes that it samples. So there is one callback where that is possible, without scopes that no training has
-// (LITE_INTERPRETER and STATIC_RUNTIME_* belong to inference, others to special builds), and torch samples only what
-// there are many of.
+// and draws lots for those that it samples. So there is one callback where that is possible, without scopes that no
+// training has (LITE_INTERPRETER and STATIC_RUNTIME_* belong to inference, others to special builds).
 using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
-const Scopes MANY{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION};
-const Scopes FEW{at::RecordScope::USER_SCOPE, at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS};
+const Scopes OPERATORS{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                       at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS};
+const Scopes RANGES{at::RecordScope::USER_SCOPE};
+const Scopes ALL{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::TORCHSCRIPT_FUNCTION,
+                 at::RecordScope::CUSTOM_CLASS, at::RecordScope::USER_SCOPE};
 
 at::CallbackHandle handles[2] = {at::INVALID_CALLBACK_HANDLE, at::INVALID_CALLBACK_HANDLE};
 
@@ -128,17 +110,19 @@ template <bool with_inputs>
 void add_callbacks(double fraction) {
     at::RecordFunctionCallback every(on_begin<with_inputs>, on_end);
     every.needsInputs(with_inputs);
-    if (fraction < 1) {
-        at::RecordFunctionCallback few(on_begin_picked<with_inputs>, on_end_picked);
-        below.store(uint64_t(fraction * 0x1p64), std::memory_order_relaxed);
-        handles[0] = at::addGlobalCallback(few.scopes(FEW).needsInputs(with_inputs));
-        handles[1] = at::addGlobalCallback(every.scopes(MANY).samplingProb(fraction));
-    } else {
-        Scopes all(MANY);
-        all.insert(FEW.begin(), FEW.end());
-        handles[0] = at::addGlobalCallback(every.scopes(all));
+    handles[0] = at::addGlobalCallback(at::RecordFunctionCallback(every).scopes(fraction < 1 ? RANGES : ALL));
+    if (fraction < 1) handles[1] = at::addGlobalCallback(every.scopes(OPERATORS).samplingProb(fraction));
+}
+
+// A callback that is only disabled is copied whenever torch makes its lists.
+void remove_callbacks() {
+    for (auto &handle : handles) {
+        if (handle != at::INVALID_CALLBACK_HANDLE) at::removeCallback(handle);
+        handle = at::INVALID_CALLBACK_HANDLE;
     }
 }
+
+bool inputs = false;
 
 // Where torch looks for a profiler that wants to know of memory. It is one to all questions that torch asks its own
 // (torch::profiler::impl::profilerEnabled says no: the state is Disabled), so that nobody takes it for Kineto's.
@@ -181,18 +165,22 @@ std::shared_ptr<MemoryReports> memory;
 
 uint64_t torch_thread() { return at::RecordFunction::currentThreadId(); }
 
-void observe(bool inputs, bool with_memory, double fraction) {
-    inputs ? add_callbacks<true>(fraction) : add_callbacks<false>(fraction);
+void observe(bool with_inputs, bool with_memory, double fraction) {
+    inputs = with_inputs;
+    listen(fraction);
     if (!with_memory) return;
     memory = std::make_shared<MemoryReports>();
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory);
 }
 
+void listen(double fraction) {
+    remove_callbacks();
+    if (fraction == 0) return;
+    inputs ? add_callbacks<true>(fraction) : add_callbacks<false>(fraction);
+}
+
 void ignore() {
-    for (auto &handle : handles) {
-        if (handle != at::INVALID_CALLBACK_HANDLE) at::removeCallback(handle);
-        handle = at::INVALID_CALLBACK_HANDLE;
-    }
+    remove_callbacks();
     ignore_memory();
 }
 

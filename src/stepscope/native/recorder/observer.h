@@ -11,8 +11,12 @@ namespace stepscope {
 uint64_t torch_thread();
 
 // Begin to listen. inputs: with shapes, types and values of inputs. memory: what the calling thread, and what torch runs
-// for it, takes and frees. fraction: of the operators; ranges are never left out.
+// for it, takes and frees. fraction: see `listen`.
 void observe(bool inputs, bool memory, double fraction);
+
+// From now on listen to everything (1), to nothing (0), or to ranges and to a part of the operators, each of which is
+// drawn by itself.
+void listen(double fraction);
 
 // Listen no more; memory, or all. On the thread that began, where memory was asked for.
 void ignore_memory();

@@ -14,7 +14,7 @@ using stepscope::Session;
 extern "C" {
 
 // Changes whenever a function here does.
-int ssr_version() { return 2; }
+int ssr_version() { return 3; }
 
 // Whether ticks are those of the time stamp counter, else ns of CLOCK_MONOTONIC.
 int ssr_ticks_are_tsc() { return stepscope::ticks_are_tsc; }
@@ -36,6 +36,7 @@ int ssr_append(Session *session, const void *payload, uint64_t length) { return 
 int ssr_begin(Session *session, int inputs, int memory, double fraction) {
     int error = session->begin();
     if (error) return error;
+    if (fraction < 1) session->note_rate(fraction);
     try {
         stepscope::observe(inputs, memory, fraction);
     } catch (const std::exception &) {
@@ -43,6 +44,17 @@ int ssr_begin(Session *session, int inputs, int memory, double fraction) {
         session->end();
         return EINVAL;
     }
+    return 0;
+}
+
+// Of a sample: what it has of the operators from now on; 0 for nothing, 1 for everything.
+int ssr_listen(Session *session, double fraction) {
+    try {
+        stepscope::listen(fraction);
+    } catch (const std::exception &) {
+        return EINVAL;
+    }
+    session->note_rate(fraction);
     return 0;
 }
 

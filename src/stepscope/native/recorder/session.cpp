@@ -10,6 +10,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "clock.h"
+
 namespace stepscope {
 
 std::atomic<uint32_t> recording{0};
@@ -124,6 +126,11 @@ Log *Session::attach() {
     log->number = threads_++;
     logs_.push_back(std::move(log));
     return logs_.back().get();
+}
+
+void Session::note_rate(double rate) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    rates_.push_back({ticks(), rate});
 }
 
 int Session::begin() {

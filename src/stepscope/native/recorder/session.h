@@ -36,6 +36,9 @@ class Session {
     // The log of the calling thread.
     Log *attach();
 
+    // From now on, operators are recorded at this rate: what a sample needs to be understood.
+    void note_rate(double rate);
+
     // What happened so far: bytes in the file, operators dropped, the system's number of the error that ended writing.
     uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
     uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -48,6 +51,7 @@ class Session {
     void write_chunk(Log &log, Chunk &chunk, uint32_t count);
     void write_thread(Log &log);
     void write_clock();
+    void write_rates();
     void write_block(const void *head, size_t head_length, const void *content, size_t length);
 
     const int file_;
@@ -63,6 +67,12 @@ class Session {
     uint32_t blocks_ = 0;
     int64_t size_ = 0;
     bool ended_ = false;
+
+    struct Rate {
+        uint64_t ticks;
+        double rate;
+    };
+    std::vector<Rate> rates_, rates_taken_;  // since the writer's last look; the writer's
 
     std::mutex mutex_;
     std::condition_variable changed_;

@@ -31,6 +31,9 @@ struct ClockBlock {
     int64_t monotonic, epoch;
     uint32_t ticks_uncertainty, epoch_uncertainty;
 };
+struct RatesHead {
+    char sort[8];
+};
 struct ThreadHead {
     char sort[4];
     uint32_t thread;
@@ -58,7 +61,7 @@ void Session::run() {
         }
         auto now = steady_clock::now();
         bool all = stopping || now - flushed >= FLUSH;
-        if (all) flushed = now, write_clock();
+        if (all) flushed = now, write_clock(), write_rates();
         pass(all, stopping);
         if (!stopping) pool_.stock(SPARE_CHUNKS);
     }
@@ -138,6 +141,16 @@ void Session::write_clock() {
     Moment now = take_moment();
     ClockBlock block{{'C'}, now.ticks, now.monotonic, now.epoch, now.ticks_uncertainty, now.epoch_uncertainty};
     write_block(&block, sizeof block, nullptr, 0);
+}
+
+void Session::write_rates() {
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        rates_taken_.clear();
+        rates_taken_.swap(rates_);
+    }
+    RatesHead head{{'R'}};
+    if (!rates_taken_.empty()) write_block(&head, sizeof head, rates_taken_.data(), rates_taken_.size() * sizeof(Rate));
 }
 
 int Session::append(const void *payload, size_t length) {

@@ -16,7 +16,19 @@ import numpy.typing as npt
 
 from stepscope.trace.frames import read_frames, unpack
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.recorder import CLOCK, CLOCK_BLOCK, FACTS, MAGIC, THREAD, THREAD_HEAD, WORDS, WORDS_HEAD
+from stepscope.trace.recorder import (
+    CLOCK,
+    CLOCK_BLOCK,
+    FACTS,
+    MAGIC,
+    RATE,
+    RATES,
+    RATES_HEAD,
+    THREAD,
+    THREAD_HEAD,
+    WORDS,
+    WORDS_HEAD,
+)
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -96,6 +108,7 @@ class Content:
         blocks: Blocks of words, thread after thread, each in the order in which it wrote them.
         whole: Threads of which nothing can be missing behind their last block.
         dropped: Operators that were not recorded because the disk did not follow.
+        rates: Of a sample: from when on, in ticks, which fraction of the operators is recorded.
         missing: From when to when, in ticks, words of any thread are missing because blocks of the file are.
     """
 
@@ -105,6 +118,7 @@ class Content:
     blocks: list[Block] = field(default_factory=list)
     whole: set[int] = field(default_factory=set)
     dropped: int = 0
+    rates: list[tuple[int, float]] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -154,6 +168,8 @@ class _Reading:
             return self._add_words(payload, damages)
         if sort == CLOCK:
             return self._add_moment(payload)
+        if sort == RATES:
+            return self._add_rates(payload)
         if sort == THREAD and len(payload) >= THREAD_HEAD.size:
             self._names[THREAD_HEAD.unpack_from(payload)[1]] = payload[THREAD_HEAD.size :].decode("utf-8", "replace")
             return True
@@ -186,6 +202,16 @@ class _Reading:
         if moments and not (moment.ticks > moments[-1].ticks and moment.monotonic > moments[-1].monotonic):
             return False
         moments.append(moment)
+        return True
+
+    def _add_rates(self, payload: bytes) -> bool:
+        if (len(payload) - RATES_HEAD.size) % RATE.size:
+            return False
+        found = list(RATE.iter_unpack(payload[RATES_HEAD.size :]))
+        times = [ticks for ticks, _ in self._content.rates[-1:] + found]
+        if times != sorted(times) or not all(ticks < _MOST and 0 <= rate <= 1 for ticks, rate in found):
+            return False
+        self._content.rates += found
         return True
 
     def _add_words(self, payload: bytes, damages: int) -> bool:

@@ -19,7 +19,7 @@ from stepscope.read.recorder.inputs import Texts, texts_of
 from stepscope.read.recorder.words import Memory, Operators, State
 from stepscope.trace.losses import CATALOGUE, LossLedger
 from stepscope.trace.recorder import BACKWARD_SCOPE, PYTHON_SCOPE, USER_SCOPE
-from stepscope.trace.schema import KINDS, SAMPLE
+from stepscope.trace.schema import KINDS, SAMPLE, SAMPLED
 from stepscope.trace.tables import conform, dtype, empty
 
 _SCOPES = 16
@@ -47,6 +47,7 @@ def build(content: Content, operators: Operators, memory: Memory, ledger: LossLe
         "arrows": spans.arrows(content.threads),
         "steps": spans.steps(),
         "tracks": _tracks(content),
+        "counters": _rates(content, clock),
         "allocations": _allocations(memory, spans.memory_times, clock, numbers),
         "metadata": _metadata(content, clock),
         "losses": _losses(content),
@@ -260,19 +261,44 @@ def _nullable(values: Integers, absent: int) -> pl.Series:
 
 def _tracks(content: Content) -> pl.DataFrame:
     facts = content.facts
-    rows = [
-        (place, facts.process, thread.native, f"thread {thread.native}" + (f" ({thread.name})" if thread.name else ""))
+    rows: list[tuple[int, str, int | None, int | None, str]] = [
+        (
+            place,
+            "thread",
+            facts.process,
+            thread.native,
+            f"thread {thread.native}" + (f" ({thread.name})" if thread.name else ""),
+        )
         for place, thread in enumerate(content.threads.values())
     ]
-    schema = {"id": pl.Int32, "process": pl.Int64, "thread": pl.Int64, "name": pl.String}
+    rows += [(len(rows), "counter", facts.process, None, SAMPLED)] if content.rates else []
+    schema: dict[str, Any] = {
+        "id": pl.Int32,
+        "kind": dtype("enum:track_kind"),
+        "process": pl.Int64,
+        "thread": pl.Int64,
+        "name": pl.String,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row").with_columns(
-        kind=pl.lit("thread").cast(dtype("enum:track_kind")),
         rank=pl.lit(0, pl.Int32),
         host=pl.lit(facts.host),
         device=pl.lit("cpu"),
         stream=pl.lit(None, pl.Int64),
         order=pl.col("id"),
     )
+
+
+def _rates(content: Content, clock: Ticks) -> pl.DataFrame:
+    """Return which fraction of the operators was recorded when, of a sample, on the lane behind the threads."""
+    if not content.rates:
+        return empty("counters")
+    monotonic = clock.monotonic(np.array([ticks for ticks, _ in content.rates], np.uint64))
+    kept = ~clock.damaged(monotonic)
+    values = np.array([rate for _, rate in content.rates])[kept]
+    rows = pl.DataFrame({"ts": clock.epochs(monotonic[kept]), "value": values}).with_columns(
+        track=pl.lit(len(content.threads)), name=pl.lit(SAMPLED), unit=pl.lit("")
+    )
+    return conform("counters", rows)
 
 
 def _allocations(memory: Memory, monotonic: Integers, clock: Ticks, numbers: list[int]) -> pl.DataFrame:
