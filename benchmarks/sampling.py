@@ -20,12 +20,12 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-import polars as pl
 import torch
 from workloads import WORKLOADS, Step
 
 import stepscope
+from stepscope.analyse.sample import of as sample_of
+from stepscope.trace.tables import lazy
 
 BARE, FIRST, DRAWN, OTHERS = "bare", "first", "drawn", "others"
 
@@ -51,13 +51,10 @@ def recorded(step: Step, count: int, sample: float) -> dict[str, list[int]]:
         recorder.recorded[0].wait(60)
         (path,) = Path(output).iterdir()
         tables = stepscope.open(path).ranks[0].read()
-    changes = tables["counters"].filter(pl.col("name").cast(pl.String) == "operators recorded").sort("ts")
-    steps = tables["steps"].filter(pl.col("number").is_between(1, count - 1)).sort("number")
-    middle = (steps["ts"] + steps["dur"] // 2).to_numpy()
-    rates = changes["value"].to_numpy()[np.searchsorted(changes["ts"].to_numpy(), middle) - 1]
+    known = sample_of(lazy(tables))
     found = defaultdict(list)
-    for rate, duration in zip(rates.tolist(), times, strict=True):
-        found[FIRST if rate == sample else DRAWN if rate else OTHERS].append(duration)
+    for number, duration in enumerate(times, 1):
+        found[FIRST if number < known.first else DRAWN if number in known.drawn else OTHERS].append(duration)
     return found
 
 

@@ -45,8 +45,8 @@ SEVERITIES: tuple[str, ...] = ("info", "data_loss", "error")
 #: Where a step came from.
 STEP_SOURCES: tuple[str, ...] = ("declared", "inferred")
 
-#: Key of `metadata`: the fraction of the operators that was recorded, where it is less than 1. User ranges, kernels and
-#: everything else are all there.
+#: Key of `metadata`: the fraction of the operators that was recorded, where it is less than 1. Steps, kernels and
+#: everything that PyTorch does not mark itself are all there.
 SAMPLE = "operator_sample"
 #: Counter in the recordings that are a sample: the fraction of the operators that is recorded from its time on.
 SAMPLED = "operators recorded"

@@ -228,12 +228,14 @@ def test_training_has_the_same_result_to_the_last_bit(workers: int, options: dic
 def test_every_wait_for_a_batch_is_a_span_with_the_loaders_facts(workers: int, options: dict[str, Any]) -> None:
     training = Training(workers=workers, on_item=lambda: time.sleep(0.001))
     with stepscope.profile(**options) as profile:
+        begin = time.time_ns()
         training.run(profile.step)
     run = only_run(options)
     waits = [span for span in journal(run).spans if span["kind"] == "data"]
     assert len(waits) == 6 + 1  # the last one finds nothing
     assert {span["name"] for span in waits} == {"DataLoader 0 (Points).__next__"}
     assert (waits[0]["args"]["workers"], waits[0]["args"]["batch_size"]) == (workers, 8)
+    assert waits[0]["ts"] + waits[0]["dur"] - begin >= 8e6  # no batch is there sooner
     assert workers or waits[0]["dur"] >= 8e6  # workers begin before they are waited for
     # and Paddle's own mark of the same wait is not there a second time
     assert counts(run, DATA) == {}
