@@ -6,13 +6,15 @@ python benchmarks/overhead.py [--workloads mlp,transformer,convolution,compiled]
 Each round measures blocks of steps bare, under torch.profiler and under stepscope, in turn and in changing order. The
 figure of each is the fastest tenth of its steps of all rounds: its slowest one. That is what a step costs where nothing
 else disturbs it; medians agree on a quiet machine, and say nothing on a busy one. Printed: figures by the wall and by
-the processor time of the training thread, the ratio of what the two add, and what ours adds to the bare step.
+the processor time of the training thread, the ratio of what the two add with its interval of 90 % (rounds drawn anew,
+bootstrap), and what ours adds to the bare step. Where the interval is wide, more rounds make it narrower.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import math
 import random
 import statistics
 import tempfile
@@ -27,6 +29,8 @@ from workloads import SWITCHES, WORKLOADS, Step
 import stepscope
 
 STEPS = 20
+#: Draws of rounds for an interval.
+RESAMPLES = 200
 
 
 def torch_profiler(switches: dict[str, bool]) -> AbstractContextManager[Any]:
@@ -59,15 +63,13 @@ def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> li
     return steps
 
 
-def figure(steps: list[Pair]) -> Pair:
-    """Return the slowest of the fastest tenth, by wall and by processor."""
-    wall, processor = (statistics.quantiles((pair[which] for pair in steps), n=10)[0] for which in (0, 1))
-    return wall, processor
+#: Steps of each round: bare, under torch.profiler, under stepscope.
+Measured: TypeAlias = list[tuple[list[Pair], list[Pair], list[Pair]]]
 
 
-def compare(step: Step, switches: dict[str, bool], rounds: int, own: dict[str, Any]) -> list[Pair]:
-    """Return the bare step, the one under torch.profiler and the one under stepscope, by wall and processor, in µs."""
-    steps: list[list[Pair]] = [[], [], []]
+def compare(step: Step, switches: dict[str, bool], rounds: int, own: dict[str, Any]) -> Measured:
+    """Measure the step bare, under torch.profiler and under stepscope."""
+    measured: Measured = []
     for _ in range(rounds):
         # A child may still be writing the capture when the block is over; it is no part of the figure.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
@@ -76,17 +78,29 @@ def compare(step: Step, switches: dict[str, bool], rounds: int, own: dict[str, A
                 lambda: torch_profiler(switches),
                 lambda directory=output: ours({**switches, **own}, directory),
             ]
-            for which in random.sample(range(3), k=3):
-                steps[which] += block(recorders[which], step)
-    return [figure(of_one) for of_one in steps]
+            found = {which: block(recorders[which], step) for which in random.sample(range(3), k=3)}
+        measured.append((found[0], found[1], found[2]))
+    return measured
 
 
-def row(bare: Pair, theirs: Pair, mine: Pair) -> str:
-    """Return the columns of a row."""
-    added = [(theirs[which] - bare[which], mine[which] - bare[which]) for which in (0, 1)]
-    columns = [f"{bare[which]:7.0f} {added[which][0]:7.0f} {added[which][1]:7.0f}" for which in (0, 1)]
-    ratios = [f"{own / other:6.2f} {own / base:7.1%}" for (other, own), base in zip(added, bare, strict=True)]
-    return "  |".join(f"{columns[which]} {ratios[which]}" for which in (0, 1))
+def figures(measured: Measured, clock: int) -> tuple[float, float, float]:
+    """Return the bare step and what torch.profiler and stepscope add: the slowest of the fastest tenth, in µs."""
+    bare, theirs, mine = (
+        statistics.quantiles((pair[clock] for one in measured for pair in one[which]), n=10)[0] for which in range(3)
+    )
+    return bare, theirs - bare, mine - bare
+
+
+def columns(measured: Measured, clock: int) -> str:
+    """Return the columns of a row by one clock: 0 for the wall, 1 for the processor."""
+    bare, theirs, mine = figures(measured, clock)
+    ratios = []
+    for _ in range(RESAMPLES):
+        _, of_torch, of_ours = figures(random.choices(measured, k=len(measured)), clock)
+        ratios.append(of_ours / of_torch if of_torch > 0 else math.inf)
+    ratios.sort()
+    low, high = ratios[RESAMPLES // 20], ratios[-RESAMPLES // 20]
+    return f"{bare:7.0f} {theirs:7.0f} {mine:7.0f} {mine / theirs:6.2f} ({low:5.2f} -{high:5.2f}) {mine / bare:7.1%}"
 
 
 def main() -> None:
@@ -100,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     own = {"collector": arguments.collector}
     print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step: wall | processor")
-    heading = f"{'bare':>7} {'torch +':>7} {'ours +':>7} {'ratio':>6} {'of bare':>7}"
+    heading = f"{'bare':>7} {'torch +':>7} {'ours +':>7} {'ratio':>6} {'of 90 %':>14} {'of bare':>7}"
     print(f"{'workload':<12} {'switches':<13} {heading}  |{heading}")
     for workload in arguments.workloads.split(","):
         step = WORKLOADS[workload]()
@@ -108,7 +122,7 @@ def main() -> None:
             step()
         for name in arguments.switches.split(","):
             found = compare(step, SWITCHES[name], arguments.rounds, own)
-            print(f"{workload:<12} {name:<13} {row(*found)}", flush=True)
+            print(f"{workload:<12} {name:<13} {columns(found, 0)}  |{columns(found, 1)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -260,6 +260,23 @@ def test_ranges_that_end_in_another_order_or_on_another_thread(tmp_path: Path) -
     assert times["second"][1] < times["third"][1]
 
 
+def test_an_operator_that_lies_where_another_was_has_its_own_name(tmp_path: Path) -> None:
+    names = [f"operator_{number}" for number in range(40)]
+
+    def program() -> None:
+        for name in names:
+            library = torch.library.Library("come_and_go", "FRAGMENT")
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, torch.clone, "CPU")
+            getattr(torch.ops.come_and_go, name)(torch.ones(2))
+            delattr(torch.ops.come_and_go, name)
+            del library
+
+    recording, _ = record(tmp_path, program)
+    found = [operator.name for operator in recording.operators if operator.name.startswith("come_and_go::")]
+    assert found == [f"come_and_go::{name}" for name in names]
+
+
 def test_memory_is_that_which_torch_reports(tmp_path: Path) -> None:
     kept = []
 

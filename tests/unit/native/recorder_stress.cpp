@@ -21,6 +21,7 @@ using namespace stepscope;
 static std::atomic<bool> over{false};
 static std::atomic<uint64_t> begun{0}, dropped{0};
 static std::atomic<uint64_t> numbers{0};
+static const char owners[700] = {};  // of names
 
 static uint64_t number_of_thread() {
     thread_local uint64_t own = ++numbers;
@@ -29,29 +30,31 @@ static uint64_t number_of_thread() {
 
 static void one_operator(unsigned salt) {
     std::string name = "operator " + std::to_string(salt % 700);
-    Desk *desk = enter();
-    if (!desk) return;
-    Log &log = *desk->log;
-    if (log.ready()) {
-        uint32_t number = log.define(DEFINE_NAME, name.data(), name.size());
-        log.put(word(BEGIN, ticks()));
-        log.put(name_word(0, number, salt));
-        log.publish();
+    Log *log = enter();
+    if (!log) return;
+    if (log->ready()) {
+        const char *owner = owners + salt % 700;
+        uint32_t number = log->name_of(owner);
+        if (!number) log->remember_name(owner, number = log->define(DEFINE_NAME, name.data(), name.size()));
+        log->put(word(BEGIN, ticks()));
+        log->put(name_word(0, number, salt));
+        log->publish();
         begun++;
     } else {
-        log.drop();
+        log->drop();
         dropped++;
     }
-    log.push(&name);
-    leave(desk);
+    log->push(&name);
+    log->leave();
     if (salt % 97 == 0) std::this_thread::yield();
-    desk = enter();
-    if (!desk) return;
-    if (desk->log->remove(&name) == 0 && desk->log->ready()) {
-        desk->log->put(word(END, ticks()));
-        desk->log->publish();
+    if (salt % 1009 == 0) forget_names();
+    log = enter();
+    if (!log) return;
+    if (log->remove(&name) == 0 && log->ready()) {
+        log->put(word(END, ticks()));
+        log->publish();
     }
-    leave(desk);
+    log->leave();
 }
 
 static void work(unsigned life) {

@@ -63,8 +63,7 @@ void Pool::stock(uint32_t free) {
 }
 
 Log::Log(Pool &pool, uint64_t torch_thread)
-    : names_(new Name[1u << NAME_BITS]()),
-      pool_(pool),
+    : pool_(pool),
       native_thread(uint32_t(syscall(SYS_gettid))),
       ident(uint64_t(pthread_self())),
       torch_thread(torch_thread) {}
@@ -87,13 +86,21 @@ bool Log::next_chunk() {
     chunk->written = 0;
     dropped_ = 0;
     chunk->words[0] = word(DEPTH, depth_);
-    chunk->count.store(1, std::memory_order_relaxed);
     memset(defined_, 0, sizeof defined_);
     definitions_.clear();
+    if (chunk_) chunk_->count = published(*chunk_);
     (chunk_ ? chunk_->next : first).store(chunk, std::memory_order_release);
     chunk_ = chunk;
     at_ = chunk->words + 1, limit_ = chunk->words + CHUNK_WORDS - EVENT_WORDS + 1;
+    published_.store(at_, std::memory_order_release);
     return true;
+}
+
+bool Log::refresh() {
+    memset(names_, 0, sizeof names_);
+    State stale = STALE;
+    state_.compare_exchange_strong(stale, OPEN, std::memory_order_acq_rel, std::memory_order_acquire);
+    return stale != CLOSED;
 }
 
 int32_t Log::remove_inner(const void *operation) {
@@ -155,14 +162,6 @@ uint32_t Log::define(Definition sort, const void *content, size_t length) {
     if (const uint32_t *known = definitions_.find(hash)) return *known;
     uint32_t number = write_definition(sort, content, length);
     definitions_.add(hash, number);
-    return number;
-}
-
-uint32_t Log::define_name(const void *owner, const char *text, size_t length, Name &place) {
-    uint32_t number = define(DEFINE_NAME, text, length < MOST_TEXT ? length : MOST_TEXT);
-    if (length < 8 || length > sizeof place.text) return number;
-    place.owner = owner, place.chunk = number_, place.number = number, place.length = uint32_t(length);
-    memcpy(place.text, text, length);
     return number;
 }
 

@@ -22,8 +22,8 @@ constexpr uint32_t SPARE_CHUNKS = 6;
 constexpr uint32_t EVENT_WORDS = (MOST_TEXT + MOST_INPUTS) / 7 + 16;
 
 struct Chunk {
-    std::atomic<uint32_t> count;   // words that may be read
     std::atomic<Chunk *> next;     // set when this one is full
+    uint32_t count;                // of words, then; before, the log knows (Log::published)
     uint32_t number, dropped;      // written before the chunk can be seen
     uint32_t written;              // the writer's: words that are in the file
     uint32_t index;                // the pool's
@@ -58,13 +58,49 @@ class Pool {
 };
 
 // What one thread writes in one recording. Members are the thread's but where it says otherwise.
-class alignas(64) Log {
+//
+// Between two operators, a program goes through more memory than the caches nearest to the processor hold: what counts
+// is how many lines of memory an event touches. So everything that all of them need is in one.
+class alignas(128) Log {
   public:
     // Operators open at once; more get an identity instead of a place on the stack.
     static constexpr uint32_t MOST_OPEN = 512;
 
+    // OPEN while the thread may record; STALE where, before that, it must forget the names it knows by their owners.
+    enum State : uint8_t { OPEN, STALE, CLOSED };
+
     Log(Pool &pool, uint64_t torch_thread);
     ~Log();
+    Log(const Log &) = delete;
+    Log &operator=(const Log &) = delete;
+
+    // The thread's: it comes in, as `enter` (session.h) says, and goes out.
+    bool enter() {
+        busy_.store(1, std::memory_order_relaxed);
+        // Session::end makes every thread pass a barrier (membarrier) between its store to the state and its look at
+        // `busy`; so here only the compiler must keep the order.
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (__builtin_expect(state_.load(std::memory_order_acquire) == OPEN, 1)) return true;
+        leave();
+        return false;
+    }
+    void leave() { busy_.store(0, std::memory_order_release); }
+    // Open again, without names; false where it is closed.
+    bool refresh();
+
+    // Anybody's.
+    void close() { state_.store(CLOSED, std::memory_order_seq_cst); }
+    void make_stale() {
+        State open = OPEN;
+        state_.compare_exchange_strong(open, STALE, std::memory_order_release, std::memory_order_relaxed);
+    }
+    bool busy() const { return busy_.load(std::memory_order_acquire); }
+    // Words of a chunk that may be read, of the one that is written into; 0 for others.
+    uint32_t published(const Chunk &chunk) const {
+        const uint64_t *end = published_.load(std::memory_order_acquire);
+        bool inside = end > chunk.words && end <= chunk.words + CHUNK_WORDS;
+        return inside ? uint32_t(end - chunk.words) : 0;
+    }
 
     // Make sure that an event fits. False: all chunks wait for the disk, the event is dropped.
     bool ready() {
@@ -73,7 +109,7 @@ class alignas(64) Log {
     }
     void put(uint64_t w) { *at_++ = w; }
     void publish() {
-        chunk_->count.store(uint32_t(at_ - chunk_->words), std::memory_order_release);
+        published_.store(at_, std::memory_order_release);
         __builtin_prefetch(at_ + 8, 1);  // the line behind this one: it is there when the next event is
     }
     void drop() {
@@ -83,11 +119,18 @@ class alignas(64) Log {
 
     // The number of a definition within this chunk; it is written where this chunk has not got it.
     uint32_t define(Definition sort, const void *content, size_t length);
-    // The same for a name that has a lasting owner, by which it is found faster.
-    uint32_t define_name(const void *owner, const char *text, size_t length) {
-        Name &known = names_[uint64_t(reinterpret_cast<uintptr_t>(owner)) * MIXER >> (64 - NAME_BITS)];
-        if (__builtin_expect(known.is(owner, number_, text, length), 1)) return known.number;
-        return define_name(owner, text, length, known);
+    // The number of a name in this chunk by its owner, which lasts, or is told of (make_stale) before it goes; 0 where
+    // nothing was remembered.
+    uint32_t name_of(const void *owner) const {
+        const Name *place = names_ + place_of(owner);
+        for (int i = 0; i < 2; i++)
+            if (place[i].owner == owner && place[i].chunk == number_) return place[i].number;
+        return 0;
+    }
+    void remember_name(const void *owner, uint32_t number) {
+        Name *place = names_ + place_of(owner);
+        place[1] = place[0];
+        place[0] = Name{owner, number_, number};
     }
     // The same for a key that stands for some content: what was remembered for it in this chunk; 0 where nothing was.
     uint32_t recall(uint64_t key) const {
@@ -109,48 +152,41 @@ class alignas(64) Log {
     int32_t remove(const void *operation) { return pop(operation) ? 0 : remove_inner(operation); }
 
   private:
-    // One line of the cache. The text is compared, too: its owner can be gone, and another one be where it was.
-    struct alignas(64) Name {
+    struct Name {
         const void *owner;
-        uint32_t chunk, number, length;
-        char text[44];
-
-        bool is(const void *whose, uint32_t where, const char *other, size_t size) const {
-            if (owner != whose || chunk != where || length != size) return false;
-            for (size_t i = 0; i + 8 < size; i += 8)
-                if (part(text + i) != part(other + i)) return false;
-            return part(text + size - 8) == part(other + size - 8);
-        }
-        static uint64_t part(const char *from) {
-            uint64_t eight;
-            memcpy(&eight, from, 8);
-            return eight;
-        }
+        uint32_t chunk, number;
     };
     static constexpr uint32_t NAME_BITS = 8;
     static constexpr uint64_t MIXER = UINT64_C(0x9E3779B97F4A7C15);
 
+    // Of two that lie beside each other.
+    static uint32_t place_of(const void *owner) {
+        return uint32_t(uint64_t(reinterpret_cast<uintptr_t>(owner)) * MIXER >> (64 - NAME_BITS)) & ~1u;
+    }
     static uint64_t mixed(uint64_t key) { return key * MIXER ^ key >> 32 ^ UINT64_C(1) << 63; }
 
     bool next_chunk();
     int32_t remove_inner(const void *operation);
-    uint32_t define_name(const void *owner, const char *text, size_t length, Name &place);
     uint32_t write_definition(Definition sort, const void *content, size_t length);
 
-    // What every event touches comes first. An event begins before `limit_`.
-    uint64_t *at_ = nullptr, *limit_ = nullptr;
-    Chunk *chunk_ = nullptr;
+    // The line that every event touches. An event begins before `limit_`.
+    std::atomic<uint8_t> busy_{0};
+    std::atomic<State> state_{OPEN};
     uint32_t depth_ = 0;
     uint32_t number_ = 0;  // of the chunk, + 1
-    std::unique_ptr<Name[]> names_;
+    uint64_t *at_ = nullptr, *limit_ = nullptr;
+    std::atomic<uint64_t *> published_{nullptr};
     Definitions definitions_;
+    // The line behind it, which comes with it: the innermost operators.
+    alignas(64) const void *open_[MOST_OPEN];
+    Name names_[1u << NAME_BITS] = {};
 
   public:
     // A call of our own functions that is going on: what they call is not the program's.
     const void *hidden = nullptr;
 
   private:
-    const void *open_[MOST_OPEN];
+    Chunk *chunk_ = nullptr;
     Pool &pool_;
     uint32_t dropped_ = 0, refused_ = 0;
     uint32_t defined_[3] = {0, 0, 0};

@@ -19,12 +19,16 @@ inline int64_t nanoseconds(clockid_t clock) {
     return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-inline uint64_t ticks() {
+// For where `ticks_are_tsc` has been looked at before.
+template <bool tsc>
+uint64_t ticks_of() {
 #if defined(__x86_64__)
-    if (ticks_are_tsc) return __rdtsc();
+    if (tsc) return __rdtsc();
 #endif
     return uint64_t(nanoseconds(CLOCK_MONOTONIC));
 }
+
+inline uint64_t ticks() { return ticks_are_tsc ? ticks_of<true>() : ticks_of<false>(); }
 
 // All clocks at one moment; true within ± the two uncertainties, in ns.
 struct Moment {

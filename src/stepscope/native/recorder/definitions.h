@@ -1,8 +1,7 @@
 // What a thread has defined in its chunk: hashes of contents, and their numbers.
 //
-// Between two operators, a program goes through more memory than the caches nearest to the processor hold, so that what
-// counts is how many lines of memory are touched. Entries lie in the order of their first use, which is about the order
-// in which a training comes back to them; a small index leads to them.
+// Entries lie in the order of their first use, which is about the order in which a training comes back to them, so that
+// few lines of memory are touched; a small index leads to them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // What torch tells: operators begin and end (at::RecordFunction), memory is taken and freed.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -26,11 +27,37 @@ uint32_t scope_of(const at::RecordFunction &f) {
     return f.scope() == at::RecordScope::USER_SCOPE ? USER_SCOPE : uint32_t(f.scope());
 }
 
-uint32_t define_name(Log &log, const at::RecordFunction &f) {
-    if (const c10::FunctionSchema *schema = schema_of(f))
-        return log.define_name(schema, schema->name().data(), schema->name().size());
-    std::string_view text = own_name_of(f);
+uint32_t define_text(Log &log, std::string_view text) {
     return log.define(DEFINE_NAME, text.data(), text.size() < MOST_TEXT ? text.size() : MOST_TEXT);
+}
+
+__attribute__((noinline)) uint32_t define_schema(Log &log, const c10::FunctionSchema &schema) {
+    uint32_t number = define_text(log, schema.name());
+    auto operation = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+    // Others than the dispatcher's have owners that go without telling.
+    if (operation && &operation->schema() == &schema) log.remember_name(&schema, number);
+    return number;
+}
+
+uint32_t define_name(Log &log, const at::RecordFunction &f) {
+    const c10::FunctionSchema *schema = schema_of(f);
+    if (__builtin_expect(!schema, 0)) return define_text(log, own_name_of(f));
+    uint32_t known = log.name_of(schema);
+    return __builtin_expect(known, 1) ? known : define_schema(log, *schema);
+}
+
+// Hears of operators that the dispatcher takes away, and with them their schemas, whose names are known by address.
+class Departures : public c10::OpRegistrationListener {
+  public:
+    void onOperatorRegistered(const c10::OperatorHandle &) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle &) override { forget_names(); }
+};
+
+// Never destroyed: the dispatcher may still take operators away while the process ends.
+void hear_of_departures() {
+    static auto *heard = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Departures>()));
+    (void)heard;
 }
 
 uint32_t define_inputs(Log &log, c10::ArrayRef<const c10::IValue> values) {
@@ -44,12 +71,12 @@ uint32_t define_inputs(Log &log, c10::ArrayRef<const c10::IValue> values) {
     return known;
 }
 
-template <bool with_inputs>
+template <bool with_inputs, bool tsc>
 void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
     uint32_t name = define_name(log, f), inputs = with_inputs ? define_inputs(log, f.inputs()) : 0;
     uint64_t details = name_word(scope_of(f), name, f.seqNr()), forward = f.forwardThreadId();
     // The stamp comes last: what we do here is not the operator's.
-    log.put(word(BEGIN, ticks()));
+    log.put(word(BEGIN, ticks_of<tsc>()));
     log.put(details);
     if (inputs) log.put(word(INPUTS, inputs));
     if (forward) log.put(word(FORWARD, forward));
@@ -57,22 +84,22 @@ void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
     log.publish();
 }
 
-template <bool with_inputs>
+template <bool with_inputs, bool tsc>
 void begin(Log &log, const at::RecordFunction &f) {
     bool stacked = has_stack_order(f) && log.has_place();
     if (log.ready())
-        write_begin<with_inputs>(log, f, stacked);
+        write_begin<with_inputs, tsc>(log, f, stacked);
     else
         log.drop();
     if (stacked) log.push(&f);
 }
 
-template <bool with_inputs>
+template <bool with_inputs, bool tsc>
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &f) {
-    Desk *desk = enter();
-    if (!desk) return nullptr;
-    begin<with_inputs>(*desk->log, f);
-    leave(desk);
+    Log *log = enter();
+    if (!log) return nullptr;
+    begin<with_inputs, tsc>(*log, f);
+    log->leave();
     return nullptr;
 }
 
@@ -86,12 +113,13 @@ void write_end(Log &log, const at::RecordFunction &f, uint64_t now) {
     log.publish();
 }
 
+template <bool tsc>
 void on_end(const at::RecordFunction &f, at::ObserverContext *) {
-    uint64_t now = ticks();
-    Desk *desk = enter();
-    if (!desk) return;
-    write_end(*desk->log, f, now);
-    leave(desk);
+    uint64_t now = ticks_of<tsc>();
+    Log *log = enter();
+    if (!log) return;
+    write_end(*log, f, now);
+    log->leave();
 }
 
 // At every node of a backward graph, torch makes its lists of callbacks anew, for each callback and each of its scopes;
@@ -106,9 +134,9 @@ const Scopes ALL{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, 
 
 at::CallbackHandle handles[2] = {at::INVALID_CALLBACK_HANDLE, at::INVALID_CALLBACK_HANDLE};
 
-template <bool with_inputs>
+template <bool with_inputs, bool tsc>
 void add_callbacks(double fraction) {
-    at::RecordFunctionCallback every(on_begin<with_inputs>, on_end);
+    at::RecordFunctionCallback every(on_begin<with_inputs, tsc>, on_end<tsc>);
     every.needsInputs(with_inputs);
     handles[0] = at::addGlobalCallback(at::RecordFunctionCallback(every).scopes(fraction < 1 ? RANGES : ALL));
     if (fraction < 1) handles[1] = at::addGlobalCallback(every.scopes(OPERATORS).samplingProb(fraction));
@@ -138,19 +166,18 @@ class MemoryReports : public torch::profiler::impl::ProfilerStateBase {
     bool memoryProfilingEnabled() const override { return on_.load(std::memory_order_relaxed); }
 
     void reportMemoryUsage(void *address, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
-        Desk *desk = enter();
-        if (!desk) return;
-        Log &log = *desk->log;
-        if (log.ready()) {
-            log.put(word(MEMORY, ticks()));
+        Log *log = enter();
+        if (!log) return;
+        if (log->ready()) {
+            log->put(word(MEMORY, ticks()));
             for (uint64_t value : {uint64_t(reinterpret_cast<uintptr_t>(address)), uint64_t(bytes), uint64_t(allocated),
                                    uint64_t(reserved), uint64_t(device.type()) << 8 | uint64_t(device.index() + 1)})
-                log.put(word(VALUE, value));
-            log.publish();
+                log->put(word(VALUE, value));
+            log->publish();
         } else {
-            log.drop();
+            log->drop();
         }
-        leave(desk);
+        log->leave();
     }
 
     void silence() { on_.store(false, std::memory_order_relaxed); }
@@ -167,6 +194,7 @@ uint64_t torch_thread() { return at::RecordFunction::currentThreadId(); }
 
 void observe(bool with_inputs, bool with_memory, double fraction) {
     inputs = with_inputs;
+    hear_of_departures();
     listen(fraction);
     if (!with_memory) return;
     memory = std::make_shared<MemoryReports>();
@@ -176,7 +204,9 @@ void observe(bool with_inputs, bool with_memory, double fraction) {
 void listen(double fraction) {
     remove_callbacks();
     if (fraction == 0) return;
-    inputs ? add_callbacks<true>(fraction) : add_callbacks<false>(fraction);
+    auto add = inputs ? (ticks_are_tsc ? add_callbacks<true, true> : add_callbacks<true, false>)
+                      : (ticks_are_tsc ? add_callbacks<false, true> : add_callbacks<false, false>);
+    add(fraction);
 }
 
 void ignore() {

@@ -204,22 +204,22 @@ int on_event(Object *, Frame *frame, int what, Object *) {
         api.PyEval_SetProfile(nullptr, nullptr);
         return 0;
     }
-    Desk *desk = enter();
-    if (!desk) return 0;
+    Log *log = enter();
+    if (!log) return 0;
     try {
-        what == CALL ? begin_call(*desk->log, frame) : end_call(*desk->log, frame, now);
+        what == CALL ? begin_call(*log, frame) : end_call(*log, frame, now);
     } catch (const std::bad_alloc &) {
         // No memory for a name: this call is left out.
     }
-    leave(desk);
+    log->leave();
     return 0;
 }
 
 }  // namespace
 
 static void watch_calls_going_on() {
-    Desk *desk = enter();
-    if (!desk) return;
+    Log *log = enter();
+    if (!log) return;
     std::vector<Frame *> frames;
     for (Frame *frame = api.PyEval_GetFrame(); frame;) {
         frames.push_back(frame);
@@ -227,9 +227,9 @@ static void watch_calls_going_on() {
         if (back) api.Py_DecRef(reinterpret_cast<Object *>(back));  // the interpreter keeps it while it runs
         frame = back;
     }
-    for (auto frame = frames.rbegin(); frame != frames.rend() && !desk->log->hidden; ++frame)
-        begin_call(*desk->log, *frame);
-    leave(desk);
+    for (auto frame = frames.rbegin(); frame != frames.rend() && !log->hidden; ++frame)
+        begin_call(*log, *frame);
+    log->leave();
 }
 
 int watch_python(const PythonCalls &calls) {
@@ -248,9 +248,9 @@ void watch_thread() {
     if (!watching) return;
     watch_calls_going_on();
     // The innermost call is the profile function of ours that called this, and Python does not tell when it returns.
-    if (Desk *desk = enter()) {
-        desk->log->hidden = nullptr;
-        leave(desk);
+    if (Log *log = enter()) {
+        log->hidden = nullptr;
+        log->leave();
     }
     api.PyEval_SetProfile(on_event, nullptr);
 }

@@ -14,17 +14,15 @@
 
 namespace stepscope {
 
-std::atomic<uint32_t> recording{0};
-__thread Desk *own_desk = nullptr;
+std::atomic<bool> recording{false};
+__thread Log *own_log = nullptr;
 
 namespace {
 
 // Never destroyed: threads use it while the process ends.
 struct Registry {
     std::mutex mutex;
-    Desk *first = nullptr;
-    Session *session = nullptr;  // valid for whoever is inside and has seen `recording` not 0
-    uint32_t generations = 0;
+    Session *session = nullptr;
     bool barrier = false;
 };
 
@@ -33,29 +31,19 @@ Registry &registry() {
     return *made;
 }
 
-// Leaves the recording when its thread ends.
+thread_local bool over = false;  // plain memory: other destructors of the thread may still look at it
+
+// Keeps the thread's log, and says that the thread has ended.
 struct AtThreadEnd {
-    bool awake = false;
-    ~AtThreadEnd();
+    std::shared_ptr<Log> log;
+    ~AtThreadEnd() {
+        over = true;
+        own_log = nullptr;
+        if (log) log->ended.store(true, std::memory_order_release);
+    }
 };
 
 thread_local AtThreadEnd at_thread_end;
-thread_local bool over = false;  // plain memory: other destructors of the thread may still look at it
-
-AtThreadEnd::~AtThreadEnd() {
-    over = true;
-    Desk *desk = own_desk;
-    if (!desk) return;
-    if (Desk *inside = enter()) {
-        inside->log->ended.store(true, std::memory_order_release);
-        leave(inside);
-    }
-    own_desk = nullptr;
-    std::lock_guard<std::mutex> guard(registry().mutex);
-    (desk->before ? desk->before->behind : registry().first) = desk->behind;
-    if (desk->behind) desk->behind->before = desk->before;
-    delete desk;
-}
 
 void before_fork() { registry().mutex.lock(); }
 
@@ -63,10 +51,9 @@ void after_fork_in_parent() { registry().mutex.unlock(); }
 
 // The writer and the other threads are not in the child: it records nothing, and frees nothing that they may have held.
 void after_fork_in_child() {
-    recording.store(0, std::memory_order_relaxed);
+    recording.store(false, std::memory_order_relaxed);
     registry().session = nullptr;
-    registry().first = own_desk;
-    if (own_desk) own_desk->before = own_desk->behind = nullptr;
+    if (own_log) own_log->close();
     registry().mutex.unlock();
 }
 
@@ -76,36 +63,24 @@ bool set_up() {
     return true;
 }
 
-// Wait until no thread is inside. A thread that the system does not let run is waited for, some milliseconds.
-void wait_for_all_to_leave() {
-    Registry &all = registry();
-    std::lock_guard<std::mutex> guard(all.mutex);
-    if (!all.barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
-        usleep(5000);  // an old kernel: stores become visible in far less time than this
-    }
-    for (Desk *desk = all.first; desk; desk = desk->behind)
-        while (desk->busy.load(std::memory_order_acquire)) sched_yield();
-}
-
 }  // namespace
 
-Desk *make_desk() {
+Log *join() {
     if (over) return nullptr;
-    at_thread_end.awake = true;  // makes it, so that it is destroyed when the thread ends
-    auto *desk = new (std::nothrow) Desk;
-    if (!desk) return nullptr;
     std::lock_guard<std::mutex> guard(registry().mutex);
-    desk->behind = registry().first;
-    if (desk->behind) desk->behind->before = desk;
-    registry().first = desk;
-    return own_desk = desk;
+    if (!registry().session) return nullptr;
+    if (!own_log || !own_log->refresh()) {
+        std::shared_ptr<Log> log = registry().session->attach();
+        if (!log) return nullptr;
+        own_log = log.get();
+        at_thread_end.log = std::move(log);
+    }
+    return own_log->enter() ? own_log : nullptr;
 }
 
-bool attach_desk(Desk &desk, uint32_t generation) {
-    desk.log = registry().session->attach();
-    if (!desk.log) return false;
-    desk.generation = generation;
-    return true;
+void forget_names() {
+    std::lock_guard<std::mutex> guard(registry().mutex);
+    if (registry().session) registry().session->forget_names();
 }
 
 Session::Session(int file, uint32_t most, uint64_t (*torch_thread)())
@@ -119,13 +94,21 @@ Session::~Session() {
     close(file_);
 }
 
-Log *Session::attach() {
-    std::unique_ptr<Log> log(new (std::nothrow) Log(pool_, torch_thread_()));
-    if (!log) return nullptr;
+std::shared_ptr<Log> Session::attach() {
+    try {
+        auto log = std::make_shared<Log>(pool_, torch_thread_());
+        std::lock_guard<std::mutex> guard(logs_mutex_);
+        logs_.push_back(log);
+        log->number = threads_++;
+        return log;
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
+}
+
+void Session::forget_names() {
     std::lock_guard<std::mutex> guard(logs_mutex_);
-    log->number = threads_++;
-    logs_.push_back(std::move(log));
-    return logs_.back().get();
+    for (auto &log : logs_) log->make_stale();
 }
 
 void Session::note_rate(double rate) {
@@ -159,26 +142,32 @@ int Session::begin() {
         all.session = nullptr;
         return EAGAIN;
     }
-    recording.store(++all.generations, std::memory_order_seq_cst);
+    recording.store(true, std::memory_order_seq_cst);
     return 0;
 }
 
 void Session::end() {
-    Registry &all = registry();
     {
-        std::lock_guard<std::mutex> guard(all.mutex);
-        if (ended_ || all.session != this) return;
-        recording.store(0, std::memory_order_seq_cst);
+        std::lock_guard<std::mutex> guard(registry().mutex);
+        if (registry().session != this) return;
+        recording.store(false, std::memory_order_relaxed);
+        registry().session = nullptr;  // from here on, nobody joins
     }
     wait_for_all_to_leave();
-    {
-        std::lock_guard<std::mutex> guard(all.mutex);
-        all.session = nullptr;
-    }
-    ended_ = true;
     std::lock_guard<std::mutex> guard(mutex_);
     stopping_ = true;
     changed_.notify_all();
+}
+
+// A thread that the system does not let run is waited for, some milliseconds.
+void Session::wait_for_all_to_leave() {
+    std::lock_guard<std::mutex> guard(logs_mutex_);
+    for (auto &log : logs_) log->close();
+    if (!registry().barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
+        usleep(5000);  // an old kernel: stores become visible in far less time than this
+    }
+    for (auto &log : logs_)
+        while (log->busy()) sched_yield();
 }
 
 bool Session::settle(double seconds) {

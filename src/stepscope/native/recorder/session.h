@@ -33,8 +33,10 @@ class Session {
     // Wait until the writer has written everything. False: it takes longer than this.
     bool settle(double seconds);
 
-    // The log of the calling thread.
-    Log *attach();
+    // A log for the calling thread; nullptr where there is no memory. Only while this session is the one that records.
+    std::shared_ptr<Log> attach();
+    // Names that have been remembered by their owners are not to be trusted any more.
+    void forget_names();
 
     // From now on, operators are recorded at this rate: what a sample needs to be understood.
     void note_rate(double rate);
@@ -45,6 +47,7 @@ class Session {
     int error() const { return error_.load(std::memory_order_relaxed); }
 
   private:
+    void wait_for_all_to_leave();
     void run();
     void pass(bool all, bool last);
     bool write_log(Log &log, bool all, bool last);
@@ -58,7 +61,7 @@ class Session {
     uint64_t (*const torch_thread_)();
     Pool pool_;
     std::mutex logs_mutex_;
-    std::vector<std::unique_ptr<Log>> logs_;
+    std::vector<std::shared_ptr<Log>> logs_;  // of threads that take part
     uint32_t threads_ = 0;
     std::vector<Log *> seen_;
     uint64_t lost_before_ = 0;
@@ -66,7 +69,6 @@ class Session {
     std::atomic<int> error_{0};
     uint32_t blocks_ = 0;
     int64_t size_ = 0;
-    bool ended_ = false;
 
     struct Rate {
         uint64_t ticks;
@@ -80,43 +82,31 @@ class Session {
     std::thread writer_;
 };
 
-// A thread's own place: whether it is inside the recorder, and its log. Lives as long as the thread.
-struct alignas(64) Desk {
-    std::atomic<uint32_t> busy{0};
-    uint32_t generation = UINT32_MAX;  // of the session that the log belongs to; never 0
-    Log *log = nullptr;
-    Desk *before = nullptr, *behind = nullptr;
-};
-
-// Number of the session that records; 0 where none does. Never the same twice.
-extern std::atomic<uint32_t> recording;
-
-Desk *make_desk();
-bool attach_desk(Desk &desk, uint32_t generation);
-// Null before the first use. Plain memory, not thread_local: no function is asked whether it was made; and read without
-// a call of the loader's, for which every process has room to spare (64 bits of a kilobyte that is kept for this).
+// The log of the calling thread in the recording that goes on, and in the last one where none does; it lives at least as
+// long as it stands here. Null before the first. Plain memory, not thread_local: no function is asked whether it was
+// made; and read without a call of the loader's, for which every process has room to spare (64 bits of a kilobyte that
+// is kept for this).
 #if defined(__x86_64__)
-extern __thread Desk *own_desk __attribute__((tls_model("initial-exec")));
+extern __thread Log *own_log __attribute__((tls_model("initial-exec")));
 #else
-extern __thread Desk *own_desk;
+extern __thread Log *own_log;
 #endif
 
-// Between enter and leave, the log of the calling thread cannot go away. nullptr where nobody records, and then there
-// is nothing to leave.
-inline Desk *enter() {
-    Desk *desk = own_desk;
-    if (__builtin_expect(!desk, 0) && (!recording.load(std::memory_order_relaxed) || !(desk = make_desk()))) return nullptr;
-    desk->busy.store(1, std::memory_order_relaxed);
-    // Session::end makes every thread pass a barrier (membarrier) between its store to `recording` and its look at
-    // `busy`; so here only the compiler must keep the order.
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    uint32_t generation = recording.load(std::memory_order_acquire);
-    if (__builtin_expect(desk->generation == generation, 1)) return desk;
-    if (generation && attach_desk(*desk, generation)) return desk;
-    desk->busy.store(0, std::memory_order_release);
-    return nullptr;
+// Whether a session records.
+extern std::atomic<bool> recording;
+
+// A log of the session that records for the calling thread, which is then inside; nullptr where there is none.
+Log *join();
+
+// Until Log::leave, the recording of the log that this returns cannot go away. nullptr where nobody records, and then
+// there is nothing to leave.
+inline Log *enter() {
+    Log *log = own_log;
+    if (__builtin_expect(log && log->enter(), 1)) return log;
+    return recording.load(std::memory_order_relaxed) ? join() : nullptr;
 }
 
-inline void leave(Desk *desk) { desk->busy.store(0, std::memory_order_release); }
+// Tell the session that records, if one does: see Session::forget_names.
+void forget_names();
 
 }  // namespace stepscope

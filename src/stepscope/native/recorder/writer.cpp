@@ -102,8 +102,8 @@ bool Session::write_log(Log &log, bool all, bool last) {
     bool ended = log.ended.load(std::memory_order_acquire) || last;  // first: what follows is then complete
     if (!log.reading) log.reading = log.first.load(std::memory_order_acquire);
     while (Chunk *chunk = log.reading) {
-        Chunk *next = chunk->next.load(std::memory_order_acquire);  // before the count: with a next, it is the last
-        uint32_t count = chunk->count.load(std::memory_order_acquire);
+        Chunk *next = chunk->next.load(std::memory_order_acquire);
+        uint32_t count = next ? chunk->count : log.published(*chunk);
         if (next || all || ended) write_chunk(log, *chunk, count);
         if (!next && !ended) break;
         log.reading = next;
