@@ -3,34 +3,52 @@
 python benchmarks/overhead.py [--workloads mlp,transformer,convolution,compiled] [--switches plain,shapes,all]
     [--rounds 15] [--collector kineto|native]
 
-Each round measures blocks of steps bare, under torch.profiler and under stepscope, in turn and in changing order. The
-figure of each is the fastest tenth of its steps of all rounds: its slowest one. That is what a step costs where nothing
-else disturbs it; medians agree on a quiet machine, and say nothing on a busy one. Printed: figures by the wall and by
-the processor time of the training thread, the ratio of what the two add with its interval of 90 % (rounds drawn anew,
-bootstrap), and what ours adds to the bare step. Where the interval is wide, more rounds make it narrower.
+Each round measures blocks of steps bare, under torch.profiler, under stepscope and under an observer that does nothing
+(empty_observer.cpp: what torch itself takes to tell anybody), in turn and in changing order. The figure of each is the
+fastest tenth of its steps of all rounds: its slowest one. That is what a step costs where nothing else disturbs it;
+medians agree on a quiet machine, and say nothing on a busy one. Printed, by the wall and by the processor time of the
+training thread: the bare step, what each adds to it, the ratios of that to what torch.profiler adds with their
+intervals of 90 % (rounds drawn anew, bootstrap), and what ours adds to the bare step. More rounds make them narrower.
+
+The C library is told to keep the memory that is freed: otherwise it gives the tensors of some steps back and asks for
+them again, hundreds of page faults that come and go with everything else that is allocated.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import math
+import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from workloads import SWITCHES, WORKLOADS, Step
 
 import stepscope
+from stepscope.native.recorder import build
 
 STEPS = 20
 #: Draws of rounds for an interval.
 RESAMPLES = 200
+
+#: What glibc reads when a process starts (mallopt).
+KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
+
+Pair: TypeAlias = tuple[float, float]
+Recorder: TypeAlias = Callable[[], AbstractContextManager[Any]]
+#: Steps of a round, by what they ran under.
+Round: TypeAlias = Mapping[str, list[Pair]]
 
 
 def torch_profiler(switches: dict[str, bool]) -> AbstractContextManager[Any]:
@@ -44,10 +62,34 @@ def ours(switches: dict[str, Any], output: str) -> AbstractContextManager[Any]:
     return stepscope.profile(activities=["cpu"], output=output, analyse="later", **switches)
 
 
-Pair: TypeAlias = tuple[float, float]
+def empty_observer() -> ctypes.CDLL:
+    """Build the observer that does nothing, as the recorder is built."""
+    package = Path(torch.__file__).parent
+    flags = [
+        "-std=c++20",
+        "-O2",
+        "-DNDEBUG",
+        "-fPIC",
+        "-w",
+        f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}",
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / "empty_observer.so"
+        source = str(Path(__file__).with_name("empty_observer.cpp"))
+        linked = ["-shared", f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(library)]
+        subprocess.run([build.compiler() or "c++", *flags, f"-I{package / 'include'}", source, *linked], check=True)
+        return ctypes.CDLL(str(library))
 
 
-def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> list[Pair]:
+@contextmanager
+def observed(observer: ctypes.CDLL, switches: dict[str, bool]) -> Iterator[None]:
+    """Have the observer that does nothing, with the inputs of operators where the switches ask for shapes."""
+    observer.observe(int(bool(switches.get("record_shapes"))))
+    yield
+    observer.ignore()
+
+
+def block(recorder: Recorder, step: Step) -> list[Pair]:
     """Return the steps of a block by wall and processor, in µs. Start and stop of the recorder are outside of them."""
     steps = []
     gc.collect()
@@ -63,66 +105,71 @@ def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> li
     return steps
 
 
-#: Steps of each round: bare, under torch.profiler, under stepscope.
-Measured: TypeAlias = list[tuple[list[Pair], list[Pair], list[Pair]]]
+def measure(step: Step, recorders: Mapping[str, Recorder], rounds: int) -> list[Round]:
+    """Measure the step under each recorder."""
+    return [
+        {name: block(recorders[name], step) for name in random.sample(sorted(recorders), k=len(recorders))}
+        for _ in range(rounds)
+    ]
 
 
-def compare(step: Step, switches: dict[str, bool], rounds: int, own: dict[str, Any]) -> Measured:
-    """Measure the step bare, under torch.profiler and under stepscope."""
-    measured: Measured = []
-    for _ in range(rounds):
-        # A child may still be writing the capture when the block is over; it is no part of the figure.
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
-            recorders: list[Callable[[], AbstractContextManager[Any]]] = [
-                nullcontext,
-                lambda: torch_profiler(switches),
-                lambda directory=output: ours({**switches, **own}, directory),
-            ]
-            found = {which: block(recorders[which], step) for which in random.sample(range(3), k=3)}
-        measured.append((found[0], found[1], found[2]))
-    return measured
+def figures(rounds: list[Round], clock: int) -> dict[str, float]:
+    """Return the bare step and what each recorder adds to it: the slowest of the fastest tenth, in µs."""
+    steps = {name: [pair[clock] for one in rounds for pair in one[name]] for name in rounds[0]}
+    found = {name: statistics.quantiles(times, n=10)[0] for name, times in steps.items()}
+    return {name: figure - (found["bare"] if name != "bare" else 0) for name, figure in found.items()}
 
 
-def figures(measured: Measured, clock: int) -> tuple[float, float, float]:
-    """Return the bare step and what torch.profiler and stepscope add: the slowest of the fastest tenth, in µs."""
-    bare, theirs, mine = (
-        statistics.quantiles((pair[clock] for one in measured for pair in one[which]), n=10)[0] for which in range(3)
-    )
-    return bare, theirs - bare, mine - bare
+def intervals(rounds: list[Round], clock: int) -> dict[str, str]:
+    """Return the intervals of 90 % of what each recorder adds, over what torch.profiler does."""
+    draws = [figures(random.choices(rounds, k=len(rounds)), clock) for _ in range(RESAMPLES)]
+    found = {}
+    for name in rounds[0]:
+        ratios = sorted(draw[name] / draw["torch"] if draw["torch"] > 0 else math.inf for draw in draws)
+        found[name] = f"{ratios[RESAMPLES // 20]:.2f}-{ratios[-RESAMPLES // 20]:.2f}"
+    return found
 
 
-def columns(measured: Measured, clock: int) -> str:
+def columns(rounds: list[Round], clock: int) -> str:
     """Return the columns of a row by one clock: 0 for the wall, 1 for the processor."""
-    bare, theirs, mine = figures(measured, clock)
-    ratios = []
-    for _ in range(RESAMPLES):
-        _, of_torch, of_ours = figures(random.choices(measured, k=len(measured)), clock)
-        ratios.append(of_ours / of_torch if of_torch > 0 else math.inf)
-    ratios.sort()
-    low, high = ratios[RESAMPLES // 20], ratios[-RESAMPLES // 20]
-    return f"{bare:7.0f} {theirs:7.0f} {mine:7.0f} {mine / theirs:6.2f} ({low:5.2f} -{high:5.2f}) {mine / bare:7.1%}"
+    found, within = figures(rounds, clock), intervals(rounds, clock)
+    adds = " ".join(f"{found[name]:7.0f}" for name in ("bare", "torch", "empty", "ours"))
+    ratios = " ".join(f"{found[name] / found['torch']:6.2f} ({within[name]:>10})" for name in ("empty", "ours"))
+    return f"{adds} {ratios} {found['ours'] / found['bare']:7.1%}"
 
 
 def main() -> None:
-    """Print one row a workload and set of switches."""
+    """Print two rows a workload and set of switches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--switches", default="plain,shapes,shapes+memory,all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
     arguments = parser.parse_args()
+    if not KEPT_MEMORY.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEPT_MEMORY})
     torch.set_num_threads(1)
-    own = {"collector": arguments.collector}
-    print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step: wall | processor")
-    heading = f"{'bare':>7} {'torch +':>7} {'ours +':>7} {'ratio':>6} {'of 90 %':>14} {'of bare':>7}"
-    print(f"{'workload':<12} {'switches':<13} {heading}  |{heading}")
+    observer = empty_observer()
+    print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step; ratios to torch's")
+    adds = f"{'bare':>7} {'torch +':>7} {'empty +':>7} {'ours +':>7}"
+    print(f"{'workload':<12} {'switches':<13} {'':9} {adds} {'empty':>6} {'':12} {'ours':>6} {'':12} {'of bare':>7}")
     for workload in arguments.workloads.split(","):
         step = WORKLOADS[workload]()
         for _ in range(50):
             step()
         for name in arguments.switches.split(","):
-            found = compare(step, SWITCHES[name], arguments.rounds, own)
-            print(f"{workload:<12} {name:<13} {columns(found, 0)}  |{columns(found, 1)}", flush=True)
+            # A child may still be writing a capture when a block is over; it is no part of the figure.
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
+                switches: dict[str, Any] = SWITCHES[name]
+                recorders: dict[str, Recorder] = {
+                    "bare": nullcontext,
+                    "torch": lambda asked=switches: torch_profiler(asked),
+                    "empty": lambda asked=switches: observed(observer, asked),
+                    "ours": lambda asked=switches, to=output: ours({**asked, "collector": arguments.collector}, to),
+                }
+                found = measure(step, recorders, arguments.rounds)
+            for clock, said in enumerate(("wall", "processor")):
+                print(f"{workload:<12} {name:<13} {said:<9} {columns(found, clock)}", flush=True)
 
 
 if __name__ == "__main__":
