@@ -9,9 +9,11 @@ import json
 import os
 import resource
 import shutil
+import sqlite3
 import struct
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -120,6 +122,22 @@ def test_a_database_that_is_cut(name: str, part: float, copy: Callable[[str], Pa
         assert "profiler_0" in name
     else:
         assert set(losses(read)) & {"file_cut", "file_unreadable"}
+
+
+@pytest.mark.parametrize("number", [1 << 32, (1 << 63) - 1, -(1 << 62), -1, None])
+def test_numbers_that_cannot_be(number: int | None, copy: Callable[[str], Path]) -> None:
+    root = copy(DATABASE)
+    for path in (root / OUTPUT).glob("*.db"):
+        with closing(sqlite3.connect(path)) as database, database:
+            for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                for row, column in enumerate(database.execute(f"PRAGMA table_info({table})").fetchall()):
+                    is_key = column[5]
+                    if not is_key:  # in each row another one
+                        database.execute(f'UPDATE {table} SET "{column[1]}" = ? WHERE rowid = ?', (number, row + 1))
+    read = read_untouched(root)
+    assert read["spans"].height
+    if number is not None and abs(number) >= 1 << 31:
+        assert losses(read)["value_unreadable"]
 
 
 @pytest.mark.parametrize("name", ["trace_view.json", "kernel_details.csv", "communication.json", "memory_record.csv"])

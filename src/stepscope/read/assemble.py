@@ -174,20 +174,17 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
         return frame
     if "track" not in frame.columns:
         return frame.sort("ts")
-    placed, track = frame, frame["track"]
+    placed, others, track = frame, None, frame["track"]
     if track.null_count():
-        placed, track = frame.filter(track.is_not_null()), track.drop_nulls()
+        known = track.is_not_null()
+        placed, others, track = frame.filter(known), frame.filter(~known), track.filter(known)
     at = placed["at"].fill_null(placed["ts"]) if "at" in placed.columns else placed["ts"]
     around = line.at(track.to_numpy(), at.to_numpy())
     operator = looked_up(line.nearest(line.of_kinds("operator")), around)
-    columns = or_null("span", operator), line.tracks["thread"][track]
-    placed = placed.drop("track", "at", strict=False).with_columns(columns)
-    others = (
-        frame.filter(frame["track"].is_null()).drop("track", "at", strict=False)
-        if placed.height < frame.height
-        else None
-    )
-    rows = placed if others is None else pl.concat([placed, others], how="diagonal_relaxed")
+    names = [name for name in frame.columns if name not in ("track", "at")]
+    rows = placed[names].with_columns(or_null("span", operator), line.tracks["thread"][track])
+    if others is not None:
+        rows = pl.concat([rows, others[names]], how="diagonal_relaxed")
     return rows.sort("ts", maintain_order=True)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 
+from stepscope.read.dense import first_places, or_null
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import dtype
@@ -51,19 +52,27 @@ def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -
     spans = np.flatnonzero(timeline.of_kinds("collective") & timeline.on_device)
     if not len(spans):
         return collectives
-    known = collectives.with_columns(pl.col(pl.Categorical).cast(pl.String))
-    own = pl.DataFrame({"span": spans}).join(known, on="span", how="left", maintain_order="left")
-    name = timeline.spans["name"].gather(spans).cast(pl.String).str.to_lowercase()
-    own = own.with_columns(pl.col("operation").fill_null(name))
+    own = _of_spans(collectives, spans)
+    if own["operation"].null_count():
+        name = timeline.spans["name"].gather(spans).cast(pl.String).str.to_lowercase()
+        own = own.with_columns(pl.col("operation").fill_null(name.cast(own["operation"].dtype)))
     for call in _calls(timeline, operator[spans]):
-        said = pl.DataFrame({"span": call}).join(known, on="span", how="left", maintain_order="left")
+        if (call < 0).all():
+            continue
+        said = _of_spans(collectives, call)
         operation = pl.when(said["operation"] != _NAMELESS).then(said["operation"])
         own = own.with_columns(
             *(pl.col(column).fill_null(said[column]) for column in _DETAILS),
             operation=operation.fill_null(own["operation"]),
         )
-    others = known.join(own, on="span", how="anti")
-    return pl.concat([others, own.select(others.columns)]).sort("span")
+    others = collectives.filter(pl.Series(~np.isin(collectives["span"].to_numpy(), spans)))
+    return pl.concat([others, own]).sort("span") if len(others) else own
+
+
+def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
+    """Return the row of each span, with nothing but the span where there is none."""
+    rows = or_null("row", first_places(collectives["span"].to_numpy(), spans)).cast(pl.UInt32)
+    return collectives[rows].with_columns(pl.Series("span", spans, dtype=collectives["span"].dtype))
 
 
 def _calls(timeline: Timeline, operator: Integers) -> tuple[Integers, Integers]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from stepscope.read.dense import or_null
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import FRAME
@@ -49,7 +51,7 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     without = operators["stack"].is_null().to_numpy()
     first = max(stacks["id"].to_list(), default=-1) + 1
     numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
-    own = pl.Series(np.where(without & (around >= 0), numbers[around], -1)).replace(-1, None)
+    own = or_null("stack", np.where(without & (around >= 0), numbers[around], -1))
     modules = _paths(timeline, python & (timeline.named({_MODULE: 0}) >= 0), around)
     completed = operators.with_columns(
         stack=operators["stack"].fill_null(own),
@@ -86,6 +88,7 @@ def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tu
     codes = timeline.spans["name"].to_physical().to_numpy()
     stack_of: dict[int, int] = {-1: -1}
     interned: dict[tuple[int, int], int] = {}
+    span_of: dict[int, int] = {}
     path: list[int] = []
     for span in wanted.tolist():
         place = span
@@ -96,17 +99,20 @@ def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tu
             below = path.pop()
             key = (stack_of[place], int(codes[below]))
             stack_of[below] = interned.setdefault(key, len(interned))
+            span_of[key[1]] = below
             place = below
     numbers = np.full(len(timeline) + 1, -1, np.int64)
     used = {stack_of[span] for span in wanted.tolist()}
     numbers[wanted] = [stack_of[span] + first for span in wanted.tolist()]
-    return numbers, _table(timeline, list(interned), used, first)
+    texts = timeline.spans["name"][pl.Series(list(span_of.values()), dtype=pl.UInt32)].to_list()
+    frame_of = dict(zip(span_of, map(parse_frame, texts), strict=True))
+    return numbers, _table(frame_of, list(interned), used, first)
 
 
-def _table(timeline: Timeline, links: list[tuple[int, int]], used: set[int], first: int) -> pl.DataFrame:
-    """Return the table ``stacks`` of chains given as (outer chain, name)."""
-    names = timeline.spans.select("name", code=pl.col("name").to_physical()).unique("code")
-    frame_of = {code: parse_frame(str(name)) for name, code in names.iter_rows()}
+def _table(
+    frame_of: Mapping[int, dict[str, Any]], links: list[tuple[int, int]], used: set[int], first: int
+) -> pl.DataFrame:
+    """Return the table ``stacks`` of chains given as (outer chain, number of the innermost frame)."""
     rows = []
     for number in sorted(used):
         frames, place = [], number

@@ -96,20 +96,25 @@ class Timeline:
         """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
         return nearest(self.parent, chosen)
 
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """Number of each distinct name → the name."""
+        distinct = self.spans["name"].unique()
+        return dict(zip(distinct.to_physical().to_list(), distinct.to_list(), strict=True))
+
     def named(self, prefixes: Mapping[str, int]) -> npt.NDArray[np.int8]:
         """Return for each span the value of the prefix that its name begins with, −1 where it begins with none.
 
         Each distinct name is looked at once.
         """
-        names = self.spans["name"]
-        distinct = names.unique()
-        codes = distinct.to_physical().to_numpy()
-        value_of = np.full(int(codes.max(initial=0)) + 1, -1, np.int8)
-        for code, text in zip(codes.tolist(), distinct.to_list(), strict=True):
-            value_of[code] = next((value for prefix, value in prefixes.items() if text.startswith(prefix)), -1)
-        if (value_of < 0).all():
+        begins, distinct = tuple(prefixes), self._names
+        found = {code: text for code, text in distinct.items() if text.startswith(begins)}
+        if not found:
             return np.broadcast_to(np.int8(-1), len(self))
-        result: npt.NDArray[np.int8] = value_of[names.to_physical().to_numpy()]
+        value_of = np.full(max(distinct) + 1, -1, np.int8)
+        for code, text in found.items():
+            value_of[code] = next(value for prefix, value in prefixes.items() if text.startswith(prefix))
+        result: npt.NDArray[np.int8] = value_of[self.spans["name"].to_physical().to_numpy()]
         return result
 
     def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:

@@ -74,18 +74,19 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     if not frame.height:
         return empty(table)
     given, wanted = dict(zip(frame.columns, frame.dtypes, strict=True)), schema(table)
-    if given == wanted:
-        frame = frame[list(wanted)]
-    else:
-        frame = frame.select(_conformed(name, kind, given.get(name)) for name, kind in wanted.items())
+    changed: list[pl.Series | pl.Expr] = [
+        frame[name].cast(kind) for name, kind in wanted.items() if name in given and given[name] != kind
+    ]
+    changed += [_null(table, name) for name in wanted if name not in given]
+    frame = (frame.with_columns_seq(changed) if changed else frame)[list(wanted)]
     _refuse_nulls(definition, frame)
     return frame
 
 
-def _conformed(name: str, wanted: pl.DataType, given: pl.DataType | None) -> pl.Expr:
-    if given is None:
-        return pl.lit(None, dtype=wanted).alias(name)
-    return pl.col(name) if given == wanted else pl.col(name).cast(wanted)
+@cache
+def _null(table: str, column: str) -> pl.Expr:
+    """Return a column of a table that holds nothing, and takes no memory."""
+    return pl.lit(None, schema(table)[column]).alias(column)
 
 
 def _refuse_other_columns(table: Table, given: Collection[str]) -> None:

@@ -17,6 +17,7 @@ from stepscope.read.ascend import database_communication as communication_of
 from stepscope.read.ascend import database_device as device_of
 from stepscope.read.ascend import database_host as host_of
 from stepscope.read.ascend import database_samples as samples_of
+from stepscope.read.ascend.distinct import without_nulls
 from stepscope.read.ascend.frames import Frames, complete
 from stepscope.read.ascend.sqlite import INT, TEXT, Database, database
 from stepscope.trace.losses import LossLedger
@@ -89,7 +90,7 @@ _POINTS = ("memory", "counters")
 
 
 def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    known = frame.drop_nulls("ts")
+    known = without_nulls(frame, ["ts"])
     ledger.add("event_bad_time", len(frame) - len(known))
     return known
 

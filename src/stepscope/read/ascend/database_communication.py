@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.read.ascend.database_device import known, told
+from stepscope.read.ascend.distinct import combinations, either, found, nth, of_all, of_each, ordered, same, where
 from stepscope.read.ascend.sqlite import FLOAT, INT, NAME, TEXT, Database
 
 #: Tables that are read here.
@@ -57,38 +58,31 @@ _PLACE = r"-(top\d+|middle|bottom\d+|total)$"
 
 def operations(opened: Database) -> pl.DataFrame:
     """Return the frame ``communications`` with the column ``id``."""
-    rows = opened.rows("COMMUNICATION_OP", _OPERATION).sort("startNs", maintain_order=True)
-    places = opened.rows("TASK", {"connectionId": INT, "deviceId": INT, "modelId": INT}).unique("connectionId")
-    rows = rows.join(places, on="connectionId", how="left", maintain_order="left")
-    made = rows.select(
-        pl.col("opId").alias("id"),
-        ts="startNs",
-        dur=pl.col("endNs") - pl.col("startNs"),
-        device=pl.coalesce("deviceId", "deviceId_right"),
-        name="opName",
-        operation=told(pl.col("opType")),
-        group="groupName",
-        lane=_lanes(rows["groupName"]),
-        algorithm=told(pl.col("algType")),
-        dtype=_said("dataType"),
-        count="count",
-        model="modelId",
-        connection="connectionId",
-    )
-    return opened.intervals(made)
-
-
-def _lanes(groups: pl.Series) -> pl.Series:
-    """Return the number of each group, in order of first appearance."""
-    distinct = groups.unique(maintain_order=True)
-    numbers = pl.DataFrame({"group": distinct, "lane": pl.Series(range(len(distinct)), dtype=pl.Int64)})
-    return groups.to_frame("group").join(numbers, on="group", how="left", nulls_equal=True, maintain_order="left")[
-        "lane"
+    rows = ordered(opened.rows("COMMUNICATION_OP", _OPERATION), "startNs")
+    tasks = opened.rows("TASK", {"connectionId": INT, "deviceId": INT, "modelId": INT})
+    task = tasks[found(rows["connectionId"], tasks["connectionId"])]
+    _, lane = combinations(rows["groupName"])
+    made = [
+        rows["opId"].alias("id"),
+        rows["startNs"].alias("ts"),
+        (rows["endNs"] - rows["startNs"]).alias("dur"),
+        either(rows["deviceId"], task["deviceId"]).alias("device"),
+        rows["opName"].alias("name"),
+        of_each(told, rows["opType"]).alias("operation"),
+        rows["groupName"].alias("group"),
+        # In order of first appearance.
+        pl.Series("lane", lane, dtype=pl.Int64),
+        of_each(told, rows["algType"]).alias("algorithm"),
+        of_each(_said, rows["dataType"]).alias("dtype"),
+        rows["count"],
+        task["modelId"].alias("model"),
+        rows["connectionId"].alias("connection"),
     ]
+    return opened.intervals(pl.DataFrame(made))
 
 
-def _said(column: str) -> pl.Expr:
-    return pl.when(pl.col(column) != "N/A").then(column)
+def _said(text: str | None) -> str | None:
+    return None if text == "N/A" else text
 
 
 def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
@@ -99,36 +93,46 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
         communications: The operations, with the column ``id``.
         ran: The rows of ``TASK`` that belong to operations.
     """
-    owners = communications.select(
-        pl.col("id").alias("opId"), "lane", pl.int_range(pl.len(), dtype=pl.Int64).alias("row")
-    ).unique("opId", keep="first")
     rows = opened.rows("COMMUNICATION_TASK_INFO", _TASK)
-    rows = rows.join(owners, on="opId", how="left", maintain_order="left")
-    rows = rows.join(ran.unique("globalTaskId"), on="globalTaskId", how="inner", maintain_order="left")
-    dur = pl.col("endNs") - pl.col("startNs")
-    counted = pl.when(dur > 0).then(pl.col("size") / dur).when(pl.col("size") == 0).then(0.0)  # bytes per ns
-    made = rows.sort("startNs", maintain_order=True).select(
-        "row",
-        "lane",
-        ts="startNs",
-        dur=dur,
-        device="deviceId",
-        name="taskType",
-        plane="planeId",
-        stream="streamId",
-        task="taskId",
-        context=known(pl.col("contextId")),
-        notify=pl.col("notifyId").cast(pl.String).replace(str(_NO_NOTIFY), _NO_NOTIFY_TEXT),
-        source=known(pl.col("srcRank")),
-        destination=known(pl.col("dstRank")),
-        transport=_said("transportType"),
-        link=_said("linkType"),
-        rdma=pl.when(~pl.col("rdmaType").is_in(["N/A", "INVALID_TYPE"])).then("rdmaType"),
-        bytes="size",
-        dtype=_said("dataType"),
-        bandwidth=pl.coalesce(pl.col("bandwidth") / 1e9, counted),
-    )
-    return opened.intervals(made)
+    task = found(rows["globalTaskId"], ran["globalTaskId"])
+    order = pl.DataFrame([ran["startNs"][task], task.alias("task")]).with_row_index("row").drop_nulls("task")
+    order = ordered(order, "startNs")
+    rows, ran = rows[order["row"]], ran[order["task"]]
+    owner = found(rows["opId"], communications["id"])
+    dur, size = ran["endNs"] - ran["startNs"], rows["size"]
+    # Bytes per ns; nothing takes no time.
+    counted = either(where(dur > 0, size / dur), where(size == 0, same("", 0.0, len(rows), pl.Float64())))
+    transport, link, dtype = of_all(_said, [rows[name] for name in ("transportType", "linkType", "dataType")])
+    made = [
+        owner.cast(pl.Int64).alias("row"),
+        communications["lane"][owner],
+        ran["startNs"].alias("ts"),
+        dur.alias("dur"),
+        ran["deviceId"].alias("device"),
+        rows["taskType"].alias("name"),
+        rows["planeId"].alias("plane"),
+        ran["streamId"].alias("stream"),
+        ran["taskId"].alias("task"),
+        known(ran["contextId"]).alias("context"),
+        of_each(_notification, rows["notifyId"]).alias("notify"),
+        known(rows["srcRank"]).alias("source"),
+        known(rows["dstRank"]).alias("destination"),
+        transport.alias("transport"),
+        link.alias("link"),
+        of_each(_rdma, rows["rdmaType"]).alias("rdma"),
+        size.alias("bytes"),
+        dtype.alias("dtype"),
+        either(rows["bandwidth"] / 1e9, counted),
+    ]
+    return opened.intervals(pl.DataFrame(made))
+
+
+def _notification(number: int | None) -> str | None:
+    return None if number is None else _NO_NOTIFY_TEXT if number == _NO_NOTIFY else str(number)
+
+
+def _rdma(text: str | None) -> str | None:
+    return None if text in {"N/A", "INVALID_TYPE"} else text
 
 
 def summed(opened: Database, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
@@ -152,11 +156,11 @@ def _times(opened: Database) -> pl.DataFrame:
     columns = {"hccl_op_name": TEXT, "group_name": TEXT, "start_timestamp": FLOAT, "elapse_time": FLOAT, "step": TEXT}
     columns |= dict.fromkeys(_TIMES.values(), FLOAT)
     rows = opened.rows("CommAnalyzerTime", columns)
-    rows = rows.filter(pl.col("hccl_op_name") != "Total Op Info")
+    rows = rows.filter(rows["hccl_op_name"] != "Total Op Info")
     # Multiplied by 1000 the whole would lose digits.
     whole = pl.col("start_timestamp").floor()
     began = whole.cast(pl.Int64, strict=False) * 1000 + _whole((pl.col("start_timestamp") - whole) * 1000)
-    return rows.select(
+    return rows.select_seq(
         _step(),
         ts=began,
         dur=_ms("elapse_time"),
@@ -169,11 +173,14 @@ def _times(opened: Database) -> pl.DataFrame:
 
 def _with_times(communications: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     """Add times to operations of the same name: the n-th of the name to the n-th."""
-    nth = pl.int_range(pl.len()).over("name").alias("nth")
-    added = measured.sort("ts", maintain_order=True).with_columns(nth).drop("ts", "dur", "group")
-    return (
-        communications.with_columns(nth).join(added, on=["name", "nth"], how="left", maintain_order="left").drop("nth")
-    )
+    measured = ordered(measured, "ts")
+    both = pl.concat([communications["name"], measured["name"]])
+    # The n-th of a name has the same text in both.
+    rank = pl.concat([nth(communications["name"]), nth(measured["name"])])
+    known = of_each(lambda name, number: None if name is None else f"{number} {name}", both, rank)
+    height = len(communications)
+    place = found(known[:height], known[height:])
+    return communications.hstack([measured[name][place] for name in ("step", "began", *_TIMES)])
 
 
 def _bandwidths(opened: Database, communications: pl.DataFrame) -> pl.DataFrame:
@@ -181,15 +188,14 @@ def _bandwidths(opened: Database, communications: pl.DataFrame) -> pl.DataFrame:
     texts = ("hccl_op_name", "group_name", "transport_type", "step", "type")
     columns = {**dict.fromkeys(texts, TEXT), **dict.fromkeys((*numbers, "total_duration"), FLOAT)}
     rows = opened.rows("CommAnalyzerBandwidth", columns)
-    owners = communications.select("name", pl.int_range(pl.len(), dtype=pl.Int64).alias("row")).unique("name")
-    rows = rows.join(owners, left_on="hccl_op_name", right_on="name", how="left", maintain_order="left")
+    rows = rows.with_columns(found(rows["hccl_op_name"], communications["name"]).cast(pl.Int64).alias("row"))
     place = [_step(), _point_to_point(), pl.col("hccl_op_name").alias("name"), pl.col("group_name").alias("group")]
     place += [pl.col("row"), pl.col("transport_type").alias("transport")]
     whole = rows.unique(["hccl_op_name", "group_name", "step", "transport_type"], keep="first", maintain_order=True)
-    everything = whole.select(
+    everything = whole.select_seq(
         *place, bytes=_mb("transit_size"), time=_ms("transit_time"), bandwidth="bandwidth", large="large_packet_ratio"
     )
-    packets = rows.filter(pl.col("count") > 0).select(
+    packets = rows.filter(rows["count"] > 0).select_seq(
         *place, packet=_mb("package_size"), count=_whole(pl.col("count")), time=_ms("total_duration")
     )
     return pl.concat([everything, packets], how="diagonal")
@@ -199,16 +205,16 @@ def _matrix(opened: Database) -> pl.DataFrame:
     texts = ("hccl_op_name", "group_name", "src_rank", "dst_rank", "transport_type", "step", "type", "op_name")
     columns = {**dict.fromkeys(texts, TEXT), "transit_size": FLOAT, "transit_time": FLOAT, "bandwidth": FLOAT}
     rows = opened.rows("CommAnalyzerMatrix", columns)
-    name = pl.col("hccl_op_name")
-    return rows.select(
+    name = pl.col("hccl_op_name").cast(pl.String)
+    return rows.select_seq(
         _step(),
         _point_to_point(),
         operation=name.str.replace(_PLACE, ""),
         # MindSpore's has every operation by itself.
         place=name.str.extract(_PLACE).fill_null("one"),
         group="group_name",
-        source=pl.col("src_rank").cast(pl.Int64, strict=False),
-        destination=pl.col("dst_rank").cast(pl.Int64, strict=False),
+        source=_rank("src_rank"),
+        destination=_rank("dst_rank"),
         transport="transport_type",
         bytes=_mb("transit_size"),
         time=_ms("transit_time"),
@@ -218,11 +224,11 @@ def _matrix(opened: Database) -> pl.DataFrame:
 
 
 def _step() -> pl.Expr:
-    return pl.col("step").str.extract(r"(\d{1,9})$").cast(pl.Int64).alias("step")
+    return pl.col("step").cast(pl.String).str.extract(r"(\d{1,9})$").cast(pl.Int64).alias("step")
 
 
 def _point_to_point() -> pl.Expr:
-    return (pl.col("type").str.to_lowercase() == "p2p").alias("point_to_point")
+    return (pl.col("type").cast(pl.String).str.to_lowercase() == "p2p").alias("point_to_point")
 
 
 def _whole(value: pl.Expr) -> pl.Expr:
@@ -236,3 +242,7 @@ def _ms(column: str) -> pl.Expr:
 
 def _mb(column: str) -> pl.Expr:
     return _whole(pl.col(column) * 1_000_000)
+
+
+def _rank(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.String).cast(pl.Int64, strict=False)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
+from stepscope.read.ascend.distinct import combinations, filled, ordered, places, same, where, without_nulls
 from stepscope.read.ascend.frames import empty
 from stepscope.read.ascend.sqlite import FLOAT, INT, NAME, Database
 
@@ -195,23 +197,31 @@ _CHANGE = {
 def counters(opened: Database) -> pl.DataFrame:
     """Return the frame ``counters``."""
     sampled = [part for kind in _KINDS if kind.table in opened.tables for part in _sampled(opened, kind)]
-    return pl.concat(sampled).collect() if sampled else empty("counters")
+    return pl.concat(sampled) if sampled else empty("counters")
 
 
-def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.LazyFrame]:
+def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:
     label = kind.label or {}
     columns = {"timestampNs": INT, "deviceId": INT, **label, **dict.fromkeys(kind.values, FLOAT)}
-    rows = opened.rows(kind.table, columns).lazy()
-    told = [pl.col(column).cast(pl.String).replace(_LABELS).fill_null("") for column in label]
+    rows = opened.rows(kind.table, columns)
+    labels, label_of = combinations(*(rows[name] for name in label)) if label else ([()], np.zeros(len(rows), np.int64))
+    device = same("device", None, len(rows), pl.Int64()) if kind.host else rows["deviceId"].alias("device")
     for column, (name, unit, parts) in kind.values.items():
-        yield rows.filter(pl.col(column).is_not_null()).select(
-            ts="timestampNs",
-            device=pl.lit(None, pl.Int64) if kind.host else "deviceId",
-            group=pl.lit(kind.group),
-            name=pl.format(name, *told),
-            value=pl.col(column) / parts,
-            unit=pl.lit(unit),
-        )
+        names = pl.Series("name", [_named(name, one) for one in labels], pl.Categorical())
+        sampled = [
+            rows["timestampNs"].alias("ts"),
+            device,
+            same("group", kind.group, len(rows)),
+            names[places(label_of)],
+            (rows[column] / parts).alias("value"),
+            same("unit", unit, len(rows)),
+        ]
+        yield without_nulls(pl.DataFrame(sampled), ["value"])
+
+
+def _named(name: str, labels: tuple[object, ...]) -> str:
+    """Return the name of a counter with its labels in it."""
+    return name.format(*("" if one is None else _LABELS.get(str(one), one) for one in labels))
 
 
 def memory(opened: Database) -> pl.DataFrame:
@@ -219,31 +229,34 @@ def memory(opened: Database) -> pl.DataFrame:
     rows = opened.rows("MEMORY_RECORD", _MEMORY)
     process = opened.rows("NPU_MEM", {"type": NAME, "ddr": INT, "hbm": INT, "timestampNs": INT, "deviceId": INT})
     # Only components with streams tell what is active; the others have 0.
-    told = pl.col("streamPtr").is_not_null() | (pl.col("totalActive") > 0)
-    recorded = rows.select(
-        ts="timestamp",
-        device="deviceId",
-        component="component",
-        stream="streamPtr",
-        allocated="totalAllocated",
-        reserved="totalReserved",
-        active=pl.when(told).then("totalActive"),
-    )
-    whole = process.filter(pl.col("type") == "app").select(
-        ts="timestampNs",
-        device="deviceId",
-        component=pl.lit("APP"),
-        reserved=pl.col("ddr").fill_null(0) + pl.col("hbm").fill_null(0),
-    )
-    return pl.concat([recorded, whole], how="diagonal").sort("ts", maintain_order=True)
+    told = rows["streamPtr"].is_not_null() | (rows["totalActive"] > 0)
+    recorded = [
+        rows["timestamp"].alias("ts"),
+        rows["deviceId"].alias("device"),
+        rows["component"],
+        rows["streamPtr"].alias("stream"),
+        rows["totalAllocated"].alias("allocated"),
+        rows["totalReserved"].alias("reserved"),
+        where(told, rows["totalActive"]).alias("active"),
+    ]
+    process = process.filter(process["type"] == "app")
+    whole = [
+        process["timestampNs"].alias("ts"),
+        process["deviceId"].alias("device"),
+        same("component", "APP", len(process)),
+        (filled(process["ddr"], 0) + filled(process["hbm"], 0)).alias("reserved"),
+    ]
+    return ordered(pl.concat([pl.DataFrame(recorded), pl.DataFrame(whole)], how="diagonal"), "ts")
 
 
 def blocks(opened: Database) -> pl.DataFrame:
     """Return the frame ``blocks``; from the changes that GE wrote where the framework made no blocks of them."""
     if "OP_MEMORY" in opened.tables:
         rows = opened.rows("OP_MEMORY", {**dict.fromkeys(_BLOCK.values(), INT), "name": NAME})
-        return rows.select(**_BLOCK)
-    rows = opened.rows("NPU_OP_MEM", _CHANGE).sort("timestampNs", maintain_order=True)
+        return pl.DataFrame([rows[name].alias(column) for column, name in _BLOCK.items()])
+    if "NPU_OP_MEM" not in opened.tables:
+        return empty("blocks")
+    rows = ordered(opened.rows("NPU_OP_MEM", _CHANGE), "timestampNs")
     changes = rows.with_columns(
         pl.col("type").cum_count().over("addr", "type").alias("nth"), (pl.col("globalTid") % 2**32).alias("thread")
     )

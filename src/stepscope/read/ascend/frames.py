@@ -9,10 +9,12 @@ their frame, from 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TypeAlias
 
 import polars as pl
 
+from stepscope.read.ascend.distinct import same
 from stepscope.trace.tables import FRAME
 
 Frames: TypeAlias = dict[str, pl.DataFrame]
@@ -236,23 +238,22 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
 }
 
 
+@cache
 def empty(name: str) -> pl.DataFrame:
-    """Return the frame ``name`` without rows."""
+    """Return the frame ``name`` without rows: always the same, which nobody changes in place."""
     return pl.DataFrame(schema=FRAMES[name])
 
 
 def conform(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return ``frame`` with exactly the columns of the frame ``name``; those it lacks are null."""
-    schema = FRAMES[name]
     if not frame.height:
         return empty(name)
     # Series by series: a plan costs more than these casts.
+    given = {column.name: column for column in frame.iter_columns()}
     return pl.DataFrame(
         [
-            frame.get_column(column).cast(dtype)
-            if column in frame.columns
-            else pl.Series(column, [None], dtype=dtype).new_from_index(0, frame.height)
-            for column, dtype in schema.items()
+            given[column].cast(dtype) if column in given else same(column, None, frame.height, dtype)
+            for column, dtype in FRAMES[name].items()
         ]
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from stepscope.read.ascend.distinct import same, without_nulls
 from stepscope.read.ascend.frames import FRAMES, Frames, conform
 from stepscope.trace.losses import LossLedger
 
@@ -80,8 +81,9 @@ def _counters(kernels: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     parts = [conform("task_counters", pl.DataFrame({"row": []}, schema={"row": pl.Int64}))]
     for column in columns:
         name, _, unit = column.removeprefix(_COUNTER).rpartition("|")
-        frame = pl.DataFrame({"row": rows, "value": kernels[column]}).drop_nulls()
-        parts.append(conform("task_counters", frame.with_columns(name=pl.lit(name), unit=pl.lit(unit))))
+        frame = without_nulls(pl.DataFrame([rows.alias("row"), kernels[column].alias("value")]), ["row", "value"])
+        said = [same("name", name, len(frame)), same("unit", unit, len(frame))]
+        parts.append(conform("task_counters", frame.hstack(said)))
     return pl.concat(parts).sort("row", maintain_order=True)
 
 

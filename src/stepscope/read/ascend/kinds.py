@@ -6,6 +6,9 @@ import re
 
 import polars as pl
 
+from stepscope.read.ascend.distinct import of_each
+from stepscope.trace.tables import dtype
+
 #: Pattern of a task's type or name → kind; the first that fits. A task with a core is a kernel whatever its type.
 _KIND_OF_TASK: tuple[tuple[str, str], ...] = (
     (r"(?i)memset", "memset"),
@@ -36,6 +39,7 @@ LAYERS = {
     "hccl": "Hccl",
     "communication": "Hccl",
 }
+_WAITS = re.compile(r"(?i)notify|wait|barrier")
 _OPERATION = re.compile(r"(?:^|/)(?:hcom_|hccl_)?([A-Za-z]+?)(?:_+\d.*|_?-op\d.*|_)?$")
 _WORDS = {
     "allreduce": "allreduce",
@@ -51,7 +55,7 @@ _WORDS = {
     "sendrecv": "send_recv",
 }
 #: Type of elements → its bytes.
-_BYTES_OF_TYPE = {
+BYTES_OF_TYPE = {
     **dict.fromkeys(("INT8", "UINT8", "HIF8", "FP8E4M3", "FP8E5M2", "FP8E8M0"), 1),
     **dict.fromkeys(("INT16", "UINT16", "FP16", "BFP16"), 2),
     **dict.fromkeys(("INT32", "UINT32", "FP32"), 4),
@@ -71,14 +75,25 @@ def kind_of_task(type_: str, name: str, *, is_kernel: bool) -> str:
 
 
 def task_kinds(tasks: pl.DataFrame) -> pl.Series:
-    """Return the kind of every task; each distinct sort of task is looked at once."""
-    key = tasks.select(
-        pl.col("type", "name").cast(pl.String).fill_null(""), is_kernel=pl.col("core").is_not_null()
-    ).with_columns(name=pl.when(pl.col("name").str.contains("(?i)memcpy")).then("name").otherwise(pl.lit("")))
-    distinct = key.unique()
-    kinds = [kind_of_task(type_, name, is_kernel=kernel) for type_, name, kernel in distinct.iter_rows()]
-    known = distinct.with_columns(kind=pl.Series(kinds, dtype=pl.String))
-    return key.join(known, on=["type", "name", "is_kernel"], how="left", maintain_order="left")["kind"]
+    """Return the kind of every task, ranges on streams included."""
+    return of_each(_kind_of, tasks["type"], tasks["name"], tasks["core"], dtype=dtype("enum:kind")).alias("kind")
+
+
+def _kind_of(type_: str | None, name: str | None, core: str | None) -> str:
+    return "annotation" if type_ in RANGES else kind_of_task(type_ or "", name or "", is_kernel=core is not None)
+
+
+def plane_kind(name: str | None) -> str:
+    """Return the kind of a part of communication."""
+    return "sync" if _WAITS.search(name or "") else "collective"
+
+
+def call_name(name: str | None, sort: str, level: str | None) -> str:
+    """Return how a row of the host is called on the timeline: a call of CANN with its layer in front."""
+    if name is None:
+        return "unknown"
+    layer = LAYERS.get(level or "") if sort == "api" else None
+    return name if layer is None else f"{layer}@{name}"
 
 
 def operation(name: str) -> str:
@@ -86,8 +101,3 @@ def operation(name: str) -> str:
     match = _OPERATION.search(name)
     word = (match[1] if match else name).lower()
     return _WORDS.get(word, word)
-
-
-def bytes_of(dtype: pl.Expr) -> pl.Expr:
-    """Return the bytes of an element; null where its type is not known."""
-    return dtype.cast(pl.String).replace_strict(_BYTES_OF_TYPE, default=None, return_dtype=pl.Int64)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.read.ascend.distinct import filled, of_each, ordered, same, where, without_nulls
 from stepscope.read.ascend.frames import Frames
-from stepscope.read.ascend.tracks import Tracks, npu
-from stepscope.trace.tables import conform
+from stepscope.read.ascend.tracks import Place, Tracks, npu
+from stepscope.trace.tables import conform, empty
 
 #: What a component's memory consists of; names of counters on its lane.
 MEMORY = ("allocated", "reserved", "active")
-#: Name of a component's lane of memory.
-_LANE = "Memory of {}"
 
 
 @dataclass(frozen=True)
@@ -30,64 +29,71 @@ class Named:
 
     def tracks(self, blocks: pl.DataFrame) -> pl.Series:
         """Return for each block the track on which an operator of its name ran at that time; null for none."""
-        host = self.frames["host"].select("sort").with_columns(self.spans.select("ts", "dur", "track", "name"))
-        operators = host.filter(pl.col("sort") == "operator").select(
-            "track", pl.col("name").cast(pl.String), at="ts", end=pl.col("ts") + pl.col("dur")
+        is_operator = self.frames["host"]["sort"] == "operator"
+        ts, dur, track, name = (self.spans[column].filter(is_operator) for column in ("ts", "dur", "track", "name"))
+        operators = pl.DataFrame([track, name.cast(pl.String), ts.alias("at"), (ts + dur).alias("end")])
+        asked = pl.DataFrame([blocks["name"].cast(pl.String), blocks["ts"]]).with_row_index("row")
+        found = ordered(asked, "ts").join_asof(
+            ordered(operators, "at"), left_on="ts", right_on="at", by="name", check_sortedness=False
         )
-        asked = blocks.select(pl.col("name").cast(pl.String), "ts").with_row_index("row").sort("ts")
-        found = asked.join_asof(
-            operators.sort("at"), left_on="ts", right_on="at", by="name", check_sortedness=False
-        ).sort("row")
-        return found.select(pl.when(pl.col("ts") <= pl.col("end")).then("track").alias("track"))["track"]
+        found = ordered(found, "row")
+        return where(found["ts"] <= found["end"], found["track"])
 
 
 def counters(frames: Frames, tracks: Tracks) -> pl.DataFrame:
     """Return the table ``counters``: samples, and the memory of components."""
-    own = frames["counters"].drop_nulls(["ts", "name", "value"])
-    device = pl.when(pl.col("device").is_null()).then(pl.lit("cpu")).otherwise(npu())
-    group = pl.col("group").cast(pl.String).fill_null("Counters")
-    places = own.select(kind=pl.lit("counter"), device=device, name=group)
-    rows = own.select("ts", "name", "value", unit=pl.col("unit").cast(pl.String).fill_null(""))
-    sampled = rows.with_columns(tracks.numbered(places))
-    return pl.concat([sampled, _memory(frames, tracks)], how="diagonal_relaxed").select(
-        "ts", "track", "name", "value", "unit"
-    )
+    own = without_nulls(frames["counters"], ["ts", "name", "value"])
+    track = tracks.numbered(_sampled, own["device"], own["group"])
+    sampled = pl.DataFrame([own["ts"], track, own["name"], own["value"], filled(own["unit"], "")])
+    return pl.concat([sampled, *_memory(frames, tracks)])
 
 
-def _memory(frames: Frames, tracks: Tracks) -> pl.DataFrame:
+def _sampled(device: int | None, group: str | None) -> Place:
+    return Place("counter", "cpu" if device is None else npu(device), "Counters" if group is None else group)
+
+
+def _memory(frames: Frames, tracks: Tracks) -> list[pl.DataFrame]:
     """Return the memory of components over time: a lane for each component, device and stream."""
-    memory = frames["memory"].drop_nulls("ts")
-    places = memory.select(
-        "stream",
-        kind=pl.lit("counter"),
-        device=npu(),
-        name=pl.format(_LANE, pl.col("component").cast(pl.String).fill_null("unknown")),
-    )
-    placed = memory.with_columns(tracks.numbered(places))
-    long = placed.unpivot(MEMORY, index=["ts", "track"], variable_name="name").drop_nulls("value")
-    return long.select(
-        "ts", "track", pl.col("name").cast(pl.Categorical()), pl.col("value").cast(pl.Float64), unit=pl.lit("bytes")
-    )
+    memory = without_nulls(frames["memory"], ["ts"])
+    track = tracks.numbered(_component, memory["device"], memory["component"], memory["stream"])
+    parts = []
+    for name in MEMORY:
+        told = without_nulls(pl.DataFrame([memory["ts"], track, memory[name].alias("value")]), ["value"])
+        parts.append(
+            pl.DataFrame(
+                [
+                    told["ts"],
+                    told["track"],
+                    same("name", name, len(told)),
+                    told["value"].cast(pl.Float64),
+                    same("unit", "bytes", len(told)),
+                ]
+            )
+        )
+    return parts
+
+
+def _component(device: int | None, component: str | None, stream: int | None) -> Place:
+    return Place("counter", npu(device), f"Memory of {'unknown' if component is None else component}", stream=stream)
 
 
 def operations(frames: Frames, tracks: Tracks) -> pl.DataFrame:
     """Return the table ``pipeline``."""
     frame = frames["operations"]
-    places = frame.select(kind=pl.lit("counter"), device=pl.lit("cpu"), name="lane")
-    return conform("pipeline", frame.drop("lane").with_columns(tracks.numbered(places)))
+    track = tracks.numbered(lambda lane: Place("counter", "cpu", lane), frame["lane"].cast(pl.Categorical))
+    return conform("pipeline", frame.drop("lane").with_columns(track)) if len(frame) else empty("pipeline")
 
 
 def allocations(frames: Frames, named: Named) -> pl.DataFrame:
     """Return the table ``allocations``: for each block a row where it is taken, and one where it is freed."""
-    blocks = frames["blocks"].with_row_index("block").with_columns(pl.col("block").cast(pl.Int64))
-    common = ("block", "name", "component", "stream", "address", "thread")
-    device = npu()
-    known = blocks.with_columns(named.tracks(blocks), device=device)
-    taken = known.drop_nulls(["ts", "bytes"]).select(
-        "ts", "device", "bytes", "allocated", "reserved", "active", "track", *common
-    )
-    freed = known.drop_nulls(["release", "bytes"]).select(
-        "device",
+    blocks = frames["blocks"]
+    if not len(blocks):
+        return empty("allocations")
+    common = ("block", "name", "component", "stream", "address", "thread", "device")
+    block = pl.int_range(len(blocks), eager=True).alias("block")
+    known = blocks.with_columns(block, named.tracks(blocks), of_each(npu, blocks["device"]))
+    taken = without_nulls(known, ["ts", "bytes"])[["ts", "bytes", "allocated", "reserved", "active", "track", *common]]
+    freed = without_nulls(known, ["release", "bytes"]).select_seq(
         *common,
         ts="release",
         bytes=-pl.col("bytes"),
@@ -96,13 +102,16 @@ def allocations(frames: Frames, named: Named) -> pl.DataFrame:
         active="released_active",
         unused="active_release",
     )
-    rows = pl.concat([taken, freed], how="diagonal_relaxed").filter(pl.col("bytes") != 0)
-    whole = conform("allocations", rows.drop("track"))
-    return whole.with_columns(rows["track"], at=rows["ts"])
+    rows = pl.concat([taken, freed], how="diagonal")
+    rows = rows.filter(rows["bytes"] != 0)
+    track = rows.drop_in_place("track")
+    return conform("allocations", rows).hstack([track, rows["ts"].alias("at")])
 
 
 def static_memory(frames: Frames) -> pl.DataFrame:
     """Return the table ``static_memory``."""
-    frame = frames["static_memory"].drop_nulls("bytes")
-    device = pl.when(pl.col("device").is_null()).then(pl.lit("cpu")).otherwise(npu()).alias("device")
-    return conform("static_memory", frame.with_columns(device, pl.col("name").cast(pl.String).fill_null("unknown")))
+    frame = without_nulls(frames["static_memory"], ["bytes"])
+    if not len(frame):
+        return empty("static_memory")
+    device = of_each(lambda number: "cpu" if number is None else npu(number), frame["device"])
+    return conform("static_memory", frame.with_columns(device, filled(frame["name"], "unknown")))

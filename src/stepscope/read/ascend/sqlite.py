@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
+from stepscope.read.ascend.distinct import same
 from stepscope.read.ascend.sqlite_columns import columns_of, quoted
 from stepscope.read.source import open_trace
 from stepscope.trace.losses import LossLedger
@@ -31,13 +32,16 @@ _HEAD = struct.Struct(">16xH6xII60xI")
 #: Sorts of columns: a number as it stands, a text as it stands, the number of a text in ``STRING_IDS``.
 INT, FLOAT, TEXT, NAME = "int", "float", "text", "name"
 
-_PLAIN = (INT, FLOAT, TEXT)
+_NUMBERS = (INT, FLOAT)
+_PLAIN = (*_NUMBERS, TEXT)
 #: Sort → type of the values in the file; ``ENUM_…`` are numbers too.
 _STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: pl.String(), NAME: pl.Int64()}
 #: No table numbers a text so.
 _NO_NUMBER = -(1 << 63)
 #: Rows fetched at once: a few MB of Python's objects.
 _BATCH = 50_000
+#: A table of no more rows is fetched at once.
+_FEW = 10_000
 #: Longest value, in bytes; no text of a profiler is longer.
 _LONGEST = 64 << 20
 
@@ -137,32 +141,51 @@ class Database:
         Args:
             table: Its name; one that is not there has no rows.
             columns: Column → its sort: ``INT``, ``FLOAT``, ``TEXT``, ``NAME``, or the ``ENUM_…`` that its numbers are
-                of. Those of the last two sorts are texts in the result.
+                of. Those of the last three sorts are texts in the result, each distinct one kept once.
         """
+        wanted = {name: _STORED[sort] if sort in _NUMBERS else pl.Categorical() for name, sort in columns.items()}
         if table not in self.tables:
-            return pl.DataFrame(
-                schema={name: _STORED[sort] if sort in _PLAIN else pl.String() for name, sort in columns.items()}
-            )
+            return pl.DataFrame(schema=wanted)
         present = [name for name in columns if name in self.tables[table]]
         frame = self._frame(table, {name: _STORED.get(columns[name], pl.Int64()) for name in present})
-        found = {column.name: column for column in frame}
+        found = {one.name: one.cast(pl.Categorical()) if one.dtype == pl.String else one for one in frame}
         found |= self._named(frame, {name: columns[name] for name in present if columns[name] not in _PLAIN})
-        for name, sort in columns.items():
-            if name not in found:
-                dtype = _STORED[sort] if sort in _PLAIN else pl.String()
-                found[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, len(frame))
-        return pl.DataFrame([found[name] for name in columns])
+        height = len(frame)
+        return pl.DataFrame(
+            [found[name] if name in found else same(name, None, height, dtype) for name, dtype in wanted.items()]
+        )
 
     def _frame(self, table: str, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
         if not dtypes:
             return pl.DataFrame()
-        if set(dtypes.values()) <= {pl.Int64(), pl.Float64()}:
-            whole = columns_of(self._connection, table, dtypes)
-            if whole is not None:
-                return whole
         query = f"SELECT {', '.join(map(quoted, dtypes))} FROM {quoted(table)}"  # noqa: S608 - quoted
-        parts = [self._part(batch, dtypes) for batch in self._batches(query)]
-        return pl.concat([pl.DataFrame(schema=dict(dtypes)), *parts])
+        with self._strict():
+            whole = None if pl.String() in dtypes.values() else columns_of(self._connection, table, dtypes)
+            few = self._few(query) if whole is None else None
+        if whole is not None:
+            return whole
+        if few is not None:
+            return self._part(few, dtypes)
+        return pl.concat(
+            [pl.DataFrame(schema=dict(dtypes)), *(self._part(one, dtypes) for one in self._batches(query))]
+        )
+
+    @contextmanager
+    def _strict(self) -> Iterator[None]:
+        """Make a text that is no UTF-8 an error: text is read faster so, and what is read again is counted once."""
+        careful, self._connection.text_factory = self._connection.text_factory, str
+        try:
+            yield
+        finally:
+            self._connection.text_factory = careful
+
+    def _few(self, query: str) -> list[tuple[object, ...]] | None:
+        """Return the rows of a small table; None where there are more, or anything is damaged."""
+        try:
+            rows = self._connection.execute(query).fetchmany(_FEW + 1)
+        except sqlite3.DatabaseError:
+            return None
+        return rows if len(rows) <= _FEW else None
 
     def _batches(self, query: str) -> Iterator[list[tuple[object, ...]]]:
         """Yield rows; where a page is damaged those before it, and the damage is counted."""
@@ -181,10 +204,14 @@ class Database:
                 yield batch
 
     def _part(self, batch: list[tuple[object, ...]], dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        if not batch:
+            return pl.DataFrame(schema=dict(dtypes))
         columns = []
         for (name, dtype), values in zip(dtypes.items(), zip(*batch, strict=True), strict=True):
-            columns.append(pl.Series(name, values, dtype=dtype, strict=False))
-            self._ledger.add("value_unreadable", columns[-1].null_count() - values.count(None))
+            column = pl.Series(name, values, dtype=dtype, strict=False)
+            columns.append(column)
+            if column.null_count():
+                self._ledger.add("value_unreadable", column.null_count() - values.count(None))
         return pl.DataFrame(columns)
 
     def _named(self, frame: pl.DataFrame, sorts: Mapping[str, str]) -> dict[str, pl.Series]:
@@ -202,11 +229,13 @@ class Database:
 
     def intervals(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the rows whose ``ts`` and ``dur`` are known and not negative; the others are counted."""
-        known = frame.drop_nulls(["ts", "dur"])
-        self._ledger.add("event_bad_time", len(frame) - len(known))
-        sound = known.filter((pl.col("ts") >= 0) & (pl.col("dur") >= 0))
-        self._ledger.add("event_negative_duration", len(known) - len(sound))
-        return sound
+        known = frame
+        if frame["ts"].null_count() or frame["dur"].null_count():
+            known = frame.drop_nulls(["ts", "dur"])
+            self._ledger.add("event_bad_time", len(frame) - len(known))
+        sound = (known["ts"] >= 0) & (known["dur"] >= 0)
+        self._ledger.add("event_negative_duration", len(known) - int(sound.sum()))
+        return known if sound.all() else known.filter(sound)
 
     def texts(self, numbers: pl.Series) -> pl.Series:
         """Return the texts of ``STRING_IDS`` for numbers; null for one that stands for none."""
@@ -232,7 +261,7 @@ class _Dictionary:
     """
 
     def __init__(self, numbers: pl.Series, texts: pl.Series) -> None:
-        self._texts = pl.concat([texts, pl.Series([None], dtype=pl.String)])
+        self._texts = pl.concat([texts, pl.Series([None], dtype=pl.String)]).cast(pl.Categorical())
         known = _whole(numbers)
         self._order = np.argsort(known, kind="stable")
         self._sorted = known[self._order]
@@ -241,11 +270,11 @@ class _Dictionary:
         """Return the texts of numbers; null for one that stands for none."""
         missing = len(self._sorted)
         if not missing or not len(numbers):
-            return pl.Series(numbers.name, [None], dtype=pl.String).new_from_index(0, len(numbers))
+            return same(numbers.name, None, len(numbers))
         asked = _whole(numbers)
         place = np.minimum(np.searchsorted(self._sorted, asked), missing - 1)
         found = (self._sorted[place] == asked) & (asked != _NO_NUMBER)
-        return self._texts[np.where(found, self._order[place], missing)].alias(numbers.name)
+        return self._texts[pl.Series(np.where(found, self._order[place], missing), dtype=pl.UInt32)].alias(numbers.name)
 
 
 def _whole(numbers: pl.Series) -> npt.NDArray[np.int64]:

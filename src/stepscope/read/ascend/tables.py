@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from stepscope.read.ascend import samples
+from stepscope.read.ascend.distinct import filled, of_each, places, same, where, without_nulls
 from stepscope.read.ascend.facts import Facts
 from stepscope.read.ascend.frames import Frames
-from stepscope.read.ascend.kinds import KIND_OF_SORT, LAYERS, RANGES, bytes_of, operation, task_kinds
-from stepscope.read.ascend.tracks import Tracks, npu
+from stepscope.read.ascend.kinds import BYTES_OF_TYPE, KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
+from stepscope.read.ascend.tracks import Place, Tracks, npu
+from stepscope.read.dense import first_places, or_null
+from stepscope.read.nesting import looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import conform, dtype
+from stepscope.trace.tables import conform, dtype, together
 
 #: Spans of host, tasks, communications and their parts follow each other in this order.
 _SPANS = ("host", "tasks", "communications", "communication_tasks")
 _TIMES = ("ts", "dur")
 _MOST = 1 << 62
+_INT, _SIZES, _KIND = pl.Int64(), pl.List(pl.Int64()), dtype("enum:kind")
+#: Three sizes; the name of an operation in that of its call; the number of an operation within its group.
+_THREE, _HCOM = re.compile(r"[0-9]{1,9},[0-9]{1,9},[0-9]{1,9}"), re.compile(r"hcom_[A-Za-z]+_?")
+_NUMBERED = re.compile(r"__\d+_([0-9]{1,9})(?:_\d+)?\Z")
+#: Sort of an arrow of the frame ``flows`` → kind of the flow.
+_KIND_OF_FLOW = {"forward_backward": "forward_backward", "queue": "other", "range": "other", "launch": "launch"}
 #: Added to the number of an operator, so that it is no connection's.
 _OPERATOR = 1 << 40
 _TASK_COLUMNS = {
@@ -51,9 +62,25 @@ def build(frames: Frames, facts: Facts, rank: int | None, ledger: LossLedger) ->
         frames: What the capture says.
         facts: Host, process and groups.
         rank: Rank of the process; None where the capture does not say.
-        ledger: Counts rows whose times cannot be.
+        ledger: Counts rows whose times cannot be, and numbers that no device or step has.
     """
-    return _Part(_sound(frames, ledger), facts, rank).tables()
+    return _Part(_sound(_small(frames, ledger), ledger), facts, rank).tables()
+
+
+#: Columns that have 32 bits in the tables.
+_SMALL = ("device", "step", "number")
+
+
+def _small(frames: Frames, ledger: LossLedger) -> Frames:
+    """Return frames in which a number that does not fit its column of a table is null."""
+    result = dict(frames)
+    for name, frame in frames.items():
+        for column in (frame[one] for one in _SMALL if one in frame.columns):
+            fits = column.is_between(-(1 << 31), (1 << 31) - 1)
+            if not fits.all():
+                ledger.add("value_unreadable", int((~fits).sum()))
+                result[name] = result[name].with_columns(where(fits, column))
+    return result
 
 
 def _sound(frames: Frames, ledger: LossLedger) -> Frames:
@@ -61,10 +88,10 @@ def _sound(frames: Frames, ledger: LossLedger) -> Frames:
     result = dict(frames)
     for name in _SPANS:
         frame = result[name]
+        if all(_all_sound(frame[column]) for column in _TIMES):
+            continue
         ts, dur = pl.col("ts"), pl.col("dur")
         good = ts.is_between(0, _MOST) & dur.is_between(0, _MOST)
-        if frame.select(good.fill_null(value=False).all()).item():
-            continue
         ledger.add("event_negative_duration", frame.filter((dur < 0) & ts.is_not_null()).height)
         ledger.add(
             "event_bad_time", frame.filter(~good.fill_null(value=False) & ~(dur < 0).fill_null(value=False)).height
@@ -74,6 +101,10 @@ def _sound(frames: Frames, ledger: LossLedger) -> Frames:
         result[name] = kept.drop("old")
         _renumber(result, name, moved)
     return result
+
+
+def _all_sound(times: pl.Series) -> bool:
+    return not times.null_count() and bool(((times >= 0) & (times <= _MOST)).all())
 
 
 #: Frame → the frames and columns that name its rows, and whether a row without it still means something.
@@ -139,219 +170,191 @@ class _Part:
 
     def _operators(self, name: str) -> pl.Series:
         """Return for each task the number of the operator that an arrow to it comes from; null for none."""
-        flows = self.frames["flows"].filter((pl.col("frame") == name) & (pl.col("sort") == "operator"))
-        first = flows.unique("to", keep="first").select(row="to", operator=pl.col("from") + _OPERATOR)
-        rows = pl.DataFrame({"row": range(self.frames[name].height)}, schema={"row": pl.Int64})
-        return rows.join(first, on="row", how="left", maintain_order="left")["operator"].alias("external")
+        flows = self.frames["flows"]
+        drawn = (flows["sort"] == "operator") & (flows["frame"] == name)
+        first = first_places(flows["to"].filter(drawn).to_numpy(), np.arange(self.frames[name].height))
+        return or_null("external", looked_up(flows["from"].filter(drawn).to_numpy() + _OPERATOR, first))
 
     def _host(self) -> pl.DataFrame:
         """Return the spans of host threads."""
         host = self.frames["host"]
-        launching = self.frames["flows"].filter(pl.col("sort") == "operator")["from"].unique()
-        row = pl.int_range(pl.len(), dtype=pl.Int64)
-        layer = pl.col("level").cast(pl.String).replace_strict(LAYERS, default=None, return_dtype=pl.String)
-        name = pl.col("name").cast(pl.String)
-        is_call = pl.col("sort") == "api"
-        spans = host.select(
-            *_TIMES,
-            name=pl.when(is_call & layer.is_not_null()).then(pl.format("{}@{}", layer, name)).otherwise(name),
-            kind=pl.col("sort")
-            .cast(pl.String)
-            .replace_strict(KIND_OF_SORT, default="operator", return_dtype=pl.String),
-            correlation=pl.when(is_call).then("connection"),
-            sequence="sequence",
-            forward_thread="forward_thread",
-            external=pl.when(row.is_in(launching.implode())).then(row + _OPERATOR),
+        sort, thread = host["sort"], host["thread"]
+        launching = np.full(len(host), -1)
+        rows = self.frames["flows"]["from"].filter(self.frames["flows"]["sort"] == "operator").to_numpy()
+        launching[rows] = rows + _OPERATOR
+        process = filled(host["process"], self.facts.process)
+        return pl.DataFrame(
+            [
+                *(host[name] for name in _TIMES),
+                of_each(call_name, host["name"], sort, host["level"]),
+                of_each(lambda one: KIND_OF_SORT.get(one, "operator"), sort, dtype=_KIND).alias("kind"),
+                where(sort == "api", host["connection"]).alias("correlation"),
+                host["sequence"],
+                host["forward_thread"],
+                or_null("external", launching),
+                self.tracks.numbered(_thread, process, thread),
+            ]
         )
-        places = host.select(
-            process=pl.coalesce("process", pl.lit(self.facts.process, pl.Int64)),
-            thread="thread",
-            kind=pl.lit("thread"),
-            device=pl.lit("cpu"),
-            name=pl.format("thread {}", pl.col("thread").fill_null(0)),
-        )
-        return spans.with_columns(self.tracks.numbered(places)).with_columns(pl.col("name").fill_null("unknown"))
 
     def _tasks(self) -> pl.DataFrame:
         """Return the spans of streams, and of ranges on them."""
         tasks = self.frames["tasks"]
-        is_range = pl.col("type").cast(pl.String).is_in(RANGES).fill_null(value=False)
-        places = tasks.select(
-            kind=pl.when(is_range).then(pl.lit("annotation")).otherwise(pl.lit("stream")),
-            device=npu(),
-            stream="stream",
-            name=pl.when(is_range & pl.col("stream").is_null())
-            .then(pl.lit("Step Trace"))
-            .otherwise(pl.format("Stream {}", pl.col("stream").fill_null(0))),
+        kind = task_kinds(tasks)
+        return pl.DataFrame(
+            [
+                *(tasks[name] for name in _TIMES),
+                of_each(_task_name, tasks["name"], tasks["type"]),
+                kind,
+                tasks["connection"].alias("correlation"),
+                self.operator_of["tasks"],
+                self.tracks.numbered(_stream, kind, tasks["device"], tasks["stream"]),
+            ]
         )
-        kinds = tasks.with_columns(kind=task_kinds(tasks))
-        return kinds.select(
-            *_TIMES,
-            name=pl.coalesce(pl.col("name").cast(pl.String), pl.col("type").cast(pl.String), pl.lit("unknown")),
-            kind=pl.when(is_range).then(pl.lit("annotation")).otherwise("kind"),
-            correlation="connection",
-        ).with_columns(self.tracks.numbered(places), self.operator_of["tasks"])
 
     def _communications(self) -> pl.DataFrame:
         frame = self.frames["communications"]
-        places = frame.select(
-            kind=pl.lit("stream"),
-            device=npu(),
-            name=pl.format("Group {} Communication", pl.col("lane").fill_null(0)),
+        return pl.DataFrame(
+            [
+                *(frame[name] for name in _TIMES),
+                filled(frame["name"], "unknown"),
+                same("kind", "collective", len(frame), _KIND),
+                frame["connection"].alias("correlation"),
+                self.operator_of["communications"],
+                self.tracks.numbered(_group, frame["device"], frame["lane"]),
+            ]
         )
-        return frame.select(
-            *_TIMES,
-            name=pl.col("name").cast(pl.String).fill_null("unknown"),
-            kind=pl.lit("collective"),
-            correlation="connection",
-        ).with_columns(self.tracks.numbered(places), self.operator_of["communications"])
 
     def _planes(self) -> pl.DataFrame:
         """Return the parts of communication; their lanes are no streams, as what they do is counted already."""
         frame = self.frames["communication_tasks"]
-        places = frame.select(
-            kind=pl.lit("other"),
-            device=npu(),
-            name=pl.format("Group {} Plane {}", pl.col("lane").fill_null(0), pl.col("plane").fill_null(0)),
+        return pl.DataFrame(
+            [
+                *(frame[name] for name in _TIMES),
+                filled(frame["name"], "unknown"),
+                of_each(plane_kind, frame["name"], dtype=_KIND).alias("kind"),
+                self.tracks.numbered(_plane, frame["device"], frame["lane"], frame["plane"]),
+            ]
         )
-        waits = pl.col("name").cast(pl.String).str.contains("(?i)notify|wait|barrier").fill_null(value=False)
-        return frame.select(
-            *_TIMES,
-            name=pl.col("name").cast(pl.String).fill_null("unknown"),
-            kind=pl.when(waits).then(pl.lit("sync")).otherwise(pl.lit("collective")),
-        ).with_columns(self.tracks.numbered(places))
 
-    def _span(self, name: str) -> pl.Expr:
-        return (pl.int_range(pl.len(), dtype=pl.Int64) + self.first[name]).alias("span")
+    def _span(self, name: str) -> pl.Series:
+        """Return the numbers of the spans of a frame."""
+        first = self.first[name]
+        return pl.Series("span", np.arange(first, first + self.frames[name].height))
 
     def _kernels(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the table ``kernels``: kernels, copies and fills on streams, and communication."""
-        tasks = self.frames["tasks"]
-        work = tasks.with_columns(self._span("tasks"), kind=spans["kind"]).filter(
-            pl.col("kind").is_in(["kernel", "memcpy", "memset"])
-        )
-        blocks = pl.when(pl.col("blocks") > 0).then(pl.concat_list("blocks", pl.lit(1, pl.Int64), pl.lit(1, pl.Int64)))
-        device = pl.col("device").fill_null(0)
-        grid = pl.coalesce(_sizes("grid"), blocks)
-        of_tasks = work.select("span", "stream", device=device, grid=grid, block=_sizes("block"), bytes="bytes")
-        of_lanes = self.frames["communications"].select(self._span("communications"), device=device)
-        return conform("kernels", pl.concat([of_tasks, of_lanes], how="diagonal_relaxed"))
+        tasks, lanes = self.frames["tasks"], self.frames["communications"]
+        works = of_each(lambda kind: kind in ("kernel", "memcpy", "memset"), spans["kind"], dtype=pl.Boolean())
+        columns = [
+            self._span("tasks"),
+            *(tasks[name] for name in ("stream", "device", "grid", "block", "blocks", "bytes")),
+        ]
+        work = pl.DataFrame([column.filter(works) for column in columns])
+        of_tasks = [
+            work["span"],
+            work["stream"],
+            filled(work["device"], 0),
+            of_each(_grid, work["grid"], work["blocks"], dtype=_SIZES),
+            of_each(_sizes, work["block"], dtype=_SIZES),
+            work["bytes"],
+        ]
+        of_lanes = [self._span("communications"), filled(lanes["device"], 0)]
+        return conform("kernels", pl.concat([pl.DataFrame(of_tasks), pl.DataFrame(of_lanes)], how="diagonal"))
 
     def _details(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return the table ``tasks``."""
-        tasks = self.frames["tasks"].with_columns(self._span("tasks"), kind=spans["kind"])
-        kind = pl.coalesce(pl.col("type").cast(pl.String), pl.lit("UNKNOWN"))
-        own = tasks.filter(pl.col("kind") != "annotation").select(
-            "span", type=kind, **{name: pl.col(column) for name, column in _TASK_COLUMNS.items()}
-        )
-        said = pl.col("operation").cast(pl.String)
-        lanes = self.frames["communications"].select(
+        tasks, lanes, planes = (self.frames[name] for name in _SPANS[1:])
+        own = spans["kind"] != "annotation"
+        columns = [self._span("tasks"), filled(tasks["type"], "UNKNOWN")]
+        columns += [tasks[column].alias(name) for name, column in _TASK_COLUMNS.items()]
+        of_lanes = [
             self._span("communications"),
-            type=pl.lit("HCCL"),
-            operation=pl.coalesce(said, pl.col("name").cast(pl.String).str.extract(r"^(hcom_[A-Za-z]+_?)", 1)),
-            core=pl.lit("HCCL"),
-            model="model",
-            wait="gap",
-            step="step",
-        )
-        planes = self.frames["communication_tasks"].select(
+            same("type", "HCCL", len(lanes)),
+            of_each(_operation, lanes["operation"], lanes["name"]),
+            same("core", "HCCL", len(lanes)),
+            lanes["model"],
+            lanes["gap"].alias("wait"),
+            lanes["step"],
+        ]
+        of_planes = [
             self._span("communication_tasks"),
-            "stream",
-            "task",
-            "context",
-            type=pl.col("name").cast(pl.String).fill_null("UNKNOWN"),
-        )
-        rows = [_plain(conform("tasks", one)) for one in (own, lanes, planes)]
-        return conform("tasks", pl.concat(rows))
+            *(planes[name] for name in ("stream", "task", "context")),
+            filled(planes["name"], "UNKNOWN").alias("type"),
+        ]
+        rows = ([column.filter(own) for column in columns], of_lanes, of_planes)
+        return together("tasks", [conform("tasks", pl.DataFrame(one)) for one in rows])
 
     def _operator_details(self) -> pl.DataFrame:
-        host = self.frames["host"].with_columns(self._span("host"))
-        chosen = host.filter(pl.col("sort").cast(pl.String).is_in(["operator", "data", "step"]))
-        return conform(
-            "operators",
-            chosen.select(
-                "span",
-                "stack",
-                "module",
-                "forward_thread",
-                shapes=_made(chosen["shapes"], shapes_json),
-                dtypes=_made(chosen["dtypes"], texts_json),
-            ),
-        )
+        host = self.frames["host"]
+        chosen = of_each(lambda sort: sort in ("operator", "data", "step"), host["sort"], dtype=pl.Boolean())
+        columns = [self._span("host"), *(host[name] for name in ("stack", "module", "forward_thread"))]
+        columns += [
+            of_each(shapes_json, host["shapes"]),
+            of_each(texts_json, host["dtypes"]),
+        ]
+        return conform("operators", pl.DataFrame([column.filter(chosen) for column in columns]))
 
     def _counters(self) -> pl.DataFrame:
-        rows = self.frames["task_counters"].drop_nulls()
-        inside = rows.filter(pl.col("row").is_between(0, self.frames["tasks"].height - 1))
-        return inside.select(span=pl.col("row") + self.first["tasks"], name="name", value="value", unit="unit")
+        rows = without_nulls(self.frames["task_counters"], self.frames["task_counters"].columns)
+        inside = (rows["row"] >= 0) & (rows["row"] < self.frames["tasks"].height)
+        columns = [(rows["row"] + self.first["tasks"]).alias("span"), rows["name"], rows["value"], rows["unit"]]
+        return pl.DataFrame([column.filter(inside) for column in columns])
 
     def _collectives(self) -> pl.DataFrame:
         frame = self.frames["communications"]
-        group = pl.col("group").cast(pl.String)
-        groups = {key: one.get("group_name") or key for key, one in self.facts.groups.items()}
+        groups = {key: str(one.get("group_name") or key) for key, one in self.facts.groups.items()}
         ranks = {
-            key: json.dumps(one["global_ranks"])
+            key: one["global_ranks"]
             for key, one in self.facts.groups.items()
             if isinstance(one.get("global_ranks"), list)
         }
-        whole = self.frames["bandwidths"].filter(pl.col("packet").is_null() & pl.col("row").is_not_null())
+        same_columns = ("dtype", "algorithm", "transit", "wait", "synchronisation")
+        name, group = filled(frame["name"], "unknown"), frame["group"]
+        made = [
+            self._span("communications"),
+            of_each(operation, name).alias("operation"),
+            of_each(lambda one: groups.get(one, one), group),
+            of_each(lambda one: json.dumps(ranks[one]) if one in ranks else None, group).alias("group_ranks"),
+            of_each(lambda one: len(ranks[one]) if one in ranks else None, group, dtype=_INT).alias("group_size"),
+            (frame["count"] * of_each(BYTES_OF_TYPE.get, frame["dtype"], dtype=_INT)).alias("bytes_in"),
+            self._transport(),
+            of_each(_sequence, name, dtype=_INT).alias("sequence"),
+            *(frame[column] for column in same_columns),
+        ]
+        return conform("collectives", pl.DataFrame(made))
+
+    def _transport(self) -> pl.Series:
+        """Return what carried each communication operation: of several what moved most."""
+        sums = self.frames["bandwidths"]
+        moved = sums.filter(sums["packet"].is_null() & sums["row"].is_not_null())
         # SDMA is the engine that moves what HCCS or PCIE carries.
-        carried = whole.sort((pl.col("transport") == "SDMA").cast(pl.Int8), -pl.col("bytes").fill_null(0))
-        transport = carried.unique("row", keep="first", maintain_order=True).select("row", "transport")
-        numbered = frame.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-        joined = numbered.join(transport, on="row", how="left", maintain_order="left")
-        name = pl.col("name").cast(pl.String).fill_null("unknown")
-        operations = _made(joined.select(name)["name"].cast(pl.Categorical()), operation)
-        return conform(
-            "collectives",
-            joined.select(
-                self._span("communications"),
-                operation=operations,
-                group=group.replace(groups) if groups else group,
-                group_ranks=group.replace_strict(ranks, default=None, return_dtype=pl.String),
-                group_size=group.replace_strict(
-                    {key: len(json.loads(one)) for key, one in ranks.items()}, default=None
-                ),
-                dtype=pl.col("dtype"),
-                bytes_in=pl.col("count") * bytes_of(pl.col("dtype")),
-                algorithm="algorithm",
-                transport="transport",
-                transit="transit",
-                wait="wait",
-                synchronisation="synchronisation",
-                sequence=name.str.extract(r"__\d+_(\d{1,9})(?:_\d+)?$", 1).cast(pl.Int64, strict=False),
-            ),
-        )
+        carried = moved.sort((pl.col("transport") == "SDMA").cast(pl.Int8), -pl.col("bytes").fill_null(0))
+        place = first_places(carried["row"].to_numpy(), np.arange(self.frames["communications"].height))
+        return carried["transport"][places(place)]
 
     def _transfers(self) -> pl.DataFrame:
-        of_operations = self.frames["bandwidths"].select(
-            "step",
-            "packet",
-            "count",
-            "bytes",
-            "bandwidth",
-            "large",
-            span=pl.col("row") + self.first["communications"],
-            transport=pl.col("transport").cast(pl.String).fill_null("OTHER"),
-            transit="time",
-        )
-        planes = self.frames["communication_tasks"].with_columns(self._span("communication_tasks"))
-        moving = planes.filter(pl.col("bytes").is_not_null() | pl.col("bandwidth").is_not_null()).select(
-            "span",
-            "source",
-            "destination",
-            "bytes",
-            "bandwidth",
-            transport=pl.col("transport").cast(pl.String).fill_null("OTHER"),
-            link=pl.col("link").cast(pl.String),
-            transit="dur",
-        )
-        return conform("transfers", pl.concat([of_operations, moving], how="diagonal_relaxed"))
+        sums, planes = self.frames["bandwidths"], self.frames["communication_tasks"]
+        of_operations = [
+            *(sums[name] for name in ("step", "packet", "count", "bytes", "bandwidth", "large")),
+            (sums["row"] + self.first["communications"]).alias("span"),
+            filled(sums["transport"], "OTHER"),
+            sums["time"].alias("transit"),
+        ]
+        columns = [
+            self._span("communication_tasks"),
+            *(planes[name] for name in ("source", "destination", "bytes", "bandwidth", "link")),
+            filled(planes["transport"], "OTHER"),
+            planes["dur"].alias("transit"),
+        ]
+        moving = planes["bytes"].is_not_null() | planes["bandwidth"].is_not_null()
+        of_planes = [column.filter(moving) for column in columns]
+        return conform("transfers", pl.concat([pl.DataFrame(of_operations), pl.DataFrame(of_planes)], how="diagonal"))
 
     def _links(self) -> pl.DataFrame:
         frame = self.frames["matrix"]
-        texts = [pl.col(name).cast(pl.String).fill_null("") for name in ("operation", "place", "group")]
-        told = frame.with_columns(*texts, pl.col("point_to_point").fill_null(value=False))
-        return conform("links", told.rename({"time": "transit"}))
+        texts = [filled(frame[name], "") for name in ("operation", "place", "group")]
+        told = frame.with_columns(*texts, filled(frame["point_to_point"], value=False), frame["time"].alias("transit"))
+        return conform("links", told.drop("time"))
 
     def _steps(self) -> pl.DataFrame:
         """Return the steps as they are marked; without marks, from the first to the last task counted to each."""
@@ -367,20 +370,20 @@ class _Part:
 
     def _arrows(self, spans: pl.DataFrame) -> pl.DataFrame:
         """Return arrows but those to what an operator launched, which its number tells."""
-        kind = {"forward_backward": "forward_backward", "queue": "other", "range": "other", "launch": "launch"}
-        drawn = self.frames["flows"].filter(pl.col("sort").cast(pl.String).is_in(list(kind)))
-        first = pl.col("frame").cast(pl.String).replace_strict(self.first, default=0, return_dtype=pl.Int64)
-        ends = drawn.with_columns(pl.col("to") + first)
-        places = spans.select("track", "ts")
-        begin, end = places[ends["from"]], places[ends["to"]]
+        flows = self.frames["flows"]
+        others = flows["sort"] != "operator"
+        sort, frame, begin, end = (flows[name].filter(others) for name in ("sort", "frame", "from", "to"))
+        end = end + of_each(lambda name: self.first.get(name, 0), frame, dtype=_INT)
+        ends = {"from": begin.cast(pl.UInt32), "to": end.cast(pl.UInt32)}
         return pl.DataFrame(
-            {
-                "kind": drawn["sort"].cast(pl.String).replace_strict(kind, return_dtype=pl.String),
-                "from_track": begin["track"],
-                "from_ts": begin["ts"],
-                "to_track": end["track"],
-                "to_ts": end["ts"],
-            }
+            [
+                of_each(_KIND_OF_FLOW.get, sort, dtype=pl.String()).alias("kind"),
+                *(
+                    spans[column][place].alias(f"{side}_{column}")
+                    for side, place in ends.items()
+                    for column in ("track", "ts")
+                ),
+            ]
         )
 
     def _arguments(self) -> pl.DataFrame:
@@ -394,48 +397,69 @@ class _Part:
             ("communication_tasks", "rdma", "rdma type"),
             ("communication_tasks", "estimated", "estimated duration (ns)"),
         )
-        parts = [pl.DataFrame(schema=dict.fromkeys(("span", "key", "value"), pl.String) | {"span": pl.Int64})]
+        parts = [pl.DataFrame(schema=dict.fromkeys(("span", "key", "value"), pl.Categorical) | {"span": pl.Int64})]
         for frame, column, key in said:
-            if self.frames[frame].get_column(column).null_count() == self.frames[frame].height:
+            values = self.frames[frame][column]
+            if values.null_count() == len(values):
                 continue
-            rows = self.frames[frame].select(self._span(frame), pl.col(column)).drop_nulls(column)
-            value = rows[column].cast(pl.String) if rows[column].dtype == pl.Int64 else _made(rows[column], json.dumps)
-            parts.append(rows.select("span", key=pl.lit(key)).with_columns(value.cast(pl.String).alias("value")))
+            known = values.is_not_null()
+            value = of_each(json.dumps, values.filter(known)).alias("value")
+            parts.append(pl.DataFrame([self._span(frame).filter(known), same("key", key, len(value)), value]))
         return pl.concat(parts)
 
 
-def _sizes(column: str) -> pl.Expr:
-    """Return the three numbers of ``8,1,1``; null for other texts."""
-    text = pl.col(column).cast(pl.String)
-    numbers = text.str.split(",").cast(pl.List(pl.Int64), strict=False)
-    return pl.when(text.str.contains(r"^\d{1,9},\d{1,9},\d{1,9}$")).then(numbers)
+def _thread(process: int | None, thread: int | None) -> Place:
+    return Place("thread", "cpu", f"thread {thread or 0}", process, thread)
 
 
-def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
+def _stream(kind: str, device: int | None, stream: int | None) -> Place:
+    is_range = kind == "annotation"
+    name = "Step Trace" if is_range and stream is None else f"Stream {stream or 0}"
+    return Place("annotation" if is_range else "stream", npu(device), name, stream=stream)
 
 
-def _made(column: pl.Series, make):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return what is made of each distinct text; null stays."""
-    if column.null_count() == len(column):
-        return pl.Series(column.name, [None], dtype=pl.String).new_from_index(0, len(column))
-    rows = column.alias("text").to_frame()
-    distinct = rows["text"].unique(maintain_order=True)
-    made = [None if text is None else make(text) for text in distinct.cast(pl.String).to_list()]
-    known = pl.DataFrame({"text": distinct, "made": pl.Series(made, dtype=pl.String)})
-    found = rows.join(known, on="text", how="left", nulls_equal=True, maintain_order="left")
-    return found["made"].alias(column.name)
+def _group(device: int | None, lane: int | None) -> Place:
+    return Place("stream", npu(device), f"Group {lane or 0} Communication")
 
 
-def shapes_json(text: str) -> str:
+def _plane(device: int | None, lane: int | None, plane: int | None) -> Place:
+    return Place("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
+
+
+def _task_name(name: str | None, type_: str | None) -> str:
+    return name if name is not None else type_ if type_ is not None else "unknown"
+
+
+def _sizes(text: str | None) -> list[int] | None:
+    """Return the three numbers of ``8,1,1``; None for other texts."""
+    return list(map(int, text.split(","))) if text is not None and _THREE.fullmatch(text) else None
+
+
+def _grid(grid: str | None, blocks: int | None) -> list[int] | None:
+    return _sizes(grid) or ([blocks, 1, 1] if blocks is not None and blocks > 0 else None)
+
+
+def _operation(said: str | None, name: str | None) -> str | None:
+    found = _HCOM.match(name or "")
+    return said if said is not None else found[0] if found else None
+
+
+def _sequence(name: str) -> int | None:
+    found = _NUMBERED.search(name)
+    return int(found[1]) if found else None
+
+
+def shapes_json(text: str | None) -> str | None:
     """Return shapes as JSON: ``32,3;;64`` → ``[[32,3],[],[64]]``; what is no number is kept as text."""
+    if text is None:
+        return None
     shapes = [[_whole(part) for part in one.split(",") if part.strip()] for one in text.split(";")]
     return json.dumps(shapes, separators=(",", ":"))
 
 
-def texts_json(text: str) -> str:
+def texts_json(text: str | None) -> str | None:
     """Return texts separated by semicolons as a JSON list."""
-    return json.dumps([one.strip() for one in text.split(";")])
+    return None if text is None else json.dumps([one.strip() for one in text.split(";")])
 
 
 def _whole(text: str) -> int | str:

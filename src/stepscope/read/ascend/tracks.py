@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
+from stepscope.read.ascend.distinct import combinations
 from stepscope.trace.tables import dtype
 
-_SCHEMA: dict[str, pl.DataType] = {
-    "kind": pl.String(),
-    "device": pl.String(),
-    "process": pl.Int64(),
-    "thread": pl.Int64(),
-    "stream": pl.Int64(),
-    "name": pl.String(),
-}
+
+class Place(NamedTuple):
+    """What a track is known by."""
+
+    kind: str
+    device: str
+    name: str
+    process: int | None = None
+    thread: int | None = None
+    stream: int | None = None
 
 
 @dataclass
@@ -29,41 +35,35 @@ class Tracks:
 
     rank: int = 0
     host: str = ""
-    _rows: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SCHEMA))
+    _numbers: dict[Place, int] = field(default_factory=dict)
 
-    def numbered(self, places: pl.DataFrame) -> pl.Series:
+    def numbered(self, place: Callable[..., Place], *keys: pl.Series) -> pl.Series:
         """Return the number of each row's track.
 
         Args:
-            places: Columns kind, device, process, thread, stream, name; those that are absent are null.
+            place: Makes a track of a row's keys; it is asked once for all rows whose keys are the same.
+            keys: What tells rows of different tracks apart: numbers, truths, or texts of which each distinct one is
+                kept once.
         """
-        if not places.height:
-            return pl.Series("track", [], dtype=pl.Int32)
-        columns = [
-            pl.col(name).cast(kind) if name in places.columns else pl.lit(None, kind).alias(name)
-            for name, kind in _SCHEMA.items()
-        ]
-        asked = places.select(columns)
-        self._rows = pl.concat([self._rows, asked.unique(maintain_order=True)]).unique(maintain_order=True)
-        # Of few columns that tell tracks apart here most are the same everywhere: the others are looked up.
-        key = [name for name in _SCHEMA if name in places.columns]
-        mine = self._rows.with_row_index("track").with_columns(pl.col("track").cast(pl.Int32))
-        others = [pl.col(name).is_null() for name in _SCHEMA if name not in key]
-        known = mine.filter(*others) if others else mine
-        found = asked.select(key).join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
-        return found["track"]
+        rows, number = combinations(*keys)
+        tracks = [self._numbers.setdefault(place(*row), len(self._numbers)) for row in rows]
+        return pl.Series("track", np.array(tracks, np.int32)[number])
 
     def frame(self) -> pl.DataFrame:
         """Return the table ``tracks``."""
-        numbered = self._rows.with_row_index("id").with_columns(pl.col("id").cast(pl.Int32))
-        return numbered.with_columns(
+        texts = dict.fromkeys(("kind", "device", "name"), pl.String)
+        numbers = dict.fromkeys(("process", "thread", "stream"), pl.Int64)
+        rows = pl.DataFrame(list(self._numbers), schema={**texts, **numbers}, orient="row")
+        return rows.select(
             pl.col("kind").cast(dtype("enum:track_kind")),
-            order="id",
+            pl.exclude("kind"),
+            id=pl.int_range(pl.len(), dtype=pl.Int32),
+            order=pl.int_range(pl.len(), dtype=pl.Int32),
             rank=pl.lit(self.rank, pl.Int32),
             host=pl.lit(self.host),
         )
 
 
-def npu(device: str = "device") -> pl.Expr:
+def npu(device: int | None) -> str:
     """Return the device's name of its number: ``npu:0``."""
-    return pl.format("npu:{}", pl.col(device).fill_null(0))
+    return f"npu:{device or 0}"

@@ -6,6 +6,7 @@ Times are µs as decimal text, with up to three decimals and sometimes more; the
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -38,6 +39,7 @@ def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[s
     return {}
 
 
+@cache
 def _cleaned() -> pl.Expr:
     """Return texts without white space and quotes around them; null where they stand for nothing."""
     text = pl.first().cast(pl.String).str.strip_chars(' \t\r\n"')

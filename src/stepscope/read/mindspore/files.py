@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ def begin_ns(capture: Capture) -> int | None:
     if match is None:
         return None
     try:
-        made = datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+        made = datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     except ValueError:
         return None
     return int(made.timestamp()) * 1_000_000_000 + int(match[2]) * 1_000_000

@@ -132,7 +132,7 @@ def _arguments(events: list[Event], kind: type[_Decoded], ledger: LossLedger) ->
     for event in events:
         try:
             found.append(decoder.decode(event.args) if event.args else kind())
-        except _UNREADABLE:  # noqa: PERF203 - a broken one must not take the others with it
+        except _UNREADABLE:  # a broken one must not take the others with it
             ledger.add("value_unreadable")
             found.append(kind())
     return found
