@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -277,7 +277,7 @@ def test_memory_is_what_changed(tmp_path: Path) -> None:
 def test_memory_of_earlier_recordings_is_left_out(tmp_path: Path) -> None:
     # MindSpore repeats it; the directory's name says when the recording began.
     memory = f"Timestamp(ns)\n{T0 - 2 * 10**9},9,9,9\n{T0 - 5},512,4096,512\n"
-    made = datetime.fromtimestamp(T0 // 10**9, tz=timezone.utc).strftime("%Y%m%d%H%M%S")
+    made = datetime.fromtimestamp(T0 // 10**9, tz=UTC).strftime("%Y%m%d%H%M%S")
     directory = write(tmp_path / f"node_5_{made}000_ascend_ms", memory=memory, times=times(("A", 0, 1)))
     assert read_files([directory])["allocations"]["allocated"].to_list() == [512]
     elsewhere = Path(shutil.copytree(directory, tmp_path / "renamed"))

@@ -167,7 +167,7 @@ def load() -> Library:
     for handle, path in _candidates():
         try:
             return Library(handle, path)
-        except CuptiError as error:  # noqa: PERF203 - the next one may be known
+        except CuptiError as error:  # the next one may be known
             refused.append(f"{path}: {error}")
     message = "; ".join(dict.fromkeys(refused)) or (
         "no libcupti is found beside CUDA, in CUDA_HOME or in the package nvidia-cuda-cupti"
@@ -186,7 +186,7 @@ def _candidates() -> Iterator[tuple[ctypes.CDLL, str]]:
         for path in (*(str(folder / name) for folder in _folders() if (folder / name).exists()), name):
             try:
                 yield ctypes.CDLL(path), path
-            except OSError:  # noqa: PERF203 - not here
+            except OSError:  # not here
                 continue
 
 

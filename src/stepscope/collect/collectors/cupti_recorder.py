@@ -162,7 +162,7 @@ class Recorder:
         for kind in self._kinds:
             try:
                 self._library.call("cuptiActivityEnable", int(kind))
-            except CuptiError as error:  # noqa: PERF203 - a kind that this GPU lacks
+            except CuptiError as error:  # a kind that this GPU lacks
                 if kind in _KERNELS:
                     raise
                 self.missing[kind.name.lower()] = str(error)
@@ -223,7 +223,7 @@ class Recorder:
         for action in (self._disable, lambda: self._library.restore_threads(self._threads)):
             try:
                 action()
-            except (CuptiError, AttributeError) as error:  # noqa: PERF203 - the next one has its own
+            except (CuptiError, AttributeError) as error:  # the next one has its own
                 _LOG.debug("stepscope: %s", error)
         self._buffers.close()
         self._names.close()

@@ -139,8 +139,7 @@ uint32_t name_function(Log &log, Object *code) {
             file.erase(0, root.size());
             break;
         }
-    Reference qualified(api.PyObject_GetAttrString(code, "co_qualname"));  // from 3.11 on
-    std::string name = qualified.get() ? qualified.text() : Reference(api.PyObject_GetAttrString(code, "co_name")).text();
+    std::string name = Reference(api.PyObject_GetAttrString(code, "co_qualname")).text();
     Reference line(api.PyObject_GetAttrString(code, "co_firstlineno"));
     name = file + "(" + std::to_string(line.get() ? api.PyLong_AsLong(line.get()) : 0) + "): " + name;
     return log.define(DEFINE_NAME, name.data(), name.size() < MOST_TEXT ? name.size() : MOST_TEXT);

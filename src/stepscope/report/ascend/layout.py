@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def _facts(source: Source, work: RankWork) -> _Facts:
     process = manifest.get("process") or (processes[0] if processes else rank)
     first = work.located["ts"].min()
     start = manifest.get("window", {}).get("start_ns") or (first if isinstance(first, int) else 0)
-    moment = datetime.fromtimestamp(start // 10**9, timezone.utc)
+    moment = datetime.fromtimestamp(start // 10**9, UTC)
     time = f"{moment:%Y%m%d%H%M%S}{start // 10**6 % 1000:03d}"
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", str(worker)).strip("-.")[:100] or f"rank{rank}"
     return _Facts(rank, name, int(process), time)
