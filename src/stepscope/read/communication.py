@@ -71,7 +71,7 @@ def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -
 
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
     """Return the row of each span, with nothing but the span where there is none."""
-    rows = or_null("row", first_places(collectives["span"].to_numpy(), spans)).cast(pl.UInt32)
+    rows = or_null("row", first_places(collectives["span"].to_numpy(), spans))
     return collectives[rows].with_columns(pl.Series("span", spans, dtype=collectives["span"].dtype))
 
 

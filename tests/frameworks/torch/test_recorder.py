@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import library
 
 import stepscope
 from tests.frameworks.torch.programs import manifest, runs
@@ -265,12 +266,12 @@ def test_an_operator_that_lies_where_another_was_has_its_own_name(tmp_path: Path
 
     def program() -> None:
         for name in names:
-            library = torch.library.Library("come_and_go", "FRAGMENT")
-            library.define(f"{name}(Tensor x) -> Tensor")
-            library.impl(name, torch.clone, "CPU")
+            fragment = library.Library("come_and_go", "FRAGMENT")
+            fragment.define(f"{name}(Tensor x) -> Tensor")
+            fragment.impl(name, torch.clone, "CPU")
             getattr(torch.ops.come_and_go, name)(torch.ones(2))
             delattr(torch.ops.come_and_go, name)
-            del library
+            del fragment
 
     recording, _ = record(tmp_path, program)
     found = [operator.name for operator in recording.operators if operator.name.startswith("come_and_go::")]

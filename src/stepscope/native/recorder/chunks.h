@@ -71,8 +71,6 @@ class alignas(128) Log {
 
     Log(Pool &pool, uint64_t torch_thread);
     ~Log();
-    Log(const Log &) = delete;
-    Log &operator=(const Log &) = delete;
 
     // The thread's: it comes in, as `enter` (session.h) says, and goes out.
     bool enter() {
@@ -132,7 +130,7 @@ class alignas(128) Log {
         place[1] = place[0];
         place[0] = Name{owner, number_, number};
     }
-    // The same for a key that stands for some content: what was remembered for it in this chunk; 0 where nothing was.
+    // The number for a key that stands for some content: what was remembered for it in this chunk; 0 where nothing was.
     uint32_t recall(uint64_t key) const {
         const uint32_t *known = definitions_.find(mixed(key));
         return known ? *known : 0;

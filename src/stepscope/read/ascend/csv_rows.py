@@ -43,10 +43,6 @@ class Rows:
     def __len__(self) -> int:
         return self.frame.height
 
-    def has(self, *headers: str) -> bool:
-        """Return whether there is a column of one of these names."""
-        return self._place(headers) is not None
-
     def unit(self, name: str) -> str:
         """Return the unit in the header of the column that is called so but for its unit; empty where there is none."""
         for header in self.headers:

@@ -67,8 +67,8 @@ _TEXTS = {
     "output_formats": "outputFormats",
     "attributes": "attrInfo",
 }
-#: Counters of the database → the columns of the text file.
 _UNIT = re.compile(r"\((.*)\)\Z")
+#: Counters of the database → the columns of the text file.
 _RENAMED = {"aic_total_time": "aicore_time", "aiv_total_time": "aiv_time"}
 
 

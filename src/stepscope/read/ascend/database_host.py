@@ -187,11 +187,9 @@ def _table(lines: list[tuple[str]], chains: Collection[tuple[int, ...]]) -> pl.D
 def _frame(text: str) -> tuple[str, int | None, str]:
     """Return file, line and function."""
     match = _FRAME.match(text)
-    return (
-        ("", None, text)
-        if match is None or len(match["line"]) > 9
-        else (match["file"], int(match["line"]), match["function"])
-    )
+    if match is None or len(match["line"]) > 9:
+        return "", None, text
+    return match["file"], int(match["line"]), match["function"]
 
 
 def flows(opened: Database, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame) -> pl.DataFrame:

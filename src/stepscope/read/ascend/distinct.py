@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.dense import distinct_rows, first_places
+from stepscope.read.dense import distinct_rows, first_places, or_null
 from stepscope.read.nesting import Integers, looked_up
 
 _TEXT = pl.Categorical()
@@ -106,8 +106,7 @@ def nth(column: pl.Series) -> pl.Series:
 
 def places(numbers: Integers) -> pl.Series:
     """Return places as Polars takes them fastest; null for −1."""
-    column, missing = _places(numbers), numbers < 0
-    return column.set(pl.Series(missing), None) if missing.any() else column
+    return or_null("place", numbers).cast(pl.UInt32)
 
 
 def _places(numbers: npt.NDArray[Any]) -> pl.Series:
