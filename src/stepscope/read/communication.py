@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 
-from stepscope.read.dense import first_places, or_null
+from stepscope.read.dense import first_places, places
 from stepscope.read.nesting import Integers, looked_up
 from stepscope.read.timeline import Timeline
 from stepscope.trace.tables import dtype
@@ -71,7 +71,7 @@ def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -
 
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
     """Return the row of each span, with nothing but the span where there is none."""
-    rows = or_null("row", first_places(collectives["span"].to_numpy(), spans))
+    rows = places(first_places(collectives["span"].to_numpy(), spans))
     return collectives[rows].with_columns(pl.Series("span", spans, dtype=collectives["span"].dtype))
 
 

@@ -59,6 +59,15 @@ def or_null(name: str, numbers: Integers) -> pl.Series:
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
+def places(numbers: Integers) -> pl.Series:
+    """Return places of rows as Polars takes them; null stands for −1.
+
+    They are unsigned: with others Polars looks for negative ones first, and takes no nulls from a table without rows.
+    """
+    column, missing = pl.Series(numbers.astype(np.uint32)), numbers < 0
+    return column.set(pl.Series(missing), None) if missing.any() else column
+
+
 def first_places(keys: Integers, wanted: Integers) -> Integers:
     """Return for each wanted number the place at which it occurs first among the keys, −1 where it does not."""
     if not len(keys) or not len(wanted):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.read.ascend.distinct import combinations, filled, ordered, places, same, where, without_nulls
+from stepscope.read.ascend.distinct import combinations, filled, ordered, same, where, without_nulls
 from stepscope.read.ascend.frames import empty
 from stepscope.read.ascend.sqlite import FLOAT, INT, NAME, Database
+from stepscope.read.dense import places
 
 _MB = 1024 * 1024
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.dense import distinct_rows, first_places, or_null
+from stepscope.read.dense import distinct_rows, first_places, places
 from stepscope.read.nesting import Integers, looked_up
 
 _TEXT = pl.Categorical()
@@ -34,7 +34,7 @@ def of_each(make: Callable[..., object], *columns: pl.Series, dtype: pl.DataType
     """
     rows, number = combinations(*columns)
     name, made = columns[0].name, [make(*row) for row in rows]
-    return same(name, made[0], len(number), dtype) if len(made) == 1 else pl.Series(name, made, dtype)[_places(number)]
+    return same(name, made[0], len(number), dtype) if len(made) == 1 else pl.Series(name, made, dtype)[places(number)]
 
 
 def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
@@ -43,7 +43,7 @@ def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
     if height and all(column.null_count() == height for column in columns):
         return [(None,) * len(columns)], np.zeros(height, np.int64)
     first, number = distinct_rows([numbers for column in columns for numbers in _comparable(column)])
-    rows = _places(first)
+    rows = places(first)
     return list(zip(*(column[rows].to_list() for column in columns), strict=True)), number
 
 
@@ -102,15 +102,6 @@ def nth(column: pl.Series) -> pl.Series:
     result = np.empty(len(number), np.int64)
     result[order] = np.arange(len(number)) - first
     return pl.Series("nth", result)
-
-
-def places(numbers: Integers) -> pl.Series:
-    """Return places as Polars takes them fastest; null for −1."""
-    return or_null("place", numbers).cast(pl.UInt32)
-
-
-def _places(numbers: npt.NDArray[Any]) -> pl.Series:
-    return pl.Series(numbers.astype(np.uint32))
 
 
 def ordered(frame: pl.DataFrame, column: str) -> pl.DataFrame:

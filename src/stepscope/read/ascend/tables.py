@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.ascend import samples
-from stepscope.read.ascend.distinct import filled, of_each, places, same, where, without_nulls
+from stepscope.read.ascend.distinct import filled, of_each, same, where, without_nulls
 from stepscope.read.ascend.facts import Facts
 from stepscope.read.ascend.frames import Frames
 from stepscope.read.ascend.kinds import BYTES_OF_TYPE, KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
 from stepscope.read.ascend.tracks import Place, Tracks, npu
-from stepscope.read.dense import first_places, or_null
+from stepscope.read.dense import first_places, or_null, places
 from stepscope.read.nesting import looked_up
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, dtype, together
