@@ -380,7 +380,8 @@ def _encode_steps(rows: list[Step], names: _Names) -> dict[str, Any]:
     if not rows:
         return {}
     number, start, end, source = zip(*rows, strict=True)
-    dur = [last - first for first, last in zip(start, end, strict=True)]
+    # Threads that step at the same time may read the clock in one order and write in the other.
+    dur = [max(last - first, 0) for first, last in zip(start, end, strict=True)]
     return {"number": number, "start": start, "dur": dur, "source": names.numbers(source)}
 
 

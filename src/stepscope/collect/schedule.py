@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -65,6 +66,11 @@ class Schedule:
             return Action.WARMUP
         return Action.RECORD if place < cycle - 1 else Action.RECORD_AND_SAVE
 
+    def saves_at(self, step: int) -> int:
+        """Return the number of the step that ends the recording which ``step`` lies in."""
+        cycle = self.wait + self.warmup + self.active
+        return step + cycle - 1 - (step - self.skip_first) % cycle
+
 
 def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Schedule:
     """Return a schedule; the parameters mean what they mean in ``torch.profiler.schedule``.
@@ -85,6 +91,13 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
 def always(_step: int) -> Action:
     """Record everything between ``start`` and ``stop``: the schedule of a profile without one."""
     return Action.RECORD
+
+
+def recording_until(function: ScheduleFunction, step: int) -> int:
+    """Return the number of the first step, from one that is recorded on, for which the schedule must be asked."""
+    if function is always:
+        return sys.maxsize
+    return function.saves_at(step) if isinstance(function, Schedule) else step + 1
 
 
 def action_of(function: ScheduleFunction, step: int) -> Action:

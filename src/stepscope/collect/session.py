@@ -12,7 +12,7 @@ from types import TracebackType
 
 from stepscope.collect.lifecycle import END, TRANSITIONS, Operation
 from stepscope.collect.options import Options
-from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always
+from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always, recording_until
 from stepscope.collect.signals import TerminationGuard, interrupt_postponed
 from stepscope.collect.steps import OptimizerLog
 from stepscope.collect.window import COMPLETE, Settings, Window, one_line
@@ -78,6 +78,8 @@ class Session:
         self._window: Window | None = None
         self._action = Action.NONE
         self._step_start = 0
+        # Up to this step nothing happens between two steps but that the one that ends is recorded.
+        self._until = 0
         self._process = _process
         self._exclusively = _Exclusively()
         self._guard: TerminationGuard | None = None
@@ -139,8 +141,18 @@ class Session:
         """
         if not self.running or self.in_child:
             return
+        end_ns, window = at_ns or time.perf_counter_ns(), self._window
+        if window is not None and self.number + 1 < self._until:
+            # Nearly every step, and it may last a millisecond: where training has used the caches up a lock takes 2 µs,
+            # and the other way 5. Threads get steps of their own, as nothing is called between the question and the
+            # answers; and the journal of a window that is just being closed takes none any more.
+            number, self.number = self.number, self.number + 1
+            start_ns, self._step_start = self._step_start, end_ns
+            window.add_step(number, start_ns, end_ns, source or self._source)
+            return
         with self._exclusively:
-            self._end_step(source, at_ns)
+            self._until = 0
+            self._end_step(source, at_ns or time.perf_counter_ns())
             self.number += 1
             try:
                 following = action_of(self._schedule, self.number)
@@ -148,7 +160,6 @@ class Session:
                 self._warn("the schedule", error)
                 self._close(f"failed at step {self.number}", {"exception": one_line(error)})
                 return
-            # In nearly every step nothing changes, and steps may last a millisecond.
             if following is not self._action or following is Action.RECORD_AND_SAVE:
                 self._move(following)
             self._begin_step(at_ns)
@@ -165,6 +176,7 @@ class Session:
             with self._exclusively:
                 if self._window is not None:
                     self._window.admit()
+                    self._until = 0
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
         """Close the window that is open, if any, and end. A second call does nothing.
@@ -178,7 +190,7 @@ class Session:
             return
         with self._exclusively:
             if whole:
-                self._end_step()
+                self._end_step(None, time.perf_counter_ns())
             self._close(status, notes)
 
     def metadata(self, key: str, text: str) -> None:
@@ -202,13 +214,14 @@ class Session:
         window = self._window
         if window is not None and window.started:
             window.begin_step(self.number)
+            if self._log is None:
+                self._until = min(window.due, recording_until(self._schedule, self.number))
         self._step_start = at_ns or time.perf_counter_ns()
 
-    def _end_step(self, source: str | None = None, at_ns: int = 0) -> None:
-        end = at_ns or time.perf_counter_ns()
+    def _end_step(self, source: str | None, end_ns: int) -> None:
         window = self._window
         if window is not None and window.started:
-            window.end_step(self.number, self._step_start, end, source or self._source)
+            window.end_step(self.number, self._step_start, end_ns, source or self._source)
             if self._log is not None:  # the program declares its steps
                 self._log.forget()
                 self._log = None
@@ -233,6 +246,7 @@ class Session:
     def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
         """Do what the table of transitions says; a window that cannot be opened is said once and left out."""
         before, self._action = self._action, following or Action.NONE
+        self._until = 0
         try:
             for operation in TRANSITIONS[before, following]:
                 self._perform(operation, status, notes)

@@ -103,6 +103,9 @@ class Window:
     Args:
         settings: What all windows of the profile share.
 
+    Attributes:
+        due: Number of the next step whose beginning must be marked; the others only :meth:`add_step`.
+
     Raises:
         OSError: The run's directory or its journal cannot be made.
     """
@@ -112,6 +115,7 @@ class Window:
         self.place = find_place()
         self.started = False
         self.steps = 0
+        self.due = 0
         self._losses: dict[str, int] = {}
         self._notes: dict[str, Any] = dict(settings.notes)
         self._cost: dict[str, int] = {}
@@ -149,6 +153,7 @@ class Window:
         """Find out who must be told of steps."""
         working = [part for part in self._markers if part.works]
         self._marking = [(part, part.collector.step_marks) for part in working if part.collector.step_marks is not None]
+        self.due = 0
 
     def _prepare(self, part: _Part) -> None:
         part.ask()
@@ -181,19 +186,18 @@ class Window:
 
     def begin_step(self, number: int) -> None:
         """Mark the beginning of a step."""
-        for part, marks in self._marking:
-            if part.works:
-                part.attempt(marks.begin_step, number)
+        told = [part.attempt(marks.begin, number) for part, marks in self._marking if part.works]
+        self.due = min((due for due in told if due is not None), default=sys.maxsize)
 
     def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
-        """Record a step that ended; times of ``time.perf_counter_ns``."""
+        """Mark the end of a step and record it; times of ``time.perf_counter_ns``."""
         for part, marks in self._marking:
-            if part.works:
-                part.attempt(marks.end_step)
+            if part.works and marks.end is not None:
+                part.attempt(marks.end)
         self.add_step(number, start_ns, end_ns, source)
 
     def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
-        """Record a step in the journal only: it was found afterwards."""
+        """Record a step that nobody must be told of."""
         self._journal.step(number, start_ns, end_ns, source)
         self.steps += 1
 

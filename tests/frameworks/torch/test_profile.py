@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -292,6 +293,29 @@ def test_training_on_another_thread_is_seen(options: dict[str, Any], collector: 
     assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 7
     assert len({event["tid"] for event in recorded_spans(run) if event["name"] == "aten::mm"}) == 2
     assert manifest(run)["collectors"]["torch"]["threads"] == "all"
+
+
+@pytest.mark.parametrize("switches", [{"collector": "kineto"}, {"collector": "native"}, {"sample": 0.25}], ids=str)
+def test_threads_that_step_at_the_same_time_have_steps_of_their_own(
+    options: dict[str, Any], switches: dict[str, Any]
+) -> None:
+    # When four threads declare steps as fast as they can, and Python changes between them as often as it can
+    interval = sys.getswitchinterval()
+    with stepscope.profile(**switches, **options) as profile:
+        profile.step()
+        threads = [threading.Thread(target=lambda: [profile.step() for _ in range(1000)]) for _ in range(4)]
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+    # Then every call is one step, and none has the number of another
+    steps = read_journal(recorded(profile) / "rank0" / "capture" / "journal.ssj").frames["steps"]
+    assert sorted(steps["number"]) == list(range(4001))
+    assert steps["dur"].min() >= 0
 
 
 @pytest.mark.parametrize("collector", [pytest.param("kineto", marks=sees_threads), "native"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepscope
-from stepscope.collect.schedule import Action, action_of
+from stepscope.collect.schedule import Action, action_of, recording_until
 from stepscope.errors import UsageError
 
 counts = st.integers(0, 6)
@@ -23,6 +23,20 @@ def test_every_step_has_the_action_that_torch_gives_it(
     for step in range(60):
         assert ours(step).name == theirs(step).name
         assert action_of(theirs, step) is ours(step)
+
+
+@given(wait=counts, warmup=counts, active=st.integers(1, 6), repeat=counts, skip_first=counts)
+def test_a_recorded_step_says_up_to_which_nothing_changes(
+    wait: int, warmup: int, active: int, repeat: int, skip_first: int
+) -> None:
+    schedule = stepscope.schedule(wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first)
+    for step in range(60):
+        if schedule(step) in (Action.RECORD, Action.RECORD_AND_SAVE):
+            until = recording_until(schedule, step)
+            assert schedule(until) is Action.RECORD_AND_SAVE
+            assert all(schedule(between) is Action.RECORD for between in range(step, until))
+    # A function that is not ours may change its mind in every step
+    assert recording_until(lambda step: schedule(step), 7) == 8
 
 
 def test_warmup_may_be_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -75,16 +76,18 @@ class Collector(Protocol):
         ...
 
 
-class StepMarks(Protocol):
-    """What is told of every step; steps may last a millisecond."""
+@dataclass(frozen=True)
+class StepMarks:
+    """Who is told of steps.
 
-    def begin_step(self, number: int) -> None:
-        """A step begins."""
-        ...
+    Attributes:
+        begin: Called with the number of a step that begins; returns the number of the next one that it must be called
+            for. In between it may be.
+        end: Called where a step ends that it was called for.
+    """
 
-    def end_step(self) -> None:
-        """The step ends."""
-        ...
+    begin: Callable[[int], int]
+    end: Callable[[], None] | None = None
 
 
 @runtime_checkable
@@ -98,7 +101,7 @@ class StepMarking(Protocol):
 
     @property
     def step_marks(self) -> StepMarks | None:
-        """What is told of steps; asked once, when the recording has begun."""
+        """What is told of steps; asked for once, when the recording has begun."""
         ...
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
 from stepscope.collect.collectors.open_ranges import OpenRanges
-from stepscope.collect.collectors.protocol import Context
+from stepscope.collect.collectors.protocol import Context, StepMarks
 from stepscope.collect.options import Activity
 from stepscope.collect.saving import SavedFile, fork_pays, own_memory
 
@@ -126,18 +126,19 @@ class TorchCollector:
         return self._thread
 
     @property
-    def step_marks(self) -> TorchCollector:
-        """Itself: Kineto's file has the steps, too."""
-        return self
+    def step_marks(self) -> StepMarks:
+        """Kineto's file has every step, too."""
+        return StepMarks(self._begin_step, self._end_step)
 
-    def begin_step(self, number: int) -> None:
+    def _begin_step(self, number: int) -> int:
         """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does.
 
         With what ``record_function`` is made of: 4 µs instead of 8.
         """
         self._step = self._ops._record_function_enter_new(f"ProfilerStep#{number}", None)
+        return number + 1
 
-    def end_step(self) -> None:
+    def _end_step(self) -> None:
         """Mark the end of the step."""
         step, self._step = self._step, None
         if step is not None:
@@ -175,7 +176,7 @@ class TorchCollector:
 
     def _close(self, *, may_fork: bool) -> None:
         torch = sys.modules["torch"]
-        self.end_step()
+        self._end_step()
         left_open = self._ranges.end_all()
         if left_open and self._journal is not None:
             self._journal.loss("span_not_closed", left_open)

@@ -70,6 +70,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.collectors import torch_native_build
 from stepscope.collect.collectors.foreign import ForeignGuard, foreign_profiler
+from stepscope.collect.collectors.protocol import StepMarks
 from stepscope.collect.collectors.torch import TorchCollector, recordable
 from stepscope.collect.collectors.torch_native_calls import PythonWatch
 from stepscope.collect.collectors.torch_native_choice import reason_for_kineto, unserved_switches
@@ -80,7 +81,7 @@ from stepscope.trace.frames import FrameWriter, pack
 from stepscope.trace.recorder import FACTS, MAGIC
 
 if TYPE_CHECKING:
-    from stepscope.collect.collectors.protocol import Context, StepMarks
+    from stepscope.collect.collectors.protocol import Context
 
 #: Seconds that a disk may take for what waits at the end.
 _PATIENCE = 8.0
@@ -148,8 +149,9 @@ class TorchNativeCollector:
 
     @property
     def step_marks(self) -> StepMarks | None:
-        """Kineto, whose file has the steps; or a sample, which may change."""
-        return self._kineto if self._native is None else self._native.sample
+        """Those of Kineto, whose file has the steps; or of a sample, which changes between steps."""
+        of_recorder = self._native or self._kineto
+        return of_recorder.step_marks if of_recorder is not None else None
 
     def stop(self) -> list[Path]:
         """Stop recording and return the file; :meth:`settle` waits until it is whole."""
@@ -207,7 +209,7 @@ class _NativeWindow:
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
         self._guard: ForeignGuard | None = None
-        self.sample: StepSample | None = None
+        self.step_marks: StepMarks | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
         self._calls = PythonWatch(library, functions=functions, modules=modules)
@@ -235,7 +237,8 @@ class _NativeWindow:
         inputs = options.record_shapes or options.with_flops  # operations are counted from them, when the file is read
         recording.begin(inputs=inputs, memory=memory, fraction=options.sample)
         self._started = True
-        self.sample = StepSample(recording, options.sample) if options.sample < 1 else None
+        if options.sample < 1:
+            self.step_marks = StepMarks(StepSample(recording, options.sample).begin_step)
         if memory:
             self.thread = threading.get_ident()
             self._guard = ForeignGuard(self._give_way)

@@ -25,25 +25,21 @@ class StepSample:
     def __init__(self, recording: Recording, fraction: float) -> None:
         self._recording = recording
         self._fraction = fraction
-        self._drawn = False
+        self._drawn: bool | None = None  # not the step, but each of its operators
         self._chance = random.Random()  # noqa: S311 - and not the program's, which it may have seeded
-        self._first = True
-        # Steps up to the next change. What runs in every step is little.
-        self._left = math.ceil(1 / math.sqrt(fraction)) + 1
+        self._change_at: int | None = None
 
-    def begin_step(self, number: int) -> None:  # noqa: ARG002 - only that it does
-        """A step begins."""
-        self._left -= 1
-        if self._left == 0:
-            self._change()
+    def begin_step(self, number: int) -> int:
+        """Begin or end to record where it is time to; return the number of the step in which it is next."""
+        if self._change_at is None:
+            self._change_at = number + math.ceil(1 / math.sqrt(self._fraction))
+        if number >= self._change_at:
+            self._change_at = number + self._change()
+        return self._change_at
 
-    def end_step(self) -> None:
-        """The step ends."""
-
-    def _change(self) -> None:
-        self._drawn = self._chance.random() < self._fraction if self._first else not self._drawn
-        self._first = False
+    def _change(self) -> int:
+        """Change; return how many steps are alike from here on, as if each were drawn by itself."""
+        self._drawn = self._chance.random() < self._fraction if self._drawn is None else not self._drawn
         self._recording.listen(float(self._drawn))
-        # As if each step were drawn by itself: so many in a row are alike.
         change = 1 - self._fraction if self._drawn else self._fraction
-        self._left = 1 + int(math.log1p(-self._chance.random()) / math.log1p(-change))
+        return 1 + int(math.log1p(-self._chance.random()) / math.log1p(-change))
