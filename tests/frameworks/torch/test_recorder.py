@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import library
 
 import stepscope
-from tests.frameworks.torch.programs import manifest, runs
+from tests.frameworks.torch.programs import manifest, python, runs
 from tests.frameworks.torch.recorder_file import Operator, Recording, inputs_of, read
 
 #: Before 2.4, torch.profiler's file has whole µs, too coarse to tell what lies in what, and no strides.
@@ -261,19 +260,27 @@ def test_ranges_that_end_in_another_order_or_on_another_thread(tmp_path: Path) -
     assert times["second"][1] < times["third"][1]
 
 
+# In a process of its own: torch.compile cannot work any more where operators have gone.
+COME_AND_GO = """
+import sys, torch, stepscope
+from torch import library
+with stepscope.profile(collector="native", output=sys.argv[1], analyse="later"):
+    for name in sys.argv[2:]:
+        fragment = library.Library("come_and_go", "FRAGMENT")
+        fragment.define(f"{name}(Tensor x) -> Tensor")
+        fragment.impl(name, torch.clone, "CPU")
+        getattr(torch.ops.come_and_go, name)(torch.ones(2))
+        delattr(torch.ops.come_and_go, name)
+        del fragment
+"""
+
+
 def test_an_operator_that_lies_where_another_was_has_its_own_name(tmp_path: Path) -> None:
     names = [f"operator_{number}" for number in range(40)]
-
-    def program() -> None:
-        for name in names:
-            fragment = library.Library("come_and_go", "FRAGMENT")
-            fragment.define(f"{name}(Tensor x) -> Tensor")
-            fragment.impl(name, torch.clone, "CPU")
-            getattr(torch.ops.come_and_go, name)(torch.ones(2))
-            delattr(torch.ops.come_and_go, name)
-            del fragment
-
-    recording, _ = record(tmp_path, program)
+    done = python("-c", COME_AND_GO, tmp_path, *names)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    recording = read(run / "rank0" / "capture" / "recorder.ssr")
     found = [operator.name for operator in recording.operators if operator.name.startswith("come_and_go::")]
     assert found == [f"come_and_go::{name}" for name in names]
 

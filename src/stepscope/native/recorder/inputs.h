@@ -53,7 +53,7 @@ class Digest {
         if (value.isNone()) return NEITHER;
         if (value.isBool()) return BOOLEAN + value.toBool();
         if (value.isDouble()) return of(value.toDouble());
-        if (value.isList()) return of(value.toListRef(), value.isTensorList());
+        if (value.isList()) return of(value, value.toListRef());
         return value.isScalar() ? 0 : uint64_t(NEITHER);
     }
 
@@ -63,9 +63,11 @@ class Digest {
         return mix(bits ^ REAL, REAL);
     }
 
-    static uint64_t of(c10::ArrayRef<c10::IValue> values, bool tensors) {
+    static uint64_t of(const c10::IValue &list, c10::ArrayRef<c10::IValue> values) {
+        // What an empty one is of, its type says, which lies far away.
+        if (values.empty()) return list.isTensorList() ? TENSOR : LIST;
         if (values.size() > MOST_VALUES) return 0;
-        uint64_t found = (tensors ? TENSOR : LIST) ^ values.size();
+        uint64_t found = LIST ^ values.size();
         for (const auto &value : values) {
             uint64_t part = value.isList() ? 0 : of(value);
             if (!part) return 0;
