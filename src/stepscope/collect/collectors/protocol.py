@@ -82,7 +82,7 @@ class StepMarks:
 
     Attributes:
         begin: Called with the number of a step that begins; returns the number of the next one that it must be called
-            for. In between it may be.
+            for. It may be called for one before that, too.
         end: Called where a step ends that it was called for.
     """
 
