@@ -285,6 +285,21 @@ def test_an_operator_that_lies_where_another_was_has_its_own_name(tmp_path: Path
     assert found == [f"come_and_go::{name}" for name in names]
 
 
+def test_lists_of_the_same_tensors_are_told_apart_by_their_type(tmp_path: Path) -> None:
+    # Given calls of (Tensor, Tensor[]) and of (Tensor, Tensor?[]), of whose list torch.profiler says nothing
+    whole, places = torch.arange(4), torch.tensor([3, 2, 1, 0])
+
+    def program() -> None:
+        for _ in range(2):
+            torch._C._nn.unflatten_dense_tensors(whole, [places])
+            whole[places]
+
+    recording, theirs = record_both(tmp_path, program, record_shapes=True)
+    names = {operator.name for operator in recording.operators}
+    assert {"aten::unflatten_dense_tensors", "aten::index"} <= names
+    assert compare(recording, theirs, shapes=True) >= 4
+
+
 def test_memory_is_that_which_torch_reports(tmp_path: Path) -> None:
     kept = []
 

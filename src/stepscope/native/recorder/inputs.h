@@ -64,10 +64,10 @@ class Digest {
     }
 
     static uint64_t of(const c10::IValue &list, c10::ArrayRef<c10::IValue> values) {
-        // What an empty one is of, its type says, which lies far away.
-        if (values.empty()) return list.isTensorList() ? TENSOR : LIST;
         if (values.size() > MOST_VALUES) return 0;
-        uint64_t found = LIST ^ values.size();
+        // Its type, which lies far away, is asked for only where the first value does not say that it holds no tensors.
+        bool tensors = (values.empty() || values[0].isTensor()) && list.isTensorList();
+        uint64_t found = (tensors ? TENSOR : LIST) ^ values.size();
         for (const auto &value : values) {
             uint64_t part = value.isList() ? 0 : of(value);
             if (!part) return 0;
