@@ -61,8 +61,14 @@ class Window:
         return self.spans(*kinds).filter(pl.col("stream").is_not_null()).join(details, left_on="id", right_on="span")
 
 
+@pytest.fixture(params=["kineto", "native"])
+def collector(request: pytest.FixtureRequest) -> str:
+    """Who records operators: Kineto, and the GPU as well; or the native recorder, and CUPTI the GPU."""
+    return str(request.param)
+
+
 @pytest.fixture
-def record(tmp_path: Path) -> Callable[..., Window]:
+def record(tmp_path: Path, collector: str) -> Callable[..., Window]:
     """Record one call of a function in a window of its own; the first time outside, so that libraries are loaded."""
 
     def recorded(work: Callable[[], object], *, warm: bool = True, **options: Any) -> Window:
@@ -72,11 +78,13 @@ def record(tmp_path: Path) -> Callable[..., Window]:
             work()
         torch.cuda.synchronize()
         output = tmp_path / f"runs{len(list(tmp_path.iterdir()))}"
-        with stepscope.profile(output=output, analyse="later", **options) as profile:
+        with stepscope.profile(output=output, analyse="later", collector=collector, **options) as profile:
             work()
             torch.cuda.synchronize()
         (window,) = profile.recorded
         assert window.wait(120)
-        return Window(window.path)
+        found = Window(window.path)
+        assert found.manifest["collectors"]["torch"].get("recorder", "kineto") == collector
+        return found
 
     return recorded

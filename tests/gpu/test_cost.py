@@ -6,6 +6,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import stepscope
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 SWITCHES = [{}, {"record_shapes": True}]
+#: Of what torch.profiler adds to a step, and of what its end takes: what ours may.
+STEP, STALL = {"kineto": 1.0, "native": 0.5}, {"kineto": 1.0, "native": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -40,44 +43,48 @@ def theirs(switches: dict[str, bool]) -> Any:
     return torch.profiler.profile(**switches)
 
 
-def ours(switches: dict[str, bool], output: Path) -> Any:
-    return stepscope.profile(output=output, analyse="later", **switches)
+def ours(switches: dict[str, bool], collector: str, output: Path) -> Any:
+    return stepscope.profile(output=output, analyse="later", collector=collector, **switches)
 
 
 def median_step(profiler: Any, step: Callable[[], None], steps: int = 30) -> float:
     """Return the median step in seconds, without start and stop."""
     times = []
-    with profiler:
+    with profiler as recording:
         for _ in range(steps):
             begin = time.perf_counter()
             step()
-            profiler.step()
+            if recording is not None:
+                recording.step()
             times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
-def test_a_step_costs_no_more(
+def test_what_is_added_to_a_step(
     switches: dict[str, bool],
+    collector: str,
     step: Callable[[], None],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    ratios = []
+    rounds = []
     for number in range(7):
         gc.collect()
+        bare = median_step(nullcontext(), step)
         their_step = median_step(theirs(switches), step)
-        our_step = median_step(ours(switches, tmp_path / f"{number}"), step)
-        ratios.append(our_step / their_step)
-    ratio = statistics.median(ratios)
-    record_property("step under stepscope ÷ step under torch.profiler", round(ratio, 3))
-    print(f"step under stepscope ÷ step under torch.profiler, {switches}: {ratio:.3f}")
-    # The goal of the design is 1.0 of the added time; a twentieth of the whole step is left to chance.
-    assert ratio <= 1.05
+        our_step = median_step(ours(switches, collector, tmp_path / f"{number}"), step)
+        rounds.append((bare, their_step - bare, our_step - bare))
+    bare, they_add, we_add = map(statistics.median, zip(*rounds, strict=True))
+    record_property("added by stepscope ÷ added by torch.profiler", round(we_add / they_add, 3))
+    print(f"{collector}, {switches}: a step of {bare * 1e6:.0f} µs, torch.profiler adds {they_add * 1e6:.0f} µs,")
+    print(f"stepscope {we_add * 1e6:.0f} µs, ratio {we_add / they_add:.2f}")
+    # A twentieth of the step is left to chance.
+    assert we_add <= STEP[collector] * they_add + bare / 20
 
 
-def test_the_end_of_a_window_stalls_no_longer(
-    step: Callable[[], None], tmp_path: Path, record_property: Callable[[str, object], None]
+def test_the_end_of_a_window(
+    step: Callable[[], None], collector: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     def stall(profiler: Any, export: Callable[[Any], None]) -> float:
         profiler.start()
@@ -92,11 +99,11 @@ def test_the_end_of_a_window_stalls_no_longer(
     ratios = []
     for number in range(3):
         their_stall = stall(theirs({}), lambda p, n=number: p.export_chrome_trace(str(tmp_path / f"{n}.json")))
-        profiler = ours({}, tmp_path / f"run{number}")
+        profiler = ours({}, collector, tmp_path / f"run{number}")
         ratios.append(stall(profiler, lambda _: None) / their_stall)
         (recorded,) = profiler.recorded
         assert recorded.wait(300)
     ratio = statistics.median(ratios)
     record_property("stall of stepscope ÷ torch.profiler's stop and export", round(ratio, 3))
-    print(f"stall of stepscope ÷ torch.profiler's stop and export: {ratio:.3f}")
-    assert ratio <= 1.0
+    print(f"{collector}: stall of stepscope ÷ torch.profiler's stop and export: {ratio:.3f}")
+    assert ratio <= STALL[collector]

@@ -178,7 +178,7 @@ def test_torch_is_left_to_kineto(tmp_path: Path) -> None:
         _TORCH
         + f"""
     import stepscope
-    with stepscope.profile(output={str(tmp_path / "runs")!r}, analyse="later"):
+    with stepscope.profile(output={str(tmp_path / "runs")!r}, analyse="later", collector="kineto"):
         work()
     """
     )

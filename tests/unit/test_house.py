@@ -26,6 +26,7 @@ FLOORS = {
     "read": 2,
     "analyse": 2,
     "run": 3,
+    "trial": 4,
     "cluster": 4,
     "advise": 4,
     "report": 5,

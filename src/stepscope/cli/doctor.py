@@ -1,7 +1,7 @@
 """Say what can be collected here, and why not what cannot.
 
 PyTorch is tried in a process of its own, which takes some seconds. Nothing is installed, changed or left behind, but
-for the native recorder that --build builds into the user's cache.
+for the native recorder that --build builds into the user's cache, and tries on the GPUs that torch sees.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     options.add_output(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--build", action="store_true", help="build the native recorder of PyTorch's operators now")
+    parser.add_argument("--build", action="store_true", help="build and try the native recorder of PyTorch's operators")
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the findings; 0 whatever they are."""
+    from stepscope import trial
     from stepscope.collect.diagnosis import diagnose
 
     checks = diagnose(Path(arguments.output), build=arguments.build)
+    if arguments.build:
+        checks += filter(None, [trial.check()])
     if arguments.json:
         sys.stdout.write(json.dumps([check.describe() for check in checks], indent=2) + "\n")
     else:

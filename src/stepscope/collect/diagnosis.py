@@ -144,24 +144,39 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
     Returns:
         What :mod:`stepscope.collect.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
     """
-    command = [executable, "-m", "stepscope.collect.probe", *([] if name == "torch" else [name])]
+    module = "stepscope.collect.probe"
+    command = [executable, "-m", module, *([] if name == "torch" else [name])]
+    return ask(command, of=name, seconds=_PATIENCE)
+
+
+def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
+    """Run one of our own modules, whose last line of output is a JSON object.
+
+    Args:
+        command: Python and its arguments.
+        of: Module of the framework that is tried, for what is said where it fails.
+        seconds: How long it may take.
+
+    Returns:
+        The object; or ``error``, and perhaps ``remedy``, where there is none.
+    """
     try:
         # S603: our own module, with the Python that runs us.
-        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
-        return {"error": f"importing and trying it takes longer than {_PATIENCE:.0f} s"}
+        return {"error": f"importing and trying it takes longer than {seconds:.0f} s"}
     except OSError as error:
         return {"error": f"no process could be started to try it: {error}"}
     if done.returncode < 0:
         return {
             "error": f"it takes its process down ({signal.Signals(-done.returncode).name})",
-            "remedy": f"Install it again: pip install --force-reinstall {name}",
+            "remedy": f"Install it again: pip install --force-reinstall {of}",
         }
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": f"cannot be imported: {last[-1]}", "remedy": f"Try `python -c 'import {name}'`."}
+        return {"error": f"cannot be imported: {last[-1]}", "remedy": f"Try `python -c 'import {of}'`."}
     return facts
 
 
@@ -183,7 +198,8 @@ def _recorder(found: Mapping[str, Any]) -> Check:
         )
     if not found["built"]:
         return Check(name, YES, "is built on first use; `stepscope doctor --build` does it now")
-    return Check(name, YES, f"built: {found['built']}")
+    left = found.get("gpus")
+    return Check(name, YES, f"built: {found['built']}" + (f"; GPUs are left to Kineto: {left}" if left else ""))
 
 
 def _device(facts: Mapping[str, Any]) -> Check:

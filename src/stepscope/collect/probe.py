@@ -58,13 +58,16 @@ def _backends(torch: ModuleType) -> list[str]:
     return [name for name in ("nccl", "gloo", "mpi", "ucc") if getattr(distributed, f"is_{name}_available", bool)()]
 
 
-def _recorder(torch: ModuleType) -> dict[str, str]:
-    """Return whether the native recorder is built, or why it cannot be."""
+def _recorder(torch: ModuleType) -> dict[str, str | None]:
+    """Return whether the native recorder is built, or why it cannot be; and why GPUs that torch sees are not its."""
     from stepscope.collect.collectors import torch_native_build as recorder
 
     known = recorder.installed(torch)
     reason = recorder.reason_against(known)
-    return {"reason": reason} if reason else {"built": str(recorder.is_built(known) or "")}
+    if reason:
+        return {"reason": reason}
+    gpus = recorder.reason_against_gpus(known) if torch.version.cuda and torch.cuda.is_available() else None
+    return {"built": str(recorder.is_built(known) or ""), "gpus": gpus}
 
 
 def build_recorder() -> dict[str, Any]:

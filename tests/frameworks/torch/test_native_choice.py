@@ -11,7 +11,7 @@ import torch
 
 import stepscope
 from stepscope.collect.collectors import torch_native_choice as choice
-from stepscope.collect.options import Activity, Options
+from stepscope.collect.options import Options
 from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, recorded_spans, runs, stepscope_run
 
 
@@ -43,13 +43,6 @@ def test_by_kineto_where_ranks_tell_each_other_something(tmp_path: Path, monkeyp
     state = served(tmp_path)
     assert state["recorder"] == "kineto"
     assert state["native"] == "it does not serve collectives"
-
-
-def test_by_kineto_where_a_gpu_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "work of cuda" in str(choice.reason_for_kineto(Options()))
-    assert choice.reason_for_kineto(Options(activities=(Activity.CPU,))) is None
-    assert choice.reason_for_kineto(Options(sample=0.5)) is None  # which Kineto cannot
 
 
 def test_by_kineto_where_python_calls_go_to_somebody_else(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ needs the real one and a GPU is in tests/gpu.
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -27,28 +27,20 @@ from stepscope.read.cupti.records import Decoder
 from stepscope.run import Run
 from stepscope.trace.cupti import Kind, layout_of
 from stepscope.trace.losses import LossLedger
+from tests.unit.collect import cupti_stand_in
 from tests.unit.cupti_build import record
 
-HERE = Path(__file__).parent
 needs_native = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CUDA directory whose CUPTI is the stand-in."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    home = tmp_path_factory.mktemp("cuda")
-    (home / "lib64").mkdir()
-    command = [compiler, "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-pthread", str(HERE / "cupti_stand_in.c")]
-    for name in ("libcupti.so.13", "libcuda.so.1"):
-        subprocess.run([*command, f"-Wl,-soname,{name}", "-o", str(home / "lib64" / name)], check=True)
-    return home
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables by which a program finds the stand-in."""
+    return cupti_stand_in.build(tmp_path_factory.mktemp("cuda"))
 
 
-def run(home: Path, directory: Path, program: str) -> str:
-    """Run a program in a process of its own, which finds the stand-in in ``CUDA_HOME``."""
+def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
+    """Run a program in a process of its own, which finds the stand-in."""
     head = f"""
         import ctypes, threading, time
         from pathlib import Path
@@ -61,7 +53,7 @@ def run(home: Path, directory: Path, program: str) -> str:
         path = Path({str(directory / "cupti.ssc")!r})
     """
     text = textwrap.dedent(head) + textwrap.dedent(program)
-    environment = {"CUDA_HOME": str(home), "LD_LIBRARY_PATH": str(home / "lib64"), "PATH": "/usr/bin:/bin"}
+    environment = {**stand_in, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -75,7 +67,7 @@ def losses(frames: dict[str, pl.DataFrame]) -> dict[str, int]:
 
 
 @needs_native
-def test_a_recording_from_start_to_tables(stand_in: Path, tmp_path: Path) -> None:
+def test_a_recording_from_start_to_tables(stand_in: dict[str, str], tmp_path: Path) -> None:
     out = run(
         stand_in,
         tmp_path,
@@ -111,7 +103,7 @@ def test_a_recording_from_start_to_tables(stand_in: Path, tmp_path: Path) -> Non
 
 
 @needs_native
-def test_callbacks_never_wait_for_python(stand_in: Path, tmp_path: Path) -> None:
+def test_callbacks_never_wait_for_python(stand_in: dict[str, str], tmp_path: Path) -> None:
     # Given: threads that call CUDA with Python's lock, and threads without it, so that with callbacks in Python one
     # would hold CUPTI's lock and wait for Python's, and the other hold Python's and wait for CUPTI's
     run(
@@ -133,7 +125,7 @@ def test_callbacks_never_wait_for_python(stand_in: Path, tmp_path: Path) -> None
 
 
 @needs_native
-def test_a_gpu_that_hangs_stops_nobody(stand_in: Path, tmp_path: Path) -> None:
+def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path) -> None:
     out = run(
         stand_in,
         tmp_path,
@@ -161,7 +153,7 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: Path, tmp_path: Path) -> None:
 
 
 @needs_native
-def test_buffers_that_another_profiler_got_are_counted(stand_in: Path, tmp_path: Path) -> None:
+def test_buffers_that_another_profiler_got_are_counted(stand_in: dict[str, str], tmp_path: Path) -> None:
     run(
         stand_in,
         tmp_path,
@@ -177,7 +169,7 @@ def test_buffers_that_another_profiler_got_are_counted(stand_in: Path, tmp_path:
 
 
 @needs_native
-def test_windows_one_after_the_other_leave_nothing(stand_in: Path, tmp_path: Path) -> None:
+def test_windows_one_after_the_other_leave_nothing(stand_in: dict[str, str], tmp_path: Path) -> None:
     out = run(
         stand_in,
         tmp_path,
@@ -204,7 +196,7 @@ def test_windows_one_after_the_other_leave_nothing(stand_in: Path, tmp_path: Pat
 
 
 @needs_native
-def test_two_recordings_at_once_are_refused(stand_in: Path, tmp_path: Path) -> None:
+def test_two_recordings_at_once_are_refused(stand_in: dict[str, str], tmp_path: Path) -> None:
     out = run(
         stand_in,
         tmp_path,
@@ -227,7 +219,7 @@ def test_two_recordings_at_once_are_refused(stand_in: Path, tmp_path: Path) -> N
 
 @needs_native
 @pytest.mark.parametrize("moment", ["before", "while"])
-def test_a_window_of_a_program_that_uses_cuda(stand_in: Path, tmp_path: Path, moment: str) -> None:
+def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path: Path, moment: str) -> None:
     # Given: a program that loads NVIDIA's driver before, or while, it is recorded
     load = "driver = ctypes.CDLL('libcuda.so.1')"
     before, meanwhile = (load, "") if moment == "before" else ("", f"{load}; time.sleep(1)")
@@ -262,7 +254,7 @@ def test_a_window_of_a_program_that_uses_cuda(stand_in: Path, tmp_path: Path, mo
 
 
 @needs_native
-def test_cuda_profiler_from_block_to_log(stand_in: Path, tmp_path: Path) -> None:
+def test_cuda_profiler_from_block_to_log(stand_in: dict[str, str], tmp_path: Path) -> None:
     run(
         stand_in,
         tmp_path,

@@ -8,6 +8,7 @@ build that failed is remembered, so that not every training tries again; ``steps
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from stepscope import __version__
 from stepscope.native.recorder import Library
 from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
 
@@ -27,6 +29,9 @@ _SWITCH = "STEPSCOPE_NATIVE"
 
 #: Seconds to wait for torch to be imported and tried.
 _PATIENCE = 120.0
+
+#: Where NVIDIA's driver says its version.
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 #: Variables that would have the trial recorded, or use a GPU.
 _NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
@@ -108,6 +113,29 @@ def build_beside(torch: Torch, seconds: float) -> None:
         process.returncode = 0  # nobody waits any more; else Python warns of it
 
 
+def reason_against_gpus(torch: Torch) -> str | None:
+    """Return why GPUs are left to Kineto; None where a trial on this machine has found both to record the same."""
+    try:
+        return _gpus(torch).read_text(encoding="utf-8") or None
+    except OSError:
+        return "whether it records this machine's GPUs as Kineto does, `stepscope doctor --build` has not tried yet"
+
+
+def remember_gpus(torch: Torch, reason: str) -> None:
+    """Remember what a trial on this machine's GPUs has found.
+
+    Args:
+        torch: With which torch.
+        reason: Why the GPUs are left to Kineto; nothing where they need not be.
+
+    Raises:
+        OSError: The cache cannot be used.
+    """
+    path = _gpus(torch)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text(reason, encoding="utf-8")
+
+
 @cache
 def load(path: Path) -> Library:
     """Return the functions of a built recorder.
@@ -173,6 +201,14 @@ def _path(torch: Torch) -> Path:
 
 def _failed(torch: Torch) -> Path:
     return _path(torch).with_suffix(".failed")
+
+
+def _gpus(torch: Torch) -> Path:
+    """Return where a trial is remembered: another driver or another version of ours needs another one."""
+    found = hashlib.sha256(__version__.encode())
+    with suppress(OSError):  # the Windows subsystem for Linux does not say it
+        found.update(_DRIVER.read_bytes())
+    return _path(torch).with_suffix(f".gpus-{found.hexdigest()[:16]}")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from stepscope.collect.collectors import torch_native_build
 from stepscope.collect.collectors.torch_native_calls import cannot_watch
 from stepscope.collect.options import Activity, Options
 from stepscope.collect.ranks import find_place
+from stepscope.native.recorder.build import Torch
 
 _SERVED = {Activity.CPU, Activity.CUDA}
 
@@ -38,11 +39,8 @@ def reason_for_kineto(options: Options) -> str | None:
     """
     if options.sample < 1:  # Kineto cannot take a sample
         return None
-    reason = _better_served(options)
-    if reason is not None:
-        return reason
     known = torch_native_build.installed(sys.modules["torch"])
-    reason = torch_native_build.reason_against(known)
+    reason = _better_served(options, known) or torch_native_build.reason_against(known)
     if reason is None and torch_native_build.is_built(known) is None:
         return "it is not built yet, and a training does not wait for it; `stepscope doctor --build` builds it"
     return reason
@@ -54,20 +52,24 @@ def build_early(options: Options) -> None:
     What takes longer is built beside the training, in a process of its own, for the next one.
     """
     known = torch_native_build.installed(sys.modules["torch"])
-    if torch_native_build.is_built(known) or torch_native_build.reason_against(known) or _better_served(options):
+    if torch_native_build.is_built(known) or torch_native_build.reason_against(known) or _better_served(options, known):
         return
     _LOG.warning("stepscope: building the recorder for torch %s, once; this takes some seconds.", known.version)
     with suppress(OSError):  # it is said when a window opens that there is none
         torch_native_build.build_beside(known, _PATIENCE)
 
 
-def _better_served(options: Options) -> str | None:
+def _better_served(options: Options, known: Torch) -> str | None:
     """Return why Kineto serves better, whether the native recorder can be built or not."""
     unserved = unserved_switches(options)
     if unserved:
         return f"it does not serve {', '.join(unserved)}"
-    device = next(filter(_is_there, _devices(options)), None)
-    return f"work of {device} is recorded by Kineto unless the native recorder is asked for" if device else None
+    for device in filter(_is_there, _devices(options)):
+        nvidia = device == Activity.CUDA.value and sys.modules["torch"].version.cuda
+        reason = torch_native_build.reason_against_gpus(known) if nvidia else "the native recorder does not know it"
+        if reason is not None:
+            return f"work of {device} is left to Kineto: {reason}"
+    return None
 
 
 def _devices(options: Options) -> list[str]:

@@ -1,0 +1,227 @@
+"""Whether the native recorder with CUPTI records this machine's GPUs as Kineto does.
+
+``python -m stepscope.trial`` has both record the same small training, each in a process of its own, compares the tables
+and remembers the answer: ``collector="auto"`` leaves GPUs to Kineto until a trial has found no difference. It is
+``stepscope doctor --build`` that runs it, never a training: a GPU may serve one process only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+
+import stepscope
+from stepscope.collect.collectors import torch_native_build
+from stepscope.collect.diagnosis import PARTLY, YES, Check, ask
+from stepscope.run import RankRun, Run
+from stepscope.trace.tables import Tables
+
+#: Seconds that one recording may take, the import of torch included.
+_PATIENCE = 120.0
+
+#: Steps that are recorded.
+_STEPS = 3
+
+#: How far before its launch a kernel may seem to begin, in ns: the clocks of host and device are two.
+_CLOCKS_APART = 100_000
+
+_Rows: TypeAlias = list[tuple[Any, ...]]
+
+
+def check() -> Check | None:
+    """Try this machine's GPUs and remember the answer; None where torch sees none."""
+    facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=3 * _PATIENCE)
+    reason = facts["error"] if "error" in facts else facts["gpus"]
+    if reason is None:
+        return None
+    if reason:
+        return Check("GPU, natively", PARTLY, reason, "Kineto records this machine's GPUs; nothing is lost.")
+    return Check("GPU, natively", YES, "recorded as Kineto records it, in a trial; from now on natively")
+
+
+def attempt(device: str) -> str:
+    """Have both record the same training.
+
+    Args:
+        device: Where it runs, ``cuda`` or ``cpu``.
+
+    Returns:
+        What differs, or why one of them failed; nothing where they agree.
+    """
+    with tempfile.TemporaryDirectory(prefix="stepscope-trial-") as directory:
+        ranks = []
+        for collector in ("native", "kineto"):
+            output = Path(directory) / collector
+            failure = _record_elsewhere(collector, device, output)
+            if failure:
+                return f"{collector}: {failure}"
+            ranks.append(Run(next(output.iterdir())).ranks[0])
+        ours, theirs = ranks
+        if device != "cpu" and not _work(theirs.tables):
+            return "kineto: it recorded nothing of the device"
+        return _failure(ours) or "; ".join(differences(ours.tables, theirs.tables))
+
+
+def differences(ours: Tables, theirs: Tables) -> Iterator[str]:
+    """Say what differs between two recordings of one program, ours and Kineto's."""
+    compared: dict[str, Callable[[Tables], _Rows]] = {"operators": _operators, "memory": _memory, "device": _work}
+    for what, rows in compared.items():
+        mine, others = Counter(rows(ours)), Counter(rows(theirs))
+        missing, more = others - mine, mine - others
+        for which, found in (("fewer", missing), ("more", more)):
+            if found:
+                yield f"{what}: {found.total()} {which} than Kineto's {others.total()}, as {next(iter(found))}"
+    early = _before_their_launch(ours)
+    if early:
+        yield f"device: {early} begin before they are launched"
+    busy, theirs_busy = _busy(ours), _busy(theirs)
+    if not busy <= 2 * theirs_busy <= 4 * busy:
+        yield f"device: busy for {busy} ns, with Kineto for {theirs_busy} ns"
+
+
+def _spans(tables: Tables) -> pl.LazyFrame:
+    return tables["spans"].select("id", "ts", pl.col("name", "kind").cast(pl.String))
+
+
+def _operators(tables: Tables) -> _Rows:
+    """Return name and shapes of every operator."""
+    spans = _spans(tables).filter(pl.col("kind") == "operator")
+    rows = spans.join(tables["operators"], left_on="id", right_on="span", how="left")
+    return rows.select("name", pl.col("shapes").cast(pl.String)).collect().rows()
+
+
+def _memory(tables: Tables) -> _Rows:
+    """Return device and bytes of whatever was taken and freed."""
+    return tables["allocations"].select(pl.col("device").cast(pl.String), "bytes").collect().rows()
+
+
+def _work(tables: Tables) -> _Rows:
+    """Return what every kernel, copy and fill was, whether its launch is known, and its operator."""
+    spans = _spans(tables)
+    work = tables["kernels"].join(spans, left_on="span", right_on="id")
+    operators = spans.select(operator="id", caller="name")
+    sizes = pl.col("grid", "block").cast(pl.List(pl.String)).list.join("x")
+    rows = work.join(operators, on="operator", how="left").select(
+        "kind",
+        pl.when(pl.col("kind") == "kernel").then("name"),  # names of copies are each tool's own
+        sizes,
+        "registers",
+        "bytes",
+        pl.col("launch").is_not_null(),
+        "caller",
+    )
+    return rows.collect().rows()
+
+
+def _before_their_launch(tables: Tables) -> int:
+    """Count the work that begins before it is launched."""
+    begun = _spans(tables).select("id", begun="ts")
+    launched = _spans(tables).select("id", launched="ts")
+    work = tables["kernels"].join(begun, left_on="span", right_on="id").join(launched, left_on="launch", right_on="id")
+    return work.filter(pl.col("begun") < pl.col("launched") - _CLOCKS_APART).collect().height
+
+
+def _busy(tables: Tables) -> int:
+    """Return the summed durations of the work in ns."""
+    work = tables["kernels"].join(tables["spans"], left_on="span", right_on="id")
+    return int(work.select(pl.col("dur").sum()).collect().item())
+
+
+def _failure(ours: RankRun) -> str:
+    """Return why our recording is none, as its manifest says."""
+    collectors = ours.manifest["collectors"]
+    if collectors["torch"].get("recorder") != "native":
+        return str(collectors["torch"].get("native", "Kineto recorded"))
+    device = collectors["cupti"]
+    return str(device.get("failed") or device.get("unavailable") or "")
+
+
+def _record_elsewhere(collector: str, device: str, output: Path) -> str:
+    """Record in a process of its own; return why that failed, nothing where it did not."""
+    command = [sys.executable, "-m", "stepscope.trial", collector, device, str(output)]
+    try:
+        # S603: our own module, with the Python that runs us.
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"the trial takes longer than {_PATIENCE:.0f} s"
+    if done.returncode < 0:
+        return f"the trial takes its process down ({signal.Signals(-done.returncode).name})"
+    if done.returncode > 0:
+        return (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return ""
+
+
+def record(collector: str, device: str, output: Path) -> None:
+    """Record the training in this process."""
+    torch = import_module("torch")
+    step = _training(torch, device)
+    for _ in range(2):  # what is loaded and made once is not recorded
+        step()
+    options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "counters_hz": 0}
+    with stepscope.profile(output=output, collector=collector, analyse="later", **options) as window:
+        for _ in range(_STEPS):
+            step()
+    window.recorded[0].wait()
+
+
+def _training(torch: Any, device: str) -> Callable[[], None]:  # noqa: ANN401 - torch has no stubs here
+    """Return a training step; on a GPU with a second stream and a graph besides."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.ones(128, 64)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch.to(device)).sum().backward()
+        optimizer.step()
+
+    if device == "cpu":
+        return step
+    cuda, values = torch.cuda, torch.ones(1 << 16, device=device)
+    side, graph = cuda.Stream(), cuda.CUDAGraph()
+    values.mul(2).add(1)
+    cuda.synchronize()
+    with cuda.graph(graph):
+        values.mul(2).add(1)
+
+    def step_and_more() -> None:
+        step()
+        with cuda.stream(side):
+            values.mul(2)
+        graph.replay()
+        cuda.synchronize()
+
+    return step_and_more
+
+
+def main() -> None:
+    """Try this machine's GPUs, remember the answer and print it as JSON; or record: collector, device, output."""
+    if sys.argv[1:]:
+        collector, device, output = sys.argv[1:]
+        record(collector, device, Path(output))
+        return
+    # What torch prints while it is imported must not mix with the answer.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    torch = import_module("torch")
+    reason = None
+    if torch.version.cuda and torch.cuda.is_available():
+        reason = attempt("cuda")
+        torch_native_build.remember_gpus(torch_native_build.installed(torch), reason)
+    os.write(answer, f"{json.dumps({'gpus': reason})}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
