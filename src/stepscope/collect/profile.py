@@ -68,7 +68,8 @@ class profile:
         host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
         counters_hz: Samples a second of the host's counters; 0 for none.
         collector: Who records PyTorch's operators: ``"kineto"``, PyTorch's own; ``"native"``, our recorder, which is
-            built on first use; ``"auto"``, the latter on CPUs in a single process, where it can be built.
+            built on first use; ``"auto"``, the latter on CPUs in a single process, where it can be built, and on
+            NVIDIA GPUs where ``stepscope doctor --build`` has found that it records them as Kineto does.
         sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
         output: Directory of runs; it is made, and must be writable.
         analyse: ``"background"`` computes the results at once in a process of low priority, ``"later"`` leaves them to
