@@ -7,6 +7,7 @@ and remembers the answer: ``collector="auto"`` leaves GPUs to Kineto until a tri
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -40,7 +41,9 @@ _Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 def check() -> Check | None:
-    """Try this machine's GPUs and remember the answer; None where torch sees none."""
+    """Try this machine's GPUs and remember the answer; None where torch sees none, or is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
     facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=3 * _PATIENCE)
     reason = facts["error"] if "error" in facts else facts["gpus"]
     if reason is None:
@@ -150,9 +153,12 @@ def _failure(ours: RankRun) -> str:
 def _record_elsewhere(collector: str, device: str, output: Path) -> str:
     """Record in a process of its own; return why that failed, nothing where it did not."""
     command = [sys.executable, "-m", "stepscope.trial", collector, device, str(output)]
+    environment = {**os.environ, "STEPSCOPE_STARTUP": "0"}  # nobody else records it
     try:
         # S603: our own module, with the Python that runs us.
-        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, env=environment, capture_output=True, timeout=_PATIENCE, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"the trial takes longer than {_PATIENCE:.0f} s"
     if done.returncode < 0:
@@ -219,7 +225,10 @@ def main() -> None:
     reason = None
     if torch.version.cuda and torch.cuda.is_available():
         reason = attempt("cuda")
-        torch_native_build.remember_gpus(torch_native_build.installed(torch), reason)
+        try:
+            torch_native_build.remember_gpus(torch_native_build.installed(torch), reason)
+        except OSError as error:
+            reason = f"the answer cannot be remembered ({error})"
     os.write(answer, f"{json.dumps({'gpus': reason})}\n".encode())
 
 

@@ -144,8 +144,7 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
     Returns:
         What :mod:`stepscope.collect.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
     """
-    module = "stepscope.collect.probe"
-    command = [executable, "-m", module, *([] if name == "torch" else [name])]
+    command = [executable, "-m", "stepscope.collect.probe", *([] if name == "torch" else [name])]
     return ask(command, of=name, seconds=_PATIENCE)
 
 

@@ -47,6 +47,21 @@ def test_without_a_gpu_nothing_is_tried() -> None:
     assert trial.check() is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "state", "said"),
+    [
+        ({"gpus": ""}, "yes", "from now on natively"),
+        ({"gpus": "device: 1 fewer"}, "partly", "device: 1 fewer"),
+        ({"error": "it takes its process down (SIGSEGV)"}, "partly", "SIGSEGV"),
+    ],
+)
+def test_the_answer_is_a_check(answer: dict[str, str], state: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "ask", lambda *_, **__: answer)
+    found = trial.check()
+    assert found is not None
+    assert (found.state, said in found.detail) == (state, True)
+
+
 @pytest.mark.usefixtures("cache")
 def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -44,6 +44,14 @@ def test_a_directory_that_cannot_be_written_is_a_finding_not_an_error(
     assert "✗ output" in capsys.readouterr().out
 
 
+def test_without_torch_no_gpu_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    program = "import sys; from stepscope import trial; sys.path[:] = sys.argv[1:]; print(trial.check())"
+    command = [sys.executable, "-c", program, str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "None\n")
+
+
 def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", "--help"])

@@ -117,6 +117,14 @@ def test_why_kernels_cannot_be_recorded(
     assert said in check.detail
 
 
+@pytest.mark.parametrize("left", [None, "device: 1 fewer"])
+def test_who_records_the_gpus_is_said(left: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    facts = {**FACTS, "recorder": {"built": "/cache/recorder.so", "gpus": left}}
+    monkeypatch.setattr(diagnosis, "probe_torch", lambda: facts)
+    said = "built: /cache/recorder.so" + ("; GPUs are left to Kineto: device: 1 fewer" if left else "")
+    assert found(diagnose(tmp_path), "native recorder").detail == said
+
+
 def test_other_activities_and_profilers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts = {**FACTS, "activities": ["CPU", "XPU"], "kineto": False, "distributed": [], "dataloader": {"error": "gone"}}
     monkeypatch.setattr(diagnosis, "probe_torch", lambda: facts)
