@@ -113,6 +113,7 @@ with stepscope.profile(output=sys.argv[1], analyse="later"):
 """
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch brings a CUPTI of its own")
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("tried", [True, False])
 def test_after_a_trial_operators_are_recorded_natively_and_kernels_by_cupti(tmp_path: Path, tried: bool) -> None:
