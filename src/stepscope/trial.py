@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -28,8 +26,8 @@ from stepscope.collect.diagnosis import PARTLY, YES, Check, ask
 from stepscope.run import RankRun, Run
 from stepscope.trace.tables import Tables
 
-#: Seconds that one recording may take, the import of torch included.
-_PATIENCE = 120.0
+#: Seconds for the whole trial: torch is imported three times.
+_PATIENCE = 360.0
 
 #: Steps that are recorded.
 _STEPS = 3
@@ -44,7 +42,7 @@ def check() -> Check | None:
     """Try this machine's GPUs and remember the answer; None where torch sees none, or is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=3 * _PATIENCE)
+    facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=_PATIENCE)
     reason = facts["error"] if "error" in facts else facts["gpus"]
     if reason is None:
         return None
@@ -66,13 +64,13 @@ def attempt(device: str) -> str:
         ranks = []
         for collector in ("native", "kineto"):
             output = Path(directory) / collector
-            failure = _record_elsewhere(collector, device, output)
+            failure = torch_native_build.failure_of("stepscope.trial", collector, device, str(output), gpus=True)
             if failure:
-                return f"{collector}: {failure}"
+                return f"{collector} {failure}"
             ranks.append(Run(next(output.iterdir())).ranks[0])
         ours, theirs = ranks
         if device != "cpu" and not _work(theirs.tables):
-            return "kineto: it recorded nothing of the device"
+            return "kineto recorded nothing of the device"
         return _failure(ours) or "; ".join(differences(ours.tables, theirs.tables))
 
 
@@ -150,24 +148,6 @@ def _failure(ours: RankRun) -> str:
     return str(device.get("failed") or device.get("unavailable") or "")
 
 
-def _record_elsewhere(collector: str, device: str, output: Path) -> str:
-    """Record in a process of its own; return why that failed, nothing where it did not."""
-    command = [sys.executable, "-m", "stepscope.trial", collector, device, str(output)]
-    environment = {**os.environ, "STEPSCOPE_STARTUP": "0"}  # nobody else records it
-    try:
-        # S603: our own module, with the Python that runs us.
-        done = subprocess.run(  # noqa: S603
-            command, env=environment, capture_output=True, timeout=_PATIENCE, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"the trial takes longer than {_PATIENCE:.0f} s"
-    if done.returncode < 0:
-        return f"the trial takes its process down ({signal.Signals(-done.returncode).name})"
-    if done.returncode > 0:
-        return (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return ""
-
-
 def record(collector: str, device: str, output: Path) -> None:
     """Record the training in this process."""
     torch = import_module("torch")
@@ -224,11 +204,13 @@ def main() -> None:
     torch = import_module("torch")
     reason = None
     if torch.version.cuda and torch.cuda.is_available():
-        reason = attempt("cuda")
+        known = torch_native_build.installed(torch)
         try:
-            torch_native_build.remember_gpus(torch_native_build.installed(torch), reason)
+            torch_native_build.remember_gpus(known, "a trial has not come to its end")
+            reason = attempt("cuda")
+            torch_native_build.remember_gpus(known, reason)
         except OSError as error:
-            reason = f"the answer cannot be remembered ({error})"
+            reason = f"it cannot be tried, or not be remembered ({error})"
     os.write(answer, f"{json.dumps({'gpus': reason})}\n".encode())
 
 

@@ -38,7 +38,7 @@ def test_both_record_the_same_training() -> None:
 
 
 def test_why_one_of_them_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trial.attempt("nowhere").startswith("native: RuntimeError: ")
+    assert trial.attempt("nowhere").startswith("native fails in a trial: RuntimeError: ")
     monkeypatch.setenv("STEPSCOPE_NATIVE", "0")
     assert trial.attempt("cpu") == "switched off by STEPSCOPE_NATIVE=0"
 
@@ -82,6 +82,29 @@ def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
     assert "has not tried" in str(choice.reason_for_kineto(Options()))
     monkeypatch.setattr(torch.version, "cuda", None)  # a torch for AMD's GPUs calls them cuda as well
     assert "does not know it" in str(choice.reason_for_kineto(Options()))
+
+
+UNENDED = """
+import torch
+from stepscope import trial
+from stepscope.collect.collectors import torch_native_build
+torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"
+known = torch_native_build.installed(torch)
+torch_native_build.remember_gpus(known, "")
+def attempt(device):
+    raise SystemError("the driver hangs")
+trial.attempt = attempt
+try:
+    trial.main()
+except SystemError:
+    raise SystemExit(torch_native_build.reason_against_gpus(known))
+"""
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_trial_that_does_not_end_takes_back_what_one_before_has_found() -> None:
+    done = subprocess.run([sys.executable, "-c", UNENDED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.splitlines()[-1] == "a trial has not come to its end"
 
 
 PROGRAM = """

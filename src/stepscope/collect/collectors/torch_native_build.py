@@ -23,6 +23,7 @@ from types import ModuleType
 from stepscope import __version__
 from stepscope.native.recorder import Library
 from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
+from stepscope.trace.run_directory import write_atomically
 
 #: ``0`` switches all native parts off, see :mod:`stepscope.native`.
 _SWITCH = "STEPSCOPE_NATIVE"
@@ -33,7 +34,7 @@ _PATIENCE = 120.0
 #: Where NVIDIA's driver says its version.
 _DRIVER = Path("/proc/driver/nvidia/version")
 
-#: Variables that would have the trial recorded, or use a GPU.
+#: Variables that would have the trial recorded.
 _NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
 
 
@@ -101,7 +102,7 @@ def build_beside(torch: Torch, seconds: float) -> None:
     command = [sys.executable, "-m", __name__, torch.version, str(torch.directory), str(int(torch.new_abi))]
     process = subprocess.Popen(  # noqa: S603 - our own module
         command,
-        env=_environment(),
+        env=_environment(gpus=False),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -133,7 +134,7 @@ def remember_gpus(torch: Torch, reason: str) -> None:
     """
     path = _gpus(torch)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_text(reason, encoding="utf-8")
+    write_atomically(path, reason.encode())  # an empty file says that nothing differs
 
 
 @cache
@@ -165,29 +166,49 @@ def _try(made: Path) -> None:
     Raises:
         BuildError: It does not work.
     """
-    command = [sys.executable, "-m", "stepscope.collect.collectors.torch_native_trial", str(made)]
+    failure = failure_of("stepscope.collect.collectors.torch_native_trial", str(made), gpus=False)
+    if failure:
+        message = f"the native recorder {failure}"
+        raise BuildError(message)
+
+
+def failure_of(module: str, *arguments: str, gpus: bool) -> str:
+    """Run one of our own modules that tries something, in a process that it may take down.
+
+    Args:
+        module: Its name.
+        arguments: For it.
+        gpus: Whether it sees the machine's GPUs.
+
+    Returns:
+        How it failed, to stand after its subject; nothing where it did not.
+    """
+    command = [sys.executable, "-m", module, *arguments]
     try:
         # S603: our own module, with the Python that runs us.
         done = subprocess.run(  # noqa: S603
-            command, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+            command,
+            env=_environment(gpus=gpus),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
         )
     except (subprocess.TimeoutExpired, OSError) as error:
-        message = f"the native recorder could not be tried ({type(error).__name__}: {error})"
-        raise BuildError(message) from None
+        return f"could not be tried ({type(error).__name__}: {error})"
     if done.returncode < 0:
-        message = f"the native recorder takes its process down ({signal.Signals(-done.returncode).name})"
-        raise BuildError(message)
+        return f"takes its process down ({signal.Signals(-done.returncode).name})"
     if done.returncode > 0:
         last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        message = f"the native recorder fails in a trial: {last[-1]}"
-        raise BuildError(message)
+        return f"fails in a trial: {last[-1]}"
+    return ""
 
 
-def _environment() -> dict[str, str]:
-    """Return the variables of processes that build and try: they find what this one finds, and use no GPU."""
+def _environment(*, gpus: bool) -> dict[str, str]:
+    """Return the variables of processes that build and try: they find what this one finds, and are not recorded."""
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0")
-    return {**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0", OMP_NUM_THREADS="1")
+    return environment if gpus else {**environment, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _cache() -> Path:
