@@ -39,15 +39,15 @@ SAME_QUESTIONS = ("device_time", "step_trace_time", "op_statistic", "kernel_deta
 
 def ask_stepscope(path: Path, *, everything: bool) -> dict[str, float]:
     """Answer with stepscope and return seconds of reading and analysing, and the device's busy time in µs."""
-    from stepscope.analyse import registry
-    from stepscope.analyse.summary import summarise
+    from stepscope.analyse import results
+    from stepscope.analyse.step.summary import summarise
     from stepscope.read import read_files
     from stepscope.trace import tables
 
     begin = time.perf_counter()
     frames = tables.lazy(read_files([path]))
     read = time.perf_counter()
-    answers = {name: registry.compute(name, frames) for name in (registry.RESULTS if everything else SAME_QUESTIONS)}
+    answers = {name: results.compute(name, frames) for name in (results.RESULTS if everything else SAME_QUESTIONS)}
     if everything:
         summarise(frames)
     end = time.perf_counter()

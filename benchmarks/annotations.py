@@ -25,7 +25,7 @@ from pathlib import Path
 
 import stepscope
 from stepscope.collect import annotations
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 
 Block = Callable[[int], None]
 

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.read import read_files
-from stepscope.read.cupti import reader as cupti
-from stepscope.read.cupti.records import Decoder
-from stepscope.trace.cupti import BUFFER, FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
-from stepscope.trace.frames import FrameWriter, pack
+from stepscope.read.cupti import cupti_reader as cupti
+from stepscope.read.cupti.activity_records import Decoder
+from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
 from stepscope.trace.losses import LossLedger
 
 START = 1_700_000_000_000_000_000

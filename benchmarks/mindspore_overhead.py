@@ -22,7 +22,7 @@ import numpy as np
 from added_time import Peer, Step, Switches, main
 from mindspore import nn
 
-from stepscope.collect.collectors.mindspore_host import RuntimeProfiler
+from stepscope.collect.surgery.mindspore_runtime import RuntimeProfiler
 
 SWITCHES: dict[str, Switches] = {
     "plain": {"host_pipeline": False},

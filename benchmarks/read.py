@@ -37,7 +37,8 @@ print(time.perf_counter() - wall, time.process_time() - cpu, resource.getrusage(
 """
 _TABLES = ("from stepscope.read import kineto, read_files", "read_files([Path(sys.argv[1])])['spans'].height")
 _COLUMNS = (
-    "from stepscope.read.kineto.reader import read_events\nfrom stepscope.read.kineto.document import Document\n"
+    "from stepscope.read.kineto.kineto_reader import read_events\n"
+    "from stepscope.read.chrome_json.document import Document\n"
     "from stepscope.trace.losses import LossLedger",
     "len(read_events(Document(Path(sys.argv[1]), LossLedger(''))))",
 )

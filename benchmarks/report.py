@@ -27,9 +27,9 @@ from typing import Any
 import polars as pl
 
 from stepscope.read import read_files
-from stepscope.report.chrome import TraceView
-from stepscope.report.perfetto.writer import Pftrace
 from stepscope.report.protocol import Source
+from stepscope.report.timeline.chrome_trace import TraceView
+from stepscope.report.timeline.perfetto.writer import Pftrace
 from stepscope.trace import tables
 from stepscope.trace.tables import Frames, empty
 

@@ -24,7 +24,7 @@ import torch
 from workloads import WORKLOADS, Step
 
 import stepscope
-from stepscope.analyse.sample import of as sample_of
+from stepscope.analyse.step.sample import of as sample_of
 from stepscope.trace.tables import lazy
 
 BARE, FIRST, DRAWN, OTHERS = "bare", "first", "drawn", "others"

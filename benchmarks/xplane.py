@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.read.protobuf import BLOCK, fields_of
+from stepscope.read.common.protobuf import BLOCK, fields_of
 
 # Fields of XSpace, XPlane and XLine.
 _PLANES, _LINES, _TIMESTAMP, _EVENTS = 1, 3, 3, 4

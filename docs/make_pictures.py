@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from stepscope.report.summary import render
+from stepscope.report.terminal.printed_summary import render
 from stepscope.run import Run
 
 HERE = Path(__file__).resolve().parent

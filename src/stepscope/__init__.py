@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.collect.annotations import counter, mark, span
-    from stepscope.collect.dynamic import dynamic
     from stepscope.collect.options import Activity
-    from stepscope.collect.profile import add_metadata, add_metadata_json, profile
     from stepscope.collect.schedule import schedule
+    from stepscope.collect.start.dynamic import dynamic
+    from stepscope.collect.start.profile import add_metadata, add_metadata_json, profile
     from stepscope.errors import StepscopeError
     from stepscope.run import Run, open
 
@@ -21,11 +21,11 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Activity": "stepscope.collect.options",
-    "profile": "stepscope.collect.profile",
-    "add_metadata": "stepscope.collect.profile",
-    "add_metadata_json": "stepscope.collect.profile",
+    "profile": "stepscope.collect.start.profile",
+    "add_metadata": "stepscope.collect.start.profile",
+    "add_metadata_json": "stepscope.collect.start.profile",
     "schedule": "stepscope.collect.schedule",
-    "dynamic": "stepscope.collect.dynamic",
+    "dynamic": "stepscope.collect.start.dynamic",
     "span": "stepscope.collect.annotations",
     "mark": "stepscope.collect.annotations",
     "counter": "stepscope.collect.annotations",

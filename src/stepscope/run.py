@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from stepscope.analyse import registry
-from stepscope.analyse.answer import Summary
-from stepscope.analyse.summary import summarise
+from stepscope.analyse import results
+from stepscope.analyse.step.answer import Summary
+from stepscope.analyse.step.summary import summarise
 from stepscope.errors import NotARunError, NotATraceError, UsageError
 from stepscope.read import files_of, read_files, sniff
 from stepscope.trace import run_directory, tables
@@ -98,15 +98,15 @@ class RankRun:
         Raises:
             UsageError: There is no result of that name.
         """
-        if name not in registry.RESULTS:
+        if name not in results.RESULTS:
             message = f"There is no result {name!r}."
-            raise UsageError(message, f"Known results: {', '.join(registry.RESULTS)}.")
-        return registry.compute(name, self.tables)
+            raise UsageError(message, f"Known results: {', '.join(results.RESULTS)}.")
+        return results.compute(name, self.tables)
 
     @property
     def results(self) -> Mapping[str, Result]:
         """All results that have something to say of this rank, computed now."""
-        return registry.computed(self.tables)
+        return results.computed(self.tables)
 
     @cached_property
     def summary(self) -> Summary:

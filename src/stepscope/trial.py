@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import polars as pl
 
 import stepscope
-from stepscope.collect.collectors import torch_native_build
-from stepscope.collect.diagnosis import PARTLY, YES, Check, ask
+from stepscope.collect.doctor.diagnosis import PARTLY, YES, Check, ask
+from stepscope.collect.torch import native_build
 from stepscope.run import RankRun, Run
 from stepscope.trace.tables import Tables
 
@@ -64,7 +64,7 @@ def attempt(device: str) -> str:
         ranks = []
         for collector in ("native", "kineto"):
             output = Path(directory) / collector
-            failure = torch_native_build.failure_of("stepscope.trial", collector, device, str(output), gpus=True)
+            failure = native_build.failure_of("stepscope.trial", collector, device, str(output), gpus=True)
             if failure:
                 return f"{collector} {failure}"
             ranks.append(Run(next(output.iterdir())).ranks[0])
@@ -204,11 +204,11 @@ def main() -> None:
     torch = import_module("torch")
     reason = None
     if torch.version.cuda and torch.cuda.is_available():
-        known = torch_native_build.installed(torch)
+        known = native_build.installed(torch)
         try:
-            torch_native_build.remember_gpus(known, "a trial has not come to its end")
+            native_build.remember_gpus(known, "a trial has not come to its end")
             reason = attempt("cuda")
-            torch_native_build.remember_gpus(known, reason)
+            native_build.remember_gpus(known, reason)
         except OSError as error:
             reason = f"it cannot be tried, or not be remembered ({error})"
     os.write(answer, f"{json.dumps({'gpus': reason})}\n".encode())

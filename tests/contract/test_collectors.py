@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from stepscope.collect import collectors
-from stepscope.collect.collectors import COLLECTORS, make_collectors
-from stepscope.collect.collectors.protocol import Collector, Context, Settling, StepMarking
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Collector, Context, Settling, StepMarking
+from stepscope.collect.registry import COLLECTORS, make_collectors
 from stepscope.read import read_files
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -40,13 +39,13 @@ ELSEWHERE = {
 
 
 #: Collectors that stand in for one of the others.
-STAND_INS = {"torch_native": "TorchNativeCollector"}
+STAND_INS = {"torch_native": ("stepscope.collect.torch.native_collector", "TorchNativeCollector")}
 
 
 @pytest.fixture(params=[*COLLECTORS, *STAND_INS])
 def collector(request: pytest.FixtureRequest) -> Collector:
-    name = {**COLLECTORS, **STAND_INS}[request.param]
-    made: Collector = getattr(import_module(f"{collectors.__name__}.{request.param}"), name)()
+    module, kind = {**COLLECTORS, **STAND_INS}[request.param]
+    made: Collector = getattr(import_module(module), kind)()
     reason = made.available()
     if reason is not None:
         assert request.param in ELSEWHERE, reason

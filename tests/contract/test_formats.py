@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse import registry
+from stepscope.analyse import results
 from stepscope.report.protocol import Format, Source
 from stepscope.report.registry import FORMATS
 from stepscope.trace import tables
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.parametrize("output", FORMATS.values(), ids=lambda outp
 
 def full() -> Source:
     frames = tables.lazy(hostile.frames())
-    return Source(frames, {name: registry.compute(name, frames) for name in registry.RESULTS}, {"rank": 3})
+    return Source(frames, {name: results.compute(name, frames) for name in results.RESULTS}, {"rank": 3})
 
 
 def empty() -> Source:
     frames = tables.lazy(tables.complete({}))
-    return Source(frames, {name: registry.compute(name, frames) for name in registry.RESULTS}, {})
+    return Source(frames, {name: results.compute(name, frames) for name in results.RESULTS}, {})
 
 
 @pytest.mark.parametrize("make", [full, empty])

@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from stepscope import read
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 from stepscope.errors import InputError, UsageError
 from stepscope.read import files_of, read_files
 from stepscope.read.sniff import identify
-from stepscope.trace.cupti import Kind
+from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
 from tests.unit import ascend_build, recorder_build

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.registry import RESULTS, compute
+from stepscope.analyse.results import RESULTS, compute
 from stepscope.read import read_files
 from stepscope.trace.tables import Tables, complete, lazy
 

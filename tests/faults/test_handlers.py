@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import stepscope
-from stepscope.collect import window
-from stepscope.collect.collectors import make_collectors
-from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.recorded import Recorded
+from stepscope.collect.protocol import Context
+from stepscope.collect.registry import make_collectors
 from stepscope.collect.schedule import Action
+from stepscope.collect.session import window
+from stepscope.collect.session.recorded import Recorded
 from tests.frameworks.torch.programs import manifest, names, recorded_spans, runs
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import stepscope
-from stepscope.collect import window
+from stepscope.collect.session import window
 from stepscope.errors import OutputError
 from stepscope.run import Run
 from tests.frameworks.torch.programs import LOOP, TRAINING, manifest, python, recorded_spans, runs, stepscope_run

@@ -91,7 +91,7 @@ def test_a_child_forked_in_a_program_under_run_ends_without_a_report(tmp_path: P
 def test_the_recording_of_a_forked_child_does_not_grow(tmp_path: Path) -> None:
     # Given a child forked while torch records, which works on for long (a DataLoader's worker)
     code = (
-        TRAINING + "import stepscope\nfrom stepscope.collect.saving import own_memory\n"
+        TRAINING + "import stepscope\nfrom stepscope.collect.journal.saving import own_memory\n"
         "with stepscope.profile(output=sys.argv[1], analyse='later') as profile:\n"
         "    step()\n"
         "    if os.fork() == 0:\n"

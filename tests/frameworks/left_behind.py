@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepscope.collect import session
+from stepscope.collect.session import session
 
 #: Threads of stepscope's that may still end a window.
 _ENDING = ("stepscope-settle", "stepscope-analysis")

@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stepscope.analyse.device_time import device_time
-from stepscope.analyse.op_statistic import op_statistic
+from stepscope.analyse.device.device_time import device_time
+from stepscope.analyse.operators.op_statistic import op_statistic
 from stepscope.trace.tables import Tables
 
 Read = Callable[[str], Tables]

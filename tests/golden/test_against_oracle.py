@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from stepscope.analyse.api_statistic import api_statistic
-from stepscope.analyse.communication import communication
-from stepscope.analyse.device_time import device_time
-from stepscope.analyse.kernel_details import kernel_details
-from stepscope.analyse.memory import operator_memory
-from stepscope.analyse.op_statistic import op_statistic
-from stepscope.analyse.operator_details import operator_details
-from stepscope.analyse.step_trace_time import PARTS, split, step_trace_time
+from stepscope.analyse.communication.collective_times import communication
+from stepscope.analyse.device.api_statistic import api_statistic
+from stepscope.analyse.device.device_time import device_time
+from stepscope.analyse.device.kernel_details import kernel_details
+from stepscope.analyse.memory.memory_record import operator_memory
+from stepscope.analyse.operators.op_statistic import op_statistic
+from stepscope.analyse.operators.operator_details import operator_details
+from stepscope.analyse.step.step_trace_time import PARTS, split, step_trace_time
 from stepscope.trace.tables import Tables
 
 from . import oracle

@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.device_time import device_time
-from stepscope.analyse.kernel_details import kernel_details
+from stepscope.analyse.device.device_time import device_time
+from stepscope.analyse.device.kernel_details import kernel_details
 from stepscope.trace.tables import Tables
 
 #: Capture → folder of the published results. TraceLens computes with floats; that is what the tolerance is for.

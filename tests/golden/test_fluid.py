@@ -24,7 +24,7 @@ from stepscope.compat.fluid.report import ORDERS, PLACES, Options, render, rende
 from stepscope.errors import OutputError
 from stepscope.read.paddle import fluid_profile
 from stepscope.read.paddle.fluid_profile import Profile
-from stepscope.report import fluid_timeline
+from stepscope.report.timeline import fluid_timeline
 from stepscope.trace.losses import LossLedger
 from tests import paddle_schemas
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from stepscope.report.chrome import TraceView
 from stepscope.report.protocol import Source
+from stepscope.report.timeline.chrome_trace import TraceView
 from stepscope.trace.tables import Tables
 
 # HTA 0.5 calls what pandas 3 deprecates.

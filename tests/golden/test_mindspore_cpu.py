@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.registry import compute
+from stepscope.analyse.results import compute
 from stepscope.cli.main import main
 from stepscope.read import read_files
 from stepscope.run import Run

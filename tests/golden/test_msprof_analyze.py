@@ -19,8 +19,8 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
+from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
-from stepscope.report.ascend.work import RankWork
 from tests.frameworks.torch.programs import environment, runs
 from tests.frameworks.torch.test_distributed import DDP, _free_port
 from tests.golden.conftest import Analyse

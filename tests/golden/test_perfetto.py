@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import polars as pl
 import pytest
 
-from stepscope.report.chrome import TraceView
-from stepscope.report.perfetto.writer import Pftrace
 from stepscope.report.protocol import Source
-from stepscope.report.text import printable
+from stepscope.report.safe_text import printable
+from stepscope.report.timeline.chrome_trace import TraceView
+from stepscope.report.timeline.perfetto.writer import Pftrace
 from stepscope.trace.tables import Tables
 
 from . import hostile

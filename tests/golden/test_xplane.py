@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.step_trace_time import split
+from stepscope.analyse.step.step_trace_time import split
 from stepscope.read import read_files
 from stepscope.trace.tables import Frames, lazy
 from tests import xplane_schemas

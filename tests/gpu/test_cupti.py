@@ -147,8 +147,8 @@ def test_kernels_are_those_of_torchs_profiler(tmp_path: Path) -> None:
         _TORCH
         + f"""
     from pathlib import Path
-    from stepscope.collect.collectors import cupti_library
-    from stepscope.collect.collectors.cupti_recorder import Recorder
+    from stepscope.collect.registry import cupti_library
+    from stepscope.collect.cuda.cupti_recorder import Recorder
     folder = Path({str(tmp_path)!r})
     kineto(str(folder / "warm.json"))
     kineto(str(folder / "before.json"))

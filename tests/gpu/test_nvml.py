@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.collect.collectors.nvml import NvmlCollector
-from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.journal import Journal
+from stepscope.collect.cuda.nvml import NvmlCollector
+from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Context
 from tests.unit.collect.reading import read_journal
 
 from .conftest import Window

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.environment import MINDSPORES, OURS
+from stepscope.collect.start.environment import MINDSPORES, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = "stepscope.pth"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.trace.cupti import FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
-from stepscope.trace.frames import FrameWriter, pack
+from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.cupti_layout import FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
 
 #: A version of CUDA for every layout that any kind of record has had.
 VERSIONS = (1100, 1101, 1102, 1105, 1106, 1108, 1200, 1202, 1203, 1204, 1205, 1206, 1208, 1300, 1301, 1302, 1303, 1304)

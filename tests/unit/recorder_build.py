@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.trace.frames import FrameWriter, pack
+from stepscope.trace.blocks import FrameWriter, pack
 
 BASE_TICKS, BASE_MONOTONIC, BASE_EPOCH = 10**12, 5 * 10**12, 1_700_000_000 * 10**9
 #: Ticks per ns.

@@ -39,7 +39,7 @@ MAX_FUNCTION, MAX_FILE, MAX_PARAMETERS = 60, 600, 6
 
 #: What the training process loads must need the standard library only when it is imported.
 LIGHT_ROOMS = ("collect",)
-LIGHT_MODULES = ("trace/schema.py", "trace/losses.py", "trace/run_directory.py", "trace/frames.py", "trace/clock.py")
+LIGHT_MODULES = ("trace/schema.py", "trace/losses.py", "trace/run_directory.py", "trace/blocks.py", "trace/clock.py")
 
 
 def python_files() -> list[Path]:
@@ -107,7 +107,7 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 #: Documented interfaces whose parameters are given by others: those of torch, MindSpore and the issues.
 GIVEN_INTERFACES = {
-    "collect/profile.py:__init__",
+    "collect/start/profile.py:__init__",
     "collect/schedule.py:schedule",
     "compat/mindspore/profiler.py:__init__",
 }

@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _show(rank: RankRun, console: Console) -> None:
-    from stepscope.report.text import printable
+    from stepscope.report.safe_text import printable
 
     manifest = rank.manifest
     counts = {name: int(frame.select("len").collect().item()) for name, frame in _lengths(rank).items()}

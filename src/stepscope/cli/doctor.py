@@ -17,7 +17,7 @@ from stepscope.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stepscope.collect.diagnosis import Check
+    from stepscope.collect.doctor.diagnosis import Check
 
 #: Mark, the same where the terminal has no Unicode, and colour.
 _MARKS = {"yes": ("✓", "+", "green"), "partly": ("–", "~", "yellow"), "no": ("✗", "-", "red")}
@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the findings; 0 whatever they are."""
     from stepscope import trial
-    from stepscope.collect.diagnosis import diagnose
+    from stepscope.collect.doctor.diagnosis import diagnose
 
     checks = diagnose(Path(arguments.output), build=arguments.build)
     if arguments.build:
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _show(checks: list[Check], console: Console) -> None:
     from rich.text import Text
 
-    from stepscope.report.text import printable
+    from stepscope.report.safe_text import printable
 
     unicode = console.encoding.lower().startswith("utf")
 

@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _formats(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
-    from stepscope.cli.files import write
+    from stepscope.cli.outputs import write
 
     for rank in run.ranks:
         directory = arguments.output

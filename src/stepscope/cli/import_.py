@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Copy the traces into a new run, read them, write the results and print the summary."""
-    from stepscope.cli.files import show, write
+    from stepscope.cli.outputs import show, write
 
     with imported(arguments.trace, arguments.output, quiet=arguments.quiet) as run:
         for rank in run.ranks:

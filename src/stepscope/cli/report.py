@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the files of every rank and print its summary."""
-    from stepscope.cli.files import show, write
+    from stepscope.cli.outputs import show, write
 
     with _opened(arguments) as run:
         for rank in run.ranks:

@@ -16,17 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.cli.options import step_range
-from stepscope.collect import background, program
-from stepscope.collect.automatic import Automatic, Selection
-from stepscope.collect.environment import hide_from_mindspore
 from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_rate, check_sample
-from stepscope.collect.profile import absolute
 from stepscope.collect.ranks import find_place
-from stepscope.collect.recorded import Recorded
-from stepscope.collect.session import sessions_begun
-from stepscope.collect.stand_in import PACKAGES, StandIn
+from stepscope.collect.session import background
+from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.session import sessions_begun
+from stepscope.collect.session.window import Settings
+from stepscope.collect.start import program
+from stepscope.collect.start.automatic import Automatic, Selection
+from stepscope.collect.start.environment import hide_from_mindspore
+from stepscope.collect.start.profile import absolute
+from stepscope.collect.start.stand_in import PACKAGES, StandIn
 from stepscope.collect.steps import HOOKS
-from stepscope.collect.window import Settings
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
 

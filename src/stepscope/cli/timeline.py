@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the files, write the picture, and print where it is; what was lost is said on standard error."""
     from stepscope.read.paddle import fluid_profile
-    from stepscope.report import fluid_timeline
+    from stepscope.report.timeline import fluid_timeline
     from stepscope.trace.losses import LossLedger
 
     files = labelled(arguments.profile_path)

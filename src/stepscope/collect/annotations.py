@@ -16,10 +16,10 @@ from numbers import Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from stepscope.collect.values import freeze
+from stepscope.collect.journal.values import freeze
 
 if TYPE_CHECKING:
-    from stepscope.collect.journal import Journal
+    from stepscope.collect.journal.journal import Journal
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -1,6 +1,6 @@
 """Where training steps end in a program that does not say so: when its optimizers have stepped.
 
-Each framework tells in a module of its own (``steps_torch``, ``steps_mindspore``, ``steps_paddle``) when something that
+Each framework tells in a module of its own when something that
 ends a training step has run: an optimizer, a graph with an optimizer in it, a step of a training loop that the
 framework brings along.
 
@@ -23,10 +23,10 @@ from typing import Any, Protocol
 
 #: Framework → module and class that tell of its steps.
 HOOKS = {
-    "torch": ("stepscope.collect.steps_torch", "OptimizerSteps"),
-    "mindspore": ("stepscope.collect.steps_mindspore", "TrainingSteps"),
-    "paddle": ("stepscope.collect.steps_paddle", "TrainingSteps"),
-    "jax": ("stepscope.collect.steps_jax", "TrainingSteps"),
+    "torch": ("stepscope.collect.torch.torch_steps", "OptimizerSteps"),
+    "mindspore": ("stepscope.collect.mindspore.mindspore_steps", "TrainingSteps"),
+    "paddle": ("stepscope.collect.paddle.paddle_steps", "TrainingSteps"),
+    "jax": ("stepscope.collect.jax.jax_steps", "TrainingSteps"),
 }
 
 #: Optimizer steps that are remembered.

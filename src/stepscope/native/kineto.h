@@ -70,7 +70,7 @@ SS_EXPORT int64_t ss_texts(const ss_tokenizer *tokenizer);
 SS_EXPORT const char *ss_arena(const ss_tokenizer *tokenizer);
 SS_EXPORT const int64_t *ss_ends(const ss_tokenizer *tokenizer);
 
-/* How spans lie in each other, see stepscope/read/nesting.py. Return 0, or a negative error. */
+/* How spans lie in each other, see stepscope/read/common/nesting.py. Return 0, or a negative error. */
 SS_EXPORT int ss_nest(int64_t count, const int32_t *track, const int64_t *ts, const int64_t *dur, int64_t *order,
                       int64_t *parent, int32_t *depth, uint8_t *crossing);
 SS_EXPORT void ss_nearest(int64_t count, const int64_t *parent, const uint8_t *chosen, int64_t *result);

@@ -1,4 +1,4 @@
-/* How spans of a track lie in each other: the fast twin of stepscope/read/nesting.py, where the rules are explained. */
+/* How spans of a track lie in each other: the fast twin of stepscope/read/common/nesting.py, where the rules are explained. */
 #include "kineto_state.h"
 
 typedef struct {

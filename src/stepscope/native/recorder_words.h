@@ -1,5 +1,5 @@
-/* Words of the native recorder → columns: the fast twin of stepscope/read/recorder/words.py; what words mean is explained
- * in stepscope/collect/collectors/torch_native.py.
+/* Words of the native recorder → columns: the fast twin of stepscope/read/recorder/recorder_words.py; what words mean is explained
+ * in stepscope/collect/torch/native_collector.py.
  *
  * Words are read within [words, words + count) only. What does not belong where it stands is skipped and counted.
  */

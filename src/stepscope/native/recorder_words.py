@@ -1,4 +1,4 @@
-"""The C twin of ``stepscope/read/recorder/words.py``, and of the arithmetic of its clock."""
+"""The C twin of ``stepscope/read/recorder/recorder_words.py``, and of the arithmetic of its clock."""
 
 from __future__ import annotations
 

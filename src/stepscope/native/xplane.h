@@ -1,4 +1,4 @@
-/* Events of an XPlane file → columns: the fast twin of stepscope/read/xplane/decode.py, where the format is explained.
+/* Events of an XPlane file → columns: the fast twin of stepscope/read/xplane/xplane_events.py, where the format is explained.
  *
  * Bytes are read within [content, content + end) only. A varint is at most ten bytes; what is no field ends its message.
  */

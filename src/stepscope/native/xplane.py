@@ -1,4 +1,4 @@
-"""The C twin of ``stepscope/read/xplane/decode.py``."""
+"""The C twin of ``stepscope/read/xplane/xplane_events.py``."""
 
 from __future__ import annotations
 

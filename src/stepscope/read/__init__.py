@@ -10,8 +10,8 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.read import sniff
-from stepscope.read.assemble import assemble
-from stepscope.read.source import Progress, files_of
+from stepscope.read.assemble.assemble import assemble
+from stepscope.read.common.source import Progress, files_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 
@@ -20,16 +20,16 @@ __all__ = ["READERS", "files_of", "read_capture", "read_files"]
 
 #: Format → the module that reads it, with ``read(path, ledger, progress)``; none is imported before it is needed.
 READERS: dict[str, str] = {
-    "journal": "frames",
-    "cupti": "cupti.reader",
-    "recorder": "recorder.reader",
-    "kineto": "kineto.reader",
-    "mindspore": "mindspore.reader",
-    "ascend": "ascend.reader",
+    "journal": "journal.journal_reader",
+    "cupti": "cupti.cupti_reader",
+    "recorder": "recorder.recorder_reader",
+    "kineto": "kineto.kineto_reader",
+    "mindspore": "mindspore.mindspore_reader",
+    "ascend": "ascend.ascend_reader",
     "fluid": "paddle.fluid_profile",
     "paddle": "paddle.node_trees",
-    "paddle_json": "paddle.chrome",
-    "xplane": "xplane.reader",
+    "paddle_json": "paddle.paddle_chrome",
+    "xplane": "xplane.xplane_reader",
     "pprof": "pprof",
 }
 

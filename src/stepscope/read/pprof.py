@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import NotATraceError
-from stepscope.read.protobuf import Fields, Messages
-from stepscope.read.source import Progress, read_blocks, tell_all
+from stepscope.read.common.protobuf import Fields, Messages
+from stepscope.read.common.source import Progress, read_blocks, tell_all
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME, complete, conform
 

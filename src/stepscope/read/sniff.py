@@ -8,13 +8,13 @@ from pathlib import Path
 
 from stepscope.errors import NotATraceError
 from stepscope.read import pprof
-from stepscope.read.ascend import files as ascend_files
-from stepscope.read.kineto.document import Document
-from stepscope.read.kineto.facts import Facts
-from stepscope.read.mindspore import files as mindspore_cpu_files
-from stepscope.read.paddle import files as paddle_files
-from stepscope.read.source import Capture, open_trace, read_blocks
-from stepscope.read.xplane import files as xplane_files
+from stepscope.read.ascend import ascend_files
+from stepscope.read.chrome_json.document import Document
+from stepscope.read.common.source import Capture, open_trace, read_blocks
+from stepscope.read.kineto.kineto_facts import Facts
+from stepscope.read.mindspore import mindspore_files as mindspore_cpu_files
+from stepscope.read.paddle import paddle_files
+from stepscope.read.xplane import xplane_files
 from stepscope.trace.losses import LossLedger
 
 #: First bytes of stepscope's own journal.

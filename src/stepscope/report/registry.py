@@ -7,12 +7,12 @@ from dataclasses import replace
 from stepscope.errors import UsageError
 from stepscope.report.ascend.layout import Ascend
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
-from stepscope.report.chrome import TraceView
-from stepscope.report.database import Database
-from stepscope.report.documents import Json
-from stepscope.report.perfetto.writer import Pftrace
+from stepscope.report.files.csv_results import Csv
+from stepscope.report.files.json_results import Json
+from stepscope.report.files.sqlite_database import Database
 from stepscope.report.protocol import Format
-from stepscope.report.tabular import Csv
+from stepscope.report.timeline.chrome_trace import TraceView
+from stepscope.report.timeline.perfetto.writer import Pftrace
 
 #: Every format, in the order they are written.
 FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database(), TraceView(), Pftrace())}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import jax
 
-from stepscope.read.protobuf import Messages
-from stepscope.report.perfetto.protobuf import block
+from stepscope.read.common.protobuf import Messages
+from stepscope.report.timeline.perfetto.protobuf import block
 
 TARGET = Path(__file__).with_name("memory.pb.gz")
 TRAIN = """

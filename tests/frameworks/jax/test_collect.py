@@ -28,12 +28,12 @@ from jax.sharding import PartitionSpec as P
 from jaxlib import _profiler
 
 import stepscope
-from stepscope.collect.collectors.jax import JaxCollector
-from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.journal import Journal
+from stepscope.collect.jax.jax_collector import JaxCollector
+from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, TrainingSteps
+from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Context
 from stepscope.collect.steps import Stepped
-from stepscope.collect.steps_jax import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, TrainingSteps
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
 from tests.frameworks.torch.programs import manifest, runs
 from tests.unit.collect.reading import Read, read_journal

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from jax.profiler import ProfileData
 
-from stepscope.analyse.step_trace_time import split
+from stepscope.analyse.step.step_trace_time import split
 from stepscope.read import read_files
 from stepscope.trace.tables import Frames, lazy
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.collect.diagnosis import diagnose
+from stepscope.collect.doctor.diagnosis import diagnose
 from stepscope.read import read_files
 from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger

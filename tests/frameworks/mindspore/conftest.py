@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepscope.collect.collectors.mindspore_host import _Flags
+from stepscope.collect.surgery.mindspore_runtime import _Flags
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.mindspore.programs import HOOKED
 

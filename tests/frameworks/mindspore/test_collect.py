@@ -17,12 +17,13 @@ from mindspore import nn
 from mindspore.profiler import Profiler
 
 import stepscope
-from stepscope.collect.collectors import mindspore_host, mindspore_pipeline
-from stepscope.collect.collectors.minddata import MindDataCollector
-from stepscope.collect.collectors.mindspore import MindSporeCollector, drop_lines_before
-from stepscope.collect.collectors.protocol import Collector, Context
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
+from stepscope.collect.mindspore import minddata_recording
+from stepscope.collect.mindspore.minddata_waits import MindDataCollector
+from stepscope.collect.mindspore.mindspore_collector import MindSporeCollector, drop_lines_before
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Collector, Context
+from stepscope.collect.surgery import mindspore_runtime
 from tests.frameworks.mindspore.programs import (
     capture,
     counts,
@@ -316,7 +317,7 @@ def test_data_pipelines_made_in_the_window_are_in_it(context: Context) -> None:
     said = json.loads((directory / "stepscope.json").read_text())
     (begin, _), (end, _) = said["anchors"]
     assert all(begin <= int(batch[4]) * 1_000_000 + 1_000_000 and int(batch[4]) * 1_000_000 <= end for batch in batches)
-    assert pipeline["sampling_interval"] == said["sampling_interval_ms"] == mindspore_pipeline.SAMPLING_INTERVAL_MS
+    assert pipeline["sampling_interval"] == said["sampling_interval_ms"] == minddata_recording.SAMPLING_INTERVAL_MS
     assert ds.config.get_monitor_sampling_interval() == interval
 
 
@@ -338,7 +339,7 @@ def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a MindSpore whose machine code is not as expected
-    monkeypatch.setattr(mindspore_host, "_CODE", 4)
+    monkeypatch.setattr(mindspore_runtime, "_CODE", 4)
     with stepscope.profile(**options) as profile:
         Training().run(profile.step)
     run = only_run(options)

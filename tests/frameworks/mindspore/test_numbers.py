@@ -23,7 +23,7 @@ from mindspore.profiler.analysis.viewer.ms_minddata_viewer import (
 from mindspore.profiler.common.log import ProfilerLogger
 
 import stepscope
-from stepscope.analyse.registry import compute
+from stepscope.analyse.results import compute
 from stepscope.cli.main import main
 from stepscope.read import read_files
 from stepscope.run import Run

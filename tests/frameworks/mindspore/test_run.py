@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.diagnosis import diagnose
+from stepscope.collect.doctor.diagnosis import diagnose
 from stepscope.read import read_files
 from tests.frameworks.mindspore.programs import STEPS, TRAINING, capture, counts, facts, host_events
 from tests.frameworks.torch.programs import manifest, python, runs, stepscope_run

@@ -17,11 +17,11 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore._c_expression import _DispatchGuardStack
 
 import stepscope
-from stepscope.collect.collectors.mindspore_shapes import MindSporeShapesCollector
-from stepscope.collect.collectors.parallel import ParallelCollector, declared
-from stepscope.collect.collectors.protocol import Context
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
+from stepscope.collect.mindspore.mindspore_calls import MindSporeShapesCollector
+from stepscope.collect.mindspore.parallel_strategy import ParallelCollector, declared
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Context
 from tests.unit.collect.reading import read_journal
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import pytest
 
-from stepscope.collect import paddle_optimizers
-from stepscope.collect.collectors.paddle_tracer import _OFF, _Switch
+from stepscope.collect.paddle import paddle_optimizers
+from stepscope.collect.surgery.paddle_tracer import _OFF, _Switch
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.paddle.programs import HOOKED
 

@@ -20,7 +20,7 @@ from paddle.profiler import Profiler, RecordEvent
 from paddle.static import InputSpec
 
 import stepscope
-from stepscope.collect.collectors.paddle_tracer import is_whole
+from stepscope.collect.surgery.paddle_tracer import is_whole
 from stepscope.read import read_files
 from tests.frameworks.paddle.programs import (
     BACKWARD,

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.collect.diagnosis import diagnose
+from stepscope.collect.doctor.diagnosis import diagnose
 from stepscope.read import read_files
 from tests.frameworks.paddle.programs import (
     DATA,

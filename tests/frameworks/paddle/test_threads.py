@@ -12,9 +12,9 @@ from typing import Any
 import paddle
 import pytest
 
-from stepscope.collect.collectors import paddle_threads
-from stepscope.collect.collectors.paddle_threads import Buffers, wait_until_past
-from stepscope.collect.collectors.paddle_tracer import Tracer
+from stepscope.collect.surgery import paddle_threads
+from stepscope.collect.surgery.paddle_threads import Buffers, wait_until_past
+from stepscope.collect.surgery.paddle_tracer import Tracer
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 COMPUTE = """
 import sys, threading, time
 import paddle
-from stepscope.collect.collectors.paddle_tracer import Tracer
+from stepscope.collect.surgery.paddle_tracer import Tracer
 
 done = threading.Event()
 

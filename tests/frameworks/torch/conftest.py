@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from stepscope.collect.collectors import torch_native_build
+from stepscope.collect.torch import native_build
 from stepscope.native.recorder.build import BuildError
 from tests.frameworks.left_behind import nothing_but, open_files, threads
 
@@ -28,7 +28,7 @@ def _state() -> dict[str, object]:
 def recorder_is_built() -> None:
     """No test waits for it, and none is recorded by Kineto because it is still being built."""
     with suppress(BuildError):  # tests that need it say so
-        torch_native_build.obtain(torch_native_build.installed(torch))
+        native_build.obtain(native_build.installed(torch))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from stepscope.trace.frames import read_frames, unpack
+from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.losses import LossLedger
 from tests.frameworks.torch.recorder_file import read
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.trace.frames import read_frames, unpack
+from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.losses import Loss, LossLedger
-from stepscope.trace.recorder import (
+from stepscope.trace.recorder_layout import (
     CLOCK,
     CLOCK_BLOCK,
     FACTS,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import stepscope
-from stepscope.collect.recorded import Recorded
+from stepscope.collect.session.recorded import Recorded
 from stepscope.errors import LifecycleError, UsageError
 from tests.frameworks.torch.programs import manifest, names, python, recorded_spans, recorded_steps, runs
 from tests.unit.collect.reading import read_journal

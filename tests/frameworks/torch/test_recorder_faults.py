@@ -189,10 +189,10 @@ CYCLES = (
     TRAINING
     + """
 import json, shutil, threading, pathlib
-from stepscope.collect.collectors import torch_native_build as build
+from stepscope.collect.registry import torch_native_build as build
 from stepscope.native.recorder import Recording
-from stepscope.trace.frames import FrameWriter
-from stepscope.trace.recorder import MAGIC
+from stepscope.trace.blocks import FrameWriter
+from stepscope.trace.recorder_layout import MAGIC
 torch.set_num_threads(1)
 library = build.load(build.obtain(build.installed(torch)))
 path = pathlib.Path(sys.argv[1])
@@ -267,7 +267,7 @@ def test_chunks_that_the_disk_does_not_take_are_dropped_and_counted(tmp_path: Pa
         TRAINING
         + """
 import threading
-from stepscope.collect.collectors import torch_native_build as build
+from stepscope.collect.registry import torch_native_build as build
 from stepscope.native.recorder import Recording
 torch.set_num_threads(1)
 library = build.load(build.obtain(build.installed(torch)))
@@ -285,8 +285,8 @@ recording.settle(20)
 print(recording.lost)
 recording.close()
 drain.join()
-from stepscope.trace.frames import FrameWriter
-from stepscope.trace.recorder import MAGIC
+from stepscope.trace.blocks import FrameWriter
+from stepscope.trace.recorder_layout import MAGIC
 import pathlib
 path = pathlib.Path(sys.argv[1])
 FrameWriter(path, MAGIC).close()

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from stepscope import trial
-from stepscope.collect.collectors import torch_native_build
-from stepscope.collect.collectors import torch_native_choice as choice
 from stepscope.collect.options import Activity, Options
+from stepscope.collect.torch import native_build
+from stepscope.collect.torch import native_choice as choice
 from stepscope.run import Run
 from tests.frameworks.torch.programs import environment
-from tests.unit.collect import cupti_stand_in
+from tests.unit.collect.cuda import cupti_stand_in
 
-KNOWN = torch_native_build.installed(torch)
+KNOWN = native_build.installed(torch)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, which has the built recorder."""
-    built = torch_native_build.obtain(KNOWN)
+    built = native_build.obtain(KNOWN)
     home = tmp_path / "cache"
     (home / "stepscope").mkdir(parents=True)
     (home / "stepscope" / built.name).symlink_to(built)
@@ -70,13 +70,13 @@ def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     driver = tmp_path / "driver"
     driver.write_text("580.1")
-    monkeypatch.setattr(torch_native_build, "_DRIVER", driver)
+    monkeypatch.setattr(native_build, "_DRIVER", driver)
     assert "`stepscope doctor --build` has not tried" in str(choice.reason_for_kineto(Options()))
-    torch_native_build.remember_gpus(KNOWN, "device: 1 fewer")
+    native_build.remember_gpus(KNOWN, "device: 1 fewer")
     assert choice.reason_for_kineto(Options()) == "work of cuda is left to Kineto: device: 1 fewer"
     assert choice.reason_for_kineto(Options(activities=(Activity.CPU,))) is None
     assert choice.reason_for_kineto(Options(sample=0.5)) is None  # which Kineto cannot
-    torch_native_build.remember_gpus(KNOWN, "")
+    native_build.remember_gpus(KNOWN, "")
     assert choice.reason_for_kineto(Options()) is None
     driver.write_text("590.2")  # another driver
     assert "has not tried" in str(choice.reason_for_kineto(Options()))
@@ -87,7 +87,7 @@ def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
 UNENDED = """
 import torch
 from stepscope import trial
-from stepscope.collect.collectors import torch_native_build
+from stepscope.collect.registry import torch_native_build
 torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"
 known = torch_native_build.installed(torch)
 torch_native_build.remember_gpus(known, "")
@@ -113,7 +113,7 @@ import sys
 import torch
 from torch import library
 import stepscope
-from stepscope.collect.collectors import cupti_library, torch_native_build
+from stepscope.collect.registry import cupti_library, torch_native_build
 
 # What a torch with CUDA says; the libraries of CUDA are stand-ins.
 torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"

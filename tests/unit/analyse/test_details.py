@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stepscope.analyse.api_statistic import api_statistic
-from stepscope.analyse.dataset import dataset
-from stepscope.analyse.device_time import device_time
-from stepscope.analyse.kernel_details import kernel_details
-from stepscope.analyse.memory import RESIDENT, memory_record, operator_memory
+from stepscope.analyse.data.dataset import dataset
+from stepscope.analyse.device.api_statistic import api_statistic
+from stepscope.analyse.device.device_time import device_time
+from stepscope.analyse.device.kernel_details import kernel_details
+from stepscope.analyse.memory.memory_record import RESIDENT, memory_record, operator_memory
 
 from .build import ORIGIN, Rank
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.collect import diagnosis
+from stepscope.collect.doctor import diagnosis
 
 
 @pytest.fixture(autouse=True)

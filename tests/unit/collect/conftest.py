@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.collectors.protocol import Collector, Context
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
+from stepscope.collect.protocol import Collector, Context
 
 from .reading import Read, read_journal
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.frames import read
+from stepscope.read.journal.journal_reader import read
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 

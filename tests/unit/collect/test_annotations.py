@@ -18,7 +18,7 @@ import pytest
 import stepscope
 from stepscope.collect import annotations
 from stepscope.collect.annotations import Span
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 
 from .reading import Read, read_journal
 
@@ -321,4 +321,4 @@ def test_the_import_brings_in_nothing_heavy() -> None:
     program = "import sys, stepscope; stepscope.span; print('\\n'.join(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())
-    assert not loaded & {"logging", "json", "polars", "torch", "numpy", "psutil", "stepscope.collect.journal"}
+    assert not loaded & {"logging", "json", "polars", "torch", "numpy", "psutil", "stepscope.collect.journal.journal"}

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.collect import annotations
 from stepscope.collect.annotations import close_range, open_range
-from stepscope.collect.journal import Journal
+from stepscope.collect.journal.journal import Journal
 
 from .reading import Read, read_journal
 

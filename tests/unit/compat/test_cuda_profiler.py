@@ -12,8 +12,8 @@ from stepscope.compat.fluid import cuda_log
 from stepscope.compat.fluid.cuda_profiler import _methods, cuda_profiler
 from stepscope.errors import OutputError, UsageError
 from stepscope.read import read_files
-from stepscope.read.cupti.reader import open_capture
-from stepscope.trace.cupti import Kind
+from stepscope.read.cupti.cupti_reader import open_capture
+from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
 from tests.unit.cupti_build import File
 

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stepscope.collect.absent_modules import AbsentModules
+from stepscope.collect.hooks.absent_modules import AbsentModules
 from stepscope.compat.fluid import events, profile_file, report
 from stepscope.read import read_files
 from stepscope.read.paddle import fluid_profile

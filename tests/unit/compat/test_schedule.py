@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.collect.lifecycle import END, Operation
-from stepscope.collect.lifecycle import TRANSITIONS as SESSION
+from stepscope.collect.session.lifecycle import END, Operation
+from stepscope.collect.session.lifecycle import TRANSITIONS as SESSION
 from stepscope.compat.mindspore import ProfilerAction, handler, profile, schedule
 from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS
 

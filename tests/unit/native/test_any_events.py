@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 from stepscope import native
 from stepscope.read import read_files
-from stepscope.read.kineto.schema import CLASS_OF_CATEGORY, FIELDS
+from stepscope.read.chrome_json.event_schema import CLASS_OF_CATEGORY, FIELDS
 from stepscope.trace.tables import Frames
 
 _SPELLINGS = sorted({spelling for fields in FIELDS.values() for item in fields for spelling in item.spellings})

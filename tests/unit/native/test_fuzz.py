@@ -12,7 +12,7 @@ import pytest
 
 from stepscope import native
 from stepscope.native.kineto import Description
-from stepscope.read.kineto.native import description
+from stepscope.read.chrome_json.tokenizer import description
 
 _TYPES = ("integer", "real", "text", "unsigned")
 _SOURCES = Path(native.__file__).parent

@@ -13,8 +13,8 @@ from stepscope import native
 from stepscope.errors import NotATraceError
 from stepscope.native.kineto import NotTokenized, Tokenizer
 from stepscope.read import read_files
-from stepscope.read.kineto import native as kineto_native
-from stepscope.read.kineto.schema import ABSENT, Class
+from stepscope.read.chrome_json import tokenizer as kineto_native
+from stepscope.read.chrome_json.event_schema import ABSENT, Class
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
@@ -48,7 +48,7 @@ def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
 def test_any_number_of_workers_gives_the_same(shared_data: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     # Given a capture of several chunks
     path = shared_data / "kineto/hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
-    monkeypatch.setattr("stepscope.read.source.BLOCK", 1 << 20)
+    monkeypatch.setattr("stepscope.read.common.source.BLOCK", 1 << 20)
     expected = read_files([path])
     # When it is read with some number of threads
     monkeypatch.setattr(kineto_native, "cores", lambda: workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.collectors import torch_native_build
+from stepscope.collect.torch import native_build
 from stepscope.native.recorder.build import BuildError, Torch, sources, unsupported
 from tests.frameworks.torch.programs import environment
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def other(version: str, directory: Path | None = None) -> Torch:
-    known = torch_native_build.installed(torch)
+    known = native_build.installed(torch)
     return Torch(version, directory or known.directory, known.new_abi)
 
 
@@ -44,7 +44,7 @@ def test_builds_of_torch_do_not_share_a_recorder(tmp_path: Path) -> None:
 
 OBTAIN = """
 import torch
-from stepscope.collect.collectors import torch_native_build as build
+from stepscope.collect.registry import torch_native_build as build
 print(build.obtain(build.installed(torch)))
 """
 
@@ -64,7 +64,7 @@ cp "${{made:-/dev/null}}" "$target"
 def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
     # Given a compiler that notes that it ran, and whose work is done already
     compiler, ran = tmp_path / "c++", tmp_path / "ran"
-    made = torch_native_build.obtain(torch_native_build.installed(torch))
+    made = native_build.obtain(native_build.installed(torch))
     compiler.write_text(COMPILER.format(ran=ran, made=made))
     compiler.chmod(0o700)
     variables = environment(XDG_CACHE_HOME=str(tmp_path), CXX=str(compiler))
@@ -85,16 +85,16 @@ def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monk
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    known = torch_native_build.installed(torch)
-    assert torch_native_build.reason_against(known) is None
+    known = native_build.installed(torch)
+    assert native_build.reason_against(known) is None
     for _ in range(2):
         with pytest.raises(BuildError, match="no such thing"):
-            torch_native_build.obtain(known)
+            native_build.obtain(known)
     tried = 2 * len(sources())  # with each standard of C++
     assert ran.read_text() == "x\n" * tried
-    assert "no such thing" in str(torch_native_build.reason_against(known))
+    assert "no such thing" in str(native_build.reason_against(known))
     with pytest.raises(BuildError, match="no such thing"):
-        torch_native_build.obtain(known, again=True)
+        native_build.obtain(known, again=True)
     assert ran.read_text() == "x\n" * 2 * tried
 
 
@@ -102,7 +102,7 @@ def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(BuildError, match="cache"):
-        torch_native_build.obtain(torch_native_build.installed(torch))
+        native_build.obtain(native_build.installed(torch))
 
 
 def test_a_library_that_crashes_ends_the_trial_only(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_library_that_crashes_ends_the_trial_only(tmp_path: Path) -> None:
     source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void begin(void) { abort(); }\n")
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     with pytest.raises(BuildError, match="SIGABRT"):
-        torch_native_build._try(made)
+        native_build._try(made)

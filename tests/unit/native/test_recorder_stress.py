@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.native.recorder import build
-from stepscope.trace.frames import FrameWriter, read_frames
+from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.recorder import MAGIC, WORDS, WORDS_HEAD, Tag
+from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
 
 _SOURCES = [path for path in build.sources() if path.name in ("chunks.cpp", "clock.cpp", "session.cpp", "writer.cpp")]
 RECORDINGS = 30

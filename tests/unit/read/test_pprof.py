@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.analyse.memory_profile import memory_profile
+from stepscope.analyse.memory.memory_profile import memory_profile
 from stepscope.errors import InputError
 from stepscope.read import pprof, read_files
 from stepscope.read.sniff import captures, identify
-from stepscope.report.perfetto.protobuf import block, integer
+from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace import tables
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, conform

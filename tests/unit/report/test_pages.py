@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyse.registry import RESULTS
+from stepscope.analyse.results import RESULTS
 from stepscope.report.registry import FORMATS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.read.cupti.work import COPIES, MEMORIES
+from stepscope.read.cupti.cupti_work import COPIES, MEMORIES
 from stepscope.trace.tables import Frames
 
 #: The configuration of the document.
@@ -115,7 +115,7 @@ def log(work: pl.DataFrame, config: Config, mode: str, devices: Mapping[int, str
         work: One row per kernel, copy and fill: ``ts`` (ns since the epoch), ``dur`` (ns), ``method`` and any of:
             ``call`` (ns that the launching call took), ``grid``, ``block``, ``registers``, ``static_shared``,
             ``dynamic_shared``, ``theoretical`` (occupancy, 0 to 1), ``stream``, ``cache``, ``bytes``, ``copy``,
-            ``source``, ``destination``, ``device``, ``context``, as :mod:`stepscope.read.cupti.work` has them.
+            ``source``, ``destination``, ``device``, ``context``, as :mod:`stepscope.read.cupti.cupti_work` has them.
         config: Which columns.
         mode: ``csv`` or ``kvp``.
         devices: Names of GPUs by number.

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.collectors import cupti_library
-from stepscope.collect.collectors.cupti_driver import Driver
-from stepscope.collect.collectors.cupti_recorder import KINDS, Recorder
+from stepscope.collect.cuda import cupti_library
+from stepscope.collect.cuda.cupti_driver import Driver
+from stepscope.collect.cuda.cupti_recorder import KINDS, Recorder
 from stepscope.compat.fluid import cuda_log
 from stepscope.errors import ArgumentError, OutputError, UsageError
-from stepscope.trace.cupti import Kind
+from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
 
 _MODES = ("kvp", "csv")
@@ -115,7 +115,7 @@ class _Recording:
 
     def end(self, mode: str) -> str:
         """Return the log."""
-        from stepscope.read.cupti.reader import open_capture
+        from stepscope.read.cupti.cupti_reader import open_capture
 
         recorder, self._recorder = self._recorder, None
         if recorder is None:

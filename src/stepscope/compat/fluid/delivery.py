@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.collect.window import one_line
+from stepscope.collect.session.window import one_line
 from stepscope.compat.fluid.recorder import Block, Recorder
 from stepscope.errors import OutputError, StepscopeError
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.paddle.fluid_profile import CUDA_CALLS, PLACES, Profile
-from stepscope.report.files import replacing
-from stepscope.report.perfetto import protobuf
+from stepscope.report.timeline.perfetto import protobuf
+from stepscope.report.whole_files import replacing
 
 _Rows = npt.NDArray[np.int64]
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from stepscope.collect.profile import absolute
-from stepscope.collect.training_error import pass_on
+from stepscope.collect.hooks.training_error import pass_on
+from stepscope.collect.start.profile import absolute
 from stepscope.compat.fluid import delivery
 from stepscope.compat.fluid.recorder import Block, recorder
 from stepscope.errors import ArgumentError

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.collect.options import Activity, Options
-from stepscope.collect.profile import absolute, program_name
-from stepscope.collect.recorded import Recorded
 from stepscope.collect.schedule import always
-from stepscope.collect.session import AT_EXIT, Session
+from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.session import AT_EXIT, Session
+from stepscope.collect.session.window import Settings, Window, one_line
+from stepscope.collect.start.profile import absolute, program_name
 from stepscope.collect.steps import OptimizerLog
-from stepscope.collect.window import Settings, Window, one_line
 from stepscope.errors import StepscopeError
 
 _LOG = logging.getLogger("stepscope")

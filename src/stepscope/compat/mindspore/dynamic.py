@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.dynamic import Conductor
-from stepscope.collect.profile import absolute
-from stepscope.collect.recorded import Recorded
+from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.start.dynamic import Conductor
+from stepscope.collect.start.profile import absolute
 from stepscope.errors import ArgumentError
 
 _LOG = logging.getLogger("stepscope")

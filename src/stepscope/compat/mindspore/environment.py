@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stepscope.collect import environment
+from stepscope.collect.start import environment
 
 
 class EnvProfiler:

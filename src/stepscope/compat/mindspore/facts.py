@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from sys import getsizeof
 
-from stepscope.collect.profile import add_metadata, add_metadata_json
+from stepscope.collect.start.profile import add_metadata, add_metadata_json
 from stepscope.errors import UsageError
 
 _LOG = logging.getLogger("stepscope")

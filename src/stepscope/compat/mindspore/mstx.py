@@ -10,7 +10,7 @@ import logging
 import sys
 
 from stepscope.collect.annotations import close_range, mark, open_range, recording
-from stepscope.collect.session import running_options
+from stepscope.collect.session.session import running_options
 
 _LOG = logging.getLogger("stepscope")
 

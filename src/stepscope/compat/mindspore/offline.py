@@ -91,9 +91,9 @@ def _is_ours(path: Path) -> bool:
 
 def _devices(path: Path) -> list[Path]:
     """Return the directories at and below a path that hold what an Ascend device did."""
-    from stepscope.read.ascend import files  # analyses, which the training process does not load
+    from stepscope.read.ascend import ascend_files  # analyses, which the training process does not load
 
-    return [capture.root for capture in files.captures(path)]
+    return [capture.root for capture in ascend_files.captures(path)]
 
 
 def _is_mindspores(path: Path) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from stepscope.collect.recorded import Recorded
-from stepscope.collect.training_error import pass_on
-from stepscope.collect.window import COMPLETE
+from stepscope.collect.hooks.training_error import pass_on
+from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.window import COMPLETE
 from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
 from stepscope.compat.mindspore.facts import Facts
 from stepscope.compat.mindspore.parameters import resolve

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from stepscope.collect import schedule as collecting
 from stepscope.collect.options import Options
-from stepscope.collect.profile import absolute
-from stepscope.collect.recorded import Recorded
-from stepscope.collect.session import AT_EXIT, Session
+from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.session import AT_EXIT, Session
+from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
+from stepscope.collect.start.profile import absolute
 from stepscope.collect.steps import OptimizerLog
-from stepscope.collect.window import COMPLETE, Settings, Window, one_line
 from stepscope.compat.mindspore import results
 from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS, ScheduleFunction, Transition, always, ask
 from stepscope.compat.mindspore.situations import strict

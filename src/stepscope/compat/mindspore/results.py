@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.collect import background
 from stepscope.collect.ranks import find_place
-from stepscope.collect.recorded import Recorded
+from stepscope.collect.session import background
+from stepscope.collect.session.recorded import Recorded
 from stepscope.errors import StepscopeError, UsageError
 
 _LOG = logging.getLogger("stepscope")

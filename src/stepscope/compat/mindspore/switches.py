@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from stepscope.collect.options import Options
-from stepscope.collect.switches import Reading, options_of, unavailable
+from stepscope.collect.start.switches import Reading, options_of, unavailable
 from stepscope.compat.mindspore.parameters import Values
 from stepscope.compat.mindspore.vocabulary import ExportType
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from stepscope.collect import switches
+from stepscope.collect.start import switches
 
 _Member = TypeVar("_Member", bound=Enum)
 

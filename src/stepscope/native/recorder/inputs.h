@@ -1,4 +1,4 @@
-// Shapes, types and values of an operator's inputs as the bytes that collect/collectors/torch_native.py describes.
+// Shapes, types and values of an operator's inputs as the bytes that collect/torch/native_collector.py describes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The words that threads write, as collect/collectors/torch_native.py describes them.
+// The words that threads write, as collect/torch/native_collector.py describes them.
 #pragma once
 
 #include <cstddef>

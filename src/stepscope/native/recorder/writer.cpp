@@ -1,4 +1,4 @@
-// The thread that writes: it fetches what threads have published, and appends it as blocks (trace/frames.py).
+// The thread that writes: it fetches what threads have published, and appends it as blocks (trace/blocks.py).
 #include <sys/uio.h>
 #include <unistd.h>
 

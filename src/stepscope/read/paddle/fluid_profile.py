@@ -23,8 +23,8 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, NotATraceError
-from stepscope.read.protobuf import BLOCK, CUT_BLOCK, VARINT, Fields, Messages
-from stepscope.read.source import Progress, read_blocks
+from stepscope.read.common.protobuf import BLOCK, CUT_BLOCK, VARINT, Fields, Messages
+from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype
 

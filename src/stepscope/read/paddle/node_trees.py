@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
-from stepscope.read.nesting import Integers
-from stepscope.read.paddle.tables import DEVICE, HOST, MEMORY, MEMORY_TYPES, TYPES, Recorded, build
-from stepscope.read.protobuf import Fields, Messages
-from stepscope.read.source import Progress, read_blocks
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.protobuf import Fields, Messages
+from stepscope.read.common.source import Progress, read_blocks
+from stepscope.read.paddle.paddle_tables import DEVICE, HOST, MEMORY, MEMORY_TYPES, TYPES, Recorded, build
 from stepscope.trace.losses import LossLedger
 
 # A version, and the number of the recording in its process.
@@ -58,7 +58,7 @@ def is_trace(head: bytes) -> bool:
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one file; see :func:`stepscope.read.paddle.tables.build`.
+    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.build`.
 
     Raises:
         InputError: It cannot be read.

@@ -1,1 +1,1 @@
-"""Files of the native recorder, which :mod:`stepscope.collect.collectors.torch_native` describes."""
+"""Files of the native recorder, which :mod:`stepscope.collect.torch.native_collector` describes."""

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.dense import distinct_rows
-from stepscope.read.nesting import Integers
-from stepscope.read.xplane import decode
-from stepscope.read.xplane.decode import Events, Line, Stats
+from stepscope.read.common.dense import distinct_rows
+from stepscope.read.common.nesting import Integers
+from stepscope.read.xplane import xplane_events
 from stepscope.read.xplane.planes import Plane
+from stepscope.read.xplane.xplane_events import Events, Line, Stats
 
 #: Times further from the beginning of the recording than this, ps, are damage.
 _MOST = 1 << 61
@@ -57,7 +57,7 @@ class Batch:
     def integers(self, name: str) -> pl.Series:
         """Return the integers of a stat; null where an event has none, or one that is no integer."""
         stats = self.of(name)
-        stats = stats.where((stats.field == decode.SIGNED) | (stats.field == decode.UNSIGNED))
+        stats = stats.where((stats.field == xplane_events.SIGNED) | (stats.field == xplane_events.UNSIGNED))
         values, known = np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
         values[stats.owner] = stats.value
         known[stats.owner] = True
@@ -101,9 +101,11 @@ def batches(plane: Plane, line: Line, noise: npt.NDArray[np.bool_]) -> Iterator[
         noise: Which places of metadata are noise.
     """
     if not 0 <= line.timestamp < 2 * EPOCH:
-        plane.ledger.add("event_bad_time", sum(len(events.metadata) for events in decode.batches(plane.content, line)))
+        plane.ledger.add(
+            "event_bad_time", sum(len(events.metadata) for events in xplane_events.batches(plane.content, line))
+        )
         return
-    for events in decode.batches(plane.content, line):
+    for events in xplane_events.batches(plane.content, line):
         batch = _batch(plane, line, events, noise)
         if len(batch):
             yield batch

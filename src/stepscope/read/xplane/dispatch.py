@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.nesting import Integers
+from stepscope.read.common.nesting import Integers
 from stepscope.read.xplane.batches import Batch
-from stepscope.read.xplane.rows import Rows, united_runs
+from stepscope.read.xplane.gathered_rows import Rows, united_runs
 
 #: What PjRt does on the thread that asks: for one device, and for several, where it says the number of the run.
 _CALL = r"^CommonPjRtLoadedExecutable::Execute(?:HelperOnSingleDevice$| \()"

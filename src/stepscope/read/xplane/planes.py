@@ -12,13 +12,13 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from stepscope.read.dense import first_places
-from stepscope.read.kineto.columns import printable
-from stepscope.read.nesting import Integers
-from stepscope.read.protobuf import Fields, Messages
-from stepscope.read.xplane import decode
-from stepscope.read.xplane.decode import Line, Stats
-from stepscope.read.xplane.files import Part
+from stepscope.read.chrome_json.columns import printable
+from stepscope.read.common.dense import first_places
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.protobuf import Fields, Messages
+from stepscope.read.xplane import xplane_events
+from stepscope.read.xplane.xplane_events import Line, Stats
+from stepscope.read.xplane.xplane_files import Part
 from stepscope.trace.losses import LossLedger
 
 #: Value of a stat.
@@ -62,7 +62,7 @@ class Plane:
         """Its lines; of one that the file ends in, what is there."""
         _, lines = self.fields.within(_LINES, cut=True)
         places = zip(lines.start.tolist(), lines.end.tolist(), strict=True)
-        found = [decode.line(self.content, start, end) for start, end in places]
+        found = [xplane_events.line(self.content, start, end) for start, end in places]
         self.ledger.add("event_damaged", sum(line.broken for line in found))
         return found
 
@@ -116,7 +116,7 @@ class Plane:
 
     def _own(self, fields: Fields, number: int, count: int) -> list[list[tuple[str, Value]]]:
         owner, messages = fields.within(number)
-        stats = decode.stats_of(messages)
+        stats = xplane_events.stats_of(messages)
         pairs: list[list[tuple[str, Value]]] = [[] for _ in range(count)]
         names = self.names_of(stats.key)
         for place, name, value in zip(owner.tolist(), names, self.values(stats), strict=True):
@@ -134,17 +134,17 @@ class Plane:
         return [self._value(*row) for row in rows]
 
     def _value(self, number: int, value: int, end: int, place: int) -> Value:
-        if number == decode.DOUBLE:
+        if number == xplane_events.DOUBLE:
             return float(struct.unpack("<d", struct.pack("<q", value))[0])
-        if number == decode.UNSIGNED:
+        if number == xplane_events.UNSIGNED:
             return value % (1 << 64)
-        if number == decode.SIGNED:
+        if number == xplane_events.SIGNED:
             return value
-        if number == decode.REFERENCE:
+        if number == xplane_events.REFERENCE:
             return self.stat_names[place] if place >= 0 else None
-        if number == decode.BYTES:
+        if number == xplane_events.BYTES:
             return bytes(self.content[value:end])
-        return self._text(value, end, compressed=number == decode.COMPRESSED) if number else None
+        return self._text(value, end, compressed=number == xplane_events.COMPRESSED) if number else None
 
     def _text(self, start: int, end: int, *, compressed: bool) -> str | None:
         source = bytes(self.content[start:end])

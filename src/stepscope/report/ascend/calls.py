@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analyse.communication import LINKS, MEGABYTE, Operation, operations
+from stepscope.analyse.communication.collective_times import LINKS, MEGABYTE, Operation, operations
 from stepscope.trace.tables import Tables
 
 #: Operation as sources call it, without its underscores → as HCCL calls it. Others keep their name.

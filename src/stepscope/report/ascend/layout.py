@@ -27,16 +27,16 @@ from typing import Any
 
 from stepscope.errors import OutputError
 from stepscope.report.ascend import calls as ascend_calls
-from stepscope.report.ascend import database as ascend_database
-from stepscope.report.ascend import npu_trace
-from stepscope.report.ascend import tables as ascend_tables
-from stepscope.report.ascend import trace as ascend_trace
+from stepscope.report.ascend.database import written_database as ascend_database
+from stepscope.report.ascend.overlap_analysis import RankWork
+from stepscope.report.ascend.text import csv_tables as ascend_tables
+from stepscope.report.ascend.text import device_trace as ascend_trace
+from stepscope.report.ascend.text import npu_trace
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH, Variant
-from stepscope.report.ascend.work import RankWork
-from stepscope.report.documents import Json, dumps
-from stepscope.report.files import replacing
+from stepscope.report.files.csv_results import Csv
+from stepscope.report.files.json_results import Json, dumps
 from stepscope.report.protocol import Source
-from stepscope.report.tabular import Csv
+from stepscope.report.whole_files import replacing
 from stepscope.trace.run_directory import Manifest
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"

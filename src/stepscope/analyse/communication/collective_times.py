@@ -1,0 +1,312 @@
+"""Communication by operation and by link, in the structure of the Ascend deliverables.
+
+What a source does not tell is ``null``: NCCL and gloo do not say how long an operation waited for the other ranks, and
+not over which wire the bytes went. See ``docs/definitions.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import polars as pl
+
+from stepscope.analyse.operators.operator_calls import nearest
+from stepscope.analyse.step.activity import is_point_to_point
+from stepscope.trace.tables import Tables
+
+#: Links of an Ascend device; always listed, as readers of these files expect them.
+LINKS: tuple[str, ...] = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What an operation moved over one transport; ``packet`` is the size of a packet, None for all sizes."""
+
+    transport: str
+    packet: int | None
+    count: int | None
+    bytes: int | None
+    transit: int | None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One communication operation of this rank; times in ns, sizes in bytes, None where the source does not say.
+
+    ``size`` is what the rank puts in, or receives where it puts nothing in. ``span`` is its ``spans.id``, ``ranks`` the
+    group's ranks as JSON, ``number`` its place in the group's operations, which all ranks count alike.
+    """
+
+    span: int
+    step: int
+    name: str
+    type: str
+    group: str
+    point_to_point: bool
+    start: int
+    elapsed: int
+    transit: int | None
+    wait: int | None
+    synchronisation: int | None
+    size: int | None
+    transport: str
+    rank: int
+    source: int | None
+    destination: int | None
+    ranks: str | None
+    number: int | None
+    moved: tuple[Moved, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The operation's key in the files."""
+        return f"{self.name}@{self.group}"
+
+    @property
+    def moving(self) -> int:
+        """Time that counts as moving data: the transit, or all of the operation where that is not known."""
+        return self.elapsed if self.transit is None else self.transit
+
+
+def operations(tables: Tables) -> list[Operation]:
+    """Return the communication of a rank in order of start.
+
+    That is what device streams ran; where they ran none, the calls on host threads, where a call nested in another one
+    is part of it. An NPU's profiler names each operation itself.
+    """
+    details = tables["collectives"].rename({"span": "id"})
+    rows = _outermost(tables).lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
+    number = pl.int_range(pl.len()).over("step", "type", "group")
+    told = tables["tasks"].select(pl.col("span").alias("id"), told=pl.lit(value=True)).unique()
+    made = pl.when("told").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
+    rows = rows.join(told, on="id", how="left", maintain_order="left").with_columns(made)
+    moved = _moves(tables)
+    found = rows.select(name for name in _FIELDS if name != "moved").collect().to_dicts()
+    return [Operation(**row, moved=moved.get(row["span"], ())) for row in found]
+
+
+def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
+    """Return for each operation what its source says that it moved, by transport."""
+    transfers = tables["transfers"].filter(pl.col("span").is_not_null() & pl.col("link").is_null())
+    rows = transfers.select(
+        "span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit"
+    ).collect()
+    found: dict[int, list[Moved]] = {}
+    for span, *rest in rows.iter_rows():
+        found.setdefault(span, []).append(Moved(*rest))
+    return {span: tuple(moved) for span, moved in found.items()}
+
+
+def _outermost(tables: Tables) -> pl.DataFrame:
+    """Return the communication on streams, or the outermost communication calls on host threads."""
+    places = tables["tracks"].select(pl.col("id").alias("track"), pl.col("kind").alias("place"), "rank")
+    spans = tables["spans"].join(places, on="track", how="inner")
+    streams = spans.filter((pl.col("place") == "stream") & (pl.col("kind") == "collective")).collect()
+    if len(streams):
+        return streams
+    threads = spans.filter(pl.col("place") == "thread").sort("id").collect()
+    calls = (threads["kind"] == "collective").to_numpy()
+    return threads.filter(pl.Series(calls & (nearest(threads, calls) < 0)))
+
+
+_DETAILS: tuple[pl.Expr, ...] = (
+    pl.col("operation", "name").cast(pl.String),
+    pl.coalesce(pl.col("operation").cast(pl.String), pl.col("name").cast(pl.String)).alias("type"),
+    pl.col("group").cast(pl.String).fill_null(""),
+    pl.col("transport").cast(pl.String).str.to_uppercase().fill_null("OTHER"),
+    pl.col("step").fill_null(-1).cast(pl.Int64),
+    is_point_to_point().fill_null(value=False).alias("point_to_point"),
+    pl.col("id").alias("span"),
+    pl.col("ts").alias("start"),
+    pl.col("dur").alias("elapsed"),
+    pl.col("synchronisation"),
+    pl.col("group_ranks").cast(pl.String).alias("ranks"),
+    pl.col("sequence_right").alias("number"),
+    pl.when(pl.col("bytes_in") > 0).then("bytes_in").otherwise(pl.coalesce("bytes_out", "bytes_in")).alias("size"),
+)
+_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Operation))
+
+
+def communication(tables: Tables) -> dict[str, Any]:
+    """Return ``step<n>`` → ``p2p`` and ``collective`` → operation → its times (ms) and bandwidths.
+
+    Operations outside every step stand under ``step-1``; where the rank has no steps, under ``step0``.
+    """
+    document: dict[str, Any] = {}
+    for step, found in _by_step(tables).items():
+        document[step] = {sort: {one.label: _entry([one]) for one in chosen} for sort, chosen in _sorts(found).items()}
+        total = _entry(_sorts(found)["collective"])
+        del total["Communication Time Info"]["Start Timestamp(us)"]
+        document[step]["collective"]["Total Op Info"] = total
+    return document
+
+
+def communication_matrix(tables: Tables) -> dict[str, Any]:
+    """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<place>@<group>`` → link → size, time, bandwidth.
+
+    The places are those of the operations ordered by bandwidth: top1, middle, bottom3 to bottom1, and total over all.
+    A link is ``source-destination``; where the links of a collective are not known, it has the one link ``rank-*``.
+    """
+    return _told(tables) or {
+        step: {sort: _matrix(chosen) for sort, chosen in _sorts(found).items()}
+        for step, found in _by_step(tables).items()
+    }
+
+
+def _told(tables: Tables) -> dict[str, Any]:
+    """Return the matrix as the source tells it; empty where it does not."""
+    document: dict[str, Any] = {}
+    texts = pl.col("operation", "place", "group", "transport", "name").cast(pl.String)
+    for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):
+        step = document.setdefault(f"step{row['step'] or 0}", {"p2p": {}, "collective": {}})
+        label = row["operation"] if row["place"] == "one" else f"{row['operation']}-{row['place']}"
+        links = step["p2p" if row["point_to_point"] else "collective"].setdefault(f"{label}@{row['group']}", {})
+        links[f"{row['source']}-{row['destination']}"] = {
+            "Transport Type": row["transport"],
+            "Transit Size(MB)": None if row["bytes"] is None else row["bytes"] / MEGABYTE,
+            "Transit Time(ms)": _ms(row["transit"]),
+            "Bandwidth(GB/s)": row["bandwidth"],
+            **({"Op Name": row["name"]} if row["name"] else {}),
+        }
+    return document
+
+
+def _by_step(tables: Tables) -> dict[str, list[Operation]]:
+    stepless = not tables["steps"].select(pl.len()).collect().item()
+    found: dict[str, list[Operation]] = {}
+    for one in operations(tables):
+        found.setdefault("step0" if stepless else f"step{one.step}", []).append(one)
+    return found
+
+
+def _sorts(found: Iterable[Operation]) -> dict[str, list[Operation]]:
+    sorts: dict[str, list[Operation]] = {"p2p": [], "collective": []}
+    for one in found:
+        sorts["p2p" if one.point_to_point else "collective"].append(one)
+    return sorts
+
+
+def _entry(found: list[Operation]) -> dict[str, Any]:
+    return {"Communication Time Info": _times(found), "Communication Bandwidth Info": _bandwidths(found)}
+
+
+def _times(found: list[Operation]) -> dict[str, Any]:
+    elapsed, transit = sum(one.elapsed for one in found), _sum(one.transit for one in found)
+    wait, synchronisation = _sum(one.wait for one in found), _sum(one.synchronisation for one in found)
+    idle = None if transit is None or wait is None else elapsed - transit - wait
+    return {
+        "Start Timestamp(us)": min((one.start for one in found), default=0) / 1000,
+        "Elapse Time(ms)": elapsed / 1e6,
+        "Transit Time(ms)": _ms(transit),
+        "Wait Time(ms)": _ms(wait),
+        "Synchronization Time(ms)": _ms(synchronisation),
+        "Idle Time(ms)": _ms(idle),
+        "Wait Time Ratio": _ratio(wait, transit),
+        "Synchronization Time Ratio": _ratio(synchronisation, transit),
+    }
+
+
+def _bandwidths(found: list[Operation]) -> dict[str, Any]:
+    found, told = [one for one in found if not one.moved], [one for one in found if one.moved]
+    moved = [move for one in told for move in one.moved]
+    others = {one.transport for one in found} | {move.transport for move in moved}
+    transports = [*LINKS, *sorted(others - set(LINKS))]
+    return {
+        name: _told_bandwidth([move for move in moved if move.transport == name])
+        if any(move.transport == name for move in moved)
+        else _bandwidth([one for one in found if one.transport == name])
+        for name in transports
+    }
+
+
+def _told_bandwidth(moved: list[Moved]) -> dict[str, Any]:
+    """Return size, time, bandwidth and packets of one transport as the source tells them, summed up."""
+    whole = [move for move in moved if move.packet is None]
+    size, time = sum(move.bytes or 0 for move in whole), sum(move.transit or 0 for move in whole)
+    packets: dict[str, list[float]] = {}
+    for move in moved:
+        if move.packet is not None:
+            entry = packets.setdefault(f"{move.packet / MEGABYTE}", [0, 0.0])
+            entry[0] += move.count or 0
+            entry[1] += (move.transit or 0) / 1e6
+    return {
+        "Transit Size(MB)": size / MEGABYTE,
+        "Transit Time(ms)": time / 1e6,
+        "Bandwidth(GB/s)": round(size / time, 4) if time else 0,
+        "Large Packet Ratio": 0,
+        "Size Distribution": packets,
+    }
+
+
+def _bandwidth(found: list[Operation]) -> dict[str, Any]:
+    sizes: dict[str, list[float]] = {}
+    for one in found:
+        if one.size is not None:
+            entry = sizes.setdefault(f"{one.size / MEGABYTE}", [0, 0.0])
+            entry[0] += 1
+            entry[1] += one.moving / 1e6
+    return {**_moved(found), "Large Packet Ratio": 0, "Size Distribution": sizes}
+
+
+def _moved(found: list[Operation]) -> dict[str, Any]:
+    """Return size, time and bandwidth; null size and bandwidth where no operation's size is known."""
+    known = [one for one in found if one.size is not None] if found else []
+    size, time = sum(one.size or 0 for one in known), sum(one.moving for one in found)
+    unknown = bool(found) and not known
+    moving = sum(one.moving for one in known)
+    return {
+        "Transit Size(MB)": None if unknown else size / MEGABYTE,
+        "Transit Time(ms)": time / 1e6,
+        "Bandwidth(GB/s)": None if unknown else round(size / moving, 4) if moving else 0,
+    }
+
+
+def _matrix(found: list[Operation]) -> dict[str, Any]:
+    links: dict[tuple[str, str, str], list[Operation]] = {}
+    for one in found:
+        links.setdefault((one.type, one.group, _link(one)), []).append(one)
+    document: dict[str, Any] = {}
+    for (type_, group, link), members in links.items():
+        ordered = sorted(members, key=lambda one: -_speed(one))
+        for place, one in _places(ordered).items():
+            entry = {"Transport Type": one.transport, **_moved([one]), "Op Name": one.name}
+            document.setdefault(f"{type_}-{place}@{group}", {})[link] = entry
+        total = {"Transport Type": ordered[0].transport, **_moved(ordered)}
+        document.setdefault(f"{type_}-total@{group}", {})[link] = total
+    return document
+
+
+def _link(one: Operation) -> str:
+    if one.source is None and one.destination is None:
+        return f"{one.rank}-*"
+    source = one.rank if one.source is None else one.source
+    return f"{source}-{one.rank if one.destination is None else one.destination}"
+
+
+def _speed(one: Operation) -> float:
+    return (one.size or 0) / one.moving if one.moving else 0.0
+
+
+def _places(ordered: list[Operation]) -> dict[str, Operation]:
+    """Return the operations that the matrix names, of a list ordered by falling bandwidth."""
+    places = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
+    return places | {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ms(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
+
+
+def _ratio(part: int | None, transit: int | None) -> float | None:
+    """Return ``part / (part + transit)``, the ratios of the Ascend deliverables."""
+    if part is None or transit is None:
+        return None
+    return round(part / (part + transit), 4) if part + transit else 0.0

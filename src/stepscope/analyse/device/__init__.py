@@ -1,0 +1,1 @@
+"""What devices did: kernels, runtime calls, counters."""

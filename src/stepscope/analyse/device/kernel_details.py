@@ -1,0 +1,160 @@
+"""Every piece of work by itself: kernels, copies, fills and collectives; on a rank without a device, leaf operators."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.analyse.operators.operator_calls import host_operators
+from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.units import timestamp_us, us
+from stepscope.trace.tables import Tables, schema
+
+#: Column of the result → column it is taken from.
+_COLUMNS: dict[str, str] = {
+    "Step ID": "step",
+    "Device_id": "device_name",
+    "Stream ID": "lane",
+    "Name": "name",
+    "Type": "kind",
+    "Operator": "operator_name",
+    "Start Time(us)": "start",
+    "Duration(us)": "duration",
+    "Wait Time(us)": "wait",
+    "Block Num": "blocks",
+    "Grid": "grid_text",
+    "Block": "block_text",
+    "Registers": "registers",
+    "Shared Memory(bytes)": "shared_memory",
+    "Occupancy(%)": "occupancy",
+    "Blocks per SM": "blocks_per_sm",
+    "Warps per SM": "warps_per_sm",
+    "Bytes": "bytes",
+    "Bandwidth(GB/s)": "bandwidth",
+    "Input Shapes": "shapes",
+    "Input Data Types": "dtypes",
+    "Context ID": "context",
+    "Graph ID": "graph",
+    "Correlation ID": "correlation",
+}
+
+#: Column of the result → column of the table ``tasks``: what only an NPU's profiler says.
+_OF_TASKS: dict[str, str] = {
+    "Model ID": "model",
+    "Task ID": "task",
+    "OP State": "state",
+    "Accelerator Core": "core",
+    "Mix Block Num": "mix_blocks",
+    "HF32 Eligible": "reduced_precision",
+    "Input Formats": "input_formats",
+    "Output Shapes": "output_shapes",
+    "Output Data Types": "output_dtypes",
+    "Output Formats": "output_formats",
+}
+
+
+def kernel_details(tables: Tables) -> pl.DataFrame:
+    """Return one row per piece of device work, or per leaf operator where the rank has no device, in order of start.
+
+    What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
+    """
+    rows = pieces(tables).collect()
+    shown = rows.select(_shown())
+    told = tables["tasks"].join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi").collect()
+    if told.is_empty():
+        return shown
+    return pl.concat([_completed(shown, rows, told), _counters(rows, tables)], how="horizontal")
+
+
+def _completed(shown: pl.DataFrame, rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with what an NPU's profiler says of its tasks."""
+    texts = told.rename(lambda name: f"told_{name}").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    both = rows.select("id").join(texts, left_on="id", right_on="told_span", how="left", maintain_order="left")
+    joined = pl.concat([shown, both], how="horizontal")
+    replaced = {"Type": "operation", "Block Num": "blocks", "Input Shapes": "input_shapes"}
+    replaced |= {"Input Data Types": "input_dtypes", "Context ID": "context"}
+    return joined.select(
+        *(
+            pl.coalesce(f"told_{replaced[name]}", pl.col(name).cast(both.schema[f"told_{replaced[name]}"])).alias(name)
+            if name in replaced
+            else pl.coalesce(us("told_wait"), name).alias(name)
+            if name == "Wait Time(us)"
+            else pl.col(name)
+            for name in shown.columns
+        ),
+        *(pl.col(f"told_{column}").alias(header) for header, column in _OF_TASKS.items()),
+    )
+
+
+def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Return the hardware counters of the rows, a column each: ``aic_mac_time(us)``."""
+    ids = rows.select(pl.col("id").alias("span"))
+    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").collect()
+    name, unit = (pl.col(column).cast(pl.String) for column in ("name", "unit"))
+    header = pl.when(unit == "").then(name).otherwise(pl.format("{}({})", name, unit)).alias("header")
+    wide = found.select("span", header, "value").pivot(
+        "header", index="span", values="value", aggregate_function="first"
+    )
+    return ids.join(wide, on="span", how="left", maintain_order="left").drop("span")
+
+
+def pieces(tables: Tables) -> pl.LazyFrame:
+    """Return the same rows as the tables have them, in ns.
+
+    Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the number of
+    the stream or thread; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
+    ``idle``, the time since the end of the earlier work on the track.
+    """
+    streams = tables["tracks"].filter(pl.col("kind") == "stream")
+    work = _on_lanes(tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)), streams.with_columns(lane="stream"))
+    if work.select(pl.len()).collect().item():
+        rows = _of_operators(work.join(tables["kernels"], left_on="id", right_on="span", how="left"), tables)
+    else:
+        rows = _leaves(tables)
+    ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1).over("track")
+    idle = (pl.col("ts") - ended).clip(0).fill_null(0)
+    return rows.sort("ts", "id").with_columns(idle.alias("idle"))
+
+
+def _on_lanes(spans: pl.LazyFrame, tracks: pl.LazyFrame) -> pl.LazyFrame:
+    """Add the device's name and the stream's or thread's number to spans on these tracks; drop all others."""
+    place = tracks.select(pl.col("id").alias("track"), pl.col("device").alias("device_name"), "lane")
+    columns = ("id", "track", "ts", "dur", "name", "kind", "step", "correlation")
+    return spans.select(columns).join(place, on="track", how="inner")
+
+
+def _of_operators(work: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
+    """Add the launching operator's name, shapes and data types."""
+    launching = tables["kernels"].select(pl.col("operator").alias("id")).unique()
+    spans = tables["spans"].select("id", pl.col("name").alias("operator_name")).join(launching, on="id", how="semi")
+    names = spans.rename({"id": "operator"})
+    inputs = tables["operators"].select(pl.col("span").alias("operator"), "shapes", "dtypes")
+    return work.join(names, on="operator", how="left").join(inputs, on="operator", how="left")
+
+
+def _leaves(tables: Tables) -> pl.LazyFrame:
+    """Return host operators with no operator inside them, in the columns of device work."""
+    operators = host_operators(tables)
+    inner = operators.filter(~pl.int_range(pl.len()).is_in(operators["outer"].unique().implode()))
+    threads = tables["tracks"].filter(pl.col("kind") == "thread").with_columns(lane="thread")
+    leaves = _on_lanes(inner.lazy().with_columns(correlation=pl.lit(None, pl.Int64)), threads)
+    nothing = [pl.lit(None, dtype).alias(name) for name, dtype in schema("kernels").items() if name != "span"]
+    inputs = tables["operators"].select(pl.col("span").alias("id"), "shapes", "dtypes")
+    return leaves.with_columns(nothing).with_columns(operator_name="name").join(inputs, on="id", how="left")
+
+
+def _shown() -> list[pl.Expr]:
+    derived = {
+        "start": timestamp_us("ts"),
+        "duration": us("dur"),
+        "wait": us("idle"),
+        "blocks": pl.col("grid").list.get(0) * pl.col("grid").list.get(1) * pl.col("grid").list.get(2),
+        "grid_text": _triple("grid"),
+        "block_text": _triple("block"),
+    }
+    return [derived.get(source, pl.col(source)).alias(name) for name, source in _COLUMNS.items()]
+
+
+def _triple(column: str) -> pl.Expr:
+    """Return a list of numbers as text such as ``[16, 1, 1]``; null where the list is null."""
+    numbers = pl.col(column).cast(pl.List(pl.String)).list.join(", ")
+    return pl.when(pl.col(column).is_not_null()).then(pl.format("[{}]", numbers))

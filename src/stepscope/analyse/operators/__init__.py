@@ -1,0 +1,1 @@
+"""Operators on the host, by name and by call."""

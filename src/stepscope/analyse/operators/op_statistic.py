@@ -1,0 +1,97 @@
+"""Time by name: kernels per device, operators on the host. Definitions: ``docs/definitions.md``."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.analyse.operators.operator_calls import host_operators
+from stepscope.analyse.step import sample
+from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.units import us
+from stepscope.trace.tables import Tables
+
+_KEYS = ["device", "name", "kind"]
+
+
+def op_statistic(tables: Tables) -> pl.DataFrame:
+    """Return one row per device, name and kind: count, total, least, mean and longest time in µs, and the share.
+
+    A kernel counts with its duration, a host operator with its self time. ``Ratio(%)`` is the share of its device.
+    Rows are ordered by device, the devices before ``cpu``, and by total time, longest first.
+
+    Of a sample of the operators, counts and totals are estimated; columns behind the others say how far they may be
+    off.
+    """
+    sampled = sample.of(tables)
+    rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables), sampled)])
+    told = [
+        pl.col("sampled").alias("Sampled Calls"),
+        pl.col("count_error").round(3).alias("Count Error"),
+        us("total_error").alias("Total Time Error(us)"),
+    ]
+    share = (100 * pl.col("total") / pl.col("total").sum().over("device")).fill_nan(0).round(3)
+    return rows.select(
+        pl.col("device").alias("Device_id"),
+        pl.lit(None, pl.String).alias("Model Name"),
+        pl.col("name").alias("OP Type"),
+        pl.col("kind").alias("Core Type"),
+        pl.col("count").alias("Count"),
+        us("total").alias("Total Time(us)"),
+        us("least").alias("Min Time(us)"),
+        us("mean").alias("Avg Time(us)"),
+        us("most").alias("Max Time(us)"),
+        share.alias("Ratio(%)"),
+        *(told if sampled.fraction < 1 else []),
+    )
+
+
+def device_work(tables: Tables) -> pl.DataFrame:
+    """Return device, name, kind, time (ns) and step of every kernel, copy, fill and collective on a device's stream.
+
+    Where the source says what type of operator a kernel is, and on which sort of core it ran, these are name and kind.
+    """
+    streams = tables["tracks"].filter(pl.col("kind") == "stream").select(pl.col("id").alias("track"), "device")
+    spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)).join(streams, on="track", how="inner")
+    told = tables["tasks"].select(pl.col("span").alias("id"), "operation", "core")
+    rows = spans.join(told, on="id", how="left", maintain_order="left")
+    name = pl.coalesce(pl.col("operation", "name").cast(pl.String)).alias("name")
+    kind = pl.coalesce(pl.col("core", "kind").cast(pl.String)).alias("kind")
+    return rows.select("device", name, kind, pl.col("dur").alias("time"), "step").collect()
+
+
+def host_work(tables: Tables) -> pl.DataFrame:
+    """Return device (``cpu``), name, kind, self time (ns) and step of every operator on a host thread.
+
+    Of a sample, the whole duration: what is inside an operator is mostly not in the sample.
+    """
+    operators = host_operators(tables)
+    time = "self" if sample.fraction(tables) == 1 else "dur"
+    return operators.select(
+        pl.lit("cpu").cast(pl.Categorical).alias("device"),
+        pl.col("name", "kind").cast(pl.String),
+        pl.col(time).alias("time"),
+        "step",
+    )
+
+
+def statistic(work: pl.DataFrame, sampled: sample.Sample = sample.EVERYTHING) -> pl.DataFrame:
+    """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order.
+
+    Count and total are estimates where only a sample of the work is there, see :func:`sample.estimated`.
+    """
+    time = pl.col("time")
+    grouped = work.group_by(_KEYS).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        time.sum().alias("total"),
+        time.min().alias("least"),
+        time.mean().alias("mean"),
+        time.max().alias("most"),
+        pl.len().cast(pl.Int64).alias("sampled"),
+        pl.lit(0.0).alias("count_error"),
+        pl.lit(0.0).alias("total_error"),
+    )
+    if sampled.fraction < 1:
+        estimates = sample.estimated(work, _KEYS, sampled)
+        grouped = grouped.select(*_KEYS, "least", "mean", "most").join(estimates, on=_KEYS).select(grouped.columns)
+    texts = [pl.col(name).cast(pl.String) for name in _KEYS]
+    return grouped.with_columns(texts).sort("device", "total", "name", "kind", descending=[False, True, False, False])

@@ -1,0 +1,165 @@
+"""Tables → the answer in a few numbers, :mod:`stepscope.analyse.step.answer`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyse.data.dataset import arguments, waits
+from stepscope.analyse.intervals import unite
+from stepscope.analyse.memory.memory_record import RESIDENT
+from stepscope.analyse.operators import op_statistic
+from stepscope.analyse.step import sample
+from stepscope.analyse.step.activity import Windows
+from stepscope.analyse.step.answer import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
+from stepscope.analyse.step.look_first import look_first
+from stepscope.analyse.step.step_trace_time import Split, split
+from stepscope.trace.losses import Loss
+from stepscope.trace.tables import Tables
+
+#: How many operators and kernels the summary names.
+TOP = 10
+
+
+def summarise(tables: Tables) -> Summary:
+    """Return the summary of a rank; of empty tables, one that says so."""
+    parts, drawn = split(tables), sample.of(tables)
+    sampled = drawn.fraction
+    windows, work = parts.windows, parts.work
+    steps = _steps(windows, inferred=_inferred(tables))
+    device, host = (_within(work(tables), windows) for work in (op_statistic.device_work, op_statistic.host_work))
+    summary = Summary(
+        on_device=work.on_device,
+        devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
+        steps=steps,
+        split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
+        operators=_top(host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
+        kernels=_top(device),
+        data_wait=_data_wait(tables, parts, steps.total_ns),
+        garbage=_garbage(tables, windows, steps.total_ns),
+        memory=_memory(tables),
+        resident_bytes=_resident(tables),
+        losses=_losses(tables),
+        look_first="",
+        sampled=sampled,
+    )
+    return replace(summary, look_first=look_first(summary))
+
+
+def _inferred(tables: Tables) -> bool:
+    return "inferred" in tables["steps"].select(pl.col("source").cast(pl.String)).collect()["source"].to_list()
+
+
+def _steps(windows: Windows, *, inferred: bool) -> Steps:
+    durations = windows.end - windows.start
+    if not len(durations):
+        return Steps(0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, inferred=False)
+    total, count = int(durations.sum()), len(durations)
+    return Steps(
+        count=count if windows.declared else 0,
+        total_ns=total,
+        mean_ns=total / count,
+        p50_ns=float(np.percentile(durations, 50)),
+        p95_ns=float(np.percentile(durations, 95)),
+        shortest_ns=int(durations.min()),
+        longest_ns=int(durations.max()),
+        per_second=count * 1e9 / total if windows.declared and total else 0.0,
+        inferred=inferred,
+    )
+
+
+def _parts(parts: Split, total: int) -> tuple[Part, ...]:
+    count = max(1, len(parts.windows.start))
+    sums = {name: int(times.sum()) for name, times in parts.parts.items()}
+    return tuple(Part(name, time, time / count, _share(time, total)) for name, time in sums.items())
+
+
+def _of_sample(parts: Split) -> Split:
+    """Return what is known where only a sample of the operators is there: what devices do, and waits for data."""
+    if not parts.work.on_device:
+        return replace(parts, parts={})
+    idle = parts.parts["idle"] + parts.parts["host only"]
+    return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
+
+
+def _within(work: pl.DataFrame, windows: Windows) -> pl.DataFrame:
+    """Keep what began in a step, where there are steps: what is shown is per step."""
+    return work.filter(pl.col("step").is_not_null()) if windows.declared else work
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
+    """Return the names with most time over all devices."""
+    whole = int(work["time"].sum())
+    sums = work.group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
+    texts = sums.with_columns(pl.col("name", "kind").cast(pl.String))
+    first = texts.sort("time", "name", "kind", descending=[True, False, False]).head(TOP)
+    return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
+
+
+def _estimated(work: pl.DataFrame, sampled: sample.Sample, whole: int) -> tuple[Entry, ...]:
+    """Return the names with most time, estimated from a sample; shares are those of the steps' time."""
+    first = op_statistic.statistic(work, sampled).head(TOP)
+    rows = first.select("name", "kind", "total", "count", "total_error").rows()
+    return tuple(
+        Entry(name, kind, total, count, _share(total, whole), error) for name, kind, total, count, error in rows
+    )
+
+
+def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:
+    found = waits(tables)
+    waited = int(parts.work.data.within(parts.windows.start, parts.windows.end).sum())
+    exposed = int(parts.parts["data wait"].sum())
+    return DataWait(waited, exposed, _share(waited, total), len(found), workers(tables, found))
+
+
+def workers(tables: Tables, found: pl.DataFrame) -> int | None:
+    """Return the worker processes of the data loader; the most where there are several loaders.
+
+    They are the argument ``workers`` of the waits; without it, PyTorch's loader without any is known by its name.
+
+    Args:
+        tables: Tables of a rank.
+        found: Columns id and name of the waits.
+    """
+    told = [values.get("workers") for values in arguments(tables, found["id"]).values()]
+    known = [value for value in told if isinstance(value, int)]
+    if known:
+        return max(known)
+    alone = found["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
+    return 0 if len(found) and alone.all() else None
+
+
+def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
+    pauses = (
+        tables["spans"].filter(pl.col("kind") == "garbage").select("ts", end=pl.col("ts") + pl.col("dur")).collect()
+    )
+    paused = unite(pauses["ts"].to_numpy(), pauses["end"].to_numpy()).within(windows.start, windows.end)
+    return Garbage(int(paused.sum()), _share(int(paused.sum()), total), len(pauses))
+
+
+def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
+    """Return the peaks; nothing is reserved on the host, where PyTorch gives mapped files' sizes under that name."""
+    peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
+    known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
+    rows = known.sort("device").collect().rows()
+    return tuple(MemoryPeak(name, allocated, None if name == "cpu" else reserved) for name, allocated, reserved in rows)
+
+
+def _resident(tables: Tables) -> int | None:
+    samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
+    largest = samples.select(pl.col("value").max()).collect().item()
+    return None if largest is None else int(largest)
+
+
+def _losses(tables: Tables) -> tuple[Loss, ...]:
+    order = {"error": 0, "data_loss": 1, "info": 2}
+    rows = [
+        Loss(*row) for row in tables["losses"].with_columns(pl.col("what", "severity").cast(pl.String)).collect().rows()
+    ]
+    return tuple(sorted(rows, key=lambda loss: (order[loss.severity], loss.what)))

@@ -1,0 +1,54 @@
+"""Files and summaries of a run, as the verbs that end with them share it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from stepscope.cli import options
+from stepscope.report import registry
+from stepscope.report.protocol import Source
+from stepscope.report.terminal.printed_summary import render
+from stepscope.run import RankRun, Run
+
+
+def write(rank: RankRun, formats: str, *, pretty: bool, directory: Path | None = None) -> list[Path]:
+    """Write one rank's files and return their paths.
+
+    Args:
+        rank: The rank.
+        formats: Names with commas between them; ``all`` or ``none``.
+        pretty: Indent JSON files.
+        directory: Where to write; the rank's ``results`` folder by default.
+
+    Raises:
+        UsageError: A format is unknown.
+        OutputError: The directory cannot be written.
+    """
+    chosen = registry.select(formats, pretty=pretty)
+    source = Source(rank.tables, rank.results, rank.manifest)
+    target = directory or rank.directory.results
+    return [path for chosen_format in chosen for path in chosen_format.write(source, target)]
+
+
+def show(run: Run, *, quiet: bool) -> None:
+    """Print the summary of every rank, where the results are, and the next command to type; quietly, only the run."""
+    console = options.output_console()
+    if quiet:
+        console.print(str(run.path), soft_wrap=True, markup=False)
+        return
+    for rank in run.ranks:
+        render(rank.summary, rank.manifest, console)
+    whole = run.ranks[0].directory.path.parent
+    results = run.ranks[0].directory.results if len(run.ranks) == 1 else whole / "rank*" / "results"
+    console.print(f" results      {near(results)}", soft_wrap=True, markup=False)
+    command = f"stepscope export {shlex.quote(str(near(whole)))} --to pftrace"
+    console.print(f" timeline     {command}   (for ui.perfetto.dev)\n", soft_wrap=True, markup=False)
+
+
+def near(path: Path) -> Path:
+    """Return a path as one would type it here: relative where it lies below the working directory."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path

@@ -1,0 +1,1 @@
+"""Sources of NVIDIA GPUs: CUPTI, the driver, NVML."""

@@ -1,0 +1,152 @@
+"""Kernels, copies, fills and calls of CUDA for any framework, and without one, recorded with CUPTI's activity records.
+
+Where PyTorch with CUDA is imported, Kineto records the same with the same library, and knows the operators besides; as
+the activity records have room for one user, this collector then steps aside, unless the native recorder has taken
+Kineto's place. The same goes for JAX with CUDA, whose XLA records the GPU. Operators of other
+frameworks come from their own collectors; device work is linked to them by the thread and time of the call that
+launched it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.collect.cuda import cupti_library
+from stepscope.collect.cuda.cupti_recorder import KINDS, Recorder
+from stepscope.collect.options import Activity
+from stepscope.collect.protocol import NothingHere
+from stepscope.trace.cupti_layout import Kind
+
+if TYPE_CHECKING:
+    from stepscope.collect.protocol import Context
+
+#: What NVIDIA's driver makes: on Linux, and in the Windows subsystem for it.
+_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+#: JAX's plugins for CUDA, by version; it imports one when it looks for devices.
+_XLA_ON_CUDA = "jax_plugins.xla_cuda"
+#: Seconds between looks whether the program uses CUDA by now.
+_INTERVAL = 0.05
+
+
+class CuptiCollector:
+    """Records one window into ``capture/cupti.ssc``, from the moment in which the program uses CUDA."""
+
+    name = "cupti"
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+        self._recorder: Recorder | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._description: dict[str, object] = {}
+
+    def available(self) -> str | None:
+        """Return why CUPTI cannot serve here, or None. Nothing is loaded."""
+        if not sys.platform.startswith("linux"):
+            return "CUPTI is used on Linux only"
+        if cupti_library.driver() is None and not any(path.exists() for path in _DEVICES):
+            return NothingHere("this machine has no NVIDIA GPU")
+        return other_user()
+
+    def prepare(self, context: Context) -> None:
+        """Find the library where the program uses CUDA already.
+
+        Raises:
+            RuntimeError: There is no library, it is not known, or the C part of stepscope is missing.
+        """
+        activities = context.options.activities
+        if activities and Activity.CUDA not in activities:
+            self._description["left_out"] = "CUDA is not among the activities"
+            return
+        self._context = context
+        # Asked for by name, CUPTI is loaded even though the program has not come to use CUDA.
+        if activities or cupti_library.driver() is not None:
+            self._make()
+
+    def start(self) -> None:
+        """Begin to record, or to wait until the program uses CUDA."""
+        if self._recorder is not None:
+            self._recorder.start()
+        elif self._context is not None:
+            self._thread = threading.Thread(target=self._wait, name="stepscope-cupti-wait", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> list[Path]:
+        """Wait for the GPUs and close the file.
+
+        Raises:
+            TimeoutError: A GPU or the disk hangs; what was written stays.
+        """
+        if os.getpid() != self._process:
+            return []
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        recorder = self._recorder
+        if recorder is None:
+            return []
+        try:
+            recorder.stop()
+        finally:
+            self._description.update(buffers=recorder.buffers, bytes=recorder.bytes)
+        return [recorder.path] if recorder.path.exists() else []
+
+    def describe(self) -> dict[str, object]:
+        """Return the library, its version, and how much was recorded; or why nothing was."""
+        missing = self._recorder.missing if self._recorder is not None else {}
+        return {**self._description, **({"missing": missing} if missing else {})}
+
+    def _make(self) -> None:
+        context = self._context
+        if context is None:
+            return
+        library = cupti_library.load()
+        kinds = (*KINDS, Kind.MEMORY2) if context.options.profile_memory else KINDS
+        path = context.capture / "cupti.ssc"
+        self._recorder = Recorder(path, library, kinds, context.journal.loss)
+        cuda = library.layout.cuda
+        self._description.update(
+            library=library.path, version=library.version, cuda=f"{cuda // 100}.{cuda % 100}", kinds=len(kinds)
+        )
+
+    def _wait(self) -> None:
+        """Wait until the program uses CUDA, then record, unless it is PyTorch by then."""
+        self._description["waited"] = "the program did not use CUDA"
+        while not self._stop.wait(_INTERVAL):
+            if cupti_library.driver() is not None:
+                self._begin_late()
+                return
+
+    def _begin_late(self) -> None:
+        reason = other_user()
+        try:
+            if reason is None:
+                self._make()
+            if self._recorder is not None:
+                self._recorder.start()
+                reason = "recording began when the program began to use CUDA"
+        except (RuntimeError, OSError) as error:
+            self._recorder = None
+            reason = str(error)
+        self._description["waited"] = reason
+
+
+def other_user() -> str | None:
+    """Return who else uses CUPTI's activity records, or will; None where nobody does."""
+    if any(name.startswith(_XLA_ON_CUDA) for name in tuple(sys.modules)):
+        return "JAX's XLA records the GPU; CUPTI has room for one"
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "version", None)
+    if torch is None or not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
+        return None
+    native = sys.modules.get("stepscope.collect.torch.native_collector")
+    if native is not None and native.serves():
+        return None
+    kineto = getattr(getattr(torch, "autograd", None), "kineto_available", bool)()
+    return "PyTorch's Kineto records the GPU; CUPTI has room for one" if kineto else None

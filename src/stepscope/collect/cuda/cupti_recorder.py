@@ -1,0 +1,240 @@
+r"""Records with CUPTI's activity records into one file: raw buffers out, decoded elsewhere.
+
+CUPTI is used without a subscription (``cuptiSubscribe``), of which a process has one, so that the framework's own
+profiler keeps working. But there is one pair of buffer callbacks for the process, and who registers last gets all
+buffers: this recorder must not run while another user of the activity records does (Kineto registers whenever it
+starts). The callbacks are C (``native/cupti.c``); a thread of this module's own fetches full buffers twice a second,
+adds the names that their records point to, and writes both.
+
+The file has blocks as :mod:`stepscope.trace.blocks` describes, with the magic ``SSC1\n``. The first byte of a block
+says its sort:
+
+* ``F``: facts, packed JSON: ``process, host, cuda, version`` (of CUPTI) · ``calls`` {runtime|driver: [[number, name],
+  …]} · ``devices`` · ``names`` [[pointer, name, C++ name], …], before the records that point there · ``anchors``
+  [[CUPTI's clock, epoch ns, ± ns], …] · ``losses`` {name: count} · ``closed`` in the last one;
+* ``R``: the valid bytes of one buffer, compressed with zlib's fastest level.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.cuda import cupti_library
+from stepscope.collect.cuda.cupti_driver import Driver
+from stepscope.collect.cuda.cupti_library import CuptiError, Library
+from stepscope.collect.cuda.cupti_names import Names
+from stepscope.collect.journal.values import text
+from stepscope.native.cupti import Buffers
+from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind
+
+#: What is recorded unless somebody asks for more or less.
+KINDS = (
+    Kind.CONCURRENT_KERNEL,
+    Kind.MEMCPY,
+    Kind.MEMCPY2,
+    Kind.MEMSET,
+    Kind.RUNTIME,
+    Kind.DRIVER,
+    Kind.DEVICE,
+    Kind.CONTEXT,
+    Kind.SYNCHRONIZATION,
+    Kind.OVERHEAD,
+)
+_KERNELS = (Kind.CONCURRENT_KERNEL, Kind.KERNEL)
+
+#: Seconds between looks at what is full.
+_INTERVAL = 0.5
+#: Seconds that stop waits: for the GPU, CUPTI and the disk together.
+_PATIENCE = 8.0
+#: ``CUpti_ActivityFlag`` of ``cuptiActivityFlushAll``: also buffers whose last records are still open.
+_FORCED = 1
+
+_LOG = logging.getLogger("stepscope")
+
+_claim = threading.Lock()
+_recording: Recorder | None = None
+
+
+class Recorder:
+    """One recording; used once.
+
+    Args:
+        path: File to create.
+        library: The CUPTI of this process.
+        kinds: What to record.
+        loss: Told the name of a loss that the file cannot hold any more.
+
+    Raises:
+        RuntimeError: The C part of stepscope is not there.
+    """
+
+    def __init__(
+        self, path: Path, library: Library, kinds: Sequence[Kind] = KINDS, loss: Callable[[str], object] = str
+    ) -> None:
+        self.path = path
+        self.missing: dict[str, str] = {}
+        self.buffers = self.bytes = 0
+        self._library = library
+        self._kinds = [kind for kind in kinds if kind in library.layout.sizes]
+        self._loss = loss
+        layout = library.layout
+        names = {int(kind): layout.fields(kind)["name"][0] for kind in _KERNELS}
+        self._buffers = Buffers({int(kind): size for kind, size in layout.sizes.items()}, names)
+        self._names = Names()
+        self._frames: FrameWriter | None = None
+        self._threads: int | None = None
+        self._process = os.getpid()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stepscope-cupti", daemon=True)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            CuptiError: CUPTI refuses kernels, or records already.
+            OSError: The file exists or cannot be written.
+        """
+        self._take_claim()
+        try:
+            self._frames = FrameWriter(self.path, MAGIC)
+            self._write_facts(self._describe_process())
+            self._buffers.open(BUFFER)
+            requested, completed = self._buffers.callbacks()
+            call = self._library.call
+            call("cuptiActivityRegisterCallbacks", ctypes.c_void_p(requested), ctypes.c_void_p(completed))
+            self._threads = self._library.use_system_threads()
+            self._enable()
+            self._thread.start()
+        except BaseException:
+            self._undo()
+            self.path.unlink(missing_ok=True)
+            raise
+
+    def stop(self) -> None:
+        """Wait for the GPUs, take what CUPTI still has, and close the file; a second call does nothing.
+
+        Raises:
+            TimeoutError: A GPU, CUPTI or the disk hangs. The file stays as it is.
+        """
+        self._stop.set()
+        if self._thread.ident is None or os.getpid() != self._process:
+            return
+        self._thread.join(_PATIENCE)
+        if self._thread.is_alive():
+            message = f"The GPU's last records did not come within {_PATIENCE:.0f} s."
+            raise TimeoutError(message)
+
+    def _take_claim(self) -> None:
+        global _recording
+        with _claim:
+            if _recording is not None:
+                message = "CUPTI records already in this process"
+                raise CuptiError(message)
+            _recording = self
+
+    def _describe_process(self) -> dict[str, Any]:
+        handle = cupti_library.driver()
+        return {
+            "process": os.getpid(),
+            "host": text(socket.gethostname()),
+            "cuda": self._library.layout.cuda,
+            "version": self._library.version,
+            "calls": {domain: self._library.calls(domain) for domain in ("runtime", "driver")},
+            "devices": Driver(handle).devices() if handle is not None else [],
+            "anchors": self._anchors(),
+        }
+
+    def _anchors(self) -> list[tuple[int, int, int]]:
+        anchor = self._library.anchor()
+        return [(anchor.monotonic, anchor.epoch, anchor.uncertainty)]
+
+    def _enable(self) -> None:
+        for kind in self._kinds:
+            try:
+                self._library.call("cuptiActivityEnable", int(kind))
+            except CuptiError as error:  # a kind that this GPU lacks
+                if kind in _KERNELS:
+                    raise
+                self.missing[kind.name.lower()] = str(error)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(_INTERVAL):
+                self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(0))
+                self._write_full()
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - law 1: counted and said; the training goes on
+            self._give_up(error)
+        finally:
+            self._undo()
+
+    def _finish(self) -> None:
+        handle = cupti_library.driver()
+        if handle is not None:
+            Driver(handle).wait()
+        self._disable()
+        self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
+        self._write_full()
+        # A buffer that did not come back went to whoever registered callbacks after us.
+        losses = {"device_records_dropped": self._library.dropped(), "device_buffers_lost": self._buffers.lent}
+        self._write_facts({"anchors": self._anchors(), "losses": losses, "closed": True})
+
+    def _write_full(self) -> None:
+        while (taken := self._buffers.take()) is not None:
+            address, valid = taken
+            try:
+                self._write(address, valid)
+            finally:
+                self._buffers.give_back(address)
+
+    def _write(self, address: int, valid: int) -> None:
+        names = self._names.new(self._buffers.names(address, valid))
+        self._write_facts({"anchors": self._anchors(), **({"names": names} if names else {})})
+        content = zlib.compress((ctypes.c_char * valid).from_address(address), 1)
+        self._append(RECORDS + content)
+        self.buffers += 1
+        self.bytes += len(content)
+
+    def _write_facts(self, facts: dict[str, Any]) -> None:
+        self._append(FACTS + pack(facts))
+
+    def _append(self, payload: bytes) -> None:
+        if self._frames is not None:
+            self._frames.append(payload)
+
+    def _disable(self) -> None:
+        for kind in self._kinds:
+            if kind.name.lower() not in self.missing:
+                self._library.call("cuptiActivityDisable", int(kind))
+
+    def _undo(self) -> None:
+        """Leave CUPTI as it was found, and close the file; whatever of it was not done is no harm."""
+        global _recording
+        for action in (self._disable, lambda: self._library.restore_threads(self._threads)):
+            try:
+                action()
+            except (CuptiError, AttributeError) as error:  # the next one has its own
+                _LOG.debug("stepscope: %s", error)
+        self._buffers.close()
+        self._names.close()
+        frames, self._frames = self._frames, None
+        if frames is not None:
+            frames.close()
+        with _claim:
+            _recording = None
+
+    def _give_up(self, error: Exception) -> None:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        self._loss("disk_full" if full else "capture_not_written")
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        _LOG.warning("stepscope: cannot write %s (%s): it ends here, training goes on.", self.path, reason)

@@ -1,0 +1,1 @@
+"""What can be collected on this machine, and why not what cannot."""

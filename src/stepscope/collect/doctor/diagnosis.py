@@ -1,0 +1,341 @@
+"""What can be collected here, and why not what cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import stepscope
+from stepscope import native
+from stepscope.collect.ranks import find_place
+from stepscope.errors import OutputError
+from stepscope.trace.clock import take_anchor
+from stepscope.trace.run_directory import check_writable
+
+#: Answers a check can have: it works, it works in part or is not needed, it does not work.
+YES, PARTLY, NO = "yes", "partly", "no"
+
+#: Seconds to wait for a framework to be imported and tried.
+_PATIENCE = 120.0
+_ROOM = 1 << 30
+
+#: Frameworks besides PyTorch: module → name. Only those that are installed are looked at.
+_OTHERS = {"mindspore": "MindSpore", "paddle": "Paddle", "jax": "JAX"}
+
+#: Variables by which other tools put themselves between the program and the device; CUPTI serves one of them.
+_INJECTIONS = {
+    "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
+    "CUDA_INJECTION64_PATH": "a CUDA injection library",
+    "KINETO_USE_DAEMON": "Kineto's daemon (dynolog)",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What it is.
+        state: ``yes``, ``partly`` or ``no``.
+        detail: What was found, or why it cannot work.
+        remedy: What the user can do about it; empty where nothing needs to be done.
+    """
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+    def describe(self) -> dict[str, str]:
+        """Return the check as plain values."""
+        return asdict(self)
+
+
+def diagnose(output: Path, *, build: bool = False) -> list[Check]:
+    """Look at everything a recording depends on.
+
+    Args:
+        output: Directory that recordings would go to.
+        build: Build the native recorder of PyTorch's operators, which stays.
+
+    Returns:
+        The checks, in the order to show them. Nothing stays behind.
+    """
+    return [*_basics(), *_torch(build=build), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
+
+
+def _basics() -> Iterator[Check]:
+    python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    yield Check("stepscope", YES, f"{stepscope.__version__}, {python}, {platform.platform()}")
+    anchor = take_anchor()
+    yield Check("clock", YES, f"monotonic to epoch within {anchor.uncertainty} ns")
+
+
+def _others() -> Iterator[Check]:
+    for name, title in _OTHERS.items():
+        if importlib.util.find_spec(name) is None:
+            continue
+        facts = probe(name)
+        problem = facts.get("error") or "; ".join(facts["trial"].values())
+        found = problem or f"{facts['version']} at {facts['path']}; a window was recorded in a trial"
+        yield Check(title, NO if problem else YES, found, facts.get("remedy", ""))
+
+
+def _torch(*, build: bool) -> Iterator[Check]:
+    facts = probe_torch()
+    if "error" in facts:
+        missing = importlib.util.find_spec("torch") is None and any(map(importlib.util.find_spec, _OTHERS))
+        yield Check("PyTorch", PARTLY if missing else NO, facts["error"], "" if missing else facts.get("remedy", ""))
+        return
+    yield Check("PyTorch", YES, f"{facts['version']} at {facts['path']}")
+    yield _operators(facts)
+    yield _recorder(probe("recorder") if build else facts["recorder"])
+    yield _device(facts)
+    yield from _other_devices(facts)
+    yield _collectives(facts)
+    yield _data_loader(facts)
+    yield _alone()
+
+
+def _gpus() -> Iterator[Check]:
+    """What needs a GPU and no framework in particular."""
+    from stepscope.collect.cuda.cupti_collector import CuptiCollector
+    from stepscope.collect.cuda.nvml import NvmlCollector
+
+    reasons = {
+        "CUDA kernels (CUPTI)": CuptiCollector().available(),
+        "GPU counters (NVML)": NvmlCollector().available(),
+    }
+    for name, reason in reasons.items():
+        yield Check(name, PARTLY if reason else YES, reason or "can be recorded")
+
+
+def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
+    """Ask PyTorch in a process of its own; see :func:`probe`.
+
+    Args:
+        executable: Python to ask.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return {"error": "not installed", "remedy": "pip install torch"}
+    return probe("torch", executable)
+
+
+def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
+    """Ask an installed framework in a process of its own.
+
+    Args:
+        name: Its module.
+        executable: Python to ask.
+
+    Returns:
+        What :mod:`stepscope.collect.doctor.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
+    """
+    command = [executable, "-m", "stepscope.collect.doctor.probe", *([] if name == "torch" else [name])]
+    return ask(command, of=name, seconds=_PATIENCE)
+
+
+def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
+    """Run one of our own modules, whose last line of output is a JSON object.
+
+    Args:
+        command: Python and its arguments.
+        of: Module of the framework that is tried, for what is said where it fails.
+        seconds: How long it may take.
+
+    Returns:
+        The object; or ``error``, and perhaps ``remedy``, where there is none.
+    """
+    try:
+        # S603: our own module, with the Python that runs us.
+        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return {"error": f"importing and trying it takes longer than {seconds:.0f} s"}
+    except OSError as error:
+        return {"error": f"no process could be started to try it: {error}"}
+    if done.returncode < 0:
+        return {
+            "error": f"it takes its process down ({signal.Signals(-done.returncode).name})",
+            "remedy": f"Install it again: pip install --force-reinstall {of}",
+        }
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": f"cannot be imported: {last[-1]}", "remedy": f"Try `python -c 'import {of}'`."}
+    return facts
+
+
+def _operators(facts: Mapping[str, Any]) -> Check:
+    if not facts["kineto"]:
+        return Check("operators", NO, "this PyTorch was built without Kineto", "Install a build of pytorch.org.")
+    trial = facts["trial"]
+    if "error" in trial:
+        return Check("operators", NO, trial["error"])
+    return Check("operators", YES, f"recorded by Kineto; {trial['host']} host events in a trial")
+
+
+def _recorder(found: Mapping[str, Any]) -> Check:
+    name = "native recorder"
+    reason = found.get("reason") or found.get("error")
+    if reason:
+        return Check(
+            name, PARTLY, reason, found.get("remedy") or "Kineto records operators all the same, at more cost."
+        )
+    if not found["built"]:
+        return Check(name, YES, "is built on first use; `stepscope doctor --build` does it now")
+    left = found.get("gpus")
+    return Check(name, YES, f"built: {found['built']}" + (f"; GPUs are left to Kineto: {left}" if left else ""))
+
+
+def _device(facts: Mapping[str, Any]) -> Check:
+    name = "GPU kernels"
+    build = facts["cuda_build"] or facts["hip_build"]
+    if not build:
+        return Check(name, NO, "this PyTorch was built without CUDA", "Install a CUDA build where there is a GPU.")
+    if "error" in facts["cuda"]:
+        return Check(name, NO, facts["cuda"]["error"])
+    devices = facts["cuda"]["devices"]
+    if not devices:
+        return Check(name, NO, f"no GPU is visible to CUDA {build}{_hidden()}", "See whether nvidia-smi finds one.")
+    if "CUDA" not in (facts.get("activities") or []):
+        return Check(name, NO, "this PyTorch's Kineto was built without CUPTI", "Install a build of pytorch.org.")
+    found = f"{len(devices)} x {devices[0]}, CUDA {build}"
+    recorded = facts["trial"].get("device", 0)
+    if not recorded:
+        reason = facts["trial"].get("error", "CUPTI delivered nothing in a trial")
+        return Check(
+            name, NO, f"{found}: {reason}", "End other profilers of this GPU, and see that CUPTI fits the driver."
+        )
+    return Check(name, YES, f"{found}; {recorded} device events in a trial (no special permission needed)")
+
+
+def _hidden() -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
+
+
+def _other_devices(facts: Mapping[str, Any]) -> Iterator[Check]:
+    activities = facts.get("activities")
+    for name in activities if isinstance(activities, list) else ():
+        if name not in ("CPU", "CUDA"):
+            yield Check(f"{name} kernels", YES, "this PyTorch can record them")
+
+
+def _collectives(facts: Mapping[str, Any]) -> Check:
+    backends = facts["distributed"]
+    if not isinstance(backends, list):
+        return Check("collectives", NO, backends["error"])
+    if not backends:
+        return Check("collectives", NO, "this PyTorch was built without torch.distributed")
+    return Check("collectives", YES, f"backends: {', '.join(backends)}")
+
+
+def _data_loader(facts: Mapping[str, Any]) -> Check:
+    if facts["dataloader"] is True:
+        return Check("data waits", YES, "every next() of a DataLoader")
+    found = facts["dataloader"]
+    return Check(
+        "data waits", NO, found["error"] if isinstance(found, dict) else "this version's DataLoader is unknown"
+    )
+
+
+def _alone() -> Check:
+    present = [f"{tool} ({name})" for name, tool in _INJECTIONS.items() if os.environ.get(name)]
+    if not present:
+        return Check("other profilers", YES, "none in the environment")
+    remedy = "Where kernels are missing, run without it: a GPU serves one profiler at a time."
+    return Check("other profilers", PARTLY, f"{', '.join(present)} is set up", remedy)
+
+
+def _host() -> Iterator[Check]:
+    listens = hasattr(gc, "callbacks")
+    yield Check("garbage collections", YES if listens else NO, "gc.callbacks" if listens else "no gc.callbacks here")
+    yield _counters()
+
+
+def _counters() -> Check:
+    version = _version("psutil")
+    if version is None:
+        return Check("host counters", NO, "psutil is not installed", "pip install psutil")
+    from stepscope.collect.host import host_counters
+
+    missing = {}
+    for source in host_counters.sources(period_ns=1):
+        try:
+            list(source.read())
+        except Exception as error:  # noqa: BLE001 - the reason is the answer
+            missing[source.name] = f"{type(error).__name__}: {error}"
+    if missing:
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in missing.items())
+        return Check("host counters", PARTLY, f"psutil {version}; not here: {reasons}")
+    return Check("host counters", YES, f"psutil {version}: CPU, memory, threads, disk, network")
+
+
+def _reading() -> Iterator[Check]:
+    yield _native()
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler:
+        yield Check("C compiler", YES, compiler)
+    else:
+        yield Check("C compiler", PARTLY, "none found", "Needed only to build the fast reader from source.")
+    for name, use in {"polars": "tables", "msgspec": "JSON", "isal": "gzip", "rich": "terminal"}.items():
+        version = _version(name)
+        found = f"{version}" if version else "not installed"
+        yield Check(f"{name} ({use})", YES if version else NO, found, "" if version else f"pip install {name}")
+
+
+def _native() -> Check:
+    name = "fast Kineto reader"
+    reason = native.available()
+    if reason is None:
+        return Check(name, YES, "built in C")
+    remedy = "Traces are read all the same, slower. To build it, install a C compiler, then stepscope again."
+    return Check(name, PARTLY, reason, remedy)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _place(output: Path) -> Iterator[Check]:
+    place = find_place()
+    where = (
+        "a single process" if place.found_by == "alone" else f"local rank {place.local_rank}, told by {place.found_by}"
+    )
+    yield Check("rank", YES, f"{place.rank} of {place.world_size} ({where})")
+    made = [directory for directory in (output, *output.parents) if not os.access(directory, os.F_OK)]
+    try:
+        check_writable(output)
+        free = shutil.disk_usage(output).free
+    except (OutputError, OSError) as error:
+        yield Check("output", NO, getattr(error, "message", str(error)), "Choose another with --output.")
+        return
+    finally:
+        _remove_empty(made)
+    detail = f"{output.absolute()}, {free / 1e9:.1f} GB free"
+    few = free < _ROOM
+    yield Check("output", PARTLY if few else YES, detail, "A long window can take gigabytes." if few else "")
+
+
+def _remove_empty(directories: list[Path]) -> None:
+    """Remove the directories that proving has made, innermost first."""
+    for directory in directories:
+        with contextlib.suppress(OSError):  # somebody uses it by now
+            directory.rmdir()

@@ -1,0 +1,138 @@
+"""What an installed framework can record, tried out: ``python -m stepscope.collect.doctor.probe [name]``.
+
+A process of its own, because importing a framework takes seconds and a broken one may take the process down. Its last
+line on standard output is a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def probe() -> dict[str, Any]:
+    """Import torch, ask it, and record a trial window on every device it has."""
+    torch = import_module("torch")
+    facts: dict[str, Any] = {
+        "version": str(torch.__version__),
+        "path": str(Path(torch.__file__ or "").parent),
+        "kineto": bool(torch.autograd.kineto_available()),
+        "cuda_build": torch.version.cuda,
+        "hip_build": torch.version.hip,
+        "cuda": _attempt(lambda: _cuda(torch)),
+        "distributed": _attempt(lambda: _backends(torch)),
+        "dataloader": _attempt(lambda: hasattr(_dataloader(), "_BaseDataLoaderIter")),
+        "recorder": _attempt(lambda: _recorder(torch)),
+    }
+    if facts["kineto"]:
+        facts["activities"] = _attempt(lambda: _activities(torch))
+        facts["trial"] = _attempt(lambda: _trial(torch))
+    return facts
+
+
+def _attempt(ask: Any) -> Any:  # noqa: ANN401 - any question, any answer
+    """Return the answer, or the error in words: one broken part must not hide the others."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 - the answer is the error
+        return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+
+
+def _cuda(torch: ModuleType) -> dict[str, Any]:
+    if not torch.cuda.is_available():
+        return {"devices": []}
+    return {"devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]}
+
+
+def _backends(torch: ModuleType) -> list[str]:
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return []
+    return [name for name in ("nccl", "gloo", "mpi", "ucc") if getattr(distributed, f"is_{name}_available", bool)()]
+
+
+def _recorder(torch: ModuleType) -> dict[str, str | None]:
+    """Return whether the native recorder is built, or why it cannot be; and why GPUs that torch sees are not its."""
+    from stepscope.collect.torch import native_build as recorder
+
+    known = recorder.installed(torch)
+    reason = recorder.reason_against(known)
+    if reason:
+        return {"reason": reason}
+    gpus = recorder.reason_against_gpus(known) if torch.version.cuda and torch.cuda.is_available() else None
+    return {"built": str(recorder.is_built(known) or ""), "gpus": gpus}
+
+
+def build_recorder() -> dict[str, Any]:
+    """Import torch and build the native recorder for it, also where that failed before."""
+    from stepscope.collect.torch import native_build as recorder
+
+    torch = import_module("torch")
+    return dict(_attempt(lambda: {"built": str(recorder.obtain(recorder.installed(torch), again=True))}))
+
+
+def _dataloader() -> ModuleType:
+    return import_module("torch.utils.data.dataloader")
+
+
+def _activities(torch: ModuleType) -> list[str]:
+    return sorted(activity.name for activity in torch.profiler.supported_activities())
+
+
+def _trial(torch: ModuleType) -> dict[str, int]:
+    """Record a sum on the CPU, and one on a CUDA device where there is one; count what was recorded."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    values = torch.ones(64, device=device)
+    with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as window:
+        (values + values).sum().item()
+    names = [str(event.device_type()) for event in window.profiler.kineto_results.events()]
+    on_device = sum(name.rpartition(".")[2] != "CPU" for name in names)
+    return {"host": len(names) - on_device, "device": on_device}
+
+
+def probe_window(name: str) -> dict[str, Any]:
+    """Import a framework other than torch, and record a window of a sum with its collector."""
+    from stepscope.collect.start.profile import profile
+
+    module = import_module(name)
+    facts = {"version": str(module.__version__), "path": str(Path(module.__file__ or "").parent)}
+    with tempfile.TemporaryDirectory() as output:
+        with profile(output=output, analyse="later") as trial:
+            _SUMS[name](module)
+        trial.recorded[0].wait()
+        state = trial.recorded[0].manifest["collectors"][name]
+    return {**facts, "trial": {key: state[key] for key in ("unavailable", "failed") if key in state}}
+
+
+#: What is asked for by another name than a framework's.
+_PROBES: dict[str, Callable[[], dict[str, Any]]] = {"recorder": build_recorder}
+
+#: A little work, with an operator.
+_SUMS: dict[str, Callable[[Any], object]] = {
+    "mindspore": lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
+    "paddle": lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
+    "jax": lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
+}
+
+
+def main() -> None:
+    """Print the facts as one line of JSON."""
+    # What frameworks print while they are imported must not mix with the answer.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    facts = _PROBES.get(sys.argv[1], lambda: probe_window(sys.argv[1]))() if sys.argv[1:] else probe()
+    os.write(answer, f"{json.dumps(facts)}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
+    # Some builds crash while they unload; everything has been said.
+    sys.stderr.flush()
+    os._exit(0)

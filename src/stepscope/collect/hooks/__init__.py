@@ -1,0 +1,1 @@
+"""Wrapping functions of other libraries, and taking the wrappers out again."""

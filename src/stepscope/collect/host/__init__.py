@@ -1,0 +1,1 @@
+"""Sources that every Python program has: counters, garbage collection, Python stacks, waits for data."""

@@ -1,0 +1,142 @@
+"""Waits for the next batch: every ``next()`` of a framework's data loader as a span of kind ``data``.
+
+What differs between frameworks, a collector says in four members: where the iterator's class is, and what is known of
+the loader behind an iterator.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stepscope.collect.hooks.post_import import when_imported
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
+    from stepscope.collect.protocol import Context
+
+
+class DataWaits(ABC):
+    """Wraps ``__next__`` of the iterators of a framework's loaders."""
+
+    name: ClassVar[str]
+    #: The framework and its package, the module of the iterators' classes, the classes, and what spans are called.
+    product: ClassVar[str]
+    framework: ClassVar[str]
+    module: ClassVar[str]
+    iterator_classes: ClassVar[tuple[str, ...]]
+    loader_class: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._journal: Journal | None = None
+        #: Class, its own ``__next__``, and ours.
+        self._wrapped: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = []
+        # By identity of what stands for the loader, which is kept so that nothing else gets its identity.
+        self._loaders: dict[int, _Loader] = {}
+        self._waits = 0
+        self._note = ""
+        self._withdraw: Callable[[], None] | None = None
+
+    @abstractmethod
+    def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - the framework's iterator
+        """Return what stands for the loader of an iterator: the same object for all its iterators."""
+
+    @abstractmethod
+    def facts_of(self, loader: Any, iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - the framework's own
+        """Return what is known of a loader, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+
+    def available(self) -> str | None:
+        """Return why data loaders cannot be seen here, or None."""
+        there = self.framework in sys.modules or find_spec(self.framework)
+        return None if there else f"{self.product} is not installed."
+
+    def prepare(self, context: Context) -> None:
+        """Remember where spans go."""
+        self._journal = context.journal
+
+    def start(self) -> None:
+        """Put the wrapper in place of ``__next__``, now or once the program has imported the data loader."""
+        self._withdraw = when_imported(self.module, self._wrap)
+
+    def _wrap(self) -> None:
+        for name in self.iterator_classes:
+            kind: Any = getattr(sys.modules[self.module], name, None)
+            if kind is None:
+                self._note = f"This version of {self.product} has no {name}: waits for data are not recorded."
+            else:
+                self._wrap_class(kind)
+
+    def _wrap_class(self, kind: Any) -> None:  # noqa: ANN401 - a class of iterators
+        original = kind.__next__
+
+        @wraps(original)
+        def timed_next(iterator: Any) -> Any:  # noqa: ANN401 - a batch is whatever the loader yields
+            start_ns = perf_counter_ns()
+            try:
+                return original(iterator)
+            finally:
+                self._record(iterator, start_ns, perf_counter_ns())
+
+        kind.__next__ = timed_next
+        self._wrapped.append((kind, original, timed_next))
+
+    def stop(self) -> list[Path]:
+        """Put the original back; everything is in the journal."""
+        if self._withdraw is not None:
+            self._withdraw()
+        journal, self._journal = self._journal, None
+        while self._wrapped:  # what is left would hold this collector
+            kind, original, ours = self._wrapped.pop()
+            if kind.__next__ is ours:
+                kind.__next__ = original
+            else:
+                other = f"Something else wrapped {self.loader_class} as well"
+                self._note = f"{other}; its wrapper calls ours, which does nothing any more."
+        if journal is not None:
+            for loader in self._loaders.values():
+                journal.metadata(f"{self.name}.{loader.number}", json.dumps(loader.facts))
+        return []
+
+    def describe(self) -> dict[str, object]:
+        """Return how many loaders were used, and how often one was waited for."""
+        described: dict[str, object] = {"loaders": len(self._loaders), "waits": self._waits}
+        return {**described, "note": self._note} if self._note else described
+
+    def _record(self, iterator: object, start_ns: int, end_ns: int) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        self._waits += 1
+        name, args = f"{self.loader_class}.__next__", {}
+        try:
+            loader = self._loader(iterator)
+            name, args = loader.name, loader.args
+        except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
+            self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
+        journal.span(name, "data", start_ns, end_ns, args)
+
+    def _loader(self, iterator: object) -> _Loader:
+        identity = self.loader_of(iterator)
+        known = self._loaders.get(id(identity))
+        if known is None:
+            facts = self.facts_of(identity, iterator)
+            known = self._loaders[id(identity)] = _Loader(len(self._loaders), identity, facts, self.loader_class)
+        return known
+
+
+class _Loader:
+    """What is known about one loader, from the first iterator that was seen of it."""
+
+    def __init__(self, number: int, identity: object, facts: dict[str, Any], kind: str) -> None:
+        self.number = number
+        self.identity = identity
+        self.facts = facts
+        self.name = f"{kind} {number} ({facts['dataset']}).__next__"
+        self.args = {"loader": number, "workers": facts["workers"], "batch_size": facts["batch_size"]}

@@ -1,0 +1,142 @@
+"""Counters sampled at intervals by a thread of their own, into the journal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
+
+#: One reading: name, value, unit.
+Reading = tuple[str, float, str]
+
+#: In these units a source gives totals, and their change is recorded; unless it says otherwise.
+_RATES = frozenset(("bytes/s", "/s", "ms/s"))
+
+#: Seconds that stop waits for the thread.
+_PATIENCE = 5.0
+
+
+@dataclass
+class Source:
+    """Some counters that are read together, every ``period_ns``.
+
+    Attributes:
+        name: What it is called where it is missing.
+        read: Returns the readings of one moment.
+        period_ns: Time between two readings.
+        lane: Lane of its counters; empty gives each counter its own.
+        totals: Whether values in a unit per second are totals.
+        last_ns: Time of the last reading.
+        recorded: Whether anything of it is in the journal.
+    """
+
+    name: str
+    read: Callable[[], Iterable[Reading]]
+    period_ns: int
+    lane: str = ""
+    totals: bool = True
+    last_ns: int = 0
+    recorded: bool = False
+
+
+class Sampler:
+    """Samples sources until it is stopped; used once.
+
+    Args:
+        journal: Takes the counters.
+        period_ns: Time between looks at which sources are due.
+        sources: What is sampled.
+        what: Whose counters they are, for the thread and for messages: ``host``.
+    """
+
+    def __init__(self, journal: Journal, period_ns: int, sources: list[Source], what: str) -> None:
+        self.missing: dict[str, str] = {}
+        self._journal: Journal | None = journal
+        self._period_ns = period_ns
+        self._sources = sources
+        self._what = what
+        self._totals: dict[tuple[str, str], tuple[int, float]] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._samples = 0
+        self._cost_ns = 0
+        self._read(perf_counter_ns(), sources)  # starts those that are differences
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._read(perf_counter_ns(), self._sources)
+        self._thread = threading.Thread(target=self._run, name=f"stepscope-{self._what}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample and end the thread.
+
+        Raises:
+            TimeoutError: The thread hangs in a reading. It ends by itself, and records nothing any more.
+        """
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_PATIENCE)
+            if thread.is_alive():
+                self._journal = None
+                message = f"A reading of the {self._what}'s counters takes longer than {_PATIENCE:.0f} s."
+                raise TimeoutError(message)
+
+    def describe(self) -> dict[str, object]:
+        """Return how often was sampled, its mean CPU time, and which counters are missing and why."""
+        mean_ns = self._cost_ns // self._samples if self._samples else 0
+        period_ms = self._period_ns / 1e6
+        described: dict[str, object] = {"samples": self._samples, "sample_cost_ns": mean_ns, "period_ms": period_ms}
+        return {**described, "missing": self.missing} if self.missing else described
+
+    def _run(self) -> None:
+        due = perf_counter_ns() + self._period_ns
+        while not self._stop.wait(max(due - perf_counter_ns(), 0) / 1e9):
+            now = perf_counter_ns()
+            due = max(due, now) + self._period_ns
+            almost = now + self._period_ns // 2
+            self._sample(now, [source for source in self._sources if almost - source.last_ns >= source.period_ns])
+        # Even a window shorter than the period gets one sample; but a rate over a moment says nothing.
+        now = perf_counter_ns()
+        enough = [source for source in self._sources if now - source.last_ns >= source.period_ns // 2]
+        self._sample(now, [*enough, *(s for s in self._sources if not s.recorded and s not in enough)])
+
+    def _sample(self, now_ns: int, sources: list[Source]) -> None:
+        cost_ns = thread_time_ns()
+        readings = self._read(now_ns, sources)
+        journal = self._journal
+        if journal is not None and readings:
+            for lane, (name, value, unit) in readings:
+                journal.counter(name, value, unit, lane, at_ns=now_ns)
+            for source in sources:
+                source.recorded = True
+            self._samples += 1
+            self._cost_ns += thread_time_ns() - cost_ns
+
+    def _read(self, now_ns: int, sources: list[Source]) -> list[tuple[str, Reading]]:
+        """Read these sources; one that fails is left out from now on, with its reason."""
+        readings: list[tuple[str, Reading]] = []
+        for source in tuple(sources):
+            try:
+                readings += [self._reading(source, now_ns, *item) for item in source.read()]
+                source.last_ns = now_ns
+            except Exception as error:  # noqa: BLE001 - law 1: whatever a machine refuses, the others go on
+                self.missing[source.name] = f"{type(error).__name__}: {error}"
+                self._sources.remove(source)
+        return readings
+
+    def _reading(self, source: Source, now_ns: int, name: str, value: float, unit: str) -> tuple[str, Reading]:
+        lane = source.lane or name
+        if unit not in _RATES or not source.totals:
+            return lane, (name, value, unit)
+        before_ns, before = self._totals.get((lane, name), (now_ns, value))
+        self._totals[lane, name] = now_ns, value
+        seconds = (now_ns - before_ns) / 1e9
+        # A total that falls is that of an interface or disk that went away.
+        return lane, (name, max(value - before, 0.0) / seconds if seconds > 0 else 0.0, unit)

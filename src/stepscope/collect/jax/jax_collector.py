@@ -1,0 +1,199 @@
+"""What JAX does: compiled programs with their operations, the program's own annotations and memory, recorded by XLA.
+
+The window is a profiler session of jaxlib, without what ``jax.profiler.start_trace`` adds to it: no ``trace.json.gz``,
+no port, and Python calls only where stacks are asked for. XLA keeps what it records in its own memory and gives it when
+the window ends, as ``capture/jax/<host>.xplane.pb``: an XSpace, the same bytes that ``jax.profiler`` writes. No event
+becomes a Python object here. Where memory is asked for, ``capture/jax/memory.pb.gz`` tells what is alive at the end (a
+gzipped pprof profile). A process that is killed has written nothing: what is in the journal is then all there is.
+Compilations are in the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.hooks.only_place import OnlyPlace
+from stepscope.collect.jax.jax_compilations import Compilations
+from stepscope.collect.options import Activity, Options
+from stepscope.collect.protocol import Context
+from stepscope.trace.run_directory import write_atomically
+from stepscope.trace.xplane_marks import NATIVE_ID, THREAD_MARK
+
+#: The module of jaxlib that holds the profiler's session.
+_PROFILER = "jaxlib._profiler"
+#: Levels of XLA's host tracer: what it records by itself (operations on a CPU are among it), and annotations alone.
+_EVERYTHING, _ANNOTATIONS = 2, 1
+#: Seconds to wait at the end for work that was dispatched and has not run; a collective may wait for a dead rank.
+_PATIENCE = 5.0
+_PAUSE = 0.0005
+
+
+class JaxCollector(OnlyPlace):
+    """Records one window into ``capture/jax/``."""
+
+    name = "jax"
+    framework = "jax"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = Path()
+        self._options = Options()
+        self._session: Any = None
+        self._compilations: Compilations | None = None
+        self._files: list[Path] = []
+
+    def available(self) -> str | None:
+        """Return why JAX cannot record now: it is not imported, unknown, or another profiler of it records."""
+        if "jax" not in sys.modules:
+            return "the program has not imported jax"
+        if not hasattr(sys.modules.get(_PROFILER), "ProfilerSession"):
+            return "this jaxlib has its profiler in a place that is not known here"
+        if _profiler().TraceMe.is_enabled():
+            return "another profiler of JAX is recording; XLA has room for one"
+        return None
+
+    def prepare(self, context: Context) -> None:
+        """Remember where the files go. JAX's backends are left as they are: the program may still configure them."""
+        self._options = context.options
+        self._directory = context.capture / "jax"
+        self._compilations = Compilations(context.journal)
+        self._description = {"version": str(sys.modules["jax"].__version__)}
+
+    def start(self) -> None:
+        """Open the window."""
+        self._directory.mkdir(mode=0o700)
+        if _backends_exist():
+            self._description["backend"] = sys.modules["jax"].default_backend()
+        else:
+            self._description["note"] = (
+                "JAX had no backend yet: work of a GPU or TPU that it finds later may be missing"
+            )
+        self._begin()
+        self._guard.around(_profiler(), "ProfilerSession", self._foreign)
+        if self._compilations is not None:
+            self._compilations.install()
+        self._opened()
+
+    def _begin(self) -> None:
+        profiler, levels = _profiler(), _levels(self._options)
+        options = profiler.ProfileOptions()
+        for name, level in levels.items():
+            setattr(options, name, level)
+        self._description.update(levels)
+        _tell_versions(profiler)
+        self._session = profiler.ProfilerSession(options)
+        with profiler.TraceMe(THREAD_MARK, **{NATIVE_ID: threading.get_native_id()}):
+            pass
+
+    def _end(self) -> None:
+        """Wait for what was dispatched, and write what XLA has recorded."""
+        session, self._session = self._session, None
+        if session is None or os.getpid() != self._process:
+            return
+        self._closed()
+        if self._compilations is not None:
+            self._compilations.remove()
+        late = _wait_for_arrays()
+        if late:
+            self._description["not_waited_for"] = f"{late} arrays were not computed within {_PATIENCE:.0f} s"
+        memory = _memory() if self._options.profile_memory else b""
+        space = session.stop()
+        _profiler().clear_metadata()
+        self._write(f"{_host()}.xplane.pb", space)
+        if memory:
+            self._write("memory.pb.gz", memory)
+
+    def _written(self) -> list[Path]:
+        return self._files
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._directory / name
+        write_atomically(path, content)
+        self._files.append(path)
+
+    def _release(self) -> None:
+        self._guard.remove()
+        if self._compilations is not None:
+            self._compilations.remove()
+
+    def _foreign(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's session
+        """The program makes a session of its own: it gets the place."""
+        self._give_way("the program started a profiler of JAX")
+        return original(*args, **kwargs)
+
+    def _fall_silent(self) -> None:
+        """This is a forked child: JAX cannot work in it, and nobody reads what its Python calls would add."""
+        self._release()
+        if self._options.with_stack:
+            sys.setprofile(None)  # the only thread there is; XLA's hook, which would note every call
+        _LEFT.append(self._session)
+        self._session = None
+
+
+#: Sessions of the parent in a forked child: to end one, XLA would wait for threads that the child does not have.
+_LEFT: list[Any] = []
+
+
+def _profiler() -> Any:  # noqa: ANN401 - a module of jaxlib
+    return sys.modules[_PROFILER]
+
+
+def _levels(options: Options) -> dict[str, int]:
+    """Return the levels of XLA's tracers; the ones that ``jax.profiler`` has, but for Python calls."""
+    host = not options.activities or Activity.CPU in options.activities
+    return {
+        "host_tracer_level": _EVERYTHING if host else _ANNOTATIONS,
+        "python_tracer_level": int(options.with_stack),
+    }
+
+
+def _tell_versions(profiler: Any) -> None:  # noqa: ANN401 - a module of jaxlib
+    """Have the versions written into the file, as ``jax.profiler`` does."""
+    profiler.clear_metadata()
+    for name in ("jax", "jaxlib"):
+        profiler.set_metadata(f"{name}_version", str(sys.modules[name].__version__))
+
+
+def _backends_exist() -> bool:
+    """Return whether JAX has looked for its devices; asking for one would make it look."""
+    return bool(sys.modules["jax._src.xla_bridge"].backends_are_initialized())
+
+
+def _live_arrays() -> Iterator[Any]:
+    if _backends_exist():
+        for backend in sys.modules["jax._src.xla_bridge"].backends().values():
+            yield from backend.live_arrays()
+
+
+def _wait_for_arrays() -> int:
+    """Wait until every array has been computed, so that its work is in the recording; return how many have not.
+
+    An array whose work has failed tells the training itself.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    late = 0
+    for array in _live_arrays():
+        with suppress(Exception):
+            while not array.is_deleted() and not array.is_ready():
+                if time.monotonic() > deadline:
+                    late += 1
+                    break
+                time.sleep(_PAUSE)
+    return late
+
+
+def _memory() -> bytes:
+    """Return what is alive in the memory of the default backend's devices, as gzipped pprof; empty where none is."""
+    return bytes(sys.modules["jax"].profiler.device_memory_profile()) if _backends_exist() else b""
+
+
+def _host() -> str:
+    return socket.gethostname().replace(os.sep, "_") or "host"

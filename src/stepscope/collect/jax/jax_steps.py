@@ -1,0 +1,193 @@
+"""Steps of JAX: what the program annotates as a step, or the runs of a compiled program that updates its own state.
+
+``jax.profiler.StepTraceAnnotation`` declares steps; of annotations inside each other the outermost counts, and where
+there is one, nothing else does.
+
+Without it, a program that is given what it returned (``params = update(params, batch)``) is what an optimizer is
+elsewhere. Where no program is, one of the user's that runs again and again is taken, as in inference. Functions of JAX
+itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) are no steps: a program that compiles nothing
+declares its steps, or has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import Any
+
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.jax.jax_runs import Runs
+from stepscope.collect.steps import Stepped
+
+_LOG = logging.getLogger("stepscope")
+
+#: How steps were found, for the manifest.
+BY_ANNOTATIONS = "StepTraceAnnotation"
+BY_UPDATES = "runs of compiled programs that update what they are given"
+BY_RUNS = "runs of a compiled program"
+BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes most of the time"
+
+#: What stands in for the user's function: in a program compiled ahead of time (or a part of a derivative), and in pmap.
+_STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
+#: Runs after which a program that updates nothing is taken where no program does; and in which it may begin to.
+_PATIENCE = 8
+
+
+class TrainingSteps:
+    """Calls ``observe`` after everything in JAX that ends a training step.
+
+    Args:
+        observe: Called in the thread that stepped. It must not raise.
+    """
+
+    def __init__(self, observe: Callable[[Stepped], None]) -> None:
+        self._observe = observe
+        self._hooks = MethodHooks()
+        self._runs = Runs(self._ran)
+        self._programs: dict[int, _Program] = {}
+        self._declared: Stepped | None = None
+        self._updating = False
+        self._inside = threading.local()
+
+    #: Where steps of a window come from that is open from its program's first line to its last.
+    later = BY_CAPTURE
+
+    def install(self, *, late: bool) -> None:
+        """Put the hooks into JAX: they hold for what is compiled already, too.
+
+        Nothing is put into a program in the middle of its training: there the window is open already, nobody needs to
+        know now where steps end, and what XLA records tells of annotations and runs. It costs the program nothing.
+        """
+        if late:
+            return
+        annotation = sys.modules["jax"].profiler.StepTraceAnnotation
+        self._hooks.around(annotation, "__enter__", self._enter)
+        self._hooks.around(annotation, "__exit__", self._exit)
+        self._runs.install()
+
+    def remove(self) -> None:
+        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        self._runs.remove()
+        self._hooks.remove()
+        self._programs.clear()
+        self._declared = None
+
+    def may_wait(self, steps: int) -> bool:
+        """Return False: JAX does not tell of programs that have not run."""
+        del steps
+        return False
+
+    def _enter(self, original: Callable[..., Any], annotation: Any) -> Any:  # noqa: ANN401 - what JAX returns
+        if self._declared is None:
+            self._declared = Stepped(_Annotation(), "", BY_ANNOTATIONS, loop=True, declared=True)
+            self._programs.clear()  # and with them goes what was told of them
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+        return original(annotation)
+
+    def _exit(self, original: Callable[..., Any], annotation: Any, *error: Any) -> Any:  # noqa: ANN401 - what JAX returns
+        result = original(annotation, *error)
+        self._inside.depth = getattr(self._inside, "depth", 1) - 1
+        if self._inside.depth == 0 and self._declared is not None and error[:1] == (None,):
+            self._observe(self._declared)
+        return result
+
+    def _ran(self, function: Any, inputs: Any, results: Any) -> None:  # noqa: ANN401 - anything
+        """A jitted function has run: this costs the program 1 µs where the function is known."""
+        if self._declared is not None:
+            return
+        program = self._programs.get(id(function)) or self._remember(function)
+        if program.told is not None:
+            self._observe(program.told)
+        elif program.watched:
+            self._watch(program, inputs, results)
+
+    def _remember(self, function: Any) -> _Program:  # noqa: ANN401 - anything
+        key = id(function)
+        program = _Program(function, lambda _: self._programs.pop(key, None))
+        self._programs[key] = program
+        return program
+
+    def _watch(self, program: _Program, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
+        """Find out whether the runs of a program are steps; if so, tell of those up to now."""
+        program.ends.append(perf_counter_ns())
+        try:
+            updates = program.given_back(inputs)
+            program.keep(results)
+        except Exception:  # noqa: BLE001 - law 1: what cannot be looked at is no step
+            program.watched = False
+            _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
+            return
+        again = len(program.ends) >= _PATIENCE
+        if updates or (again and not self._updating and not program.nameless):
+            self._updating = self._updating or updates
+            self._tell(program, BY_UPDATES if updates else BY_RUNS)
+        program.watched = not again
+
+    def _tell(self, program: _Program, by: str) -> None:
+        """Tell of all runs of a program up to now."""
+        if by == BY_UPDATES:
+            self._forget_runs()
+        program.told = Stepped(program, program.name, by)
+        for end in program.ends:
+            self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
+
+    def _forget_runs(self) -> None:
+        """Programs that were taken for want of one that updates are none any more."""
+        for key, program in list(self._programs.items()):
+            if program.told is not None and program.told.by == BY_RUNS:
+                del self._programs[key]
+
+
+class _Annotation:
+    """Stands for all annotations of steps."""
+
+
+class _Program:
+    """A jitted function and what is known of its runs.
+
+    Args:
+        function: What the user wrote, or what JAX has made of it.
+        gone: Called when it has been deleted.
+
+    Attributes:
+        nameless: Whether it stands in for a function that may be the user's, or JAX's own.
+        watched: Whether it is still open if its runs are steps; never those of JAX's own functions.
+        told: What is told of a run; None where its runs are no steps.
+        ends: When the runs ended while it was watched.
+    """
+
+    def __init__(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
+        self.name = str(getattr(function, "__name__", "") or type(function).__name__)
+        self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
+        self.watched = self.nameless or not _of_jax(function)
+        self.told: Stepped | None = None
+        self.ends: list[int] = []
+        self._returned: dict[int, weakref.ref[Any]] = {}
+        try:
+            self._function: Any = weakref.ref(function, gone)
+        except TypeError:  # kept alive, so that its number stays its own
+            self._function = function
+
+    def keep(self, results: Any) -> None:  # noqa: ANN401 - a pytree
+        """Remember what was returned, without keeping it alive."""
+        self._returned = {id(leaf): weakref.ref(leaf) for leaf in _arrays(results)}
+
+    def given_back(self, inputs: Any) -> bool:  # noqa: ANN401 - a pytree
+        """Return whether something in ``inputs`` was returned by the last run."""
+        known = self._returned
+        return any((found := known.get(id(leaf))) is not None and found() is leaf for leaf in _arrays(inputs))
+
+
+def _of_jax(function: Any) -> bool:  # noqa: ANN401 - anything
+    module = str(getattr(function, "__module__", None) or "jax.")
+    return f"{module}.".startswith(("jax.", "jaxlib."))
+
+
+def _arrays(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a pytree
+    jax = sys.modules["jax"]
+    return (leaf for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, jax.Array))

@@ -1,0 +1,1 @@
+"""The files that the training process itself writes."""

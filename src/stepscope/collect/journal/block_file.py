@@ -1,0 +1,108 @@
+"""A file of blocks that a collector writes beside the journal, filled by a thread of its own.
+
+For collectors whose records are too many for the journal's queue: they keep them in a form of their own, and this
+thread fetches them twice a second and writes them with :mod:`stepscope.trace.blocks`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.collect.journal.values import text
+from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.clock import take_anchor
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
+
+#: Seconds between looks at what waits.
+INTERVAL = 0.5
+#: Seconds that close waits for a disk that hangs.
+_PATIENCE = 8.0
+
+_LOG = logging.getLogger("stepscope")
+
+
+class BlockFile:
+    """Writes what ``take`` hands out until it is closed.
+
+    Every block gets what the journal's have: ``process``, ``host``, ``anchors`` (the clocks before and after the
+    block's records), and ``closed`` in the last one. A disk that refuses a block is counted in the journal and said
+    once; training goes on.
+
+    Args:
+        path: File to create.
+        take: Returns the next block's columns, or nothing when nothing waits. Called by one thread at a time.
+        journal: Counts what is lost.
+
+    Raises:
+        OSError: The file exists or cannot be written.
+        RuntimeError: No thread can be started.
+    """
+
+    def __init__(self, path: Path, take: Callable[[], Mapping[str, Any] | None], journal: Journal) -> None:
+        self.path = path
+        self.bytes = 0
+        self._take = take
+        self._journal = journal
+        self._frames: FrameWriter | None = FrameWriter(path)
+        self._facts = {"process": os.getpid(), "host": text(socket.gethostname())}
+        self._anchor = take_anchor()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"stepscope-{path.stem}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what waits and mark the file as complete; a second call does nothing.
+
+        Raises:
+            TimeoutError: The disk hangs; the file stays as it is.
+        """
+        self._stop.set()
+        self._thread.join(_PATIENCE)
+        if self._thread.is_alive():
+            message = f"Writing {self.path.name} takes longer than {_PATIENCE:.0f} s."
+            raise TimeoutError(message)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(INTERVAL):
+                self._write_waiting({})
+            self._write_waiting({"closed": True})
+        except Exception as error:  # noqa: BLE001 - law 1: counted and said; the collector's records have no other way
+            self._give_up(error)
+        finally:
+            frames, self._frames = self._frames, None
+            if frames is not None:
+                frames.close()
+
+    def _write_waiting(self, last: dict[str, Any]) -> None:
+        before, self._anchor = self._anchor, take_anchor()
+        anchors = [(anchor.monotonic, anchor.epoch, anchor.uncertainty) for anchor in (before, self._anchor)]
+        for block in self._blocks():
+            self._append({**self._facts, "anchors": anchors, **block})
+        if last:
+            self._append({**self._facts, "anchors": anchors, **last})
+
+    def _blocks(self) -> Iterator[Mapping[str, Any]]:
+        while block := self._take():
+            yield block
+
+    def _append(self, block: Mapping[str, Any]) -> None:
+        payload = pack(block)
+        if self._frames is not None:
+            self._frames.append(payload)
+            self.bytes += len(payload)
+
+    def _give_up(self, error: Exception) -> None:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        self._journal.loss("disk_full" if full else "capture_not_written")
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        _LOG.warning("stepscope: cannot write %s (%s): it ends here, training goes on.", self.path, reason)

@@ -1,0 +1,260 @@
+"""What MindSpore does on a CPU: operators, memory, the host pipeline and data pipelines, recorded by MindSpore itself.
+
+MindSpore keeps what it records in its own memory and writes it when the window ends; no event becomes a Python object
+here. A process that is killed has written nothing: what is in the journal is then all there is.
+
+``capture/mindspore/`` holds MindSpore's files as it names them (``{r}`` is RANK_ID, or 0)::
+
+    cpu_op_execute_timestamp_{r}.txt, cpu_framework_{r}.txt,
+    cpu_op_detail_info_{r}.csv, cpu_op_type_info_{r}.csv     operators: Epoch ns, kernel time in ms
+    cpu_ms_memory_record_{r}.txt                             memory, where `profile_memory` is asked for
+    rank_{r}/RuntimeProfilerDetail*.csv                      the host pipeline: see `surgery/mindspore_runtime.py`
+    minddata/*.json, *.txt                                   data pipelines, where `data_process` is asked for
+
+and ``stepscope.json``::
+
+    format                1
+    mindspore             its version
+    rank, process         of the recording process
+    mode                  graph or pynative, as at the end of the window
+    device_target         CPU, GPU or Ascend
+    anchors               [[perf_counter_ns, epoch ns], …] at the beginning, and at the end once there is one
+    host_pipeline         true; false where it is not asked for, or why it was not recorded
+    group, group_size, group_ranks, parameter_types    of collectives: see `mindspore_world.py`
+    sampling_interval_ms  between two looks at a data pipeline; with pipeline_begin, the perf_counter_ns of the first
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.hooks.training_error import keep
+from stepscope.collect.mindspore import minddata_recording, mindspore_world
+from stepscope.collect.options import Options
+from stepscope.collect.protocol import Context
+from stepscope.collect.surgery import mindspore_runtime
+from stepscope.trace.clock import take_anchor
+from stepscope.trace.run_directory import write_atomically
+
+_LOG = logging.getLogger("stepscope")
+
+#: The module that holds what MindSpore's own profilers share.
+_INTERFACE = "mindspore.profiler.profiler_interface"
+
+
+class MindSporeCollector:
+    """Records one window into ``capture/mindspore/``."""
+
+    name = "mindspore"
+    framework = "mindspore"
+
+    def __init__(self) -> None:
+        self._directory = Path()
+        self._options = Options()
+        self._profiler: Any = None
+        self._host = mindspore_runtime.RuntimeProfiler()
+        self._facts: dict[str, Any] = {}
+        self._guard: _ForeignGuard | None = None
+        self._started_ns = 0
+        self._recording = False
+        self._notes: dict[str, object] = {}
+
+    def available(self) -> str | None:
+        """Return why MindSpore cannot record now: it is not imported, or its own profiler records."""
+        if "mindspore" not in sys.modules:
+            return "the program has not imported mindspore"
+        if _foreign_profiler():
+            return "MindSpore's own profiler is recording; MindSpore has room for one"
+        return None
+
+    def prepare(self, context: Context) -> None:
+        """Make the directory and look for MindSpore's profiler."""
+        self._options = context.options
+        self._profiler = sys.modules["mindspore._c_expression"].Profiler.get_instance("CPU")
+        if self._profiler is None:
+            message = "this MindSpore has no profiler for the CPU"
+            raise RuntimeError(message)
+        self._directory = context.capture / "mindspore"
+        self._facts = {
+            "format": 1,
+            "mindspore": str(sys.modules["mindspore"].__version__),
+            "rank": context.rank,
+            "process": os.getpid(),
+        }
+
+    def start(self) -> None:
+        """Open the window."""
+        self._directory.mkdir(mode=0o700)
+        if not mindspore_runtime.asked_for_by_program():  # it would count the wait as a step
+            self._synchronize()  # what was asked for before the window would else run in it
+        anchor = take_anchor()
+        self._started_ns = anchor.epoch
+        self._facts["anchors"] = [[anchor.monotonic, anchor.epoch]]
+        if self._options.data_process:
+            self._attempt("data_pipelines", minddata_recording.begin)
+        self._profiler.init(str(self._directory))
+        self._profiler.step_profiling_enable(True)  # noqa: FBT003 - MindSpore's function knows no keywords
+        self._profiler.enable_op_time()
+        if self._options.profile_memory:
+            self._profiler.enable_profile_memory()
+        self._recording = True
+        if self._options.host_pipeline:
+            self._attempt("host_pipeline", lambda: self._host.start(self._directory))
+        self._facts["host_pipeline"] = self._notes.get("host_pipeline", self._options.host_pipeline)
+        self._guard = _ForeignGuard(self._give_way)
+        # What MindSpore takes down at exit must not be asked for its events afterwards.
+        atexit.register(self._end)
+        self._write_facts()
+
+    def stop(self) -> list[Path]:
+        """Close the window: MindSpore writes its files."""
+        self._end()
+        return [self._directory] if self._facts.get("anchors") else []
+
+    def settle(self) -> None:
+        """Leave this window's memory records in the file: MindSpore repeats those of earlier windows."""
+        for path in self._memory_records():
+            drop_lines_before(path, self._started_ns)
+
+    def describe(self) -> dict[str, object]:
+        """Return the version, the mode, and what could not be recorded."""
+        facts = ("mode", "device_target", "host_pipeline", "sampling_interval_ms")
+        known = {name: self._facts[name] for name in facts if name in self._facts}
+        return {"version": self._facts.get("mindspore"), **known, **self._notes}
+
+    def _end(self) -> None:
+        if not self._recording or os.getpid() != self._facts["process"]:
+            return
+        self._recording = False
+        atexit.unregister(self._end)
+        if self._guard is not None:
+            self._guard.remove()
+        self._synchronize()
+        self._profiler.stop()
+        if not self._options.profile_memory:  # once switched on, it stays on
+            for path in self._memory_records():
+                path.unlink()
+        self._attempt("host_pipeline", self._host.stop)
+        if self._options.data_process:
+            self._attempt("data_pipelines", self._save_pipelines)
+        anchor = take_anchor()
+        self._facts["anchors"].append([anchor.monotonic, anchor.epoch])
+        self._attempt("collectives", lambda: self._facts.update(mindspore_world.facts()))
+        self._write_facts()
+
+    def _synchronize(self) -> None:
+        """Wait until all operators that were asked for have run."""
+        try:
+            _executor().sync()
+        except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
+            keep(error)
+
+    def _memory_records(self) -> list[Path]:
+        return list(self._directory.glob("cpu_ms_memory_record_*.txt"))
+
+    def _save_pipelines(self) -> None:
+        directory = self._directory / "minddata"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        begin = minddata_recording.end(directory)
+        if any(directory.iterdir()):
+            interval = minddata_recording.SAMPLING_INTERVAL_MS
+            self._facts.update(sampling_interval_ms=interval, pipeline_begin=begin)
+            return
+        directory.rmdir()
+        message = "no pipeline was made after the recording began and is still there; start it before the pipeline"
+        raise RuntimeError(message)
+
+    def _attempt(self, part: str, action: Callable[[], None]) -> None:
+        """Do one part; the others go on where it fails, and the manifest says why it did."""
+        try:
+            action()
+        except (RuntimeError, OSError, AttributeError, TypeError) as error:
+            self._notes[part] = " ".join(f"not recorded: {error}".split())
+
+    def _give_way(self) -> None:
+        """End early: the program starts MindSpore's own profiler."""
+        self._notes["ended_early"] = "the program started MindSpore's own profiler"
+        self._end()
+
+    def _write_facts(self) -> None:
+        context = sys.modules["mindspore.context"]
+        graph = context.get_context("mode") == context.GRAPH_MODE
+        self._facts["mode"] = "graph" if graph else "pynative"
+        self._facts["device_target"] = str(context.get_context("device_target"))
+        write_atomically(self._directory / "stepscope.json", json.dumps(self._facts).encode())
+
+
+def drop_lines_before(path: Path, time_ns: int) -> None:
+    """Take the lines out of a memory record that are older than ``time_ns``, time of the Epoch in nanoseconds.
+
+    The file is a heading and lines ``time,allocated,reserved,active`` in order of time.
+    """
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            heading = content.find(b"\n") + 1
+            first = _first_line_since(content, heading, time_ns)
+            if first == heading:
+                return
+            kept = content[:heading] + content[first:]
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(kept)
+    partial.chmod(0o600)
+    partial.replace(path)
+
+
+def _first_line_since(content: mmap.mmap, begin: int, time_ns: int) -> int:
+    """Return where the first line of that time or later begins, by bisection."""
+    low, high = begin, len(content)
+    while low < high:
+        middle = content.rfind(b"\n", begin, (low + high) // 2) + 1 or begin
+        if int(content[middle : content.find(b",", middle)]) < time_ns:
+            low = content.find(b"\n", middle) + 1 or len(content)
+        else:
+            high = middle
+    return low
+
+
+def _executor() -> Any:  # noqa: ANN401 - MindSpore's PyNative executor
+    """Return what runs operators; up to 2.7 it is in another module."""
+    module = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
+    return module._pynative_executor
+
+
+def _foreign_profiler() -> bool:
+    interface = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)
+    return bool(getattr(interface, "is_initialized", False))
+
+
+class _ForeignGuard:
+    """Calls ``give_way`` once, just before a profiler of MindSpore's own is set up: MindSpore has room for one."""
+
+    def __init__(self, give_way: Callable[[], None]) -> None:
+        self._interface: Any = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", type)
+        self._give_way = give_way
+        self._ours = classmethod(self._before)
+        self._theirs: Any = vars(self._interface).get("init")
+        if self._theirs is not None:
+            self._interface.init = self._ours
+
+    def remove(self) -> None:
+        """Put MindSpore's function back, unless somebody else has replaced it since."""
+        if self._theirs is not None and vars(self._interface).get("init") is self._ours:
+            self._interface.init = self._theirs
+
+    def _before(self, interface: Any) -> Any:  # noqa: ANN401 - MindSpore's own
+        self.remove()
+        try:
+            self._give_way()
+        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on; stop() finds ours ended
+            _LOG.debug("stepscope: the recording could not be ended for another: %s", error)
+        return self._theirs.__get__(None, interface)()

@@ -1,0 +1,151 @@
+"""Steps of Paddle: an optimizer's update, a run of a program with an optimizer in it, or a batch of ``Model.fit``.
+
+In eager mode an optimizer is a call of Python's. In static mode it is operators among others in a program, and what is
+seen is the run of the whole program by an executor; a startup program has none of them. Of calls inside each other the
+outermost counts. ``Model.fit`` tells its callbacks where a batch ends, whatever the mode; inside of it nothing else
+counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
+from stepscope.collect.steps import Stepped
+from stepscope.trace.paddle_updates import UPDATES
+
+_LOG = logging.getLogger("stepscope")
+
+#: How steps were found, for the manifest.
+BY_MODEL = "Model.fit"
+BY_CALLS = "calls of optimizers"
+BY_PROGRAMS = "runs of programs with an optimizer"
+
+
+class TrainingSteps:
+    """Calls ``observe`` after everything in Paddle that ends a training step.
+
+    Args:
+        observe: Called in the thread that stepped. It must not raise.
+    """
+
+    def __init__(self, observe: Callable[[Stepped], None]) -> None:
+        self._observe = observe
+        self._programs = _Programs()
+        self._inside = threading.local()
+        self._optimizers = OptimizerCalls(self._update, outside=True)
+        self._hooks = MethodHooks()
+
+    def install(self, *, late: bool) -> None:
+        """Put the hooks into Paddle's classes: they hold for what exists already, too."""
+        del late
+        self._optimizers.install()
+        self._hooks.around(sys.modules["paddle.base.executor"].Executor, "run", self._run)
+        self._hooks.around(getattr(sys.modules.get("paddle.hapi.model"), "Model", None), "fit", self._fit)
+        callbacks = getattr(sys.modules.get("paddle.hapi.callbacks"), "CallbackList", None)
+        self._hooks.around(callbacks, "on_batch_end", self._batch_end)
+
+    def remove(self) -> None:
+        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        self._optimizers.remove()
+        self._hooks.remove()
+
+    def may_wait(self, steps: int) -> bool:
+        """Return False: Paddle does not tell of optimizers that have not stepped."""
+        del steps
+        return False
+
+    @property
+    def _in_fit(self) -> bool:
+        return getattr(self._inside, "model", None) is not None
+
+    def _update(self, call: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401 - what the method returns
+        result = call()
+        if not self._in_fit:
+            self._observe(Stepped(optimizer, type(optimizer).__name__, BY_CALLS))
+        return result
+
+    def _run(self, original: Callable[..., Any], executor: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run a program, and tell of it if there is an optimizer in it."""
+        result = original(executor, *args, **kwargs)
+        if not self._in_fit:
+            program = args[0] if args else kwargs.get("program")
+            found = self._programs.look(program)
+            if found is not None:
+                self._observe(found)
+        return result
+
+    def _fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Train a model: its own batches count, and no optimizer's steps."""
+        outer = getattr(self._inside, "model", None)
+        self._inside.model = model
+        try:
+            return original(model, *args, **kwargs)
+        finally:
+            self._inside.model = outer
+
+    def _batch_end(self, original: Callable[..., Any], callbacks: Any, mode: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """End a batch of a model: also the program's callbacks are done."""
+        result = original(callbacks, mode, *args, **kwargs)
+        model = getattr(self._inside, "model", None)
+        if model is not None and mode == "train":
+            name = type(getattr(model, "_optimizer", None) or model).__name__
+            self._observe(Stepped(model, name, BY_MODEL, loop=True))
+        return result
+
+
+class _Programs:
+    """Which programs hold an optimizer: looked for once in each state of a program, as its number of operators says."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
+
+    def look(self, program: Any) -> Stepped | None:  # noqa: ANN401 - a Program of either kind, or compiled, or None
+        """Return what to tell of a run of ``program``; None where nothing in it updates parameters."""
+        try:
+            if program is None:
+                program = sys.modules["paddle.static"].default_main_program()
+            program = getattr(program, "_program", None) or program
+            name = self._name(program)
+        except Exception:  # noqa: BLE001 - law 1: what cannot be searched for an optimizer is no step
+            _LOG.debug("stepscope: %s could not be searched for an optimizer", type(program), exc_info=True)
+            return None
+        return Stepped(program, name, BY_PROGRAMS) if name else None
+
+    def _name(self, program: Any) -> str:  # noqa: ANN401 - a Program of either kind
+        size = _size(program)
+        known = self._known.get(id(program))
+        if known is not None and known[0]() is program and known[1] == size:
+            return known[2]
+        key, name = id(program), "+".join(sorted(set(_updates(program.global_block()))))
+        self._known[key] = weakref.ref(program, lambda gone: self._forget(key, gone)), size, name
+        return name
+
+    def _forget(self, key: int, gone: weakref.ref[Any]) -> None:
+        if key in self._known and self._known[key][0] is gone:
+            del self._known[key]
+
+
+def _size(program: Any) -> int:  # noqa: ANN401 - a Program of either kind
+    count = getattr(program, "num_ops", None)
+    return int(count()) if count is not None else len(program.global_block().ops)
+
+
+def _updates(block: Any) -> Iterator[str]:  # noqa: ANN401 - a Block of either kind
+    """Yield the names of the operators in a block, and in blocks within it, that update parameters."""
+    for operation in block.ops:
+        if hasattr(operation, "_is_optimize_op"):
+            if operation._is_optimize_op() and operation.type in UPDATES:
+                yield str(operation.type)
+            continue
+        name = str(operation.name()).rpartition(".")[2].rstrip("_")
+        if name in UPDATES:
+            yield name
+        for inner in operation.blocks():
+            yield from _updates(inner)

@@ -1,0 +1,119 @@
+"""What ``on_trace_ready`` is given: one recorded window."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stepscope.collect.session import background
+from stepscope.collect.session.window import Window, one_line
+from stepscope.errors import UsageError
+from stepscope.trace.run_directory import Manifest
+
+#: When results are computed: at once in a process of low priority, or when somebody asks.
+ANALYSE = ("background", "later")
+
+
+def check_analyse(analyse: str) -> str:
+    """Return ``analyse`` unless it is unknown.
+
+    Raises:
+        UsageError: It is none of :data:`ANALYSE`.
+    """
+    if analyse not in ANALYSE:
+        message = f"analyse={analyse!r} is unknown."
+        raise UsageError(message, f"Use one of {', '.join(map(repr, ANALYSE))}.")
+    return analyse
+
+
+class Recorded:
+    """A window that was recorded; its files may still be written, and its results computed, in the background.
+
+    Args:
+        window: The window, finished.
+        analyse: One of :data:`ANALYSE`.
+    """
+
+    def __init__(self, window: Window, analyse: str) -> None:
+        self._window = window
+        self._analyse = analyse
+        self._failed = False
+        self._written = threading.Event()
+        self._analysed = threading.Event()
+        _on_a_thread(self._complete, "stepscope-settle", daemon=False)
+
+    def __repr__(self) -> str:
+        return f"Recorded({str(self.rank_path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """Directory of the run, shared by the ranks of a job."""
+        return self._window.directory.path.parent
+
+    @property
+    def rank_path(self) -> Path:
+        """Directory of this rank in it."""
+        return self._window.directory.path
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as it stands."""
+        return self._window.manifest()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the files are whole and the background analysis, if any, has ended.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether both are done, and neither failed.
+        """
+        return self._analysed.wait(timeout) and not self._failed
+
+    def open(self) -> Any:  # noqa: ANN401 - a stepscope.Run, which lives on a floor above this one
+        """Wait until the files are whole and open the run; see :func:`stepscope.open`."""
+        self._written.wait()
+        return importlib.import_module("stepscope").open(self.path)
+
+    def _complete(self) -> None:
+        """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""
+        process = None
+        try:
+            self._window.settle()
+            if self._analyse == "background":
+                process = background.start_analysis(self.rank_path)
+        except Exception as error:  # noqa: BLE001 - law 1: the capture is there; the manifest says what is not
+            self._fail(one_line(error))
+        self._written.set()
+        if process is None:
+            self._analysed.set()
+        else:
+            _on_a_thread(partial(self._wait_for, process), "stepscope-analysis", daemon=True)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for the analysis, which goes on without us where the interpreter ends first."""
+        code = process.wait()
+        if code:
+            self._fail(f"exit code {code}; see {background.LOG}")
+        self._analysed.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failed = True
+        self._window.note("analysis", reason)
+
+
+def _on_a_thread(work: Callable[[], None], name: str, *, daemon: bool) -> None:
+    """Run ``work`` beside the training; here and now where the interpreter is ending and starts no more threads."""
+    if threading.main_thread().is_alive():
+        try:
+            threading.Thread(target=work, name=name, daemon=daemon).start()
+        except RuntimeError:
+            work()
+    elif not daemon:
+        work()

@@ -1,0 +1,402 @@
+"""From start to stop: counts steps, asks the schedule, drives windows. ``profile`` and ``stepscope run`` share it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from stepscope.collect.options import Options
+from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always, recording_until
+from stepscope.collect.session.lifecycle import END, TRANSITIONS, Operation
+from stepscope.collect.session.signals import TerminationGuard, interrupt_postponed
+from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
+from stepscope.collect.steps import OptimizerLog
+from stepscope.errors import LifecycleError, OutputError
+from stepscope.trace.run_directory import check_writable
+
+_LOG = logging.getLogger("stepscope")
+
+#: Seconds that a signal handler waits for a thread that is just opening or closing a window.
+_PATIENCE = 20.0
+
+_NO_NOTES: Mapping[str, object] = {}
+
+#: What the manifest says of a recording that nobody stopped.
+AT_EXIT: Mapping[str, object] = {"ended_by": "the end of the program"}
+
+#: The session that is running in this process.
+_running: Session | None = None
+_claim_lock = threading.Lock()
+
+#: This process. Asked for once: where training has used the caches up, the system call takes 1.5 µs, a sixth of a step.
+_process = os.getpid()
+
+#: Sessions that have run in this process.
+_begun = 0
+
+#: What `add_metadata` was told, as JSON texts: goes into every window from then on.
+_metadata: dict[str, str] = {}
+
+
+class Session:
+    """Steps from 0 on, and the windows that the schedule opens in them; used once.
+
+    Except for :meth:`begin`, nothing here raises because of recording: what goes wrong is logged once and written into
+    the manifest. In a forked child all methods do nothing.
+
+    Args:
+        settings: What all windows share.
+        schedule: Step number → action.
+        source: Where steps come from: ``declared`` or ``inferred``.
+        on_saved: Called with every window that has closed; it must not raise.
+        give_way: Called when another session wants to run; None refuses it.
+        log: Finds the steps of a window in which none was declared.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        schedule: ScheduleFunction,
+        *,
+        source: str,
+        on_saved: Callable[[Window], None],
+        give_way: Callable[[], None] | None = None,
+        log: OptimizerLog | None = None,
+    ) -> None:
+        self.settings = settings
+        self.number = 0
+        self.give_way = give_way
+        self._log = log
+        self._schedule = schedule
+        self._source = source
+        self._on_saved = on_saved
+        self._window: Window | None = None
+        self._action = Action.NONE
+        self._step_start = 0
+        # Up to this step nothing happens between two steps but that the one that ends is recorded.
+        self._until = 0
+        self._process = _process
+        self._exclusively = _Exclusively()
+        self._guard: TerminationGuard | None = None
+        self._problem: str | None = None
+        self._windows = 0
+        self._warned: set[str] = set()
+        self.running = False
+
+    @property
+    def recording(self) -> bool:
+        """Whether a window is open."""
+        return self._window is not None and self._window.started
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that alone can close the open window without loss; 0 where every thread can."""
+        return self._window.thread if self._window is not None and self._window.started else 0
+
+    @property
+    def in_child(self) -> bool:
+        """Whether this is a fork of the process that began the session: it records nothing."""
+        return _process != self._process
+
+    def begin(self, number: int = 0) -> None:
+        """Begin.
+
+        Args:
+            number: Number of the step that begins.
+
+        Raises:
+            LifecycleError: Another session is running and does not give way.
+            OutputError: The output directory cannot be made or written.
+        """
+        check_writable(self.settings.output)
+        first = action_of(self._schedule, number)
+        self.number = number
+        _claim(self)
+        self.running = True
+        with self._exclusively:
+            try:
+                self._move(first)
+                self._check_begun()
+                self._begin_step()
+            except BaseException:  # also Ctrl-C: nobody else could close what has been opened
+                self._close("failed", {})
+                raise
+
+    def _check_begun(self) -> None:
+        if self._problem is not None and self._window is None:
+            message = f"Cannot record into {self.settings.output}: {self._problem}."
+            raise OutputError(message, "Choose another directory with --output (or output=).")
+
+    def boundary(self, source: str | None = None, at_ns: int = 0) -> None:
+        """A step has ended, and the next one begins.
+
+        Args:
+            source: Where this step comes from, if not from where the session's do.
+            at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
+        """
+        if not self.running or self.in_child:
+            return
+        end_ns, window = at_ns or time.perf_counter_ns(), self._window
+        if window is not None and self.number + 1 < self._until:
+            # Nearly every step, and it may last a millisecond: where training has used the caches up a lock takes 2 µs,
+            # and the other way 5. Threads get steps of their own, as nothing is called between the question and the
+            # answers; and the journal of a window that is just being closed takes none any more.
+            number, self.number = self.number, self.number + 1
+            start_ns, self._step_start = self._step_start, end_ns
+            window.add_step(number, start_ns, end_ns, source or self._source)
+            return
+        with self._exclusively:
+            self._until = 0
+            self._end_step(source, at_ns or time.perf_counter_ns())
+            self.number += 1
+            try:
+                following = action_of(self._schedule, self.number)
+            except Exception as error:  # noqa: BLE001 - law 1: it ends the recording with its message, not the training
+                self._warn("the schedule", error)
+                self._close(f"failed at step {self.number}", {"exception": one_line(error)})
+                return
+            if following is not self._action or following is Action.RECORD_AND_SAVE:
+                self._move(following)
+            self._begin_step(at_ns)
+
+    def restart_step(self) -> None:
+        """The step that is going on begins only now: what came before it is no part of it."""
+        if self.running and not self.in_child:
+            with self._exclusively:
+                self._step_start = time.perf_counter_ns()
+
+    def admit(self) -> None:
+        """The program has imported another framework: what records it joins the window, if there is one."""
+        if self.running and not self.in_child:
+            with self._exclusively:
+                if self._window is not None:
+                    self._window.admit()
+                    self._until = 0
+
+    def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
+        """Close the window that is open, if any, and end. A second call does nothing.
+
+        Args:
+            status: How the recording ended, for the manifest.
+            notes: More for the manifest.
+            whole: The step that is going on ends here; otherwise it is no step.
+        """
+        if not self.running or self.in_child:
+            return
+        with self._exclusively:
+            if whole:
+                self._end_step(None, time.perf_counter_ns())
+            self._close(status, notes)
+
+    def metadata(self, key: str, text: str) -> None:
+        """Record a fact as JSON text into the window that is open, if any."""
+        if self.recording and self._window is not None and not self.in_child:
+            self._window.metadata(key, text)
+
+    def _terminate(self, deliver: Callable[[], None]) -> None:
+        """SIGTERM has come: end, then let the signal do what it does. Runs in the main thread, at any moment."""
+        if self._exclusively.held_here():
+            self._exclusively.afterwards = lambda: self._terminate(deliver)
+            return
+        if self._exclusively.lock.acquire(timeout=_PATIENCE):
+            try:
+                self.end(f"ended at step {self.number} by SIGTERM")
+            finally:
+                self._exclusively.lock.release()
+        deliver()
+
+    def _begin_step(self, at_ns: int = 0) -> None:
+        window = self._window
+        if window is not None and window.started:
+            window.begin_step(self.number)
+            if self._log is None:
+                self._until = min(window.due, recording_until(self._schedule, self.number))
+        self._step_start = at_ns or time.perf_counter_ns()
+
+    def _end_step(self, source: str | None, end_ns: int) -> None:
+        window = self._window
+        if window is not None and window.started:
+            window.end_step(self.number, self._step_start, end_ns, source or self._source)
+            if self._log is not None:  # the program declares its steps
+                self._log.forget()
+                self._log = None
+
+    def _close(self, status: str, notes: Mapping[str, object]) -> None:
+        """Do what the end of a session does, from whatever it is in the middle of."""
+        window, cut = self._window, self._action is Action.RECORD and self._schedule is not always
+        if window is not None and window.started and cut:
+            window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
+        self._move(END, status, notes)
+        self.running = False
+        self._on_saved = _nobody  # it may hold what holds this session: no cycle is left
+        if self._source == "declared" and not self._windows and self._problem is None:
+            _LOG.warning(
+                "stepscope: Nothing was recorded: the profile ended in step %d, and its schedule (%s) records none up "
+                "to there. Call step() after every training step, or wait for fewer.",
+                self.number,
+                self.settings.schedule,
+            )
+        _release(self)
+
+    def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
+        """Do what the table of transitions says; a window that cannot be opened is said once and left out."""
+        before, self._action = self._action, following or Action.NONE
+        self._until = 0
+        try:
+            for operation in TRANSITIONS[before, following]:
+                self._perform(operation, status, notes)
+        except Exception as error:  # noqa: BLE001 - law 1: logged, and begin() turns it into an OutputError
+            self._window = None
+            self._take_guard_down()
+            self._problem = one_line(error)
+            self._warn("cannot record", error)
+
+    def _perform(self, operation: Operation, status: str, notes: Mapping[str, object]) -> None:
+        if operation is Operation.PREPARE:
+            self._window = Window(self.settings)
+            self._window.prepare()
+        window = self._window
+        if window is None or operation is Operation.PREPARE:
+            return
+        if operation is Operation.START:
+            self._guard = TerminationGuard(self._terminate)
+            self._guard.install()
+            window.start(_metadata)
+            if self._log is not None:
+                self._log.install()
+            return
+        try:
+            if operation is Operation.DISCARD:
+                window.discard()
+                return
+            with interrupt_postponed():
+                self._add_steps_found(window)
+                window.finish(status, notes)
+                self._windows += 1
+                self._on_saved(window)
+        finally:
+            self._take_guard_down()
+            self._window = None
+
+    def _take_guard_down(self) -> None:
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.remove()
+
+    def _add_steps_found(self, window: Window) -> None:
+        if self._log is None:
+            return
+        self._log.remove()
+        if window.steps == 0:
+            for number, (start, end) in enumerate(self._log.steps(self._step_start)):
+                window.add_step(number, start, end, self._log.source)
+
+    def _warn(self, what: str, error: BaseException) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
+
+
+def _nobody(_window: Window) -> None:
+    """No window is saved any more."""
+
+
+def sessions_begun() -> int:
+    """Return how many sessions this process has begun."""
+    return _begun
+
+
+def running_options() -> Options | None:
+    """Return what the session of this process records; None where none runs."""
+    session = _running
+    return session.settings.options if session is not None and session.running and not session.in_child else None
+
+
+def remember_metadata(key: str, text: str) -> None:
+    """Keep a fact, as JSON text, for every window from now on, and record it into the one that is open."""
+    _metadata[key] = text
+    if _running is not None:
+        _running.metadata(key, text)
+
+
+@atexit.register
+def _end_at_exit() -> None:
+    """Close what the program has left open."""
+    if _running is not None:
+        _running.end(COMPLETE, AT_EXIT)
+
+
+class _Exclusively:
+    """Keeps other threads out, and a signal handler of the thread inside waiting until it is out.
+
+    Attributes:
+        lock: Held while a thread is inside.
+        afterwards: What a signal handler left to do for the thread that is inside.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.afterwards: Callable[[], None] | None = None
+        self._owner = self._depth = 0
+
+    def held_here(self) -> bool:
+        """Return whether the calling thread is inside."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self._depth += 1
+        self._owner = threading.get_ident()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:
+            self.lock.release()
+            return
+        self._owner = 0
+        self.lock.release()
+        if self.afterwards is not None:
+            action, self.afterwards = self.afterwards, None
+            action()
+
+
+def _claim(session: Session) -> None:
+    """Make ``session`` the one that runs in this process.
+
+    Raises:
+        LifecycleError: Another one is running and does not give way.
+    """
+    global _running, _begun
+    other = _running
+    if other is not None and other.running and not other.in_child and other.give_way is not None:
+        other.give_way()
+    with _claim_lock:
+        other = _running
+        if other is not None and other.running and not other.in_child:
+            message = "Another stepscope profile is running in this process."
+            raise LifecycleError(message, "Stop it first; one process records one window at a time.")
+        _running = session
+        _begun += 1
+
+
+def _release(session: Session) -> None:
+    global _running
+    with _claim_lock:
+        if _running is session:
+            _running = None
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,317 @@
+"""One recording: its directory, journal and collectors, from before it opens until its files are whole."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import stepscope
+from stepscope.collect.annotations import bind, unbind
+from stepscope.collect.journal.journal import Journal
+from stepscope.collect.options import Options
+from stepscope.collect.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
+from stepscope.collect.ranks import find_place
+from stepscope.collect.registry import make_collectors
+from stepscope.collect.session.placement import create_rank_directory
+from stepscope.collect.steps import HOOKS
+from stepscope.trace.losses import CATALOGUE
+from stepscope.trace.run_directory import Manifest, RankDirectory
+
+_Value = TypeVar("_Value")
+
+#: Status of a run in its manifest; a run that fails adds the step.
+RECORDING = "recording"
+COMPLETE = "complete"
+
+#: Bytes kept free for the last manifest, so that a full disk can be said there.
+_RESERVED = 1 << 16
+
+#: Losses that the journal cannot write down itself, because it can write no more.
+_UNWRITTEN = ("disk_full", "capture_not_written")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all windows of one profile share.
+
+    Attributes:
+        options: What collectors record.
+        output: Directory of runs, absolute.
+        worker: First part of a run's name.
+        schedule: The schedule in words, for the manifest.
+        steps: How steps are found, for the manifest; asked for whenever the manifest is written.
+        notes: More for the manifest.
+    """
+
+    options: Options
+    output: Path
+    worker: str
+    schedule: str
+    steps: Callable[[], dict[str, Any]]
+    notes: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class _Part:
+    """A collector and what became of it."""
+
+    collector: Collector
+    unavailable: str | None = None
+    failures: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    works: bool = True
+
+    def ask(self) -> None:
+        """Find out whether the collector can work here."""
+        self.unavailable = self.attempt(self.collector.available)
+        self.works = self.works and self.unavailable is None
+
+    def attempt(self, action: Callable[..., _Value], *args: object) -> _Value | None:
+        """Run one member of the collector; a failure is noted, and never reaches the training."""
+        try:
+            return action(*args)
+        except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
+            self.works = False
+            if one_line(error) not in self.failures:
+                self.failures.append(one_line(error))
+            return None
+
+    def describe(self) -> dict[str, Any]:
+        if self.unavailable is not None:
+            unused = isinstance(self.unavailable, NothingHere) or self._of_another_framework()
+            return {"unused" if unused else "unavailable": str(self.unavailable)}
+        described = self.attempt(self.collector.describe) or {}
+        return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
+
+    def _of_another_framework(self) -> bool:
+        """Whether the program trains with another framework than the one that the collector is for: nothing is lost."""
+        framework = getattr(self.collector, "framework", None)
+        return framework is not None and framework not in sys.modules and any(name in sys.modules for name in HOOKS)
+
+
+class Window:
+    """One window of a profile; used once: ``prepare``, ``start``, steps, ``finish`` — or ``prepare``, ``discard``.
+
+    Args:
+        settings: What all windows of the profile share.
+
+    Attributes:
+        due: Number of the next step whose beginning must be marked; the others only :meth:`add_step`.
+
+    Raises:
+        OSError: The run's directory or its journal cannot be made.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.place = find_place()
+        self.started = False
+        self.steps = 0
+        self.due = 0
+        self._losses: dict[str, int] = {}
+        self._notes: dict[str, Any] = dict(settings.notes)
+        self._cost: dict[str, int] = {}
+        self._wall: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._parts = [_Part(collector) for collector in make_collectors(settings.options)]
+        # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
+        self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
+        self._marking: list[tuple[_Part, StepMarks]] = []
+        self.directory = create_rank_directory(settings.output, settings.worker, self.place)
+        self._journal = Journal(self.directory.capture / "journal.ssj")
+        self._status = RECORDING
+        self._reserve = self.directory.path / ".reserve"
+        self._reserve.write_bytes(bytes(_RESERVED))
+
+    def prepare(self) -> None:
+        """Let collectors do what is slow, and write the manifest, so that a killed process leaves a readable run."""
+        begin = time.perf_counter_ns()
+        for part in self._parts:
+            self._prepare(part)
+        self.write_manifest()
+        self._cost["prepare_ns"] = time.perf_counter_ns() - begin
+
+    def admit(self) -> None:
+        """Let collectors join that can work only now: the program has imported another framework."""
+        for part in self._parts:
+            if part.unavailable is not None:
+                part.works = True
+                self._prepare(part)
+                if part.works and self.started:
+                    part.attempt(part.collector.start)
+        self._ask_markers()
+
+    def _ask_markers(self) -> None:
+        """Find out who must be told of steps."""
+        working = [part for part in self._markers if part.works]
+        self._marking = [(part, part.collector.step_marks) for part in working if part.collector.step_marks is not None]
+        self.due = 0
+
+    def _prepare(self, part: _Part) -> None:
+        part.ask()
+        if part.works:
+            context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
+            part.attempt(part.collector.prepare, context)
+
+    def start(self, metadata: Mapping[str, str]) -> None:
+        """Open the window.
+
+        Args:
+            metadata: JSON texts by key, for the journal.
+        """
+        begin = time.perf_counter_ns()
+        for key, text in metadata.items():
+            self._journal.metadata(key, text)
+        for part in self._parts:
+            if part.works:
+                part.attempt(part.collector.start)
+        self._ask_markers()
+        bind(self._journal)
+        self.started = True
+        self._wall["start_ns"] = time.time_ns()
+        self._cost["start_ns"] = time.perf_counter_ns() - begin
+
+    @property
+    def thread(self) -> int:
+        """Identifier of the thread that alone can finish the window without loss; 0 where every thread can."""
+        return next((part.collector.thread for part in self._markers if part.works), 0)
+
+    def begin_step(self, number: int) -> None:
+        """Mark the beginning of a step."""
+        told = [part.attempt(marks.begin, number) for part, marks in self._marking if part.works]
+        self.due = min((due for due in told if due is not None), default=sys.maxsize)
+
+    def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
+        """Mark the end of a step and record it; times of ``time.perf_counter_ns``."""
+        for part, marks in self._marking:
+            if part.works and marks.end is not None:
+                part.attempt(marks.end)
+        self.add_step(number, start_ns, end_ns, source)
+
+    def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
+        """Record a step that nobody must be told of."""
+        self._journal.step(number, start_ns, end_ns, source)
+        self.steps += 1
+
+    def metadata(self, key: str, text: str) -> None:
+        """Record a fact as JSON text."""
+        self._journal.metadata(key, text)
+
+    def finish(self, status: str, notes: Mapping[str, object]) -> None:
+        """Close the window: collectors stop, the journal ends, the manifest says what there is.
+
+        Files may still be written when this returns: :meth:`settle` waits for them.
+
+        Args:
+            status: How the recording ended.
+            notes: More for the manifest.
+        """
+        begin = time.perf_counter_ns()
+        self._wall["end_ns"] = time.time_ns()
+        unbind()
+        for part in self._parts:
+            if part.unavailable is None:
+                part.files = part.attempt(part.collector.stop) or []
+        self._journal.close()
+        self._status = status
+        self._notes.update(notes)
+        self._cost["stop_ns"] = time.perf_counter_ns() - begin
+        self._reserve.unlink(missing_ok=True)
+        self.write_manifest()
+
+    def discard(self) -> None:
+        """End a window that was prepared and never opened; nothing of it stays."""
+        for part in self._parts:
+            if part.unavailable is None:
+                part.attempt(part.collector.stop)
+        self._journal.close()
+        _remove_empty_run(self.directory, self._journal.path, self._reserve)
+
+    def settle(self) -> None:
+        """Wait until every file is whole, then say in the manifest what could not be written. Runs on any thread."""
+        for part in self._parts:
+            if part.works and isinstance(part.collector, Settling):
+                part.attempt(part.collector.settle)
+        self.write_manifest()
+
+    def count_loss(self, what: str, message: str) -> None:
+        """Count a loss of the catalogue in the manifest, with a message."""
+        if what not in CATALOGUE:
+            raise KeyError(what)
+        with self._lock:
+            self._losses[what] = self._losses.get(what, 0) + 1
+            self._notes.setdefault("messages", []).append(f"{what}: {message}")
+
+    def note(self, key: str, value: object) -> None:
+        """Add something to the manifest and write it again."""
+        self._notes[key] = value
+        self.write_manifest()
+
+    def problems(self) -> list[str]:
+        """Return a line for every collector that failed."""
+        return [f"{part.collector.name}: {'; '.join(part.failures)}" for part in self._parts if part.failures]
+
+    def write_manifest(self) -> None:
+        """Write the manifest as things stand; a disk that refuses it is counted by the journal, not raised."""
+        try:
+            with self._lock:
+                self.directory.write_manifest(self.manifest())
+        except OSError as error:
+            self._notes["manifest"] = one_line(error)
+
+    def manifest(self) -> Manifest:
+        """Return who, where, when, with which options, and what each collector says."""
+        return {
+            "stepscope": stepscope.__version__,
+            "status": self._status,
+            "worker": self.settings.worker,
+            "rank": self.place.rank,
+            "world_size": self.place.world_size,
+            "local_rank": self.place.local_rank,
+            "rank_found_by": self.place.found_by,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "arguments": list(getattr(sys, "orig_argv", sys.argv)),
+            "python": platform.python_version(),
+            "options": self.settings.options.describe(),
+            "schedule": self.settings.schedule,
+            "steps": {**self.settings.steps(), "recorded": self.steps},
+            "collectors": {part.collector.name: part.describe() for part in self._parts},
+            "losses": {**_unwritten_losses(self._journal), **self._losses},
+            "window": dict(self._wall),
+            "captures": self._captures(),
+            "cost": dict(self._cost),
+            **self._notes,
+        }
+
+    def _captures(self) -> list[str]:
+        files = [self._journal.path, *(path for part in self._parts for path in part.files)]
+        return sorted({path.relative_to(self.directory.path).as_posix() for path in files})
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line of text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _unwritten_losses(journal: Journal) -> dict[str, int]:
+    return {loss.what: loss.count for loss in journal.ledger.rows() if loss.what in _UNWRITTEN}
+
+
+def _remove_empty_run(directory: RankDirectory, *files: Path) -> None:
+    """Remove what a window that never opened has made; whatever else is there stays."""
+    try:
+        for path in (*files, directory.manifest_path):
+            path.unlink(missing_ok=True)
+        for path in (directory.capture, directory.path, directory.path.parent):
+            path.rmdir()
+    except OSError:
+        return  # another rank is there, or a collector left a file: it stays, and is no run

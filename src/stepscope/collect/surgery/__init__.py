@@ -1,0 +1,1 @@
+"""Code that reads machine code or writes into another library's memory."""

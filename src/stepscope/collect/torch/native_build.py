@@ -1,0 +1,246 @@
+"""Where the built recorder of PyTorch's operators is kept, and that it works before a training loads it.
+
+The library lies in the user's cache (``$XDG_CACHE_HOME/stepscope``), one for each build of torch and version of our
+sources. Where it is missing it is built and tried in a process of its own, so that a mismatch can only end that one. A
+build that failed is remembered, so that not every training tries again; ``stepscope doctor --build`` does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from stepscope import __version__
+from stepscope.native.recorder import Library
+from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
+from stepscope.trace.run_directory import write_atomically
+
+#: ``0`` switches all native parts off, see :mod:`stepscope.native`.
+_SWITCH = "STEPSCOPE_NATIVE"
+
+#: Seconds to wait for torch to be imported and tried.
+_PATIENCE = 120.0
+
+#: Where NVIDIA's driver says its version.
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+#: Variables that would have the trial recorded.
+_NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
+
+
+def installed(torch: ModuleType) -> Torch:
+    """Return what is known of an imported torch."""
+    abi = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
+    return Torch(str(torch.__version__), Path(torch.__file__ or "").parent, bool(abi))
+
+
+def reason_against(torch: Torch) -> str | None:
+    """Return why there is no recorder for this torch, as far as that can be said without building one."""
+    if os.environ.get(_SWITCH) == "0":
+        return f"switched off by {_SWITCH}=0"
+    reason = unsupported(torch)
+    if reason is not None or _path(torch).exists():
+        return reason
+    failed = _failed(torch)
+    if failed.exists():
+        with suppress(OSError):
+            return failed.read_text(encoding="utf-8", errors="replace")
+    return None if compiler() else "there is no C++ compiler (c++, g++ or clang++)"
+
+
+def is_built(torch: Torch) -> Path | None:
+    """Return the recorder for this torch where it is built."""
+    path = _path(torch)
+    return path if path.exists() else None
+
+
+def obtain(torch: Torch, *, again: bool = False) -> Path:
+    """Return the recorder for this torch, built where it is missing (10 s and a trial).
+
+    Args:
+        torch: What to build against.
+        again: Try again where building failed before.
+
+    Raises:
+        BuildError: There can be none; the message says why.
+    """
+    if again:
+        _failed(torch).unlink(missing_ok=True)
+    reason = reason_against(torch)
+    if reason is not None:
+        raise BuildError(reason)
+    path = _path(torch)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _alone(path.with_suffix(".lock")):
+            if _failed(torch).exists():  # somebody tried while we waited
+                raise BuildError(_failed(torch).read_text(encoding="utf-8", errors="replace"))
+            if not path.exists():
+                _make(torch, path)
+    except OSError as error:
+        message = f"the cache {path.parent} cannot be used ({error.strerror or error})"
+        raise BuildError(message) from None
+    return path
+
+
+def build_beside(torch: Torch, seconds: float) -> None:
+    """Build the recorder in a process of its own, which outlives this one, and wait for it for so long.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    command = [sys.executable, "-m", __name__, torch.version, str(torch.directory), str(int(torch.new_abi))]
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        command,
+        env=_environment(gpus=False),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # nobody waits any more; else Python warns of it
+
+
+def reason_against_gpus(torch: Torch) -> str | None:
+    """Return why GPUs are left to Kineto; None where a trial on this machine has found both to record the same."""
+    try:
+        return _gpus(torch).read_text(encoding="utf-8") or None
+    except OSError:
+        return "whether it records this machine's GPUs as Kineto does, `stepscope doctor --build` has not tried yet"
+
+
+def remember_gpus(torch: Torch, reason: str) -> None:
+    """Remember what a trial on this machine's GPUs has found.
+
+    Args:
+        torch: With which torch.
+        reason: Why the GPUs are left to Kineto; nothing where they need not be.
+
+    Raises:
+        OSError: The cache cannot be used.
+    """
+    path = _gpus(torch)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(path, reason.encode())  # an empty file says that nothing differs
+
+
+@cache
+def load(path: Path) -> Library:
+    """Return the functions of a built recorder.
+
+    Raises:
+        OSError: It cannot be loaded.
+        AttributeError: It is of another version.
+    """
+    return Library(path)
+
+
+def _make(torch: Torch, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as directory:
+        made = Path(directory) / path.name
+        try:
+            build(torch, made)
+            _try(made)
+        except BuildError as error:
+            _failed(torch).write_text(str(error), encoding="utf-8")
+            raise
+        made.replace(path)
+
+
+def _try(made: Path) -> None:
+    """Record a trial with a library in a process of its own.
+
+    Raises:
+        BuildError: It does not work.
+    """
+    failure = failure_of("stepscope.collect.torch.native_trial", str(made), gpus=False)
+    if failure:
+        message = f"the native recorder {failure}"
+        raise BuildError(message)
+
+
+def failure_of(module: str, *arguments: str, gpus: bool) -> str:
+    """Run one of our own modules that tries something, in a process that it may take down.
+
+    Args:
+        module: Its name.
+        arguments: For it.
+        gpus: Whether it sees the machine's GPUs.
+
+    Returns:
+        How it failed, to stand after its subject; nothing where it did not.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        # S603: our own module, with the Python that runs us.
+        done = subprocess.run(  # noqa: S603
+            command,
+            env=_environment(gpus=gpus),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return f"could not be tried ({type(error).__name__}: {error})"
+    if done.returncode < 0:
+        return f"takes its process down ({signal.Signals(-done.returncode).name})"
+    if done.returncode > 0:
+        last = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"fails in a trial: {last[-1]}"
+    return ""
+
+
+def _environment(*, gpus: bool) -> dict[str, str]:
+    """Return the variables of processes that build and try: they find what this one finds, and are not recorded."""
+    environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0", OMP_NUM_THREADS="1")
+    return environment if gpus else {**environment, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "stepscope"
+
+
+def _path(torch: Torch) -> Path:
+    return _cache() / f"recorder-{torch.version}-{torch.digest()}.so"
+
+
+def _failed(torch: Torch) -> Path:
+    return _path(torch).with_suffix(".failed")
+
+
+def _gpus(torch: Torch) -> Path:
+    """Return where a trial is remembered: another driver or another version of ours needs another one."""
+    found = hashlib.sha256(__version__.encode())
+    with suppress(OSError):  # the Windows subsystem for Linux does not say it
+        found.update(_DRIVER.read_bytes())
+    return _path(torch).with_suffix(f".gpus-{found.hexdigest()[:16]}")
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Have one process build at a time; where the file system has no locks, all may: the last one's library stays."""
+    with path.open("w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    with suppress(BuildError):  # it is remembered
+        obtain(Torch(sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "1"))

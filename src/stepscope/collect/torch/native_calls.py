@@ -1,0 +1,102 @@
+"""Calls of Python functions and of modules, noted by the native recorder around the operators that they run.
+
+Python tells a profile function of every call (``PyEval_SetProfile``); ours is C++, makes no text but once, and takes no
+lock besides the one that Python holds then. It sees the starting thread, threads that begin later and, from Python
+3.12 on, those that run already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stepscope.native.recorder import Library, PythonCalls, Recording
+
+_HERE = Path(__file__).parents[2]
+_OURS = f"{_HERE}{os.sep}"
+#: Files and folders whose calls are those of a recording, not of the training.
+_ENGINE_PLACES = ("session/session.py", "session/window.py", "host/", "cuda/", "torch/")
+#: What these call is not the training's, even where it is a function of the framework.
+_ENGINE = tuple(f"{_HERE}/collect/{name}" for name in _ENGINE_PLACES)
+
+
+def cannot_watch() -> str | None:
+    """Return why Python calls are not seen here, or None."""
+    if sys.getprofile() is not None:
+        return "the program has a profile function of its own (sys.setprofile)"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "this Python runs without its lock"
+    return None
+
+
+class PythonWatch:
+    """Watches Python during one recording.
+
+    Args:
+        library: The recorder.
+        functions: Whether calls of functions are recorded.
+        modules: Whether calls of ``torch.nn.Module`` are recorded.
+    """
+
+    def __init__(self, library: Library, *, functions: bool, modules: bool) -> None:
+        self._library = library
+        self._functions, self._modules = functions, modules
+        self._watching = False
+
+    def start(self, recording: Recording) -> str:
+        """Begin; return why nothing is seen, an empty text where all is well."""
+        reason = cannot_watch()
+        if reason is not None:
+            return reason
+        module: Any = sys.modules["torch"].nn.Module
+        code = getattr(module.__call__, "__code__", None)
+        calls = PythonCalls(
+            functions=self._functions,
+            modules=self._modules,
+            roots=_lines(_roots()),
+            ours=_lines([_OURS]),
+            engine=_lines(_ENGINE),
+            module_call=id(code) if code is not None else None,
+        )
+        self._watching = True
+        if threading.getprofile() is None:
+            every = getattr(threading, "setprofile_all_threads", threading.setprofile)
+            every(self._begin_thread)
+        try:
+            recording.watch_python(calls)
+        except OSError as error:
+            self.stop()
+            return f"this Python does not tell of its calls: {error.strerror}"
+        return ""
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if not self._watching:
+            return
+        self._watching = False
+        if threading.getprofile() == self._begin_thread:
+            threading.setprofile(None)
+        self._library.ignore_python()
+
+    def _begin_thread(self, _frame: FrameType, _event: str, _argument: object) -> None:
+        """Become the profile function of a thread."""
+        sys.setprofile(None)
+        if self._watching and not threading.current_thread().name.startswith("stepscope-"):
+            self._library.watch_thread()
+
+
+def _roots() -> list[str]:
+    """Return directories that PyTorch writes files without: those of imports, which are no packages themselves."""
+    roots = {os.path.abspath(entry or ".") for entry in sys.path} | set(sysconfig.get_paths().values())  # noqa: PTH100
+    whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
+    return sorted(whole, key=len, reverse=True)
+
+
+def _lines(texts: Iterable[str]) -> bytes:
+    return "\n".join(texts).encode("utf-8", "replace")

@@ -1,0 +1,93 @@
+"""Which recorder serves where nobody names one: the native one where it records all that is asked for, else Kineto."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import Any
+
+from stepscope.collect.options import Activity, Options
+from stepscope.collect.ranks import find_place
+from stepscope.collect.torch import native_build
+from stepscope.collect.torch.native_calls import cannot_watch
+from stepscope.native.recorder.build import Torch
+
+_SERVED = {Activity.CPU, Activity.CUDA}
+
+#: Seconds that a program waits for the recorder to be built, before its training begins.
+_PATIENCE = 20.0
+
+_LOG = logging.getLogger("stepscope")
+
+
+def unserved_switches(options: Options) -> list[str]:
+    """Return what is asked for, or is there to be recorded, that the native recorder does not record."""
+    asked = {
+        "stacks": options.with_stack and cannot_watch() is not None,
+        "modules": options.with_modules and cannot_watch() is not None,
+        "activities but CPU and CUDA": bool(set(options.activities) - _SERVED),
+        "collectives": find_place().world_size > 1 or _distributed(),
+    }
+    return [name for name, wanted in asked.items() if wanted]
+
+
+def reason_for_kineto(options: Options) -> str | None:
+    """Return why Kineto records what is asked for, unless the native recorder is asked for by name; None: it does not.
+
+    Within a training nothing is built: that is done before (:func:`build_early`), or by ``stepscope doctor --build``.
+    """
+    if options.sample < 1:  # Kineto cannot take a sample
+        return None
+    known = native_build.installed(sys.modules["torch"])
+    reason = _better_served(options, known) or native_build.reason_against(known)
+    if reason is None and native_build.is_built(known) is None:
+        return "it is not built yet, and a training does not wait for it; `stepscope doctor --build` builds it"
+    return reason
+
+
+def build_early(options: Options) -> None:
+    """Have the recorder built where it will serve and is missing. The program waits for it, but not for long.
+
+    What takes longer is built beside the training, in a process of its own, for the next one.
+    """
+    known = native_build.installed(sys.modules["torch"])
+    if native_build.is_built(known) or native_build.reason_against(known) or _better_served(options, known):
+        return
+    _LOG.warning("stepscope: building the recorder for torch %s, once; this takes some seconds.", known.version)
+    with suppress(OSError):  # it is said when a window opens that there is none
+        native_build.build_beside(known, _PATIENCE)
+
+
+def _better_served(options: Options, known: Torch) -> str | None:
+    """Return why Kineto serves better, whether the native recorder can be built or not."""
+    unserved = unserved_switches(options)
+    if unserved:
+        return f"it does not serve {', '.join(unserved)}"
+    for device in filter(_is_there, _devices(options)):
+        nvidia = device == Activity.CUDA.value and sys.modules["torch"].version.cuda
+        reason = native_build.reason_against_gpus(known) if nvidia else "the native recorder does not know it"
+        if reason is not None:
+            return f"work of {device} is left to Kineto: {reason}"
+    return None
+
+
+def _devices(options: Options) -> list[str]:
+    """Return the names of torch's modules of devices whose work is wanted."""
+    wanted = options.activities or tuple(Activity)
+    names = [activity.value for activity in wanted if activity is not Activity.CPU]
+    own = getattr(sys.modules["torch"]._C, "_get_privateuse1_backend_name", str)()
+    return [own if name == Activity.PRIVATE_USE.value else name for name in names]
+
+
+def _is_there(device: str) -> bool:
+    """Whether torch finds such a device; where asking it fails, Kineto may."""
+    module: Any = getattr(sys.modules["torch"], device, None)
+    with suppress(Exception):
+        return bool(module is not None and module.is_available())
+    return True
+
+
+def _distributed() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

@@ -1,0 +1,123 @@
+"""What a capture says of its recording: options, versions, machine, process groups, clocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from stepscope.read.ascend.ascend_files import document
+from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.common.source import Capture, open_trace
+from stepscope.trace.losses import LossLedger
+
+_US, _MOST = 1000, 1 << 62
+_CLOCK_LINE = re.compile(r"(?m)^\s*(cntvct|clock_monotonic_raw)\s*[:=]\s*(\d{1,18})\s*$")
+#: Keys of files of the device's collector that are no facts for the user.
+_INTERNAL = frozenset({"jobInfo", "netCard", "netCardNums", "DeviceInfo", "devices", "cycleToTime", "filesize"})
+
+
+@dataclass
+class Facts:
+    """Facts about the recording.
+
+    Attributes:
+        said: Fact → its value.
+        host: Host name; empty where the files do not say.
+        process: The process; None where they do not say.
+        device: Number of the device; None where they do not say.
+        shift: ns from the clock of old timelines, which counts from the start of the machine, to the epoch; None where
+            the files do not say.
+        mhz: Steps of the processor's counter a µs.
+        counter: Clock of MindSpore's raw records; None where the files do not say.
+        groups: Name of a process group on the wire → its name and ranks.
+    """
+
+    said: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
+    process: int | None = None
+    device: int | None = None
+    shift: int | None = None
+    mhz: float = 100.0
+    counter: Counter | None = None
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def frame(self) -> pl.DataFrame:
+        """Return the frame ``facts``."""
+        rows = [(key, json.dumps(value)) for key, value in self.said.items()]
+        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
+
+
+def read(capture: Capture, ledger: LossLedger) -> Facts:
+    """Return what a capture says of its recording; damaged files are counted.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    facts = Facts()
+    for path in capture.of("info", "metadata", "device"):
+        found = document(path)
+        ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
+        if path in capture.of("device"):
+            _add_device(facts, found)
+        else:
+            facts.said.update(found)
+    for path in capture.of("documents"):
+        found = document(path)
+        ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
+        facts.said[path.name] = found
+    facts.counter = _counter(capture, facts)
+    inner = facts.said.get("ms_profiler_info")
+    of_framework = inner if isinstance(inner, dict) else {}
+    facts.device = _whole(of_framework.get("device_id")) if facts.device is None else facts.device
+    groups = facts.said.get("parallel_group_info")
+    if isinstance(groups, dict):
+        facts.groups = {str(key): value for key, value in groups.items() if isinstance(value, dict)}
+    return facts
+
+
+def _add_device(facts: Facts, found: dict[str, Any]) -> None:
+    facts.said.update({key: value for key, value in found.items() if key not in _INTERNAL})
+    host = found.get("hostname")
+    facts.host = host if isinstance(host, str) and not facts.host else facts.host
+    facts.process = _whole(found.get("pid")) if facts.process is None else facts.process
+    devices = found.get("DeviceInfo")
+    if facts.device is None and isinstance(devices, list) and devices and isinstance(devices[0], dict):
+        facts.device = _whole(devices[0].get("id"))
+    processors = found.get("CPU")
+    if isinstance(processors, list) and processors and isinstance(processors[0], dict):
+        facts.mhz = _mhz(processors[0].get("Frequency")) or facts.mhz
+    began, raw = _whole(found.get("collectionTimeBegin")), _whole(found.get("clockMonotonicRaw"))
+    if facts.shift is None and began is not None and raw is not None:
+        facts.shift = began * _US - raw
+
+
+def _counter(capture: Capture, facts: Facts) -> Counter | None:
+    """Return the clock of MindSpore's raw records: ``host_start.log`` says where the counter stood at which time."""
+    said: dict[str, int] = {}
+    for path in capture.of("clock"):
+        with open_trace(path) as file:
+            text = file.read(1 << 20).decode("utf-8", "replace")
+        said.update({key: int(value) for key, value in _CLOCK_LINE.findall(text)})
+    start, raw = said.get("cntvct"), said.get("clock_monotonic_raw")
+    if facts.shift is None or start is None or raw is None:
+        return None
+    return Counter(start, raw + facts.shift, facts.mhz)
+
+
+def _whole(value: object) -> int | None:
+    """Return a number that is not negative, also one written as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < _MOST // _US else None
+
+
+def _mhz(value: object) -> float | None:
+    try:
+        number = float(value) if isinstance(value, str | int | float) else 0.0
+    except ValueError:
+        return None
+    return number if 0.001 < number < 1e6 else None

@@ -1,0 +1,92 @@
+"""Captures of Ascend devices: a directory of what CANN, torch_npu and MindSpore wrote → tables of one part.
+
+A database says what the text files say; where there are both, the database is read, and the text files where it is
+damaged. Nothing is written into the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import DamagedTraceError, InputError
+from stepscope.read.ascend import ascend_facts, ascend_pipeline, ascend_tables, missing_files
+from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_files import OF_GPU, SUBSTANTIAL, capture_of, rank_of
+from stepscope.read.ascend.ascend_frames import Frames
+from stepscope.read.ascend.database import event_database
+from stepscope.read.ascend.text.text_files import Text
+from stepscope.read.common.source import Capture, Progress
+from stepscope.trace.losses import LossLedger
+
+_DATABASES = ("events_db", "analysis_db")
+_WORTH = ("spans", "counters", "allocations", "static_memory", "links")
+
+
+def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+    """Read the files of one rank.
+
+    Args:
+        directory: A directory as :mod:`stepscope.read.ascend.ascend_files` knows them; any of its files may be missing.
+        ledger: Counts losses that belong to no single file; those of files are in the table ``losses`` of the result.
+        progress: Called with bytes read and bytes in total.
+
+    Raises:
+        NotATraceError: It holds no file of Ascend's profilers, or those of several ranks.
+        InputError: The directory cannot be read.
+        DamagedTraceError: All files are empty or damaged.
+    """
+    capture = capture_of(directory)
+    said = ascend_facts.read(capture, ledger)
+    frames, ledgers = _frames(capture, said, progress)
+    if capture.of("pipeline", "queues", "queue_cpu", "batches"):
+        ledgers = [*ledgers, LossLedger("data pipeline")]
+        frames = ascend_pipeline.added(frames, capture, said.shift, ledgers[-1])
+    ledgers = [*ledgers, *_missing(capture, frames)]
+    if progress is not None:
+        size = sum(path.stat().st_size for path in capture.all)
+        progress(size, size)
+    part = ascend_tables.build(frames, said, rank_of(capture), ledger)
+    if OF_GPU & set(capture.files):
+        device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
+        part["tracks"] = part["tracks"].with_columns(device)
+    if not any(part[name].height for name in _WORTH):
+        message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
+        raise DamagedTraceError(message, "Copy it again, or record again.")
+    return {**part, "losses": _losses(ledgers)}
+
+
+def _frames(capture: Capture, said: Facts, progress: Progress | None) -> tuple[Frames, list[LossLedger]]:
+    found = capture.of("events_db")
+    if not found and set(capture.files) & (SUBSTANTIAL - set(_DATABASES)):
+        text = Text(capture, said, progress)
+        return text.frames(), text.ledgers
+    ledger = LossLedger(found[0].name if found else capture.of("analysis_db")[0].name)
+    analysis = next(iter(capture.of("analysis_db")), None)
+    try:
+        frames = event_database.read(found[0] if found else None, analysis, ledger)
+    except InputError:
+        ledger.add("file_unreadable")
+        text = Text(capture, said, progress)
+        return text.frames(), [ledger, *text.ledgers]
+    text = Text(capture, said)
+    # MindSpore's databases hold what the device and CANN did; its operators are in raw records beside them.
+    frames = text.with_framework(frames)
+    return {**frames, "facts": pl.concat([said.frame(), frames["facts"]])}, [ledger, *text.ledgers]
+
+
+def _missing(capture: Capture, frames: Frames) -> Iterator[LossLedger]:
+    for name in missing_files.of(capture, frames):
+        ledger = LossLedger(name)
+        ledger.add("file_missing")
+        yield ledger
+
+
+def _losses(ledgers: Sequence[LossLedger]) -> pl.DataFrame:
+    rows = [
+        (loss.what, loss.count, loss.severity, loss.source, loss.advice) for ledger in ledgers for loss in ledger.rows()
+    ]
+    schema = {"what": pl.String, "count": pl.Int64, "severity": pl.String, "source": pl.String, "advice": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,0 +1,467 @@
+"""Frames of an Ascend capture → tables of one part."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.ascend import ascend_samples
+from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_frames import Frames
+from stepscope.read.ascend.ascend_kinds import BYTES_OF_TYPE, KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
+from stepscope.read.ascend.ascend_tracks import Place, Tracks, npu
+from stepscope.read.common.dense import first_places, or_null, places
+from stepscope.read.common.distinct import filled, of_each, same, where, without_nulls
+from stepscope.read.common.nesting import looked_up
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import conform, dtype, together
+
+#: Spans of host, tasks, communications and their parts follow each other in this order.
+_SPANS = ("host", "tasks", "communications", "communication_tasks")
+_TIMES = ("ts", "dur")
+_MOST = 1 << 62
+_INT, _SIZES, _KIND = pl.Int64(), pl.List(pl.Int64()), dtype("enum:kind")
+#: Three sizes; the name of an operation in that of its call; the number of an operation within its group.
+_THREE, _HCOM = re.compile(r"[0-9]{1,9},[0-9]{1,9},[0-9]{1,9}"), re.compile(r"hcom_[A-Za-z]+_?")
+_NUMBERED = re.compile(r"__\d+_([0-9]{1,9})(?:_\d+)?\Z")
+#: Sort of an arrow of the frame ``flows`` → kind of the flow.
+_KIND_OF_FLOW = {"forward_backward": "forward_backward", "queue": "other", "range": "other", "launch": "launch"}
+#: Added to the number of an operator, so that it is no connection's.
+_OPERATOR = 1 << 40
+_TASK_COLUMNS = {
+    "operation": "op_type",
+    "core": "core",
+    "state": "state",
+    "blocks": "blocks",
+    "mix_blocks": "mix_blocks",
+    "reduced_precision": "hf32",
+    "input_shapes": "input_shapes",
+    "input_dtypes": "input_dtypes",
+    "input_formats": "input_formats",
+    "output_shapes": "output_shapes",
+    "output_dtypes": "output_dtypes",
+    "output_formats": "output_formats",
+    "attributes": "attributes",
+    "wait": "gap",
+    "step": "step",
+    "task": "task",
+    "context": "context",
+    "batch": "batch",
+    "model": "model",
+}
+
+
+def build(frames: Frames, facts: Facts, rank: int | None, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+    """Return the tables of a part.
+
+    Args:
+        frames: What the capture says.
+        facts: Host, process and groups.
+        rank: Rank of the process; None where the capture does not say.
+        ledger: Counts rows whose times cannot be, and numbers that no device or step has.
+    """
+    return _Part(_sound(_small(frames, ledger), ledger), facts, rank).tables()
+
+
+#: Columns that have 32 bits in the tables.
+_SMALL = ("device", "step", "number")
+
+
+def _small(frames: Frames, ledger: LossLedger) -> Frames:
+    """Return frames in which a number that does not fit its column of a table is null."""
+    result = dict(frames)
+    for name, frame in frames.items():
+        for column in (frame[one] for one in _SMALL if one in frame.columns):
+            fits = column.is_between(-(1 << 31), (1 << 31) - 1)
+            if not fits.all():
+                ledger.add("value_unreadable", int((~fits).sum()))
+                result[name] = result[name].with_columns(where(fits, column))
+    return result
+
+
+def _sound(frames: Frames, ledger: LossLedger) -> Frames:
+    """Return frames in which every span has a time: those without are given up, with what belongs to them."""
+    result = dict(frames)
+    for name in _SPANS:
+        frame = result[name]
+        if all(_all_sound(frame[column]) for column in _TIMES):
+            continue
+        ts, dur = pl.col("ts"), pl.col("dur")
+        good = ts.is_between(0, _MOST) & dur.is_between(0, _MOST)
+        ledger.add("event_negative_duration", frame.filter((dur < 0) & ts.is_not_null()).height)
+        ledger.add(
+            "event_bad_time", frame.filter(~good.fill_null(value=False) & ~(dur < 0).fill_null(value=False)).height
+        )
+        kept = frame.with_row_index("old").filter(good)
+        moved = kept.select(pl.col("old").cast(pl.Int64), pl.int_range(pl.len(), dtype=pl.Int64).alias("new"))
+        result[name] = kept.drop("old")
+        _renumber(result, name, moved)
+    return result
+
+
+def _all_sound(times: pl.Series) -> bool:
+    return not times.null_count() and bool(((times >= 0) & (times <= _MOST)).all())
+
+
+#: Frame → the frames and columns that name its rows, and whether a row without it still means something.
+_NAMED_BY = {
+    "tasks": (("task_counters", "row", False),),
+    "communications": (("communication_tasks", "row", True), ("bandwidths", "row", True)),
+}
+
+
+def _renumber(frames: Frames, name: str, moved: pl.DataFrame) -> None:
+    """Move the numbers of a frame's rows wherever they stand."""
+    numbers = dict(moved.iter_rows())
+    for other, column, alone in _NAMED_BY.get(name, ()):
+        frame = frames[other].with_columns(pl.col(column).replace_strict(numbers, default=None, return_dtype=pl.Int64))
+        frames[other] = frame if alone else frame.drop_nulls(column)
+    flows = frames["flows"]
+    to = pl.when(pl.col("frame") == name).then(
+        pl.col("to").replace_strict(numbers, default=None, return_dtype=pl.Int64)
+    )
+    begin = pl.col("from").replace_strict(numbers, default=None, return_dtype=pl.Int64) if name == "host" else "from"
+    frames["flows"] = flows.with_columns(begin, to.otherwise("to").alias("to")).drop_nulls(["from", "to"])
+
+
+@dataclass
+class _Part:
+    frames: Frames
+    facts: Facts
+    rank: int | None
+
+    def __post_init__(self) -> None:
+        self.tracks = Tracks(self.rank or 0, self.facts.host)
+        ends = [0]
+        for name in _SPANS:
+            ends.append(ends[-1] + self.frames[name].height)
+        self.first = dict(zip(_SPANS, ends, strict=False))
+        self.operator_of = {name: self._operators(name) for name in ("tasks", "communications")}
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return the tables of the part."""
+        host, tasks, lanes, planes = self._host(), self._tasks(), self._communications(), self._planes()
+        spans = pl.concat([host, tasks, lanes, planes], how="diagonal_relaxed")
+        named = ascend_samples.Named(self.frames, host)
+        return {
+            "spans": spans,
+            "kernels": self._kernels(tasks),
+            "tasks": self._details(tasks),
+            "operators": self._operator_details(),
+            "kernel_counters": self._counters(),
+            "collectives": self._collectives(),
+            "transfers": self._transfers(),
+            "links": self._links(),
+            "counters": ascend_samples.counters(self.frames, self.tracks),
+            "allocations": ascend_samples.allocations(self.frames, named),
+            "static_memory": ascend_samples.static_memory(self.frames),
+            "pipeline": ascend_samples.operations(self.frames, self.tracks),
+            "stacks": self.frames["stacks"],
+            "steps": self._steps(),
+            "arrows": self._arrows(spans),
+            "arguments": self._arguments(),
+            "metadata": self.frames["facts"].unique("key", keep="first", maintain_order=True),
+            "tracks": self.tracks.frame(),
+        }
+
+    def _operators(self, name: str) -> pl.Series:
+        """Return for each task the number of the operator that an arrow to it comes from; null for none."""
+        flows = self.frames["flows"]
+        drawn = (flows["sort"] == "operator") & (flows["frame"] == name)
+        first = first_places(flows["to"].filter(drawn).to_numpy(), np.arange(self.frames[name].height))
+        return or_null("external", looked_up(flows["from"].filter(drawn).to_numpy() + _OPERATOR, first))
+
+    def _host(self) -> pl.DataFrame:
+        """Return the spans of host threads."""
+        host = self.frames["host"]
+        sort, thread = host["sort"], host["thread"]
+        launching = np.full(len(host), -1)
+        rows = self.frames["flows"]["from"].filter(self.frames["flows"]["sort"] == "operator").to_numpy()
+        launching[rows] = rows + _OPERATOR
+        process = filled(host["process"], self.facts.process)
+        return pl.DataFrame(
+            [
+                *(host[name] for name in _TIMES),
+                of_each(call_name, host["name"], sort, host["level"]),
+                of_each(lambda one: KIND_OF_SORT.get(one, "operator"), sort, dtype=_KIND).alias("kind"),
+                where(sort == "api", host["connection"]).alias("correlation"),
+                host["sequence"],
+                host["forward_thread"],
+                or_null("external", launching),
+                self.tracks.numbered(_thread, process, thread),
+            ]
+        )
+
+    def _tasks(self) -> pl.DataFrame:
+        """Return the spans of streams, and of ranges on them."""
+        tasks = self.frames["tasks"]
+        kind = task_kinds(tasks)
+        return pl.DataFrame(
+            [
+                *(tasks[name] for name in _TIMES),
+                of_each(_task_name, tasks["name"], tasks["type"]),
+                kind,
+                tasks["connection"].alias("correlation"),
+                self.operator_of["tasks"],
+                self.tracks.numbered(_stream, kind, tasks["device"], tasks["stream"]),
+            ]
+        )
+
+    def _communications(self) -> pl.DataFrame:
+        frame = self.frames["communications"]
+        return pl.DataFrame(
+            [
+                *(frame[name] for name in _TIMES),
+                filled(frame["name"], "unknown"),
+                same("kind", "collective", len(frame), _KIND),
+                frame["connection"].alias("correlation"),
+                self.operator_of["communications"],
+                self.tracks.numbered(_group, frame["device"], frame["lane"]),
+            ]
+        )
+
+    def _planes(self) -> pl.DataFrame:
+        """Return the parts of communication; their lanes are no streams, as what they do is counted already."""
+        frame = self.frames["communication_tasks"]
+        return pl.DataFrame(
+            [
+                *(frame[name] for name in _TIMES),
+                filled(frame["name"], "unknown"),
+                of_each(plane_kind, frame["name"], dtype=_KIND).alias("kind"),
+                self.tracks.numbered(_plane, frame["device"], frame["lane"], frame["plane"]),
+            ]
+        )
+
+    def _span(self, name: str) -> pl.Series:
+        """Return the numbers of the spans of a frame."""
+        first = self.first[name]
+        return pl.Series("span", np.arange(first, first + self.frames[name].height))
+
+    def _kernels(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """Return the table ``kernels``: kernels, copies and fills on streams, and communication."""
+        tasks, lanes = self.frames["tasks"], self.frames["communications"]
+        works = of_each(lambda kind: kind in ("kernel", "memcpy", "memset"), spans["kind"], dtype=pl.Boolean())
+        columns = [
+            self._span("tasks"),
+            *(tasks[name] for name in ("stream", "device", "grid", "block", "blocks", "bytes")),
+        ]
+        work = pl.DataFrame([column.filter(works) for column in columns])
+        of_tasks = [
+            work["span"],
+            work["stream"],
+            filled(work["device"], 0),
+            of_each(_grid, work["grid"], work["blocks"], dtype=_SIZES),
+            of_each(_sizes, work["block"], dtype=_SIZES),
+            work["bytes"],
+        ]
+        of_lanes = [self._span("communications"), filled(lanes["device"], 0)]
+        return conform("kernels", pl.concat([pl.DataFrame(of_tasks), pl.DataFrame(of_lanes)], how="diagonal"))
+
+    def _details(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """Return the table ``tasks``."""
+        tasks, lanes, planes = (self.frames[name] for name in _SPANS[1:])
+        own = spans["kind"] != "annotation"
+        columns = [self._span("tasks"), filled(tasks["type"], "UNKNOWN")]
+        columns += [tasks[column].alias(name) for name, column in _TASK_COLUMNS.items()]
+        of_lanes = [
+            self._span("communications"),
+            same("type", "HCCL", len(lanes)),
+            of_each(_operation, lanes["operation"], lanes["name"]),
+            same("core", "HCCL", len(lanes)),
+            lanes["model"],
+            lanes["gap"].alias("wait"),
+            lanes["step"],
+        ]
+        of_planes = [
+            self._span("communication_tasks"),
+            *(planes[name] for name in ("stream", "task", "context")),
+            filled(planes["name"], "UNKNOWN").alias("type"),
+        ]
+        rows = ([column.filter(own) for column in columns], of_lanes, of_planes)
+        return together("tasks", [conform("tasks", pl.DataFrame(one)) for one in rows])
+
+    def _operator_details(self) -> pl.DataFrame:
+        host = self.frames["host"]
+        chosen = of_each(lambda sort: sort in ("operator", "data", "step"), host["sort"], dtype=pl.Boolean())
+        columns = [self._span("host"), *(host[name] for name in ("stack", "module", "forward_thread"))]
+        columns += [
+            of_each(shapes_json, host["shapes"]),
+            of_each(texts_json, host["dtypes"]),
+        ]
+        return conform("operators", pl.DataFrame([column.filter(chosen) for column in columns]))
+
+    def _counters(self) -> pl.DataFrame:
+        rows = without_nulls(self.frames["task_counters"], self.frames["task_counters"].columns)
+        inside = (rows["row"] >= 0) & (rows["row"] < self.frames["tasks"].height)
+        columns = [(rows["row"] + self.first["tasks"]).alias("span"), rows["name"], rows["value"], rows["unit"]]
+        return pl.DataFrame([column.filter(inside) for column in columns])
+
+    def _collectives(self) -> pl.DataFrame:
+        frame = self.frames["communications"]
+        groups = {key: str(one.get("group_name") or key) for key, one in self.facts.groups.items()}
+        ranks = {
+            key: one["global_ranks"]
+            for key, one in self.facts.groups.items()
+            if isinstance(one.get("global_ranks"), list)
+        }
+        same_columns = ("dtype", "algorithm", "transit", "wait", "synchronisation")
+        name, group = filled(frame["name"], "unknown"), frame["group"]
+        made = [
+            self._span("communications"),
+            of_each(operation, name).alias("operation"),
+            of_each(lambda one: groups.get(one, one), group),
+            of_each(lambda one: json.dumps(ranks[one]) if one in ranks else None, group).alias("group_ranks"),
+            of_each(lambda one: len(ranks[one]) if one in ranks else None, group, dtype=_INT).alias("group_size"),
+            (frame["count"] * of_each(BYTES_OF_TYPE.get, frame["dtype"], dtype=_INT)).alias("bytes_in"),
+            self._transport(),
+            of_each(_sequence, name, dtype=_INT).alias("sequence"),
+            *(frame[column] for column in same_columns),
+        ]
+        return conform("collectives", pl.DataFrame(made))
+
+    def _transport(self) -> pl.Series:
+        """Return what carried each communication operation: of several what moved most."""
+        sums = self.frames["bandwidths"]
+        moved = sums.filter(sums["packet"].is_null() & sums["row"].is_not_null())
+        # SDMA is the engine that moves what HCCS or PCIE carries.
+        carried = moved.sort((pl.col("transport") == "SDMA").cast(pl.Int8), -pl.col("bytes").fill_null(0))
+        place = first_places(carried["row"].to_numpy(), np.arange(self.frames["communications"].height))
+        return carried["transport"][places(place)]
+
+    def _transfers(self) -> pl.DataFrame:
+        sums, planes = self.frames["bandwidths"], self.frames["communication_tasks"]
+        of_operations = [
+            *(sums[name] for name in ("step", "packet", "count", "bytes", "bandwidth", "large")),
+            (sums["row"] + self.first["communications"]).alias("span"),
+            filled(sums["transport"], "OTHER"),
+            sums["time"].alias("transit"),
+        ]
+        columns = [
+            self._span("communication_tasks"),
+            *(planes[name] for name in ("source", "destination", "bytes", "bandwidth", "link")),
+            filled(planes["transport"], "OTHER"),
+            planes["dur"].alias("transit"),
+        ]
+        moving = planes["bytes"].is_not_null() | planes["bandwidth"].is_not_null()
+        of_planes = [column.filter(moving) for column in columns]
+        return conform("transfers", pl.concat([pl.DataFrame(of_operations), pl.DataFrame(of_planes)], how="diagonal"))
+
+    def _links(self) -> pl.DataFrame:
+        frame = self.frames["matrix"]
+        texts = [filled(frame[name], "") for name in ("operation", "place", "group")]
+        told = frame.with_columns(*texts, filled(frame["point_to_point"], value=False), frame["time"].alias("transit"))
+        return conform("links", told.drop("time"))
+
+    def _steps(self) -> pl.DataFrame:
+        """Return the steps as they are marked; without marks, from the first to the last task counted to each."""
+        marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
+        source = dtype("enum:step_source")
+        if marked.height:
+            return marked.with_columns(source=pl.lit("declared", source), epoch=pl.lit(None, pl.Int32))
+        both = [self.frames[name].select(*_TIMES, "step") for name in ("tasks", "communications")]
+        counted = pl.concat(both).drop_nulls("step")
+        end = (pl.col("ts") + pl.col("dur")).max()
+        found = counted.group_by(number="step").agg(pl.col("ts").min(), (end - pl.col("ts").min()).alias("dur"))
+        return found.sort("number").with_columns(source=pl.lit("inferred", source), epoch=pl.lit(None, pl.Int32))
+
+    def _arrows(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """Return arrows but those to what an operator launched, which its number tells."""
+        flows = self.frames["flows"]
+        others = flows["sort"] != "operator"
+        sort, frame, begin, end = (flows[name].filter(others) for name in ("sort", "frame", "from", "to"))
+        end = end + of_each(lambda name: self.first.get(name, 0), frame, dtype=_INT)
+        ends = {"from": begin.cast(pl.UInt32), "to": end.cast(pl.UInt32)}
+        return pl.DataFrame(
+            [
+                of_each(_KIND_OF_FLOW.get, sort, dtype=pl.String()).alias("kind"),
+                *(
+                    spans[column][place].alias(f"{side}_{column}")
+                    for side, place in ends.items()
+                    for column in ("track", "ts")
+                ),
+            ]
+        )
+
+    def _arguments(self) -> pl.DataFrame:
+        """Return what has no column of its own: domains of ranges, directions of copies, notifications."""
+        said = (
+            ("host", "domain", "domain"),
+            ("tasks", "direction", "direction"),
+            ("tasks", "operator", "operator"),
+            ("communication_tasks", "notify", "notification"),
+            ("communication_tasks", "dtype", "data type"),
+            ("communication_tasks", "rdma", "rdma type"),
+            ("communication_tasks", "estimated", "estimated duration (ns)"),
+        )
+        parts = [pl.DataFrame(schema=dict.fromkeys(("span", "key", "value"), pl.Categorical) | {"span": pl.Int64})]
+        for frame, column, key in said:
+            values = self.frames[frame][column]
+            if values.null_count() == len(values):
+                continue
+            known = values.is_not_null()
+            value = of_each(json.dumps, values.filter(known)).alias("value")
+            parts.append(pl.DataFrame([self._span(frame).filter(known), same("key", key, len(value)), value]))
+        return pl.concat(parts)
+
+
+def _thread(process: int | None, thread: int | None) -> Place:
+    return Place("thread", "cpu", f"thread {thread or 0}", process, thread)
+
+
+def _stream(kind: str, device: int | None, stream: int | None) -> Place:
+    is_range = kind == "annotation"
+    name = "Step Trace" if is_range and stream is None else f"Stream {stream or 0}"
+    return Place("annotation" if is_range else "stream", npu(device), name, stream=stream)
+
+
+def _group(device: int | None, lane: int | None) -> Place:
+    return Place("stream", npu(device), f"Group {lane or 0} Communication")
+
+
+def _plane(device: int | None, lane: int | None, plane: int | None) -> Place:
+    return Place("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
+
+
+def _task_name(name: str | None, type_: str | None) -> str:
+    return name if name is not None else type_ if type_ is not None else "unknown"
+
+
+def _sizes(text: str | None) -> list[int] | None:
+    """Return the three numbers of ``8,1,1``; None for other texts."""
+    return list(map(int, text.split(","))) if text is not None and _THREE.fullmatch(text) else None
+
+
+def _grid(grid: str | None, blocks: int | None) -> list[int] | None:
+    return _sizes(grid) or ([blocks, 1, 1] if blocks is not None and blocks > 0 else None)
+
+
+def _operation(said: str | None, name: str | None) -> str | None:
+    found = _HCOM.match(name or "")
+    return said if said is not None else found[0] if found else None
+
+
+def _sequence(name: str) -> int | None:
+    found = _NUMBERED.search(name)
+    return int(found[1]) if found else None
+
+
+def shapes_json(text: str | None) -> str | None:
+    """Return shapes as JSON: ``32,3;;64`` → ``[[32,3],[],[64]]``; what is no number is kept as text."""
+    if text is None:
+        return None
+    shapes = [[_whole(part) for part in one.split(",") if part.strip()] for one in text.split(";")]
+    return json.dumps(shapes, separators=(",", ":"))
+
+
+def texts_json(text: str | None) -> str | None:
+    """Return texts separated by semicolons as a JSON list."""
+    return None if text is None else json.dumps([one.strip() for one in text.split(";")])
+
+
+def _whole(text: str) -> int | str:
+    stripped = text.strip()
+    return int(stripped) if stripped.lstrip("-").isdecimal() and len(stripped) < 19 else stripped

@@ -1,0 +1,69 @@
+"""The tracks of an Ascend capture: threads, streams, lanes of communication and of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.common.distinct import combinations
+from stepscope.trace.tables import dtype
+
+
+class Place(NamedTuple):
+    """What a track is known by."""
+
+    kind: str
+    device: str
+    name: str
+    process: int | None = None
+    thread: int | None = None
+    stream: int | None = None
+
+
+@dataclass
+class Tracks:
+    """Numbers tracks as they are asked for.
+
+    Attributes:
+        rank: Rank of the process.
+        host: Host name.
+    """
+
+    rank: int = 0
+    host: str = ""
+    _numbers: dict[Place, int] = field(default_factory=dict)
+
+    def numbered(self, place: Callable[..., Place], *keys: pl.Series) -> pl.Series:
+        """Return the number of each row's track.
+
+        Args:
+            place: Makes a track of a row's keys; it is asked once for all rows whose keys are the same.
+            keys: What tells rows of different tracks apart: numbers, truths, or texts of which each distinct one is
+                kept once.
+        """
+        rows, number = combinations(*keys)
+        tracks = [self._numbers.setdefault(place(*row), len(self._numbers)) for row in rows]
+        return pl.Series("track", np.array(tracks, np.int32)[number])
+
+    def frame(self) -> pl.DataFrame:
+        """Return the table ``tracks``."""
+        texts = dict.fromkeys(("kind", "device", "name"), pl.String)
+        numbers = dict.fromkeys(("process", "thread", "stream"), pl.Int64)
+        rows = pl.DataFrame(list(self._numbers), schema={**texts, **numbers}, orient="row")
+        return rows.select(
+            pl.col("kind").cast(dtype("enum:track_kind")),
+            pl.exclude("kind"),
+            id=pl.int_range(pl.len(), dtype=pl.Int32),
+            order=pl.int_range(pl.len(), dtype=pl.Int32),
+            rank=pl.lit(self.rank, pl.Int32),
+            host=pl.lit(self.host),
+        )
+
+
+def npu(device: int | None) -> str:
+    """Return the device's name of its number: ``npu:0``."""
+    return f"npu:{device or 0}"

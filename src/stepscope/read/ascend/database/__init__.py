@@ -1,0 +1,1 @@
+"""Ascend's SQLite databases."""

@@ -1,0 +1,231 @@
+"""Calls on host threads, their stacks, and the arrows from them, from a database of events."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Collection
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.ascend.ascend_frames import empty
+from stepscope.read.ascend.database.database_device import NONE
+from stepscope.read.ascend.database.sqlite import INT, NAME, Database
+from stepscope.read.common.distinct import combinations, found, of_all, of_each, ordered, same, where, without_nulls
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import FRAME
+
+#: Tables that are read here.
+TABLES = {"PYTORCH_API", "CONNECTION_IDS", "PYTORCH_CALLCHAINS", "CANN_API", "MSTX_EVENTS", "GC_RECORD", "OSRT_API"}
+
+_SPAN = {"startNs": INT, "endNs": INT, "globalTid": INT, "name": NAME}
+_TORCH = {
+    **_SPAN,
+    "connectionId": INT,
+    "sequenceNumber": INT,
+    "fwdThreadId": INT,
+    "inputDtypes": NAME,
+    "inputShapes": NAME,
+    "callchainId": INT,
+    "type": INT,
+}
+#: Layers of calls by number, as every database has them in ``ENUM_API_TYPE``.
+_LEVELS = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
+_QUEUE, _PYTHON, _MARK = 50002, 50003, 50004
+_SORTS = {_PYTHON: "python", _MARK: "range"}
+#: What names begin with → the sort of a call.
+_NAMED = {"ProfilerStep#": "step", "enumerate(DataLoader)": "data"}
+_LETTER = re.compile("[A-Za-z]")
+_FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+
+
+def calls(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the frames ``host``, with the column ``key`` that ``CONNECTION_IDS`` has for it, and ``stacks``."""
+    parts = [make(opened) for table, make in _SOURCES.items() if table in opened.tables]
+    rows = pl.concat([_NOTHING, *parts], how="diagonal")
+    host = opened.intervals(ordered(rows, "ts"))
+    numbers, stacks = _stacks(opened, ledger)
+    number = numbers["number"][found(host["stack"], numbers["id"])]
+    return host.with_columns(number.alias("stack")), stacks
+
+
+def _span(rows: pl.DataFrame, name: pl.Series, sort: pl.Series | str, *more: pl.Series) -> pl.DataFrame:
+    """Return rows of ``host`` of rows of a table."""
+    start, thread = rows["startNs"], rows["globalTid"]
+    return pl.DataFrame(
+        [
+            start.alias("ts"),
+            (rows["endNs"] - start).alias("dur"),
+            (thread // 2**32).alias("process"),
+            (thread % 2**32).alias("thread"),
+            name.alias("name"),
+            same("sort", sort, len(rows)) if isinstance(sort, str) else sort.alias("sort"),
+            *more,
+        ]
+    )
+
+
+def _framework(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("PYTORCH_API", _TORCH)
+    shapes, dtypes = _inputs(rows)
+    queued = opened.rows("CONNECTION_IDS", {"id": INT, "connectionId": INT})
+    shared = queued["connectionId"][found(rows["connectionId"], queued["id"])]
+    sort = of_each(_sort_of, rows["name"], rows["type"])
+    sequence, forward = rows["sequenceNumber"], rows["fwdThreadId"]
+    return _span(
+        rows,
+        rows["name"],
+        sort,
+        rows["connectionId"].alias("key"),
+        where((sort == "enqueue") | (sort == "dequeue"), shared).alias("connection"),
+        where(sequence >= 0, sequence).alias("sequence"),
+        where(forward > 0, forward).alias("forward_thread"),
+        rows["callchainId"].alias("stack"),
+        shapes.alias("shapes"),
+        dtypes.alias("dtypes"),
+    )
+
+
+def _sort_of(name: str | None, type_: int | None) -> str:
+    """Return the sort of a call of the framework."""
+    name = name or ""
+    if type_ == _QUEUE or (type_ is None and name.startswith(("Enqueue", "Dequeue"))):
+        return "dequeue" if name.startswith("Dequeue") else "enqueue"
+    if type_ in _SORTS:
+        return _SORTS[type_]
+    return next((sort for begin, sort in _NAMED.items() if name.startswith(begin)), "operator")
+
+
+def _inputs(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Return shapes and types of inputs; torch_npu's first versions wrote each in the column of the other."""
+    shapes, dtypes = of_all(_one_line, [rows["inputShapes"], rows["inputDtypes"]])
+    lettered = [of_each(_has_letters, column, dtype=pl.Boolean()).sum() for column in (shapes, dtypes)]
+    return (dtypes, shapes) if lettered[0] > lettered[1] else (shapes, dtypes)
+
+
+def _one_line(text: str | None) -> str | None:
+    return None if text is None else text.replace("\r", "").replace("\n", "")
+
+
+def _has_letters(text: str | None) -> bool:
+    return text is not None and _LETTER.search(text) is not None
+
+
+def _cann(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("CANN_API", {**_SPAN, "connectionId": INT, "type": INT})
+    level = of_each(_LEVELS.get, rows["type"]).alias("level")
+    return _span(rows, rows["name"], "api", level, rows["connectionId"].alias("connection"))
+
+
+def _ranges(opened: Database) -> pl.DataFrame:
+    columns = {"startNs": INT, "endNs": INT, "globalTid": INT, "message": NAME, "domainId": INT, "connectionId": INT}
+    rows = opened.rows("MSTX_EVENTS", columns)
+    # The first versions knew no domains, and wrote a number that is no text's.
+    domain = opened.texts(rows["domainId"]).alias("domain")
+    shared = where(rows["connectionId"] < NONE, rows["connectionId"]).alias("connection")
+    return _span(rows, rows["message"], "range", domain, shared)
+
+
+def _garbage(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("GC_RECORD", {"startNs": INT, "endNs": INT, "globalTid": INT})
+    return _span(rows, same("name", "GC", len(rows)), "garbage")
+
+
+def _system(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("OSRT_API", _SPAN)
+    return _span(rows, rows["name"], "api", same("level", "system", len(rows)))
+
+
+#: Table → what makes rows of ``host`` of it.
+_SOURCES: dict[str, Callable[[Database], pl.DataFrame]] = {
+    "PYTORCH_API": _framework,
+    "CANN_API": _cann,
+    "MSTX_EVENTS": _ranges,
+    "GC_RECORD": _garbage,
+    "OSRT_API": _system,
+}
+_NOTHING = pl.DataFrame(
+    schema={
+        **dict.fromkeys(("ts", "dur", "process", "thread", "key", "connection", "stack"), pl.Int64),
+        **dict.fromkeys(("name", "sort"), pl.Categorical),
+    }
+)
+
+
+def _stacks(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the number of the stack of each chain of calls, and the frame ``stacks``.
+
+    A line that is no ``file(line): function`` is a function without a file.
+    """
+    if "PYTORCH_CALLCHAINS" not in opened.tables:
+        return pl.DataFrame(schema={"id": pl.Int64, "number": pl.Int64}), empty("stacks")
+    rows = opened.rows("PYTORCH_CALLCHAINS", {"id": INT, "stack": NAME, "stackDepth": INT})
+    sound = without_nulls(rows, rows.columns)
+    ledger.add("value_unreadable", len(rows) - len(sound))
+    lines, line = combinations(sound["stack"])
+    order = np.lexsort((sound["stackDepth"].to_numpy(), sound["id"].to_numpy()))
+    ids, begin = np.unique(sound["id"].to_numpy()[order], return_index=True)
+    distinct: dict[tuple[int, ...], int] = {}
+    numbers = [distinct.setdefault(tuple(chain.tolist()), len(distinct)) for chain in np.split(line[order], begin[1:])]
+    return pl.DataFrame({"id": ids, "number": pl.Series(numbers[: len(ids)], dtype=pl.Int64)}), _table(lines, distinct)
+
+
+def _table(lines: list[tuple[str]], chains: Collection[tuple[int, ...]]) -> pl.DataFrame:
+    """Return the frame ``stacks``.
+
+    Args:
+        lines: Texts of lines.
+        chains: Each chain's lines by number.
+    """
+    known = pl.DataFrame([_frame(*line) for line in lines], FRAME.to_schema(), orient="row").to_struct("frames")
+    flat = known[pl.Series(list(itertools.chain.from_iterable(chains)), dtype=pl.UInt32)].to_frame()
+    number = np.repeat(np.arange(len(chains)), [len(chain) for chain in chains])
+    return flat.insert_column(0, pl.Series("id", number)).group_by("id", maintain_order=True).agg("frames")
+
+
+def _frame(text: str) -> tuple[str, int | None, str]:
+    """Return file, line and function."""
+    match = _FRAME.match(text)
+    if match is None or len(match["line"]) > 9:
+        return "", None, text
+    return match["file"], int(match["line"]), match["function"]
+
+
+def flows(opened: Database, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame ``flows``: what shares a connection."""
+    rows = pl.DataFrame([host["connection"], host["key"], pl.Series("from", np.arange(len(host)))])
+    begins = {sort: rows.filter(host["sort"] == sort) for sort in ("api", "operator", "range", "enqueue", "dequeue")}
+    targets = [
+        pl.DataFrame([frame["connection"], same("frame", name, len(frame)), pl.Series("to", np.arange(len(frame)))])
+        for name, frame in (("tasks", tasks), ("communications", communications))
+    ]
+    ends = pl.concat(without_nulls(one, ["connection"]) for one in targets)
+    links = opened.rows("CONNECTION_IDS", {"id": INT, "connectionId": INT}).unique(maintain_order=True)
+    operators = begins["operator"].drop("connection").join(links, left_on="key", right_on="id")
+    operators = operators.rename({"connectionId": "connection"})
+    pairs = operators.filter(found(operators["connection"], begins["api"]["connection"]).is_null())
+    sorts = {
+        "launch": _joined(begins["api"], ends),
+        "operator": _joined(operators, ends),
+        "range": _joined(begins["range"], ends),
+        "queue": _pairs(begins["enqueue"], begins["dequeue"]),
+        # Forward comes before backward on the time line, and so in the frame.
+        "forward_backward": _pairs(pairs, pairs),
+    }
+    drawn = [
+        pl.DataFrame([*(frame[name] for name in ("from", "frame", "to")), same("sort", sort, len(frame))])
+        for sort, frame in sorts.items()
+        if frame is not None
+    ]
+    return pl.concat(drawn) if drawn else empty("flows")
+
+
+def _joined(begins: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame | None:
+    return begins.join(ends, on="connection") if len(begins) and len(ends) else None
+
+
+def _pairs(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame | None:
+    ends = pl.DataFrame([after["connection"], same("frame", "host", len(after)), after["from"].alias("to")])
+    joined = _joined(before, ends)
+    return None if joined is None else joined.filter(joined["from"] < joined["to"])

@@ -1,0 +1,142 @@
+"""Databases of Ascend's profilers → the frames of :mod:`stepscope.read.ascend.ascend_frames`.
+
+``ascend_pytorch_profiler_{rank}.db``, ``ascend_mindspore_profiler_{rank}.db`` and ``msprof_{time}.db`` hold events;
+``analysis.db`` and ``communication_analyzer.db`` hold what the profiler added up about communication. The tables are
+those that CANN's and torch_npu's documents describe; each may be missing, and so may each column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.read.ascend.ascend_frames import Frames, complete
+from stepscope.read.ascend.database import database_communication as communication_of
+from stepscope.read.ascend.database import database_device as device_of
+from stepscope.read.ascend.database import database_host as host_of
+from stepscope.read.ascend.database import database_samples as samples_of
+from stepscope.read.ascend.database.sqlite import INT, TEXT, Database, database
+from stepscope.read.common.distinct import without_nulls
+from stepscope.trace.losses import LossLedger
+
+#: Tables that say the same as others, or belong to tools that opened the file.
+_DERIVED = {"StepTraceTime", "OVERLAP_ANALYSIS", "ENUM_OVERLAP_ANALYSIS_TYPE", "connectionCats", "status_info"}
+_FACTS = {"META_DATA", "SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "SAMPLE_PMU_SUMMARY"}
+_KNOWN = _DERIVED | _FACTS | {"STRING_IDS", "STEP_TIME"}
+#: Table → those that mean little without it.
+_NEEDED = {
+    "STRING_IDS": {"CANN_API", "COMPUTE_TASK_INFO", "COMMUNICATION_OP", "PYTORCH_API", "MSTX_EVENTS"},
+    "TASK": {"COMPUTE_TASK_INFO", "COMMUNICATION_TASK_INFO", "TASK_PMU_INFO"},
+}
+#: Major version of the events' tables that is known.
+_MAJOR = 1
+
+
+def read(events: Path | None, analysis: Path | None, ledger: LossLedger) -> Frames:
+    """Read the databases of one rank.
+
+    Args:
+        events: Database of events; None where there is none.
+        analysis: Database of communication; None where there is none.
+        ledger: Counts losses.
+
+    Raises:
+        InputError: A file cannot be read.
+        DamagedTraceError: A file is no database, or damaged at its head.
+    """
+    frames: dict[str, pl.DataFrame] = {}
+    if events is not None:
+        with database(events, ledger) as opened:
+            frames = _events(opened, ledger)
+    if analysis is not None:
+        with database(analysis, ledger) as opened:
+            frames |= communication_of.summed(opened, frames.get("communications"))
+            _count_unknown(opened, ledger)
+    return complete(frames)
+
+
+def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+    _count_unknown(opened, ledger)
+    tasks, plane_tasks = device_of.tasks(opened)
+    communications = communication_of.operations(opened)
+    host, stacks = host_of.calls(opened, ledger)
+    frames = {
+        "host": host,
+        "stacks": stacks,
+        "tasks": tasks,
+        "task_counters": device_of.counters(opened, tasks),
+        "communications": communications,
+        "communication_tasks": communication_of.tasks(opened, communications, plane_tasks),
+        "flows": host_of.flows(opened, host, tasks, communications),
+        "steps": _steps(opened),
+        "memory": samples_of.memory(opened),
+        "blocks": samples_of.blocks(opened),
+        "counters": samples_of.counters(opened),
+        "facts": _facts(opened),
+    }
+    return {name: _timed(frame, ledger) if name in _POINTS else frame for name, frame in frames.items()}
+
+
+def _steps(opened: Database) -> pl.DataFrame:
+    rows = opened.rows("STEP_TIME", {"id": INT, "startNs": INT, "endNs": INT}).drop_nulls("id")
+    return opened.intervals(rows.select(number="id", ts="startNs", dur=pl.col("endNs") - pl.col("startNs")))
+
+
+#: Frames whose rows no other frame names, so that rows without a time can be left out.
+_POINTS = ("memory", "counters")
+
+
+def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+    known = without_nulls(frame, ["ts"])
+    ledger.add("event_bad_time", len(frame) - len(known))
+    return known
+
+
+def _count_unknown(opened: Database, ledger: LossLedger) -> None:
+    """Count tables that nothing here reads, those that others need and are missing, and a version that is not known."""
+    used = _KNOWN | host_of.TABLES | device_of.TABLES | communication_of.TABLES | samples_of.TABLES
+    unknown = [name for name in opened.tables if name not in used and not name.startswith("ENUM_")]
+    ledger.add("table_unknown", len(unknown))
+    for table, needing in _NEEDED.items():
+        ledger.add("table_missing", int(table not in opened.tables and not needing.isdisjoint(opened.tables)))
+    facts = dict(opened.rows("META_DATA", {"name": TEXT, "value": TEXT}).rows())
+    major = str(facts.get("SCHEMA_VERSION_MAJOR", _MAJOR))
+    ledger.add("version_unknown", int(major != str(_MAJOR)))
+
+
+def _facts(opened: Database) -> pl.DataFrame:
+    rows = [(key, _json(value)) for key, value in _said(opened)]
+    return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
+
+
+def _said(opened: Database) -> Iterator[tuple[str, str]]:
+    """Yield the facts of the table of facts, then those that have tables of their own."""
+    for key, value in opened.rows("META_DATA", {"name": TEXT, "value": TEXT}).rows():
+        if key is not None and not key.startswith("SCHEMA_VERSION_"):
+            yield key, value or ""
+    for table, columns in _FACT_TABLES.items():
+        rows = opened.rows(table, columns).to_dicts()
+        if rows:
+            yield table, json.dumps(rows if table in _SEVERAL else rows[0])
+
+
+_FACT_TABLES: Mapping[str, Mapping[str, str]] = {
+    "SESSION_TIME_INFO": {"startTimeNs": INT, "endTimeNs": INT},
+    "NPU_INFO": {"id": INT, "name": TEXT},
+    "HOST_INFO": {"hostUid": TEXT, "hostName": TEXT},
+    "RANK_DEVICE_MAP": {"rankId": INT, "deviceId": INT},
+    "SAMPLE_PMU_SUMMARY": {"deviceId": INT, "metric": "name", "value": "float", "coreId": INT, "coreType": "name"},
+}
+_SEVERAL = ("NPU_INFO", "SAMPLE_PMU_SUMMARY")
+
+
+def _json(value: str) -> str:
+    """Return ``value``, which may be JSON; as a JSON text where it is none."""
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        return json.dumps(value)
+    return value

@@ -1,0 +1,1 @@
+"""The profiler folder of MindSpore 1.x."""

@@ -1,0 +1,206 @@
+"""``communication.json`` and ``communication_matrix.json`` → frames; times are ms, sizes MB of 10^6 bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stepscope.read.ascend.ascend_frames import conform
+from stepscope.read.common.source import Progress, tell_all
+from stepscope.read.mindspore.mindspore_lines import text_of
+from stepscope.trace.losses import LossLedger
+
+_MEGABYTE = 1_000_000
+_MS = 1_000_000
+_TIMES = {"transit": "Transit", "wait": "Wait", "synchronisation": "Synchronization", "idle": "Idle"}
+_PLACE = re.compile(r"(.+)-(top1|middle|bottom[123]|total)")
+_LINK = re.compile(r"(\d{1,9})-(\d{1,9})")
+_STEP = re.compile(r"step_?(\d{1,9})?")
+_TOTAL = "Total Op Info"
+#: No document of sums is larger.
+_LARGEST = 1 << 30
+#: Times and sizes beyond this are damage.
+_MOST = 1 << 62
+
+
+def times(path: Path, ledger: LossLedger, progress: Progress | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return ``communication.json`` as rows like those of ``communications``, and the frame ``bandwidths``.
+
+    The first have ts, dur, step, name, group, point_to_point and the times; the sums over all are left out of them.
+    """
+    operations, bandwidths = [], []
+    tell_all(path, progress)
+    for step, point_to_point, key, value in _entries(path, ledger):
+        name, _, group = key.rpartition("@") if "@" in key else (key, "", "")
+        said = _members(value, "Communication Time Info", ledger)
+        place = {"step": step, "point_to_point": point_to_point, "name": name, "group": group}
+        if name != _TOTAL:
+            operations.append(
+                {**place, "ts": _us(said.get("Start Timestamp(us)")), "dur": _ms(said, "Elapse")}
+                | {column: _ms(said, title) for column, title in _TIMES.items()}
+            )
+        for transport, moved in _members(value, "Communication Bandwidth Info", ledger).items():
+            bandwidths += [{**place, "transport": transport, **row} for row in _moved(moved, ledger)]
+    frame = pl.DataFrame(operations, schema=_OPERATIONS)
+    return frame, conform("bandwidths", pl.DataFrame(bandwidths, schema=_BANDWIDTHS))
+
+
+_PLACES: dict[str, pl.DataType] = {
+    "step": pl.Int64(),
+    "point_to_point": pl.Boolean(),
+    "name": pl.String(),
+    "group": pl.String(),
+}
+_OPERATIONS = {**_PLACES, "ts": pl.Int64(), "dur": pl.Int64(), **dict.fromkeys(_TIMES, pl.Int64())}
+_BANDWIDTHS = {
+    **_PLACES,
+    "transport": pl.String(),
+    "packet": pl.Int64(),
+    "count": pl.Int64(),
+    "bytes": pl.Int64(),
+    "time": pl.Int64(),
+    "bandwidth": pl.Float64(),
+    "large": pl.Float64(),
+}
+_MATRIX = {
+    "step": pl.Int64(),
+    "point_to_point": pl.Boolean(),
+    "operation": pl.String(),
+    "place": pl.String(),
+    "group": pl.String(),
+    "source": pl.Int64(),
+    "destination": pl.Int64(),
+    "transport": pl.String(),
+    "bytes": pl.Int64(),
+    "time": pl.Int64(),
+    "bandwidth": pl.Float64(),
+    "name": pl.String(),
+}
+
+
+def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
+    """Return the frame ``matrix`` of ``communication_matrix.json``.
+
+    Older versions list every operation by itself: its place is then ``one``, its sort its name.
+    """
+    rows = []
+    tell_all(path, progress)
+    for step, point_to_point, key, value in _entries(path, ledger):
+        label, _, group = key.rpartition("@") if "@" in key else (key, "", "")
+        match = _PLACE.fullmatch(label)
+        operation, place = match.groups() if match else (label, "total" if label == _TOTAL else "one")
+        for link, moved in value.items():
+            ends = _LINK.fullmatch(link)
+            if ends is None or not isinstance(moved, dict):
+                ledger.add("value_unreadable")
+                continue
+            rows.append(
+                {
+                    "step": step,
+                    "point_to_point": point_to_point,
+                    "operation": operation,
+                    "place": place,
+                    "group": group,
+                    "source": int(ends[1]),
+                    "destination": int(ends[2]),
+                    "transport": _text(moved.get("Transport Type")),
+                    "bytes": _scaled(moved.get("Transit Size(MB)"), _MEGABYTE),
+                    "time": _scaled(moved.get("Transit Time(ms)"), _MS),
+                    "bandwidth": _real(moved.get("Bandwidth(GB/s)")),
+                    "name": _text(moved.get("Op Name", moved.get("op_name"))),
+                }
+            )
+    return conform("matrix", pl.DataFrame(rows, schema=_MATRIX))
+
+
+def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:
+    """Yield step, whether point to point, key and value of every entry; what is no object is counted."""
+    try:
+        document = json.loads(text_of(path, ledger)) if path.stat().st_size <= _LARGEST else None
+    except (ValueError, RecursionError):
+        document = None
+    if document is None:
+        ledger.add("file_unreadable")
+        return
+    for step, sorts in _objects(document, ledger):
+        match = _STEP.fullmatch(step)
+        number = int(match[1]) if match and match[1] else None
+        for sort, entries in _objects(sorts, ledger):
+            for key, value in _objects(entries, ledger):
+                if isinstance(value, dict):
+                    yield number, sort == "p2p", key, value
+                else:
+                    ledger.add("value_unreadable")
+
+
+def _objects(value: object, ledger: LossLedger) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    ledger.add("value_unreadable")
+    return []
+
+
+def _members(value: dict[str, Any], key: str, ledger: LossLedger) -> dict[str, Any]:
+    return dict(_objects(value.get(key, {}), ledger))
+
+
+def _moved(moved: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
+    """Yield what was moved over a transport as a whole, where that is anything, then by size of packet."""
+    if not isinstance(moved, dict):
+        ledger.add("value_unreadable")
+        return
+    whole = {
+        "bytes": _scaled(moved.get("Transit Size(MB)"), _MEGABYTE),
+        "time": _scaled(moved.get("Transit Time(ms)"), _MS),
+    }
+    if any(whole.values()):
+        yield {
+            **whole,
+            "bandwidth": _real(moved.get("Bandwidth(GB/s)")),
+            "large": _real(moved.get("Large Packet Ratio")),
+        }
+    for size, pair in _objects(moved.get("Size Distribution", {}), ledger):
+        packet = _scaled(_number(size), _MEGABYTE)
+        if packet is None or not (isinstance(pair, list) and len(pair) == 2):
+            ledger.add("value_unreadable")
+            continue
+        yield {"packet": packet, "count": _scaled(pair[0], 1), "time": _scaled(pair[1], _MS)}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _real(value: object) -> float | None:
+    if isinstance(value, str):
+        value = _number(value)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_MOST < value < _MOST:
+        return None
+    return float(value)
+
+
+def _scaled(value: object, factor: int) -> int | None:
+    """Return a number of a unit in parts of it, rounded; null where it is none, or too large."""
+    number = _real(value)
+    scaled = None if number is None else round(number * factor)
+    return scaled if scaled is not None and abs(scaled) < _MOST else None
+
+
+def _us(value: object) -> int | None:
+    return _scaled(value, 1000)
+
+
+def _ms(said: dict[str, Any], title: str) -> int | None:
+    return _scaled(said.get(f"{title} Time(ms)"), _MS)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,169 @@
+"""The rows of Ascend's CSV files, block by block: a column is found by its name, whatever the version calls it.
+
+Cells may hold line ends and commas inside quotes, stamps a tab behind them; a later version may have more columns, in
+another order.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.read.ascend.text import text_values
+from stepscope.read.common.source import Progress, read_blocks
+from stepscope.trace.losses import LossLedger
+
+#: A header longer than this is none.
+_LONGEST_HEADER = 1 << 20
+#: A record longer than this is damage: a quote that is never closed.
+_LONGEST_RECORD = 64 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a file.
+
+    Attributes:
+        frame: The cells as text; columns are numbered from 0.
+        places: Header without white space, in lower case → number of its column.
+        headers: Headers as they stand.
+        ledger: Counts what cannot be read.
+    """
+
+    frame: pl.DataFrame
+    places: dict[str, int]
+    headers: list[str]
+    ledger: LossLedger
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    def unit(self, name: str) -> str:
+        """Return the unit in the header of the column that is called so but for its unit; empty where there is none."""
+        for header in self.headers:
+            found, unit = text_values.unit_of(header)
+            if found.lower() == name.lower():
+                return unit
+        return ""
+
+    def raw(self, *headers: str) -> pl.Series:
+        """Return the cells of the column of one of these names; null where there is none."""
+        place = self._place(headers)
+        if place is None:
+            return pl.Series([None], dtype=pl.String).new_from_index(0, self.frame.height)
+        return self.frame[f"column_{place + 1}"]
+
+    def _place(self, headers: tuple[str, ...]) -> int | None:
+        return next((self.places[_key(header)] for header in headers if _key(header) in self.places), None)
+
+    def text(self, *headers: str) -> pl.Series:
+        """Return a column of texts."""
+        return text_values.texts(self.raw(*headers))
+
+    def quoted(self, *headers: str) -> pl.Series:
+        """Return a column of texts that stand in quotes of their own."""
+        return text_values.quoted(self.raw(*headers))
+
+    def integer(self, *headers: str) -> pl.Series:
+        """Return a column of whole numbers."""
+        return text_values.integers(self.raw(*headers), self.ledger)
+
+    def real(self, *headers: str) -> pl.Series:
+        """Return a column of real numbers."""
+        return text_values.reals(self.raw(*headers), self.ledger)
+
+    def ns(self, *headers: str, scale: int = 1) -> pl.Series:
+        """Return a column of times, in µs times ``scale``, as ns."""
+        return text_values.ns(self.raw(*headers), self.ledger, scale)
+
+    def size(self, name: str) -> pl.Series:
+        """Return a column of sizes in the unit that its header says, as bytes."""
+        unit = self.unit(name)
+        return text_values.sizes(self.raw(f"{name}({unit})", name), unit, self.ledger)
+
+
+def _key(header: str) -> str:
+    return "".join(header.lower().split())
+
+
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[Rows]:
+    """Yield the rows of a file.
+
+    Raises:
+        InputError: It cannot be read.
+        DamagedTraceError: It is empty.
+    """
+    headers: list[str] | None = None
+    for block in _records(path, ledger, progress):
+        frame = _parsed(block, headers, ledger)
+        if headers is None:
+            headers = [str(cell or "") for cell in (frame.row(0) if frame.height else ())]
+            frame = frame[1:]
+        if frame.height:
+            names = {_key(header): place for place, header in reversed(list(enumerate(headers)))}
+            yield Rows(frame, names, headers, ledger)
+
+
+def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Iterator[bytes]:
+    """Yield the file's bytes cut behind records; the first piece is the header alone."""
+    pending, first = b"", True
+    for block in read_blocks(path, ledger, progress):
+        pending += block
+        if first:
+            end = pending.find(b"\n") + 1
+            if not end and len(pending) < _LONGEST_HEADER:
+                continue
+            if not end:
+                ledger.add("file_unreadable")
+                return
+            yield pending[:end].removeprefix(_BYTE_ORDER_MARK)
+            pending, first = pending[end:], False
+        end = _end_of_records(pending)
+        if end:
+            yield pending[:end]
+            pending = pending[end:]
+        elif len(pending) > _LONGEST_RECORD:
+            ledger.add("event_damaged")
+            return
+    ledger.add("file_cut", int(bool(pending.strip())))
+    if pending.strip() and first:
+        yield pending
+
+
+def _end_of_records(text: bytes) -> int:
+    """Return where the last record ends that is whole: behind a line end that no open quote precedes; 0 for none."""
+    odd = text.count(b'"') & 1
+    end = len(text)
+    while (at := text.rfind(b"\n", 0, end)) >= 0:
+        odd ^= text.count(b'"', at, end) & 1
+        if not odd:
+            return at + 1
+        end = at
+    return 0
+
+
+def _parsed(block: bytes, headers: list[str] | None, ledger: LossLedger) -> pl.DataFrame:
+    """Return the cells of whole records; what CSV does not allow is counted."""
+    width = len(headers) if headers is not None else 0
+    schema = {f"column_{place + 1}": pl.String for place in range(width)} or None
+    # A first line of as many cells as there are headers: what has fewer is filled up, what has more is cut.
+    first = b"," * (width - 1) + b"\n" if width > 1 else b""
+    try:
+        found = pl.read_csv(
+            io.BytesIO(first + block.replace(b"\0", b" ")),
+            has_header=False,
+            infer_schema=False,
+            schema=schema,
+            truncate_ragged_lines=True,
+            encoding="utf8-lossy",
+            raise_if_empty=False,
+        )
+        return found[1:] if first else found
+    except pl.exceptions.PolarsError:
+        ledger.add("event_damaged")
+        return pl.DataFrame(schema=schema)

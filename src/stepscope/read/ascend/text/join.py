@@ -1,0 +1,162 @@
+"""What several of Ascend's text files say of one kernel or one communication, put together.
+
+Files tell a task by its stream, its number and its start. Numbers begin again after 65536 tasks, and older files round
+the start to a quarter of a µs; so of equal numbers the task that begins nearest is meant, if it does so within a µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from stepscope.read.ascend.ascend_frames import FRAMES, Frames, conform
+from stepscope.read.common.distinct import same, without_nulls
+from stepscope.trace.losses import LossLedger
+
+#: Cores whose rows among the kernels are communication.
+_COMMUNICATION = ("HCCL", "COMMUNICATION")
+#: ns by which two files may differ about the start of a task.
+_ROUNDING = 1000
+#: … and about that of an operation, of which one file takes the first task and another the operation.
+_FIRST_TASK = 50_000_000
+_COUNTER = "counter "
+_OF_OPERATION = ("device", "gap", "step")
+_SUMS = ("transit", "wait", "synchronisation", "idle")
+
+
+def with_kernels(frames: Frames, kernels: pl.DataFrame) -> Frames:
+    """Return frames with what ``kernel_details.csv`` says: of tasks, their counters, and of communication.
+
+    Kernels that no timeline shows become tasks; operations that none shows become communications.
+    """
+    core = pl.col("core").cast(pl.String).str.to_uppercase()
+    is_communication = core.is_in(_COMMUNICATION).fill_null(value=False)
+    sound = kernels.filter(pl.col("ts").is_not_null() & (pl.col("dur") >= 0))
+    computing = sound.filter(~is_communication)
+    tasks, rows = _merged_tasks(frames["tasks"], computing)
+    counters = pl.concat([frames["task_counters"], _counters(computing, rows)], how="vertical_relaxed")
+    communications = _with_operations(frames["communications"], sound.filter(is_communication))
+    return {**frames, "tasks": tasks, "task_counters": counters, "communications": communications}
+
+
+def _merged_tasks(tasks: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the tasks with what the kernels say of them, and the task of each kernel."""
+    of_kernel = _matches(tasks, kernels, ["stream", "task"], _ROUNDING)
+    missing = of_kernel.is_null()
+    if missing.any():
+        of_kernel = of_kernel.fill_null(_matches(tasks, kernels, ["name"], _ROUNDING))
+    # Two kernels of one task: the first is it.
+    of_kernel = of_kernel.set(~of_kernel.is_first_distinct(), None)
+    new = of_kernel.is_null()
+    appended = conform("tasks", kernels.filter(new))
+    numbers = pl.Series("row", range(tasks.height, tasks.height + appended.height), dtype=pl.Int64)
+    rows = of_kernel.scatter(new.arg_true(), numbers) if appended.height else of_kernel
+    known = conform("tasks", kernels).with_columns(row=of_kernel).filter(~new)
+    joined = tasks.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    joined = joined.join(known, on="row", how="left", suffix="_kernel", maintain_order="left")
+    completed = joined.select(_completed(name) for name in FRAMES["tasks"])
+    return pl.concat([completed, appended]), rows
+
+
+def _completed(column: str) -> pl.Expr:
+    """Return a column of tasks; the times are the kernel's, which are to the ns."""
+    theirs = f"{column}_kernel"
+    if column in ("ts", "dur"):
+        return pl.coalesce(theirs, column).alias(column)
+    return pl.coalesce(column, theirs).alias(column)
+
+
+def _matches(tasks: pl.DataFrame, kernels: pl.DataFrame, key: list[str], tolerance: int) -> pl.Series:
+    """Return for each kernel the row of the task with the same key that begins nearest; null for none."""
+    known = tasks.with_row_index("row").select(*key, pl.col("row").cast(pl.Int64), "ts").drop_nulls().sort("ts")
+    asked = kernels.select(*key, "ts").with_row_index("kernel").sort("ts")
+    found = asked.join_asof(known, on="ts", by=key, strategy="nearest", tolerance=tolerance, check_sortedness=False)
+    return found.sort("kernel")["row"]
+
+
+def _counters(kernels: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Return the counters of kernels, one row each, in the order of the kernels."""
+    columns = [name for name in kernels.columns if name.startswith(_COUNTER)]
+    parts = [conform("task_counters", pl.DataFrame({"row": []}, schema={"row": pl.Int64}))]
+    for column in columns:
+        name, _, unit = column.removeprefix(_COUNTER).rpartition("|")
+        frame = without_nulls(pl.DataFrame([rows.alias("row"), kernels[column].alias("value")]), ["row", "value"])
+        said = [same("name", name, len(frame)), same("unit", unit, len(frame))]
+        parts.append(conform("task_counters", frame.hstack(said)))
+    return pl.concat(parts).sort("row", maintain_order=True)
+
+
+def _with_operations(communications: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
+    """Return communications with times, gaps and sorts that the kernels' file says of them."""
+    row = _matches(communications, said, ["name"], _ROUNDING)
+    known = said.select("ts", "dur", *_OF_OPERATION, operation="op_type").with_columns(row=row)
+    joined = communications.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    first = known.drop_nulls("row").unique("row", keep="first")
+    joined = joined.join(first, on="row", how="left", suffix="_said", maintain_order="left")
+    completed = joined.with_columns(
+        *(pl.coalesce(f"{name}_said", name).alias(name) for name in ("ts", "dur", "operation")),
+        *(pl.coalesce(name, f"{name}_said").alias(name) for name in _OF_OPERATION),
+    )
+    new = said.filter(row.is_null()).with_columns(operation="op_type")
+    return pl.concat([conform("communications", completed), conform("communications", new)])
+
+
+def with_sums(frames: Frames, operations: pl.DataFrame, bandwidths: pl.DataFrame) -> Frames:
+    """Return frames with what ``communication.json`` says of operations, and what they moved."""
+    communications = frames["communications"]
+    asked = operations.with_columns(pl.col("name", "group").cast(pl.Categorical()))
+    row = _matches(communications, asked, ["name"], _FIRST_TASK)
+    new = asked.filter(row.is_null()).drop_nulls(["ts", "dur"]).filter(pl.col("dur") >= 0)
+    known = asked.with_columns(row=row, began="ts").drop_nulls("row").unique("row", keep="first")
+    joined = communications.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    joined = joined.join(known, on="row", how="left", suffix="_said", maintain_order="left")
+    filled = ("group", *_SUMS, "began", "step")
+    completed = joined.with_columns(pl.coalesce(name, f"{name}_said").alias(name) for name in filled)
+    whole = pl.concat([conform("communications", completed), conform("communications", new.with_columns(began="ts"))])
+    places = whole.with_row_index("row").select(pl.col("row").cast(pl.Int64), "name", "group", "step")
+    key = ["name", "group", "step"]
+    moved = bandwidths.drop("row").join(
+        places.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return {**frames, "communications": whole, "bandwidths": conform("bandwidths", moved)}
+
+
+def with_counters(frames: Frames, said: Sequence[pl.DataFrame], ledger: LossLedger) -> Frames:
+    """Return frames with counters of files that name the kernel by stream, number and name; the first is the first."""
+    tasks = frames["tasks"].with_row_index("row").select(pl.col("row").cast(pl.Int64), "stream", "task", "ts", "name")
+    parts = [frames["task_counters"]]
+    for rows in said:
+        key = ["stream", "task", "op"] if _named_alike(rows, tasks) else ["stream", "task"]
+        known = _numbered(tasks.drop_nulls(["stream", "task"]).sort("ts").rename({"name": "op"}), key)
+        counted = _numbered(rows, [*key, "name"])
+        found = counted.join(known, on=[*key, "number"], how="left", suffix="_task", maintain_order="left")
+        ledger.add("counters_unmatched", found["row"].null_count())
+        parts.append(conform("task_counters", found.drop_nulls("row")))
+    return {**frames, "task_counters": pl.concat(parts).sort("row", maintain_order=True)}
+
+
+def _named_alike(rows: pl.DataFrame, tasks: pl.DataFrame) -> bool:
+    return bool(rows["op"].is_in(tasks["name"].unique().implode()).any())
+
+
+def _numbered(frame: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    return frame.with_columns(pl.int_range(pl.len()).over(key).alias("number"))
+
+
+def with_inputs(frames: Frames, inputs: pl.DataFrame) -> Frames:
+    """Return frames with the shapes of operators' inputs, where the timeline has none; the files are in one order."""
+    host = frames["host"].with_row_index("row")
+    operators = host.filter(pl.col("sort") == "operator").sort("ts", maintain_order=True)
+    if not operators.height or operators["shapes"].null_count() < operators.height:
+        return frames
+    given = inputs if "dtypes" in inputs.columns else inputs.with_columns(dtypes=pl.lit(None, pl.Categorical()))
+    named = operators.select("row", "name", "module")
+    if "module" in named.columns and not given["name"].is_in(named["name"].unique().implode()).any():
+        # MindSpore's records name operators in full, its timeline with their part of the program in front.
+        named = named.with_columns(name=pl.coalesce("module", "name"))
+    found = _numbered(named, ["name"]).join(_numbered(given, ["name"]), on=["name", "number"], how="inner")
+    said = found.select("row", given_shapes="shapes", given_dtypes="dtypes")
+    joined = host.join(said, on="row", how="left", maintain_order="left")
+    filled = [pl.coalesce(name, f"given_{name}").alias(name) for name in ("shapes", "dtypes")]
+    return {**frames, "host": conform("host", joined.with_columns(filled))}

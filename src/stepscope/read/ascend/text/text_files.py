@@ -1,0 +1,237 @@
+"""The text files of one rank of an Ascend capture → frames.
+
+Each file is read for itself, and what is lost of it is counted under its name: one that is missing, cut or foreign
+takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from stepscope.errors import InputError
+from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_files import OF_GPU
+from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.legacy import added_sums, gpu_folder, npu_folder
+from stepscope.read.ascend.text import (
+    communication_files,
+    csv_files,
+    csv_rows,
+    join,
+    op_range,
+    timeline_events,
+    timeline_frames,
+)
+from stepscope.read.ascend.text.csv_rows import Rows
+from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.common.source import Capture, Progress
+from stepscope.trace.losses import LossLedger
+
+#: Times before this (1973) count from the start of the machine.
+_EPOCH = 100_000_000_000_000_000
+_TIMED = ("host", "tasks", "communications", "communication_tasks", "steps", "counters", "memory")
+_CARDS = {"nic": "NIC", "roce": "RoCE"}
+
+
+#: Sort of file of MindSpore 1.x → what reads it.
+_LEGACY: dict[str, Callable[[Path, LossLedger, Progress | None], Frames]] = {
+    "timeline_1": npu_folder.timeline,
+    "display_1": npu_folder.display,
+    "ai_cpu_1": added_sums.ai_cpu,
+    "gpu_kernels": gpu_folder.kernels,
+    "gpu_operators": gpu_folder.operators,
+    "gpu_display": gpu_folder.display,
+}
+_Made = TypeVar("_Made")
+
+
+def _clocked(
+    read: Callable[[Path, LossLedger, Counter | None, Progress | None], Frames], counter: Counter | None
+) -> Callable[[Path, LossLedger, Progress | None], Frames]:
+    return lambda path, ledger, progress: read(path, ledger, counter, progress)
+
+
+def _has(frame: pl.DataFrame) -> bool:
+    """Return whether the framework's rows are in a frame; calls of CANN are none."""
+    return bool((frame.filter(pl.col("sort") != "api") if "sort" in frame.columns else frame).height)
+
+
+class Text:
+    """Reads the text files of a capture.
+
+    Args:
+        capture: The files.
+        facts: What it says of the recording.
+        progress: Called with bytes read and bytes in total.
+    """
+
+    def __init__(self, capture: Capture, facts: Facts, progress: Progress | None = None) -> None:
+        self.ledgers: list[LossLedger] = []
+        self._capture = capture
+        self._facts = facts
+        self._progress = progress
+        self._done = 0
+        self._total = sum(path.stat().st_size for path in capture.all)
+
+    def frames(self) -> Frames:
+        """Return what all files say together."""
+        frames = timeline_frames.merged([*self._timelines(), *self._of_framework(), *self._of_old_versions()])
+        frames = {**frames, **{name: self._on_epoch(frames[name]) for name in _TIMED}}
+        kernels = self._rows("kernels", csv_files.kernels)
+        if kernels:
+            frames = join.with_kernels(frames, pl.concat(kernels, how="diagonal_relaxed"))
+        for operations, bandwidths in self._each("communication", communication_files.times):
+            frames = join.with_sums(frames, operations, bandwidths)
+        frames = self._with_counters(frames)
+        for inputs in [*self._together("inputs", csv_files.inputs), *self._each("calls", op_range.inputs)]:
+            frames = join.with_inputs(frames, inputs)
+        return complete({**frames, **self._samples(frames), "facts": self._said()})
+
+    def with_framework(self, frames: Frames) -> Frames:
+        """Return frames with what MindSpore's raw records say, where they lack it.
+
+        Args:
+            frames: What a database says.
+        """
+        wanted = {"op_range": "host", "memory_usage": "blocks"}
+        lacking = [sort for sort, frame in wanted.items() if not _has(frames[frame])]
+        found = self._of_framework(lacking)
+        whole = timeline_frames.merged([frames, *found]) if found else frames
+        for inputs in self._each("calls", op_range.inputs) if found else ():
+            whole = join.with_inputs(whole, inputs)
+        return whole
+
+    def _on_epoch(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return times of old timelines on the clock of all others."""
+        old = pl.col("ts").is_between(0, _EPOCH)
+        if self._facts.shift is None or not frame.select(old.any()).item():
+            return frame
+        return frame.with_columns(pl.when(old).then(pl.col("ts") + self._facts.shift).otherwise("ts").alias("ts"))
+
+    def _timelines(self) -> list[Frames]:
+        made = []
+        for path in self._capture.of("trace", "parts"):
+            ledger = self._ledger(path)
+            found = self._guarded(timeline_events.read, path, ledger)
+            if found is not None:
+                made.append(timeline_frames.frames(found, self._facts.device, ledger))
+        return made
+
+    def _of_framework(self, sorts: Sequence[str] = ("op_range", "memory_usage")) -> list[Frames]:
+        counter = self._facts.counter
+        read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
+        return [made for sort in sorts for made in self._each(sort, _clocked(read[sort], counter))]
+
+    def _of_old_versions(self) -> list[Frames]:
+        made = [one for sort, read in _LEGACY.items() for one in self._each(sort, read)]
+        for said in self._each("framework_1", npu_folder.kernels):
+            made = [{**one, "tasks": npu_folder.together(one["tasks"], said)} for one in made]
+        for said in self._each("gpu_activities", gpu_folder.activities):
+            made = [{**one, "tasks": gpu_folder.with_activities(one["tasks"], said)} for one in made]
+        for said in self._each("flops_1", added_sums.flops):
+            made = [
+                {**one, "task_counters": pl.concat([one["task_counters"], added_sums.with_flops(one["tasks"], said)])}
+                for one in made
+            ]
+        steps = [*self._each("steps_1", npu_folder.steps), *self._each("gpu_steps", gpu_folder.steps)]
+        return [*made, complete({"steps": pl.concat(steps)})] if steps else made
+
+    def _with_counters(self, frames: Frames) -> Frames:
+        said = [*self._together("l2", csv_files.l2_cache), *self._together("ai_cpu", csv_files.ai_cpu)]
+        if not said:
+            return frames
+        ledger = LossLedger(self._capture.root.name)
+        self.ledgers.append(ledger)
+        return join.with_counters(frames, said, ledger)
+
+    def _samples(self, frames: Frames) -> Frames:
+        """Return the frames of files that say what no other file says, with what is in them already."""
+        memory = partial(csv_files.memory, of_mindspore="_ascend_ms" in self._capture.root.name)
+        samples = [
+            frames["counters"],
+            *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory)),
+        ]
+        for sort, group in _CARDS.items():
+            found = self._rows(sort, partial(csv_files.samples, group=group))
+            samples += [conform("counters", one) for one in found if one.width]
+        return {
+            "counters": pl.concat(samples).drop_nulls(["ts", "value"]),
+            "memory": self._frame("memory", memory).drop_nulls("ts"),
+            "blocks": pl.concat([frames["blocks"], self._frame("blocks", csv_files.blocks)]),
+            "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
+            "matrix": pl.concat(
+                [
+                    conform("matrix", pl.DataFrame()),
+                    *self._each("matrix", communication_files.matrix),
+                    *self._each("links_1", added_sums.links),
+                ]
+            ),
+        }
+
+    def _frame(self, name: str, make: Callable[[Rows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
+        parts = [conform(name, one) for one in self._rows(sort or name, make)]
+        return pl.concat([conform(name, pl.DataFrame()), *parts])
+
+    def _said(self) -> pl.DataFrame:
+        sums = []
+        for path in self._capture.of("summed"):
+            made = self._of_rows(path, partial(csv_files.summed, path=path))
+            sums += [made] if made is not None else []
+        sums += self._rows("links_1", added_sums.costs)
+        self._count_sums()
+        return pl.concat([self._facts.frame(), *sums])
+
+    def _count_sums(self) -> None:
+        """Count files of sums where nothing is there that they are the sums of."""
+        if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1", *OF_GPU):
+            for path in self._capture.of("derived"):
+                self._ledger(path).add("event_aggregate")
+
+    def _together(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+        """Return the rows of all files of a sort as one frame; none where there are none."""
+        found = [one for one in self._rows(sort, make) if one.height]
+        return [pl.concat(found, how="diagonal_relaxed")] if found else []
+
+    def _rows(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+        made = (self._of_rows(path, make) for path in self._capture.of(sort))
+        return [one for one in made if one is not None]
+
+    def _of_rows(self, path: Path, make: Callable[[Rows], pl.DataFrame]) -> pl.DataFrame | None:
+        def read(path: Path, ledger: LossLedger, progress: Progress | None) -> pl.DataFrame | None:
+            parts = [make(rows) for rows in csv_rows.read(path, ledger, progress)]
+            return pl.concat(parts, how="diagonal_relaxed") if parts else None
+
+        return self._guarded(read, path, self._ledger(path))
+
+    def _each(self, sort: str, read: Callable[[Path, LossLedger, Progress | None], _Made]) -> list[_Made]:
+        """Return what is read of each file of a sort."""
+        made = (self._guarded(read, path, self._ledger(path)) for path in self._capture.of(sort))
+        return [one for one in made if one is not None]
+
+    def _guarded(
+        self, read: Callable[[Path, LossLedger, Progress | None], _Made], path: Path, ledger: LossLedger
+    ) -> _Made | None:
+        """Return what is read of a file; None, and a loss, where nothing can be."""
+        done = self._done
+        tell, total = self._progress, self._total
+        shifted = None if tell is None else lambda at, _: tell(done + at, total)
+        try:
+            return read(path, ledger, shifted)
+        except InputError:
+            ledger.add("file_unreadable")
+            return None
+        finally:
+            self._done = done + path.stat().st_size
+            if tell is not None:
+                tell(self._done, total)
+
+    def _ledger(self, path: Path) -> LossLedger:
+        root = self._capture.root
+        ledger = LossLedger(path.relative_to(root if root.is_dir() else root.parent).as_posix())
+        self.ledgers.append(ledger)
+        return ledger

@@ -1,0 +1,128 @@
+"""Texts of Ascend's files → numbers, in bulk; what is empty or ``N/A`` is null, what is no number is counted.
+
+Times are µs as decimal text, with up to three decimals and sometimes more; they never pass through a float.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+from stepscope.read.chrome_json.decoded_values import unusual_time
+from stepscope.read.chrome_json.event_schema import BAD
+from stepscope.trace.losses import LossLedger
+
+#: What stands for nothing, in lower case.
+NOTHING = ("", "n/a", "na", "nan", "none", "null", "-")
+#: Units of a size → bytes.
+BYTES = {"B": 1, "Byte": 1, "KB": 1024, "MB": 1 << 20, "GB": 1 << 30}
+#: A number in place of another that is not known.
+UNKNOWN_32 = 4_294_967_295
+
+_MOST = 1 << 62
+_PLAIN = r"^(\d{1,17})(?:\.(\d{1,40}))?$"
+_WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
+
+
+def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[str, Any]:
+    """Return a JSON object; an empty one, and a loss, where there is none. ``strict``: its texts have no newlines."""
+    try:
+        found = json.loads(text, strict=strict)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    ledger.add("value_unreadable")
+    return {}
+
+
+@cache
+def _cleaned() -> pl.Expr:
+    """Return texts without white space and quotes around them; null where they stand for nothing."""
+    text = pl.first().cast(pl.String).str.strip_chars(' \t\r\n"')
+    return pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text)
+
+
+def _made(column: pl.Series, *made: pl.Expr) -> tuple[pl.Series, ...]:
+    """Return the cleaned texts of a column, and what is made of them, in one plan each: many columns are short."""
+    text = column.to_frame("text").select(_cleaned().alias("text"))
+    found = text.select(one.alias(str(place)) for place, one in enumerate(made))
+    return (text.to_series(), *(one.alias(column.name) for one in found))
+
+
+def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
+    """Return times in ns, rounded half up; null where there is none or it is no time.
+
+    Args:
+        column: Times as text.
+        ledger: Counts what is no time.
+        scale: µs of one unit: 1000 where the texts are milliseconds.
+    """
+    decimals = len(str(1000 * scale)) - 1
+    parts = pl.first().str.extract_groups(_PLAIN)
+    digits = parts.struct.field("2").fill_null("").str.slice(0, decimals + 1).str.pad_end(decimals + 1, "0")
+    number = parts.struct.field("1").cast(pl.Int64, strict=False)
+    whole = pl.when(number <= _MOST // (1000 * scale)).then(number * (1000 * scale))
+    text, value = _made(column, whole + (digits.cast(pl.Int64, strict=False) + 5) // 10)
+    if value.null_count() == text.null_count():
+        return value
+    odd = (text.is_not_null() & value.is_null()).arg_true()
+    repaired = pl.Series([_odd(source, scale) for source in text.gather(odd).to_list()], dtype=pl.Int64)
+    ledger.add("value_unreadable", repaired.null_count())
+    return value.scatter(odd, repaired)
+
+
+def _odd(text: str, scale: int) -> int | None:
+    value = unusual_time(text.encode("ascii", "replace"))
+    return None if value <= BAD or abs(value) > _MOST // scale else value * scale
+
+
+def integers(column: pl.Series, ledger: LossLedger) -> pl.Series:
+    """Return whole numbers; null where there is none, or it does not fit 64 bits."""
+    text, value = _made(column, pl.first().str.extract(_WHOLE, 1).str.strip_prefix("+").cast(pl.Int64, strict=False))
+    ledger.add("value_unreadable", value.null_count() - text.null_count())
+    return value
+
+
+def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
+    """Return real numbers; null where there is none, or it is not finite."""
+    number = pl.first().cast(pl.Float64, strict=False)
+    text, value = _made(column, pl.when(number.is_finite()).then(number))
+    ledger.add("value_unreadable", value.null_count() - text.null_count())
+    return value
+
+
+def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
+    """Return sizes in bytes of numbers of KB or MB (of 1024); one below nothing, which stands for unknown, is null."""
+    number = pl.first() * BYTES.get(unit, 1)
+    value = reals(column, ledger).to_frame()
+    return value.select(
+        pl.when((number >= 0) & (number < float(_MOST))).then(number.round(0)).cast(pl.Int64)
+    ).to_series()
+
+
+def texts(column: pl.Series) -> pl.Series:
+    """Return texts, each distinct one kept once."""
+    return column.to_frame().select(_cleaned().cast(pl.Categorical())).to_series().alias(column.name)
+
+
+def quoted(column: pl.Series) -> pl.Series:
+    """Return texts that stand in quotes of their own, each distinct one kept once; ``""`` is known, and empty."""
+    text = pl.first().cast(pl.String).str.strip_chars(" \t\r\n")
+    known = pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text.str.strip_chars('"'))
+    return column.to_frame().select(known.cast(pl.Categorical())).to_series().alias(column.name)
+
+
+def whole(column: pl.Series) -> pl.Series:
+    """Return texts as they stand, each distinct one kept once; null where they are empty."""
+    text = column.cast(pl.String)
+    return text.set(text == "", None).cast(pl.Categorical())
+
+
+def unit_of(header: str) -> tuple[str, str]:
+    """Return the name and the unit of a column: ``aic_mac_time(us)`` → ``aic_mac_time``, ``us``."""
+    name, separator, rest = header.strip().rpartition("(")
+    return (name.strip(), rest[:-1].strip()) if separator and rest.endswith(")") else (header.strip(), "")

@@ -1,0 +1,1 @@
+"""Parts of one rank become complete tables on one time line."""

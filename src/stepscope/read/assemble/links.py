@@ -1,0 +1,133 @@
+"""What launched what: device work → runtime call → operator, forward → backward, and marks → the span around them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.common.dense import first_places
+from stepscope.read.common.nesting import Integers
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import dtype, empty, together
+
+_FLOW_KIND = dtype("enum:flow_kind")
+
+
+def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
+    """Return for each span on a device the runtime or driver call that launched it; −1 where none is known.
+
+    The correlation number tells; where device work has none, an arrow from the call to the start of the work.
+    """
+    device, drawn = timeline.on_device, arrows.filter(arrows["kind"] == "launch")
+    if not device.any() and not drawn.height:
+        return timeline.nowhere
+    # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
+    result = _same_number(timeline, "correlation", timeline.of_kinds("runtime", "driver"), device)
+    if drawn.height:
+        start = timeline.starting(drawn["to_track"].to_numpy(), drawn["to_ts"].to_numpy())
+        call = timeline.at(drawn["from_track"].to_numpy(), drawn["from_ts"].to_numpy())
+        usable = (start >= 0) & (call >= 0)
+        usable[usable] &= result[start[usable]] < 0
+        usable[usable] &= timeline.of_kinds("runtime", "driver")[call[usable]]
+        result[start[usable]] = call[usable]
+    return result
+
+
+def operators(timeline: Timeline, launch: Integers) -> Integers:
+    """Return for each span on a device the innermost operator around its launch; −1 where there is none.
+
+    Where the launching call lies in no operator, the operator's number that the device work carries tells.
+    """
+    if not timeline.on_device.any():
+        return timeline.nowhere
+    candidates = timeline.of_kinds("operator", "collective") & ~timeline.on_device
+    result = np.full(len(launch), -1, np.int64)
+    launched = launch >= 0
+    result[launched] = timeline.nearest(candidates)[launch[launched]]
+    external, correlation = timeline.given("external"), timeline.given("correlation")
+    if external is None:
+        return result
+    open_work = timeline.on_device & (result < 0)
+    if correlation is not None:
+        # Some writers repeat the correlation number as the operator's: that says nothing.
+        open_work &= external.ne_missing(correlation).to_numpy()
+    return np.where(open_work, _same_number(timeline, "external", candidates, open_work), result)
+
+
+def _same_number(
+    timeline: Timeline, column: str, givers: npt.NDArray[np.bool_], takers: npt.NDArray[np.bool_]
+) -> Integers:
+    """Return for each taker the first giver of the same part with the same number; −1 for all others."""
+    result = np.full(len(timeline), -1, np.int64)
+    numbers = timeline.given(column)
+    if numbers is None:
+        return result
+    known = numbers.is_not_null().to_numpy()
+    values = numbers.fill_null(0).to_numpy()
+    for number in range(int(timeline.part.max(initial=-1)) + 1):
+        of_part = known & (timeline.part == number)
+        giving, taking = np.flatnonzero(of_part & givers), np.flatnonzero(of_part & takers)
+        place = first_places(values[giving], values[taking])
+        result[taking[place >= 0]] = giving[place[place >= 0]]
+    return result
+
+
+def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
+    launched = np.flatnonzero(launch >= 0)
+    parts = [_table(launch[launched], launched, "launch")]
+    drawn = arrows.filter(arrows["kind"] != "launch")
+    if drawn.height:
+        begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
+        for kind in ("forward_backward", "send_receive", "other"):
+            chosen = (drawn["kind"] == kind).to_numpy() & (begin >= 0) & (end >= 0)
+            parts.append(_table(begin[chosen], end[chosen], kind))
+    if not (drawn["kind"] == "forward_backward").any():
+        parts.append(_by_sequence(timeline))
+    return together("flows", parts)
+
+
+def _given(timeline: Timeline, column: str) -> npt.NDArray[np.bool_]:
+    """Return which spans have a value in a column."""
+    values = timeline.given(column)
+    return np.zeros(len(timeline), np.bool_) if values is None else values.is_not_null().to_numpy()
+
+
+def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
+    kinds = pl.Series("kind", [kind], _FLOW_KIND).new_from_index(0, len(begin))
+    return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
+
+
+def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
+    """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
+    track, ts = arrows[f"{side}_track"].to_numpy(), arrows[f"{side}_ts"].to_numpy()
+    exact = timeline.starting(track, ts, timeline.of_kinds("operator") & _given(timeline, "sequence"))
+    return np.where(exact >= 0, exact, timeline.at(track, ts))
+
+
+def _by_sequence(timeline: Timeline) -> pl.DataFrame:
+    """Match forward and backward by autograd's sequence number where the file draws no arrows.
+
+    Of several operators with one number on the forward side the last one made the graph node, as Kineto has it; on the
+    backward side the outermost is the node's evaluation.
+    """
+    if timeline.given("sequence") is None or timeline.given("forward_thread") is None:
+        return empty("flows")
+    numbered = np.flatnonzero(timeline.of_kinds("operator") & _given(timeline, "sequence"))
+    columns = timeline.spans.select("sequence", "ts", "forward_thread")[numbered]
+    columns = columns.with_columns(pl.Series("id", numbered), pl.Series("part", timeline.part[numbered]))
+    columns = columns.filter(pl.col("sequence") >= 0).sort("ts", "id")
+    backward = columns.filter(pl.col("forward_thread") > 0)
+    forward = columns.filter(pl.col("forward_thread").fill_null(0) <= 0)
+    key = ["part", "sequence"]
+    pairs = forward.unique(key, keep="last").join(backward.unique(key, keep="first"), on=key, suffix="_to")
+    pairs = pairs.filter(pl.col("ts") <= pl.col("ts_to")).sort("id")
+    return _table(pairs["id"].to_numpy(), pairs["id_to"].to_numpy(), "forward_backward")
+
+
+def count_dangling(timeline: Timeline, launch: Integers, ledger: LossLedger) -> None:
+    """Count device work whose launching call is not in the files."""
+    work = timeline.on_device & timeline.of_kinds("kernel", "memcpy", "memset", "collective")
+    ledger.add("correlation_dangling", int((work & (launch < 0)).sum()))

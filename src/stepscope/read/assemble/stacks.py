@@ -1,0 +1,147 @@
+"""Python stacks and modules of operators, from the Python spans around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.common.dense import or_null
+from stepscope.read.common.nesting import Integers, looked_up
+from stepscope.trace.tables import FRAME
+
+_MODULE = "nn.Module: "
+_CALL_COLUMNS = ("call_ts", "call_thread")
+_FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
+
+
+def parse_frame(text: str) -> dict[str, Any]:
+    """Return file, line and function of a frame as PyTorch writes it: ``file.py(12): function``."""
+    match = _FRAME_TEXT.fullmatch(text)
+    if match is None:
+        return {"file": None, "line": None, "function": text}
+    return {"file": match[1], "line": int(match[2]), "function": match[3]}
+
+
+def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Give operators the stack and module of the Python spans that contain them, where the source gave none.
+
+    An operator that runs on another thread than the one that called it takes those around its call.
+
+    Args:
+        timeline: The spans.
+        operators: Table ``operators``; it may have columns call_ts and call_thread besides, which are taken away.
+        stacks: Table ``stacks``.
+
+    Returns:
+        Both tables, completed.
+    """
+    called = operators[list(_CALL_COLUMNS)] if set(_CALL_COLUMNS) <= set(operators.columns) else None
+    operators = operators[[name for name in operators.columns if name not in _CALL_COLUMNS]]
+    python = timeline.of_kinds("python")
+    if not python.any() or not operators.height:
+        return operators, stacks
+    around = timeline.nearest(python)[operators["span"].to_numpy()]
+    if called is not None:
+        around = np.where(around >= 0, around, _around_calls(timeline, python, called))
+    without = operators["stack"].is_null().to_numpy()
+    first = max(stacks["id"].to_list(), default=-1) + 1
+    numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
+    own = or_null("stack", np.where(without & (around >= 0), numbers[around], -1))
+    modules = _paths(timeline, python & (timeline.named({_MODULE: 0}) >= 0), around)
+    completed = operators.with_columns(
+        stack=operators["stack"].fill_null(own),
+        module=operators["module"].cast(pl.String).fill_null(modules),
+    )
+    return completed, pl.concat([stacks, frames])
+
+
+def _around_calls(timeline: Timeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
+    """Return for each call the innermost Python span around it; −1 where there is none."""
+    threads = timeline.tracks.filter(pl.col("thread").is_not_null()).unique("thread", keep="first")
+    numbers = dict(threads.select("thread", "id").iter_rows())
+    track = called["call_thread"].replace_strict(numbers, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
+    found = np.full(called.height, -1, np.int64)
+    known = np.flatnonzero((track >= 0) & called["call_ts"].is_not_null().to_numpy())
+    if len(known):
+        at = timeline.at(track[known], called["call_ts"].fill_null(0).to_numpy()[known])
+        found[known] = looked_up(timeline.nearest(python), at)
+    return _between(found)
+
+
+def _between(found: Integers) -> Integers:
+    """Give what has none the value that its neighbours on both sides have: calls run in the order they were made."""
+    given = pl.Series(found).replace(-1, None)
+    before, after = given.forward_fill(), given.backward_fill()
+    filled: Integers = pl.select(pl.when(before == after).then(before)).to_series().fill_null(-1).to_numpy()
+    return filled
+
+
+def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
+    """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
+    parent = timeline.parent
+    above = timeline.nearest(python)
+    codes = timeline.spans["name"].to_physical().to_numpy()
+    stack_of: dict[int, int] = {-1: -1}
+    interned: dict[tuple[int, int], int] = {}
+    span_of: dict[int, int] = {}
+    path: list[int] = []
+    for span in wanted.tolist():
+        place = span
+        while place not in stack_of:
+            path.append(place)
+            place = int(above[parent[place]]) if parent[place] >= 0 else -1
+        while path:
+            below = path.pop()
+            key = (stack_of[place], int(codes[below]))
+            stack_of[below] = interned.setdefault(key, len(interned))
+            span_of[key[1]] = below
+            place = below
+    numbers = np.full(len(timeline) + 1, -1, np.int64)
+    used = {stack_of[span] for span in wanted.tolist()}
+    numbers[wanted] = [stack_of[span] + first for span in wanted.tolist()]
+    texts = timeline.spans["name"][pl.Series(list(span_of.values()), dtype=pl.UInt32)].to_list()
+    frame_of = dict(zip(span_of, map(parse_frame, texts), strict=True))
+    return numbers, _table(frame_of, list(interned), used, first)
+
+
+def _table(
+    frame_of: Mapping[int, dict[str, Any]], links: list[tuple[int, int]], used: set[int], first: int
+) -> pl.DataFrame:
+    """Return the table ``stacks`` of chains given as (outer chain, number of the innermost frame)."""
+    rows = []
+    for number in sorted(used):
+        frames, place = [], number
+        while place >= 0:
+            outer, code = links[place]
+            frames.append(frame_of[code])
+            place = outer
+        rows.append({"id": number + first, "frames": frames})
+    return pl.DataFrame(rows, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
+
+
+def _paths(timeline: Timeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
+    """Return for each place the modules around it, outermost first; null where there is none."""
+    parent, nearest = timeline.parent, timeline.nearest(is_module)
+    names = timeline.spans["name"]
+    path_of: dict[int, str] = {}
+
+    def path(span: int) -> str:
+        chain = []
+        place = span
+        while place >= 0 and place not in path_of:
+            chain.append(place)
+            place = int(nearest[parent[place]]) if parent[place] >= 0 else -1
+        text = path_of.get(place, "")
+        for inner in reversed(chain):
+            own = names[inner].removeprefix(_MODULE)
+            text = f"{text}/{own}" if text else own
+            path_of[inner] = text
+        return path_of[span]
+
+    modules = looked_up(nearest, around)
+    return pl.Series([path(span) if span >= 0 else None for span in modules.tolist()], dtype=pl.String)

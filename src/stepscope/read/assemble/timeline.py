@@ -1,0 +1,188 @@
+"""All spans of a rank on one time line: merged from the parts, ordered, nested and numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read.assemble.rank_tracks import merged
+from stepscope.read.common.nesting import Integers, innermost, looked_up, nearest, nest, outermost
+from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import together
+
+#: Number of a kind in the enumeration of the schema.
+KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+#: Columns that come out of the merging.
+_MADE = {"id", "parent", "depth", "step", "phase"}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of a rank, numbered by track and start.
+
+    A span's number is its place: a parent's number is smaller than its children's, and all that a span contains
+    follows it.
+
+    Attributes:
+        spans: Table ``spans`` in order of id, without ids, parents, depth, steps and phases, and without the columns
+            that no span has a value of.
+        tracks: Table ``tracks``.
+        part: Number of the part that each span comes from.
+        parent: Parent of each span; −1 at the top.
+        depth: Number of ancestors of each span.
+        crossing: Which spans begin inside the sibling before them, and end behind it.
+    """
+
+    spans: pl.DataFrame
+    tracks: pl.DataFrame
+    part: npt.NDArray[np.int32]
+    parent: Integers
+    depth: npt.NDArray[np.int32]
+    crossing: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return self.spans.height
+
+    @cached_property
+    def track(self) -> npt.NDArray[np.int32]:
+        """Track of each span."""
+        return self.spans["track"].to_numpy()
+
+    @cached_property
+    def ts(self) -> Integers:
+        """Start of each span, ns."""
+        return self.spans["ts"].to_numpy()
+
+    @cached_property
+    def end(self) -> Integers:
+        """End of each span, ns."""
+        end: Integers = self.ts + self.spans["dur"].to_numpy()
+        return end
+
+    @cached_property
+    def kind(self) -> npt.NDArray[np.uint8]:
+        """Number of the kind of each span, see :data:`KIND_CODE`."""
+        return self.spans["kind"].to_physical().cast(pl.UInt8).to_numpy()
+
+    def of_kinds(self, *names: str) -> npt.NDArray[np.bool_]:
+        """Return which spans have one of the kinds."""
+        chosen: npt.NDArray[np.bool_] = self.kind == KIND_CODE[names[0]]
+        for name in names[1:]:
+            chosen |= self.kind == KIND_CODE[name]
+        return chosen
+
+    @cached_property
+    def on_device(self) -> npt.NDArray[np.bool_]:
+        """Which spans lie on a stream."""
+        streams: npt.NDArray[np.bool_] = (self.tracks["kind"] == "stream").to_numpy()
+        return streams[self.track]
+
+    def given(self, column: str) -> pl.Series | None:
+        """Return a column that may be null; None where no span has a value."""
+        return self.spans[column] if column in self.spans.columns else None
+
+    @property
+    def nowhere(self) -> Integers:
+        """Return −1 for each span; it takes no memory and cannot be written to."""
+        return np.broadcast_to(np.int64(-1), len(self))
+
+    def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
+        """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
+        return nearest(self.parent, chosen)
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """Number of each distinct name → the name."""
+        distinct = self.spans["name"].unique()
+        return dict(zip(distinct.to_physical().to_list(), distinct.to_list(), strict=True))
+
+    def named(self, prefixes: Mapping[str, int]) -> npt.NDArray[np.int8]:
+        """Return for each span the value of the prefix that its name begins with, −1 where it begins with none.
+
+        Each distinct name is looked at once.
+        """
+        begins, distinct = tuple(prefixes), self._names
+        found = {code: text for code, text in distinct.items() if text.startswith(begins)}
+        if not found:
+            return np.broadcast_to(np.int8(-1), len(self))
+        value_of = np.full(max(distinct) + 1, -1, np.int8)
+        for code, text in found.items():
+            value_of[code] = next(value for prefix, value in prefixes.items() if text.startswith(prefix))
+        result: npt.NDArray[np.int8] = value_of[self.spans["name"].to_physical().to_numpy()]
+        return result
+
+    def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:
+        """Return the outermost span, of all or of the chosen, that starts at each point; −1 where none does."""
+        if chosen is None:
+            return outermost((self.track, self.ts), track, ts)
+        places = np.flatnonzero(chosen)
+        return looked_up(places, outermost((self.track[places], self.ts[places]), track, ts))
+
+    def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
+        """Return the innermost span around each point of a track; −1 where there is none."""
+        return innermost(self.parent, (self.track, self.ts, self.end), track, ts)
+
+
+class Moved(NamedTuple):
+    """Where the parts' own numbers went.
+
+    Attributes:
+        tracks: For each part the track of each of its tracks' ids.
+        spans: For each part the number of each of its spans.
+    """
+
+    tracks: list[Integers]
+    spans: list[npt.NDArray[np.uint32]]
+
+
+def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None) -> tuple[Timeline, Moved]:
+    """Put the spans of all parts on one time line.
+
+    Args:
+        parts: The tables ``tracks`` and ``spans`` are taken out of them.
+        rank: Rank of all tracks; None leaves it.
+        host: Host of all tracks; None leaves it.
+    """
+    tracks, numbers = merged([part.pop("tracks") for part in parts], rank, host)
+    frames = [_moved(part.pop("spans"), number) for part, number in zip(parts, numbers, strict=True)]
+    behind = np.cumsum([frame.height for frame in frames])
+    of_several = np.count_nonzero([frame.height for frame in frames]) > 1
+    spans = together("spans", frames)
+    spans = spans[[name for name in spans.columns if name not in _MADE]]
+    frames.clear()
+    order, parent, depth, crossing = nest(*(spans[name].to_numpy() for name in ("track", "ts", "dur")))
+    places = order.astype(np.uint32)
+    del order  # 8 bytes a span
+    number_of = np.empty(len(places), np.uint32)
+    number_of[places] = np.arange(len(places), dtype=np.uint32)
+    part_of = np.searchsorted(behind, places, side="right") if of_several else np.zeros(1, np.int64)
+    line = Timeline(
+        _ordered(spans, places),
+        tracks,
+        np.broadcast_to(part_of.astype(np.int32), len(places)),
+        parent,
+        depth,
+        crossing,
+    )
+    return line, Moved(numbers, np.split(number_of, behind[:-1]))
+
+
+def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
+    """Return the spans of a part on the tracks of the rank, without what is made anew and what no span has."""
+    if not spans.height:
+        return spans
+    track = pl.Series("track", numbers[spans["track"].to_numpy()], dtype=pl.Int32)
+    others = [column for column in spans.iter_columns() if column.name not in {*_MADE, "track"}]
+    return pl.DataFrame([track, *(column for column in others if column.null_count() < len(column))])
+
+
+def _ordered(spans: pl.DataFrame, places: npt.NDArray[np.uint32]) -> pl.DataFrame:
+    """Return the spans at places; each column is taken out of ``spans`` when it is moved."""
+    order = pl.Series(places)
+    return pl.DataFrame([spans.drop_in_place(name)[order] for name in spans.columns])

@@ -1,0 +1,1 @@
+"""Chrome's trace JSON: documents, events and columns, whatever tool wrote them."""

@@ -1,0 +1,1 @@
+"""What several readers share: bytes, columns, nesting."""

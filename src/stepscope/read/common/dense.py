@@ -1,0 +1,85 @@
+"""Distinct values, matches and gaps in long columns of small numbers, found without sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read.common.nesting import Integers
+
+# A table of this many entries beside a column costs less than sorting the column.
+_SMALL_TABLE = 1 << 20
+
+
+def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Integers]:
+    """Find the distinct combinations of integer columns of equal length.
+
+    Returns:
+        Place at which each combination occurs first, ascending; and for each place the number of its combination.
+    """
+    combined, count = _dense(columns[0])
+    for column in columns[1:]:
+        values, distinct = _dense(column)
+        if count * distinct >= 1 << 31:
+            combined = combined.astype(np.int64)
+        combined, count = _dense(combined * distinct + values)
+    first = np.full(count, len(combined), np.int64)
+    # Assigned from behind, so that the first place of each combination is the one that stays.
+    first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
+    order = np.argsort(first)
+    number = np.empty(count, np.int64)
+    number[order] = np.arange(count)
+    return first[order], number[combined]
+
+
+def _dense(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
+    """Number the distinct values of a column in ascending order; return the numbers and how many there are."""
+    if not len(values):
+        return np.zeros(0, np.int32), 0
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.zeros(len(values), np.int32), 1
+    if high - low > max(_SMALL_TABLE, 4 * len(values)):
+        found, inverse = np.unique(values, return_inverse=True)
+        return inverse, len(found)
+    offset = values if low == 0 else values.astype(np.int64) - low
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[offset] = True
+    number = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+    return number[offset], int(number[-1]) + 1
+
+
+def or_null(name: str, numbers: Integers) -> pl.Series:
+    """Return numbers as a column in which null stands for −1."""
+    column, missing = pl.Series(name, numbers, dtype=pl.Int64), numbers < 0
+    return column.set(pl.Series(missing), None) if missing.any() else column
+
+
+def places(numbers: Integers) -> pl.Series:
+    """Return places of rows as Polars takes them; null stands for −1.
+
+    They are unsigned: with others Polars looks for negative ones first, and takes no nulls from a table without rows.
+    """
+    column, missing = pl.Series(numbers.astype(np.uint32)), numbers < 0
+    return column.set(pl.Series(missing), None) if missing.any() else column
+
+
+def first_places(keys: Integers, wanted: Integers) -> Integers:
+    """Return for each wanted number the place at which it occurs first among the keys, −1 where it does not."""
+    if not len(keys) or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    low, high = int(keys.min()), int(keys.max())
+    if high - low > max(_SMALL_TABLE, 4 * len(keys)):
+        found, first = np.unique(keys, return_index=True)
+        place = np.minimum(np.searchsorted(found, wanted), len(found) - 1)
+        return np.where(found[place] == wanted, first[place], -1)
+    # One entry more, for all numbers outside the table.
+    table = np.full(high - low + 2, -1, np.int64)
+    table[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
+    inside = (wanted >= low) & (wanted <= high)
+    result: Integers = table[np.where(inside, wanted - low, -1)]
+    return result

@@ -1,0 +1,119 @@
+"""Columns made of columns, where few values are distinct: each combination is looked at once, in Python.
+
+A capture has many columns and tables, most of them short. A plan of Polars that hands work to other threads costs as
+much for one row as for ten thousand; what stands here hands none, and costs no more where there are millions of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.read.common.dense import distinct_rows, first_places, places
+from stepscope.read.common.nesting import Integers, looked_up
+
+_TEXT = pl.Categorical()
+#: Numbers of texts, truths and values of an enumeration: never negative, so that −1 stands for null.
+_CODES = pl.first().to_physical().cast(pl.Int64)
+_CODES_OR_NULL = _CODES.fill_null(-1)
+#: Numbers without null, and where there was one.
+_KNOWN = pl.first().fill_null(0), pl.first().is_null().cast(pl.Int8).alias("null")
+
+
+def of_each(make: Callable[..., object], *columns: pl.Series, dtype: pl.DataType = _TEXT) -> pl.Series:
+    """Return what is made of each row's values, as a column with the name of the first.
+
+    Args:
+        make: Called with the values of columns, once for each distinct combination of them; null is None.
+        columns: Integers, truths, or texts of which each distinct one is kept once.
+        dtype: Type of what is made.
+    """
+    rows, number = combinations(*columns)
+    name, made = columns[0].name, [make(*row) for row in rows]
+    return same(name, made[0], len(number), dtype) if len(made) == 1 else pl.Series(name, made, dtype)[places(number)]
+
+
+def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
+    """Return the distinct combinations of values, in order of appearance, and the place of each row's among them."""
+    height = len(columns[0])
+    if height and all(column.null_count() == height for column in columns):
+        return [(None,) * len(columns)], np.zeros(height, np.int64)
+    first, number = distinct_rows([numbers for column in columns for numbers in _comparable(column)])
+    rows = places(first)
+    return list(zip(*(column[rows].to_list() for column in columns), strict=True)), number
+
+
+def _comparable(column: pl.Series) -> list[npt.NDArray[Any]]:
+    """Return numbers that are the same where the values are; where there are nulls, also which those are."""
+    nulls = column.null_count()
+    if column.dtype != pl.Int64:
+        return [column.to_frame().select_seq(_CODES_OR_NULL if nulls else _CODES).to_series().to_numpy()]
+    return [one.to_numpy() for one in column.to_frame().select_seq(_KNOWN)] if nulls else [column.to_numpy()]
+
+
+def where(mask: pl.Series, column: pl.Series) -> pl.Series:
+    """Return a column; null where the mask is not true."""
+    return column.zip_with(mask, pl.Series([None], dtype=column.dtype))
+
+
+def same(name: str, value: object, height: int, dtype: pl.DataType = _TEXT) -> pl.Series:
+    """Return a column of so many rows with the same value."""
+    return pl.Series(name, [value], dtype=dtype).new_from_index(0, height)
+
+
+def filled(column: pl.Series, value: object) -> pl.Series:
+    """Return a column with a value in place of null."""
+    if value is None or not column.null_count():
+        return column
+    return column.zip_with(column.is_not_null(), pl.Series([value], dtype=column.dtype))
+
+
+def of_all(make: Callable[[Any], object], columns: Sequence[pl.Series]) -> list[pl.Series]:
+    """Return what is made of each value of columns of texts, of one length and name: all are looked at together."""
+    if not columns:
+        return []
+    made, height = of_each(make, pl.concat(columns)), len(columns[0])
+    return [made.slice(place * height, height).alias(one.name) for place, one in enumerate(columns)]
+
+
+def found(wanted: pl.Series, keys: pl.Series) -> pl.Series:
+    """Return where each number or text stands first among keys; null for one that does not, and for null."""
+    if wanted.dtype == pl.Categorical:
+        both = pl.concat([wanted, keys])
+        number = where(both.is_not_null(), pl.Series(combinations(both)[1], dtype=pl.Int64))
+        wanted, keys = number[: len(wanted)], number[len(wanted) :]
+    if not wanted.null_count() and not keys.null_count():
+        return places(first_places(keys.to_numpy(), wanted.to_numpy()))
+    asked, known = (np.flatnonzero(column.is_not_null().to_numpy()) for column in (wanted, keys))
+    place = np.full(len(wanted), -1)
+    place[asked] = looked_up(known, first_places(keys.drop_nulls().to_numpy(), wanted.drop_nulls().to_numpy()))
+    return places(place)
+
+
+def nth(column: pl.Series) -> pl.Series:
+    """Return how many rows before each have the same value."""
+    _, number = combinations(column)
+    order = np.argsort(number, kind="stable")
+    first = np.searchsorted(number[order], number[order])
+    result = np.empty(len(number), np.int64)
+    result[order] = np.arange(len(number)) - first
+    return pl.Series("nth", result)
+
+
+def ordered(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return rows in the order of a column; those of one value as they stand. Most come in order."""
+    return frame if frame[column].is_sorted() else frame.sort(column, maintain_order=True)
+
+
+def either(column: pl.Series, other: pl.Series) -> pl.Series:
+    """Return a column with the value of another in place of null."""
+    return column.zip_with(column.is_not_null(), other) if column.null_count() else column
+
+
+def without_nulls(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return the rows in which none of the columns is null."""
+    return frame.drop_nulls(columns) if any(frame[name].null_count() for name in columns) else frame

@@ -1,0 +1,216 @@
+"""A file of CUPTI's activity buffers → tables: what devices did, and which calls asked for it.
+
+The blocks of the file are described in :mod:`stepscope.collect.cuda.cupti_recorder`, the records in
+:mod:`stepscope.trace.cupti_layout`. Nothing of it is trusted: what is damaged costs itself, and is counted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+
+from stepscope.read.common.source import Progress, tell_all
+from stepscope.read.cupti import cupti_tables, cupti_work
+from stepscope.read.cupti.activity_records import Decoder
+from stepscope.read.cupti.occupancy import Device, device_of
+from stepscope.trace.blocks import read_frames, unpack
+from stepscope.trace.clock import Anchor, Clock
+from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind, layout_of
+from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.tables import conform, empty
+
+_MOST = 1 << 61
+_Time = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Pointer = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Facts(msgspec.Struct):
+    process: int | None = None
+    host: str = ""
+    cuda: int = 0
+    version: int = 0
+    calls: dict[str, list[tuple[int, str]]] = {}
+    devices: list[dict[str, Any]] = []
+    names: list[tuple[_Pointer, str, str]] = []
+    anchors: list[tuple[_Time, _Time, _Count]] = []
+    losses: dict[str, _Count] = {}
+    closed: bool = False
+
+
+@dataclass
+class Capture:
+    """What a file holds.
+
+    Attributes:
+        facts: What is said once, at the beginning.
+        decoder: The records; None where no block says how they are laid out.
+        spelled: Names of kernels in C++ by their names in the program.
+        anchors: CUPTI's clock and the system's at some moments.
+        losses: What was lost while recording, by name.
+        closed: Whether the recording was closed.
+    """
+
+    facts: _Facts = field(default_factory=_Facts)
+    decoder: Decoder | None = None
+    spelled: dict[str, str] = field(default_factory=dict)
+    anchors: list[Anchor] = field(default_factory=list)
+    losses: dict[str, int] = field(default_factory=dict)
+    closed: bool = False
+
+    def device_work(self, ledger: LossLedger) -> pl.DataFrame:
+        """Return kernels, copies and fills, see :func:`cupti_work.device_work`."""
+        decoder = self._decoder(ledger)
+        return cupti_work.device_work(decoder, self.spelled, self.devices, ledger)
+
+    def calls(self, ledger: LossLedger) -> pl.DataFrame:
+        """Return calls of the runtime and driver, see :func:`cupti_work.calls`."""
+        names = {domain: dict(rows) for domain, rows in self.facts.calls.items()}
+        return cupti_work.calls(self._decoder(ledger), names, ledger)
+
+    def named_work(self, ledger: LossLedger) -> pl.DataFrame:
+        """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``: of the launching call."""
+        work = self.device_work(ledger)
+        calls = self.calls(ledger).select("correlation", call=pl.col("end") - pl.col("ts"))
+        # Of a call inside a call with the same number the outer one, which takes longer, launched.
+        calls = calls.drop_nulls("correlation").sort("call", descending=True).unique("correlation", keep="first")
+        clock = Clock(self.anchors or [Anchor(0, 0, 0)])
+        start, end = (pl.Series(cupti_tables.epochs(work[name].to_numpy(), clock)) for name in ("ts", "end"))
+        placed = work.with_columns(ts=start, dur=end - start).drop("end")
+        return placed.join(calls, on="correlation", how="left", maintain_order="left")
+
+    def tables(self, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+        """Return the tables of the part."""
+        decoder = self._decoder(ledger)
+        content = cupti_tables.Content(
+            self.device_work(ledger),
+            self.calls(ledger),
+            cupti_work.waits(decoder, ledger),
+            cupti_work.overheads(decoder, ledger),
+            cupti_work.allocations(decoder, ledger),
+        )
+        clock = Clock(self.anchors or [Anchor(0, 0, 0)])
+        ledger.add("clock_set", clock.jumps)
+        owner = cupti_tables.Owner(self.facts.process, self.facts.host, self._contexts(decoder))
+        tables = cupti_tables.build(content, owner, clock)
+        return {**tables, "metadata": self._metadata(), "losses": self._losses()}
+
+    @property
+    def devices(self) -> dict[int, Device]:
+        """What is known of each GPU."""
+        known = {row.get("device"): device_of(row) for row in self.facts.devices}
+        return {number: device for number, device in known.items() if isinstance(number, int) and device is not None}
+
+    def _decoder(self, ledger: LossLedger) -> Decoder:
+        return self.decoder or Decoder(layout_of(1300), ledger)
+
+    def _contexts(self, decoder: Decoder) -> dict[int, int]:
+        """Return the device of each context."""
+        records = decoder.of(Kind.CONTEXT)
+        if not len(records):
+            return {}
+        return dict(zip(records["context"].tolist(), records["device"].tolist(), strict=True))
+
+    def _metadata(self) -> pl.DataFrame:
+        facts = self.facts
+        values: dict[str, object] = {"cupti_version": facts.version, "cuda": f"{facts.cuda // 100}.{facts.cuda % 100}"}
+        if facts.devices:
+            values["deviceProperties"] = facts.devices
+        rows = [(key, msgspec.json.encode(value).decode()) for key, value in values.items()] if facts.cuda else []
+        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
+
+    def _losses(self) -> pl.DataFrame:
+        rows = [
+            (what, count, *CATALOGUE.get(what, ("info", "")), "cupti") for what, count in self.losses.items() if count
+        ]
+        schema = ["what", "count", "severity", "advice", "source"]
+        return conform("losses", pl.DataFrame(rows, schema=schema, orient="row")) if rows else empty("losses")
+
+
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+    """Read a file into the tables of one part.
+
+    Args:
+        path: File that the ``cupti`` collector wrote; it may still be written to.
+        ledger: Where losses are counted.
+        progress: Called once, at the end.
+
+    Raises:
+        InputError: The file cannot be read, is none of these, or a newer stepscope wrote it.
+    """
+    tables = open_capture(path, ledger).tables(ledger)
+    tell_all(path, progress)
+    return tables
+
+
+def open_capture(path: Path, ledger: LossLedger) -> Capture:
+    """Decode a file.
+
+    Raises:
+        InputError: As :func:`read`.
+    """
+    capture, names = Capture(), dict[int, str]()
+    facts_decoder = msgspec.json.Decoder(_Facts)
+    for sort, content in _blocks(path, ledger):
+        if sort == FACTS:
+            known = _add_facts(capture, names, facts_decoder, content, ledger)
+        else:
+            known = capture.decoder is not None
+            if capture.decoder is not None:
+                capture.decoder.add(content, names)
+        ledger.add("journal_unreadable", int(not known))
+    if not capture.closed:
+        ledger.add("ended_abruptly")
+    return capture
+
+
+def _blocks(path: Path, ledger: LossLedger) -> Iterator[tuple[bytes, bytes]]:
+    """Yield sort and inflated content of every sound block."""
+    for payload in read_frames(path, ledger, MAGIC):
+        sort, packed = payload[:1], payload[1:]
+        try:
+            if sort not in (FACTS, RECORDS):
+                message = "No sort of block."
+                raise ValueError(message)  # noqa: TRY301 - counted with the others
+            yield sort, unpack(packed) if sort == FACTS else _inflated(packed)
+        except (ValueError, zlib.error):
+            ledger.add("journal_unreadable")
+
+
+def _inflated(packed: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    content = inflater.decompress(packed, BUFFER)
+    if not inflater.eof:
+        message = "The block is cut, or longer than a buffer."
+        raise ValueError(message)
+    return content
+
+
+def _add_facts(
+    capture: Capture, names: dict[int, str], decoder: msgspec.json.Decoder[_Facts], content: bytes, ledger: LossLedger
+) -> bool:
+    """Add what a block says; return False, and add nothing, where it is not what the collector writes."""
+    try:
+        facts = decoder.decode(content)
+        layout = layout_of(facts.cuda) if facts.cuda else None
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return False
+    if layout is not None and capture.decoder is None:
+        capture.facts, capture.decoder = facts, Decoder(layout, ledger)
+    names.update((pointer, symbol) for pointer, symbol, _ in facts.names)
+    capture.spelled.update((symbol, spelled) for _, symbol, spelled in facts.names)
+    capture.anchors += [Anchor(*anchor) for anchor in facts.anchors]
+    capture.closed = capture.closed or facts.closed
+    _add_counts(capture.losses, facts.losses)
+    return True
+
+
+def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for what, count in counts.items():
+        totals[what] = min(totals.get(what, 0) + count, _MOST)

@@ -1,0 +1,1 @@
+"""stepscope's own journal."""

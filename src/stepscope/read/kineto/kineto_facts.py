@@ -1,0 +1,90 @@
+"""What the document of a trace says besides its events: rank, host, time base, devices, process groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from stepscope.read.chrome_json.columns import printable
+
+#: A file without ``baseTimeNanoseconds`` gives times since the Unix epoch.
+_NO_BASE = 0
+
+
+class Facts:
+    """Metadata of one trace file.
+
+    Args:
+        metadata: Top-level key → value as JSON.
+    """
+
+    def __init__(self, metadata: Mapping[str, str]) -> None:
+        self._metadata = metadata
+
+    def _value(self, key: str) -> Any:  # noqa: ANN401 - any JSON value
+        try:
+            return json.loads(self._metadata.get(key, "null"), strict=False)
+        except (ValueError, RecursionError):
+            return None
+
+    @cached_property
+    def base_ns(self) -> int:
+        """Nanoseconds between the Unix epoch and the file's time zero."""
+        value = self._value("baseTimeNanoseconds")
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        return value if isinstance(value, int) and 0 <= value < 1 << 62 else _NO_BASE
+
+    @cached_property
+    def distributed(self) -> dict[str, Any]:
+        """The block ``distributedInfo``; empty where the file has none."""
+        value = self._value("distributedInfo")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of the process, where the file says it."""
+        return _number(self.distributed.get("rank"))
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of processes of the job, where the file says it."""
+        return _number(self.distributed.get("world_size"))
+
+    @property
+    def host(self) -> str | None:
+        """Host name, where the file says it."""
+        value = self._value("host_name")
+        return printable(value) if isinstance(value, str) else None
+
+    @cached_property
+    def groups(self) -> dict[str, list[int]]:
+        """Process group's name → ranks, for the groups whose ranks the file lists."""
+        config = self.distributed.get("pg_config")
+        groups = {}
+        for group in config if isinstance(config, list) else []:
+            if isinstance(group, dict) and isinstance(group.get("ranks"), list):
+                groups[printable(str(group.get("pg_name")))] = group["ranks"]
+        return groups
+
+    @property
+    def backend(self) -> str | None:
+        """The only communication backend, in lower case; None where there are several or none."""
+        value = self.distributed.get("backend")
+        names = {part.rpartition(":")[2] for part in value.split(",")} if isinstance(value, str) else set()
+        return printable(names.pop().lower()) if len(names) == 1 else None
+
+    def frame(self) -> pl.DataFrame:
+        """Return the table ``metadata``."""
+        rows = [{"key": key, "value": value} for key, value in self._metadata.items()]
+        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String})
+
+
+def _number(value: Any) -> int | None:  # noqa: ANN401 - any JSON value
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else None

@@ -1,0 +1,93 @@
+"""Kineto traces (PyTorch's profiler, Chrome trace JSON): file → tables."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stepscope.native.kineto import NotTokenized
+from stepscope.read.chrome_json import tokenizer as kineto_native
+from stepscope.read.chrome_json.columns import Batch, Events, join
+from stepscope.read.chrome_json.decode import Decoder
+from stepscope.read.chrome_json.document import Document
+from stepscope.read.common.source import Progress, read_blocks
+from stepscope.read.kineto import kineto_tables
+from stepscope.trace.losses import LossLedger
+
+
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+    """Read one trace file.
+
+    Returns:
+        Tables of the schema, without parents, steps and links between spans; ``allocations`` has besides the column
+        ``track``, and ``arrows`` are flows whose ends are given as places (track, ts).
+
+    Raises:
+        InputError: The file cannot be read, is no trace, or is damaged before its first event.
+    """
+    document = Document(path, ledger)
+    events = read_events(document, progress)
+    return kineto_tables.build(events, document.metadata, ledger)
+
+
+def read_events(document: Document, progress: Progress | None = None) -> Events:
+    """Read the columns of all events of a document; its metadata is complete afterwards."""
+    if kineto_native.available():
+        return _read_natively(document, progress, kineto_native.cores())
+    decoder = Decoder(document.ledger)
+    batches = []
+    for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):
+        batches.append(_decode_last(document, decoder, chunk) if last else decoder.decode(chunk))
+    return join(batches, [decoder.interner], document.ledger)
+
+
+def _decode_last(document: Document, decoder: Decoder, chunk: bytes | memoryview) -> Batch:
+    batch, tail = decoder.decode_last(chunk, in_object=document.is_object)
+    document.read_tail(tail)
+    return batch
+
+
+def _read_natively(document: Document, progress: Progress | None, workers: int) -> Events:
+    """Tokenize chunk after chunk in C; a chunk that the tokenizer does not take is decoded in Python.
+
+    The file is read and inflated in this thread while others tokenize; the number of chunks in memory is bounded.
+    """
+    decoder = Decoder(document.ledger)
+    tokenizers = kineto_native.Tokenizers(workers)
+    waiting: deque[tuple[bytes | memoryview, Future[Any]]] = deque()
+    parts: list[Any] = []
+
+    def take() -> None:
+        chunk, future = waiting.popleft()
+        try:
+            parts.append(future.result())
+        except NotTokenized:
+            parts.append(decoder.decode(chunk))
+
+    try:
+        for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):
+            while waiting and (last or len(waiting) > 2 * workers):
+                take()
+            if last:
+                parts.append(_tokenize_last(document, tokenizers, decoder, chunk))
+            else:
+                waiting.append((chunk, tokenizers.submit(chunk)))
+    finally:
+        tokenizers.close()
+    batches = tokenizers.batches(parts, first_pool=1)
+    return join(batches, [decoder.interner, *tokenizers.pools()], document.ledger)
+
+
+def _tokenize_last(
+    document: Document, tokenizers: kineto_native.Tokenizers, decoder: Decoder, chunk: bytes | memoryview
+) -> Any:  # noqa: ANN401 - a batch, or what becomes one
+    try:
+        part, end = tokenizers.tokenize_last(chunk)
+    except NotTokenized:
+        return _decode_last(document, decoder, chunk)
+    document.read_tail(bytes(chunk[end:]))
+    return part

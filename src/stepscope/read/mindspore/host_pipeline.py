@@ -1,0 +1,65 @@
+"""MindSpore's host pipeline (``RuntimeProfilerDetail*.csv``) → spans on real threads.
+
+A line is ``module:Kernel, event:KernelLaunch, op:MatMul, start_time:…, end_time:…, dur_time:,36261,ns, tid:…, pid:…``
+in ns since the epoch; ``stage:RunGraph`` stands in place of a module for what happens around the operators. Names may
+hold commas. Arrows of the queues are lines that end before they begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.read.mindspore.mindspore_lines import lines_of, sound_spans
+from stepscope.trace.losses import LossLedger
+
+_LINE = (
+    r"^(?<sort>module|stage):(?<module>.*?), event:(?<event>.*?), op:(?<op>.*), start_time:(?<ts>\d+), "
+    r"end_time:(?<end>\d+), dur_time:,\d+,ns, tid:(?<thread>\d+), pid:(?<process>\d+)\s*$"
+)
+_HEADER = r"^\[Step:\d+ step_time:.*\]\s*$"
+_NAMELESS = "Default"
+#: Events that wait for another thread or for a stream, whatever module reports them.
+_WAITS = r"^(Wait.*|AcquireGil|StreamSync|SyncStream)$"
+#: Events that last as long as the operator that they start.
+LAUNCHES = ("KernelLaunch", "LaunchTask")
+
+SCHEMA = {
+    "ts": pl.Int64,
+    "dur": pl.Int64,
+    "name": pl.String,
+    "kind": pl.String,
+    "op": pl.String,
+    "thread": pl.Int64,
+    "process": pl.Int64,
+}
+
+
+def read(paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
+    """Return the events of all files: ts, dur, name, kind, op (type of the operator), thread, process."""
+    frames = [_read_file(path, ledger) for path in paths]
+    return pl.concat([pl.DataFrame(schema=SCHEMA), *frames]).sort("ts", maintain_order=True)
+
+
+def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
+    lines = lines_of(path, ledger)
+    told = lines.filter(~lines.str.contains(_HEADER)).to_frame()
+    parsed = told.select(pl.col("line").str.extract_groups(_LINE).alias("at")).unnest("at")
+    whole = parsed.filter(pl.col("sort").is_not_null())
+    ledger.add("event_damaged", parsed.height - whole.height)
+    numbers = whole.with_columns(pl.col("ts", "end", "thread", "process").cast(pl.Int64, strict=False))
+    arrows = (pl.col("op") == "flow") & (pl.col("end") < pl.col("ts"))
+    spans = numbers.filter(~arrows.fill_null(value=False))
+    ledger.add("event_not_an_interval", numbers.height - spans.height)
+    spans = sound_spans(spans.with_columns(dur=pl.col("end") - pl.col("ts")), ledger)
+    name = _first_named("event", "op", "module")
+    kind = pl.when(name.str.contains(_WAITS)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
+    return spans.with_columns(name=name, kind=kind).select(list(SCHEMA)).drop_nulls(["thread", "process"])
+
+
+def _first_named(*columns: str) -> pl.Expr:
+    """Return the first of the columns that holds a name."""
+    named = [pl.when((pl.col(name) != _NAMELESS) & (pl.col(name) != "")).then(pl.col(name)) for name in columns]
+    return pl.coalesce(*named, pl.col(columns[-1]))

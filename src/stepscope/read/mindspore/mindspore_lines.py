@@ -1,0 +1,62 @@
+"""Lines of MindSpore's text files as Polars frames, without a Python object for each event."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stepscope.errors import InputError
+from stepscope.read.common.source import open_trace
+from stepscope.trace.losses import LossLedger
+
+#: Times and durations below this can be added within 64 bits.
+MOST = 1 << 62
+
+
+def text_of(path: Path, ledger: LossLedger) -> str:
+    """Return a file's text; bytes that are no UTF-8 are replaced and counted.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    with open_trace(path) as file:
+        try:
+            content = file.readall() if hasattr(file, "readall") else file.read()
+        except OSError as error:
+            message = f"{path} cannot be read: {error.strerror or error}."
+            raise InputError(message, "Check the disk or the network share, and try again.") from None
+    text = content.decode("utf-8", "replace")
+    ledger.add("text_not_utf8", text.count("\ufffd"))
+    return text
+
+
+def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
+    """Return the lines of a file that are not empty; one that the end of the file cut off is counted."""
+    text = text_of(path, ledger)
+    ledger.add("file_cut", int(bool(text) and not text.endswith("\n")))
+    lines = pl.Series("line", [text], dtype=pl.String).str.split("\n").explode()
+    return lines.filter(lines.str.strip_chars() != "")
+
+
+def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
+    """Return a JSON object; an empty one, and a loss, where the file holds none."""
+    try:
+        document = json.loads(text_of(path, ledger))
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict):
+        return document
+    ledger.add("event_damaged")
+    return {}
+
+
+def sound_spans(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+    """Leave out rows whose ``ts`` or ``dur`` is missing, too large or negative, and count them."""
+    sound = frame.filter(pl.col("ts").is_between(0, MOST) & (pl.col("dur") < MOST))
+    ledger.add("event_bad_time", frame.height - sound.height)
+    kept = sound.filter(pl.col("dur") >= 0)
+    ledger.add("event_negative_duration", sound.height - kept.height)
+    return kept

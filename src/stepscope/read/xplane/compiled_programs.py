@@ -1,0 +1,110 @@
+"""The compiled programs of a file: their instructions, and which of them an event runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from stepscope.read.common.dense import distinct_rows
+from stepscope.read.common.nesting import Integers
+from stepscope.read.xplane.batches import Batch
+from stepscope.read.xplane.hlo import hlo_collectives, program_instructions
+from stepscope.read.xplane.planes import Plane
+from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import conform, empty
+
+_PROGRAM = "Hlo Proto"
+#: Name of a program with its number: ``jit_step(30)``.
+_NUMBERED = re.compile(r".*\((\d{1,19})\)$", re.DOTALL)
+
+
+@dataclass
+class Programs:
+    """What is compiled.
+
+    Attributes:
+        ledger: Where losses are counted.
+        instructions: Table ``instructions`` of each program; ids are unique among all.
+        collectives: What each says of its communication.
+    """
+
+    ledger: LossLedger
+    instructions: list[pl.DataFrame] = field(default_factory=list)
+    collectives: list[pl.DataFrame] = field(default_factory=list)
+    _first: int = 0
+
+    def read(self, plane: Plane) -> None:
+        """Read the programs that a plane holds."""
+        for name, stats in zip(plane.event_names.to_list(), plane.event_stats, strict=True):
+            program = stats.get(_PROGRAM)
+            if isinstance(program, bytes):
+                self._add(program, _number(name, stats.get("program_id")))
+
+    def _add(self, program: bytes, number: int) -> None:
+        instructions = program_instructions.instructions(program, number, self.ledger)
+        first = self._first
+        self.instructions.append(instructions.with_columns(pl.col("id") + first, pl.col("parent") + first))
+        if instructions["opcode"].cast(pl.String).is_in(list(hlo_collectives.OPERATIONS)).any():
+            collectives = hlo_collectives.collectives(program, number, LossLedger(self.ledger.source))
+            self.collectives.append(collectives.with_columns(pl.col("instruction") + first))
+        self._first += instructions.height
+
+    def table(self) -> pl.DataFrame:
+        """Return the table ``instructions``."""
+        return pl.concat([empty("instructions"), *(conform("instructions", one) for one in self.instructions)])
+
+    def communication(self) -> pl.DataFrame:
+        """Return details of communication by ``instruction``."""
+        return pl.concat([pl.DataFrame(schema=hlo_collectives.SCHEMA), *self.collectives])
+
+
+def _number(name: str, said: object) -> int:
+    """Return the number of a program: as a stat, or behind its name."""
+    if isinstance(said, int):
+        return said if said < 1 << 63 else said - (1 << 64)
+    match = _NUMBERED.match(name)
+    number = int(match[1]) if match else -1
+    return number if number < 1 << 63 else -1
+
+
+@dataclass
+class Operations:
+    """Numbers the instructions that events name, by the program's number and the instruction's name."""
+
+    names: dict[tuple[int | None, str | None, str], int] = field(default_factory=dict)
+
+    def of(self, batch: Batch) -> Integers:
+        """Return the number of the instruction that each event runs; −1 where it runs none."""
+        stats = batch.of("hlo_op")
+        result = np.full(len(batch), -1, np.int64)
+        if not len(stats.owner):
+            return result
+        part = batch.where(batch.has("hlo_op"))
+        name, program = part.texts("hlo_op"), part.integers("program_id")
+        module = part.texts("hlo_module")
+        codes = [column.rank("dense").fill_null(0).to_numpy().astype(np.int64) for column in (name, program, module)]
+        first, number = distinct_rows(codes)
+        rows = zip(*(column.gather(pl.Series(first)).to_list() for column in (program, module, name)), strict=True)
+        numbers = [-1 if row[2] is None else self.names.setdefault(row, len(self.names)) for row in rows]
+        result[np.flatnonzero(batch.has("hlo_op"))] = np.array(numbers, np.int64)[number]
+        return result
+
+    def table(self, programs: Programs) -> pl.DataFrame:
+        """Return by number: program's number, its name, the instruction's name, and what is known of it.
+
+        Where an event does not say the number of its program, the program's name tells, if only one has it.
+        """
+        schema = {"program_id": pl.Int64, "program": pl.String, "name": pl.String}
+        asked = pl.DataFrame(list(self.names), schema=schema, orient="row")
+        known = programs.table().with_columns(pl.col("program", "name", "opcode", "scope").cast(pl.String))
+        known = known.rename({"id": "instruction"}).unique(["program_id", "name"], keep="first", maintain_order=True)
+        details = known.drop("program", "parent", "computation", "source")
+        only = known.group_by("program").agg(pl.col("program_id").unique()).filter(pl.col("program_id").list.len() == 1)
+        by_name = only.select("program", only_id=pl.col("program_id").list.first())
+        asked = asked.join(by_name, on="program", how="left", maintain_order="left")
+        asked = asked.with_columns(pl.coalesce("program_id", "only_id")).drop("only_id")
+        found = asked.join(details, on=["program_id", "name"], how="left", maintain_order="left")
+        return found.join(programs.communication(), on="instruction", how="left", maintain_order="left")

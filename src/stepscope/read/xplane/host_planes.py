@@ -1,0 +1,100 @@
+"""Threads of the host: what runs on them, by the planes ``/host:…``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.read.assemble.timeline import KIND_CODE
+from stepscope.read.common.nesting import Integers
+from stepscope.read.xplane import dispatch, xplane_kinds
+from stepscope.read.xplane.batches import Batch, batches
+from stepscope.read.xplane.compiled_programs import Operations
+from stepscope.read.xplane.gathered_rows import Rows
+from stepscope.read.xplane.planes import Plane
+from stepscope.trace.xplane_marks import NATIVE_ID
+
+#: What annotations carry besides the arguments that the user gave.
+_NOT_ARGUMENTS = frozenset(
+    {"hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "correlation_id", "group_id"}
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A plane with threads.
+
+    Attributes:
+        plane: The plane.
+        rows: Where the spans go.
+        operations: Numbers the instructions that run.
+    """
+
+    plane: Plane
+    rows: Rows
+    operations: Operations
+
+    def read(self) -> None:
+        """Read all threads."""
+        process = self.plane.stats.get("process_id")
+        classes = xplane_kinds.classes(self.plane.event_names)
+        for line in self.plane.lines:
+            name = line.name.decode("utf-8", "replace")
+            track = self.rows.thread(process if isinstance(process, int) else None, line.id, name)
+            for batch in batches(self.plane, line, classes == xplane_kinds.DROPPED):
+                self._add(batch, classes[batch.place], track, own=_is_own(name))
+
+    def _add(self, batch: Batch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
+        is_mark = classes == xplane_kinds.MARK
+        if is_mark.any():
+            self.rows.tracks[track]["thread"] = batch.integers(NATIVE_ID).drop_nulls().last()
+            batch, classes = batch.where(~is_mark), classes[~is_mark]
+        is_memory = classes == xplane_kinds.MEMORY
+        if is_memory.any():
+            self.rows.allocations(track, batch.where(is_memory))
+            batch, classes = batch.where(~is_memory), classes[~is_memory]
+        correlation = batch.integers("correlation_id")
+        called = correlation.is_not_null().to_numpy()
+        operation = self.operations.of(batch)
+        kind = _kinds(batch, classes, called, operation, own=own)
+        first = self.rows.add(batch, track, kind, correlation=correlation, operation=np.where(called, -1, operation))
+        self._arguments(batch, first, kind)
+        if (kind == KIND_CODE["step"]).any():
+            self.rows.steps(batch, kind == KIND_CODE["step"])
+        running = (operation >= 0) & ~called
+        if not own:
+            dispatch.note(self.rows, batch, running)
+        if running.any():
+            self.rows.runs(batch.where(running))
+
+    def _arguments(self, batch: Batch, first: int, kind: npt.NDArray[np.uint8]) -> None:
+        """Keep what the user gave to annotations and steps."""
+        named = np.isin(kind, (KIND_CODE["annotation"], KIND_CODE["step"]))
+        stats = batch.stats.where(named[batch.stats.owner] & (batch.stats.key >= 0))
+        given = np.array([not name.startswith("_") and name not in _NOT_ARGUMENTS for name in self.plane.stat_names])
+        if len(stats.owner):
+            self.rows.arguments(self.plane, stats.where(given[stats.key]), first)
+
+
+def _is_own(name: str) -> bool:
+    """Return whether XLA made a thread: it has its number behind its name."""
+    return "/" in name
+
+
+def _kinds(
+    batch: Batch, classes: npt.NDArray[np.uint8], called: npt.NDArray[np.bool_], operation: Integers, *, own: bool
+) -> npt.NDArray[np.uint8]:
+    """Return the number of each event's kind.
+
+    What carries a correlation number calls the device; what names an instruction runs it; what carries ``step_num`` is
+    a step. XLA marks its own work with the place in its source, and its threads run nothing else.
+    """
+    kind = np.full(len(batch), KIND_CODE["runtime" if own else "annotation"], np.uint8)
+    kind[(classes == xplane_kinds.INTERNAL) | batch.has("_src")] = KIND_CODE["runtime"]
+    kind[classes == xplane_kinds.PYTHON] = KIND_CODE["python"]
+    kind[batch.has("step_num")] = KIND_CODE["step"]
+    kind[operation >= 0] = KIND_CODE["operator"]
+    kind[called] = KIND_CODE["runtime"]
+    return kind

@@ -1,0 +1,130 @@
+"""The planes of an XPlane file, one after the other, and what the names of files and directories say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from stepscope.errors import InputError, NotATraceError
+from stepscope.read.common.protobuf import BLOCK, PADDING, varint
+from stepscope.trace.losses import LossLedger
+
+#: So many first bytes tell.
+HEAD = 64
+#: The first plane: its length, its number where it has one, and its name.
+_HEAD = re.compile(
+    rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12[\x01-\x7f](?:/|#|Task Env)"
+)
+_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+
+# Fields of XSpace.
+PLANES, ERRORS, WARNINGS, HOSTS = 1, 2, 3, 4
+
+
+class Part(NamedTuple):
+    """A field of the file.
+
+    Attributes:
+        number: Number of the field.
+        content: Its bytes, with padding behind.
+        length: Their number, without the padding.
+    """
+
+    number: int
+    content: bytearray
+    length: int
+
+
+def is_trace(path: Path, head: bytes) -> bool:
+    """Return whether a file of that name, which begins so, is one."""
+    return path.name.endswith(_SUFFIXES) or _HEAD.match(head) is not None
+
+
+def host_of(path: Path) -> str | None:
+    """Return the host that the name of a file says; None where it says none."""
+    for suffix in _SUFFIXES:
+        if path.name.endswith(suffix):
+            return path.name[: -len(suffix)] or None
+    return None
+
+
+def captures(directory: Path) -> list[Path]:
+    """Return the files of the latest recording in a directory, one for each host, in order of name.
+
+    ``jax.profiler`` and TensorBoard keep every recording in a directory of its own, ``plugins/profile/<time>``; it, or
+    any above it, can be named.
+
+    Raises:
+        InputError: The directory cannot be read.
+    """
+    try:
+        places = ("*", "*/*", "profile/*/*", "plugins/profile/*/*", "*/plugins/profile/*/*")
+        found = next(filter(None, (list(_named(directory, place)) for place in places)), [])
+    except OSError as error:
+        message = f"{directory} cannot be read: {error.strerror or error}."
+        raise InputError(message, "Check its permissions.") from None
+    latest = max((path.parent for path in found), default=None)
+    return sorted(path for path in found if path.parent == latest)
+
+
+def _named(directory: Path, place: str) -> Iterator[Path]:
+    for path in directory.glob(place):
+        if path.name.endswith(_SUFFIXES) and path.name[0] != "." and path.is_file():
+            yield path
+
+
+def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[Part]:
+    """Yield the fields of a file; of a last one that the file ends in, what is there.
+
+    No more is in memory than one field and one block.
+
+    Raises:
+        NotATraceError: It begins with something else.
+    """
+    rest = bytearray()
+    field, begun, sound = None, False, True
+    for block in blocks:
+        rest += block
+        while sound and (field := _head(rest)) is not None and len(rest) >= field.end:
+            begun = True
+            part, rest = _taken(rest, field)
+            yield part
+        sound = field is not None or len(rest) < HEAD
+        if not sound:
+            break
+    if not rest:
+        return
+    if field is None and not begun:
+        message = f"{path} is no XPlane file."
+        raise NotATraceError(message, "Name a file that the profiler of JAX or TensorFlow wrote, ….xplane.pb.")
+    ledger.add("file_cut")
+    if field is not None:
+        yield _taken(rest, field._replace(end=len(rest)))[0]
+
+
+class _Field(NamedTuple):
+    """Number of a field, first place of its value, and first place behind it."""
+
+    number: int
+    start: int
+    end: int
+
+
+def _head(content: bytearray) -> _Field | None:
+    """Return the field that bytes begin with; None where it is not whole, or neither text nor message."""
+    key, start = varint(content, 0)
+    if not start or key & 7 != BLOCK or not PLANES <= key >> 3 <= HOSTS:
+        return None
+    length, start = varint(content, start)
+    return _Field(key >> 3, start, start + length) if start else None
+
+
+def _taken(content: bytearray, field: _Field) -> tuple[Part, bytearray]:
+    """Return a field and what follows it; its bytes are not copied, since a plane may be nearly all of a file."""
+    rest = content[field.end :]
+    del content[field.end :]
+    del content[: field.start]
+    content += PADDING
+    return Part(field.number, content, field.end - field.start), rest

@@ -1,0 +1,1 @@
+"""The databases of Ascend's layout."""

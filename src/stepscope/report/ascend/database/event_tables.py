@@ -1,0 +1,174 @@
+"""The tables of Ascend's database of events; times in ns since the epoch, texts as numbers of ``STRING_IDS``.
+
+Work and the call that launched it share a connection. Where the host itself works, the work is its own call.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from stepscope.report.ascend.calls import parallel_group_info
+from stepscope.report.ascend.database import host_events as host
+from stepscope.report.ascend.database import task_events as device
+from stepscope.report.ascend.database.sample_events import samples
+from stepscope.report.ascend.overlap_analysis import RankWork
+from stepscope.report.ascend.variant import MEBIBYTE, PYTORCH, Variant
+from stepscope.report.protocol import Result, Source
+from stepscope.report.safe_text import storable
+
+#: Numbers of the sorts of calls.
+_API_TYPES = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
+_API_TYPES |= {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
+#: Tables that are written only where they have rows.
+_WHERE_KNOWN = {"COMMUNICATION_TASK_INFO", "TASK_PMU_INFO", "MEMCPY_INFO", "GC_RECORD", "PYTORCH_CALLCHAINS"}
+
+
+@dataclass
+class _Strings:
+    """Texts by number."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def column(self, column: pl.Series) -> pl.Series:
+        """Return a column of texts as their numbers; null stays null."""
+        column = column.cast(pl.String)
+        distinct = column.unique(maintain_order=True).drop_nulls()
+        if distinct.is_empty():
+            return pl.Series(column.name, [None] * len(column), dtype=pl.Int64)
+        made = [self.numbers.setdefault(storable(text), len(self.numbers)) for text in distinct]
+        return column.replace_strict(distinct, pl.Series(made, dtype=pl.Int64), default=None, return_dtype=pl.Int64)
+
+    def frame(self, frame: pl.DataFrame, texts: tuple[str, ...] = ()) -> pl.DataFrame:
+        """Return a table with all texts but those of some columns as their numbers."""
+        chosen = [column for column in frame if column.dtype == pl.String and column.name not in texts]
+        return frame.with_columns(self.column(column) for column in chosen)
+
+
+def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[str, pl.DataFrame]:
+    """Return the tables by name; those that readers ask for unseen are there without rows too."""
+    apis = host.apis(work)
+    rows = device.numbered(work)
+    operations = device.communication(work, apis)
+    parts = device.communication_tasks(rows, work, operations)
+    tables = {
+        "COMPUTE_TASK_INFO": device.compute_tasks(rows, work, variant),
+        "TASK": device.tasks(rows, work, apis, parts),
+        "COMMUNICATION_OP": operations.drop("track", "modelId"),
+        "CANN_API": apis.drop("span"),
+        "COMMUNICATION_TASK_INFO": parts.drop("connectionId", "modelId"),
+        "TASK_PMU_INFO": device.counters(rows, work),
+        "MEMCPY_INFO": device.copies(rows, work),
+        "GC_RECORD": host.garbage(work),
+        **samples(work),
+    }
+    if variant is PYTORCH:
+        tables["PYTORCH_API"] = host.framework(work)
+        tables["CONNECTION_IDS"] = host.connections(work, apis)
+        tables["PYTORCH_CALLCHAINS"] = host.callchains(work)
+        tables["OP_MEMORY"] = _operator_memory(source.results["operator_memory"])
+        tables["MEMORY_RECORD"] = _memory_record(source.results["memory_record"], work, variant)
+    if work.windows.declared:
+        steps = work.windows
+        tables["STEP_TIME"] = pl.DataFrame({"id": steps.number, "startNs": steps.start, "endNs": steps.end})
+    strings = _Strings()
+    stored = {
+        # Texts, but for those that the format keeps as text.
+        name: frame if name == "ENUM_MODULE" else strings.frame(frame, ("startNs", "endNs"))
+        for name, frame in tables.items()
+        if len(frame) or name not in _WHERE_KNOWN
+    }
+    stored["STRING_IDS"] = pl.DataFrame(
+        {"id": list(strings.numbers.values()), "value": list(strings.numbers)},
+        schema={"id": pl.Int64, "value": pl.String},
+    )
+    return stored | _facts(source, work, rank)
+
+
+def _facts(source: Source, work: RankWork, rank: int) -> dict[str, pl.DataFrame]:
+    hosts = [host for host in source.tables["tracks"].select("host").collect()["host"].cast(pl.String) if host]
+    ends = work.located.select(pl.col("ts").min().alias("startTimeNs"), pl.col("end").max().alias("endTimeNs"))
+    devices = work.pieces["device_name"].unique().sort().to_list()
+    enumeration = {"id": pl.Int64, "name": pl.String}
+    return {
+        "META_DATA": pl.DataFrame(
+            _metadata(source, work), schema={"name": pl.String, "value": pl.String}, orient="row"
+        ),
+        "SESSION_TIME_INFO": ends,
+        "HOST_INFO": pl.DataFrame({"hostUid": [hosts[0] if hosts else ""], "hostName": [hosts[0] if hosts else ""]}),
+        "NPU_INFO": pl.DataFrame([(device.index(name), name) for name in devices], schema=enumeration, orient="row"),
+        "RANK_DEVICE_MAP": pl.DataFrame({"rankId": [rank], "deviceId": [device.index(devices[0]) if devices else 0]}),
+        "ENUM_API_TYPE": pl.DataFrame(list(_API_TYPES.items()), schema=enumeration, orient="row"),
+        **{
+            name: pl.DataFrame(rows, schema=enumeration, orient="row")
+            for name, rows in device.enumerations().items()
+            if work.recorded_by_npu or name == "ENUM_HCCL_DATA_TYPE"
+        },
+    }
+
+
+def _metadata(source: Source, work: RankWork) -> list[tuple[str, str]]:
+    version = [("SCHEMA_VERSION_MAJOR", "1"), ("SCHEMA_VERSION_MINOR", "0"), ("SCHEMA_VERSION_MICRO", "0")]
+    facts = {key: text for key, text in source.tables["metadata"].collect().iter_rows() if key != "traceEvents"}
+    groups = parallel_group_info(work.calls)
+    known = {"parallel_group_info": json.dumps(groups)} if groups else {}
+    return [*version, ("SCHEMA_VERSION", "1.0.0"), *{**known, **facts}.items()]
+
+
+def _memory_record(result: Result, work: RankWork, variant: Variant) -> pl.DataFrame:
+    """Return memory over time in bytes; what an NPU's process holds in all stands in a table of its own."""
+    rows = _table(result)
+    active = pl.col("Total Active(MB)")
+    if work.recorded_by_npu:
+        # Components without streams have 0, as nothing is told apart.
+        rows = rows.filter(pl.col("Component") != "APP").with_columns(active.fill_null(0))
+    pointer = pl.col("Stream Ptr").cast(pl.Int64) if "Stream Ptr" in rows.columns else pl.lit(None, pl.Int64)
+    return rows.select(
+        pl.col("Component").replace("Framework", variant.component).alias("component"),
+        _ns("Timestamp(us)").alias("timestamp"),
+        *(_bytes(f"Total {name}(MB)", MEBIBYTE).alias(f"total{name}") for name in ("Allocated", "Reserved", "Active")),
+        pointer.alias("streamPtr"),
+        _device_index(rows),
+    )
+
+
+def _operator_memory(result: Result) -> pl.DataFrame:
+    """Return the life of every block in bytes and ns."""
+    rows = _table(result)
+    moments = {"allocationTime": "Allocation Time(us)", "releaseTime": "Release Time(us)"}
+    totals = {
+        f"{moment.lower()}Total{name}": _bytes(f"{moment} Total {name}(MB)", MEBIBYTE)
+        for moment in ("Allocation", "Release")
+        for name in ("Allocated", "Reserved", "Active")
+    }
+    return rows.select(
+        pl.col("Name").cast(pl.String).alias("name"),
+        _bytes("Size(KB)", 1024).alias("size"),
+        *(_ns(name).alias(column) for column, name in moments.items()),
+        _ns("Active Release Time(us)").alias("activeReleaseTime"),
+        _bytes("Duration(us)", 1000).alias("duration"),
+        _bytes("Active Duration(us)", 1000).alias("activeDuration"),
+        *(value.alias(column) for column, value in totals.items()),
+        pl.col("Stream Ptr").cast(pl.Int64).alias("streamPtr"),
+        _device_index(rows),
+    )
+
+
+def _table(result: Result) -> pl.DataFrame:
+    return result if isinstance(result, pl.DataFrame) else pl.DataFrame()
+
+
+def _ns(column: str) -> pl.Expr:
+    return (pl.col(column) * 1000).cast(pl.Int64)
+
+
+def _bytes(column: str, unit: int) -> pl.Expr:
+    return (pl.col(column) * unit).round(0).cast(pl.Int64)
+
+
+def _device_index(rows: pl.DataFrame) -> pl.Expr:
+    names = rows["Device Type"].cast(pl.String).unique().drop_nulls()
+    numbers = pl.Series([device.index(name) for name in names], dtype=pl.Int64)
+    return pl.col("Device Type").cast(pl.String).replace_strict(names, numbers, default=0).alias("deviceId")

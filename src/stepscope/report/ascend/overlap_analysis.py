@@ -1,0 +1,171 @@
+"""What a rank worked, as Ascend's files count it: pieces of work, the lane *Overlap Analysis*, steps made of it.
+
+The work is that of the device; on a rank without one, that of the operators and communication calls of host threads.
+Ascend adds up whole events by the step in which they start; ``docs/definitions.md`` sets that beside stepscope's own
+arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyse.device import kernel_details
+from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
+from stepscope.analyse.operators import operator_calls
+from stepscope.analyse.step import activity as working
+from stepscope.analyse.step.activity import Windows, Work
+from stepscope.analyse.units import us
+from stepscope.report.ascend.calls import Call, calls, communication_matrix, recorded_matrix
+from stepscope.report.ascend.variant import Variant
+from stepscope.trace.tables import Tables
+
+_FOREVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class RankWork:
+    """The work of one rank, computed when asked for.
+
+    Args:
+        tables: Its tables.
+    """
+
+    tables: Tables
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """Its communication, in order of start."""
+        return calls(self.tables)
+
+    @cached_property
+    def recorded_by_npu(self) -> bool:
+        """Whether an NPU's profiler told of tasks."""
+        return bool(self.tables["tasks"].select(pl.len()).collect().item())
+
+    @cached_property
+    def matrix(self) -> dict[str, Any]:
+        """Its communication by link: as the source tells it, else made of ``calls``."""
+        stepless = not self.windows.declared
+        return recorded_matrix(self.tables) or communication_matrix(self.calls, stepless=stepless)
+
+    @cached_property
+    def pieces(self) -> pl.DataFrame:
+        """Its pieces of work but for communication, which is in ``calls``; copies among them."""
+        rows = kernel_details.pieces(self.tables).filter(pl.col("kind") != "collective").collect()
+        if not self.work.on_device:
+            rows = rows.join(_waiting(self.tables), on="id", how="anti", maintain_order="left")
+        texts = ("name", "device_name", "shapes", "dtypes", "operator_name")
+        return rows.with_columns(pl.col(texts).cast(pl.String))
+
+    @cached_property
+    def computing(self) -> pl.DataFrame:
+        """The pieces that compute."""
+        return self.pieces.filter(pl.col("kind") != "memcpy")
+
+    @cached_property
+    def located(self) -> pl.DataFrame:
+        """The spans on host threads and device streams."""
+        return working.located(self.tables)
+
+    @cached_property
+    def work(self) -> Work:
+        """Its work as sets of time."""
+        return working.work(self.tables, self.located)
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Its steps; without any, one step 0 that is never over."""
+        found = working.windows(self.tables, self.located)
+        if found.declared or not len(found.start):
+            return found
+        return Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, _FOREVER), declared=False)
+
+    @cached_property
+    def overlap(self) -> dict[str, Intervals]:
+        """The lanes of *Overlap Analysis*; Free are the gaps between the first and the last work."""
+        computing, communication = self.work.computing, self.work.communication
+        busy = union(computing, communication)
+        whole = Intervals(busy.start[:1], busy.end[-1:]) if len(busy) else EMPTY
+        return {
+            "Computing": computing,
+            "Communication": communication,
+            "Communication(Not Overlapped)": subtract(communication, computing),
+            "Free": subtract(whole, busy),
+        }
+
+    def step_trace_time(self, variant: Variant) -> pl.DataFrame:
+        """Return one row per step in µs, by Ascend's arithmetic; none where nothing was recorded."""
+        steps, lanes = self.windows, self.overlap
+        communication = _begun(lanes["Communication"], steps)
+        exposed = _begun(lanes["Communication(Not Overlapped)"], steps)
+        bubble = _sums([call for call in self.calls if call.operation.point_to_point], steps)
+        columns = {
+            "Computing": _begun(lanes["Computing"], steps),
+            "Communication(Not Overlapped)": exposed,
+            "Overlapped": communication - exposed,
+            "Communication": communication,
+            "Free": lanes["Free"].within(steps.start, steps.end),
+            "Stage": self._stage(variant) - bubble,
+            "Bubble": bubble,
+            "Communication(Not Overlapped and Exclude Receive)": exposed - bubble,
+            "Preparing": self._preparing(),
+        }
+        frame = pl.DataFrame({"Step": steps.number, **columns})
+        return frame.with_columns(us(name) for name in columns)
+
+    def _stage(self, variant: Variant) -> Times:
+        """Return the time from the start of the first to the end of the last event that begins in each step."""
+        events = [(call.operation.start, call.end) for call in self.calls]
+        if variant.stage_of_work:
+            lanes = (self.overlap["Computing"], self.overlap["Communication"])
+            events = [pair for lane in lanes for pair in zip(lane.start.tolist(), lane.end.tolist(), strict=True)]
+        events.sort()
+        start, end = (np.array([pair[side] for pair in events], np.int64) for side in (0, 1))
+        first, last = np.searchsorted(start, self.windows.start), np.searchsorted(start, self.windows.end)
+        stages = [end[i:j].max() - start[i] if j > i else 0 for i, j in zip(first, last, strict=True)]
+        return np.array(stages, np.int64)
+
+    def _preparing(self) -> Times:
+        """Return the time from each step's start to the first work begun in it; 0 where none is.
+
+        Without steps it counts from the first event on the host.
+        """
+        steps = self.windows
+        first = union(self.overlap["Computing"], self.overlap["Communication"]).start
+        place = np.searchsorted(first, steps.start)
+        begun = np.append(first, _FOREVER)[place]
+        if steps.declared:
+            origin = steps.start
+        else:
+            hosts = self.located.filter(~pl.col("on_stream"))["ts"].to_numpy()
+            origin = np.full(len(steps.start), hosts.min(initial=_FOREVER))
+        return np.where((begun < steps.end) & (origin < begun), begun - origin, 0)
+
+
+def _waiting(tables: Tables) -> pl.DataFrame:
+    """Return the ids of the host's waits for data and communication calls, and of all that lies inside them."""
+    columns = ("id", "parent", "depth", "kind", "phase")
+    threads = tables["spans"].filter(pl.col("track").is_in(working.track_ids(tables, "thread"))).select(columns)
+    spans = operator_calls.in_order(threads.collect())
+    calls_out = (spans["kind"] == "operator") & (spans["phase"] == "communication").fill_null(value=False)
+    waits = (spans["kind"].is_in(["data", "collective"]) | calls_out).to_numpy()
+    return spans.filter(pl.Series(waits | (operator_calls.nearest(spans, waits) >= 0))).select("id")
+
+
+def _begun(lane: Intervals, steps: Windows) -> Times:
+    """Return the whole length of a lane's events that begin in each step."""
+    total = np.concatenate(([0], np.cumsum(lane.end - lane.start)))
+    first, last = np.searchsorted(lane.start, steps.start), np.searchsorted(lane.start, steps.end)
+    return np.asarray(total[last] - total[first], np.int64)
+
+
+def _sums(chosen: list[Call], steps: Windows) -> Times:
+    """Return the durations of the operations that begin in each step, added up."""
+    start = np.array([call.operation.start for call in chosen], np.int64)
+    total = np.concatenate(([0], np.cumsum([call.operation.elapsed for call in chosen], dtype=np.int64)))
+    return np.asarray(total[np.searchsorted(start, steps.end)] - total[np.searchsorted(start, steps.start)], np.int64)

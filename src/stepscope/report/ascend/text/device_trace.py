@@ -1,0 +1,346 @@
+"""``trace_view.json`` of Ascend's layout: a Chrome trace as one array, with the processes that Ascend's tools look for.
+
+Times are text, µs since the epoch with three decimals. Host threads, calls of the device's runtime (*CANN*), streams
+(*Ascend Hardware*), communication by group (*HCCL*) and *Overlap Analysis* are processes of their own; in MindSpore's
+variant *CPU OP* and *Scope Layer* too. Text is built by column, a chunk of slices at a time, as in
+:mod:`stepscope.report.timeline.chrome_trace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BufferedWriter
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stepscope.report.ascend.overlap_analysis import RankWork
+from stepscope.report.ascend.text.csv_tables import NO_MODEL, operator_shapes, texts
+from stepscope.report.ascend.text.scope_layer import scopes
+from stepscope.report.ascend.variant import Variant
+from stepscope.report.files.json_results import dumps
+from stepscope.report.protocol import Source
+from stepscope.report.timeline import lanes
+from stepscope.report.timeline.places import Lane
+from stepscope.report.timeline.slices import Counter, Timeline, build
+from stepscope.report.whole_files import replacing
+
+_CHUNK = 100_000
+#: Numbers of the processes that are none: behind those that :mod:`stepscope.report.timeline.places` makes up.
+_MADE_UP, _RANKS = 10_000_500, 1_000_000
+#: Process → its place when shown, as in Ascend's files.
+_ORDER = {
+    "Python": 0,
+    "MindSpore": 1,
+    "CPU OP": 2,
+    "CANN": 7,
+    "Scope Layer": 12,
+    "Ascend Hardware": 13,
+    "HCCL": 15,
+    "Overlap Analysis": 23,
+    "Counters": 24,
+}
+_FIXED = {"MindSpore": 1, "CPU OP": 2, "Scope Layer": 3}
+#: Kinds on host threads that are calls of the device's software: kind → level.
+_CANN = {"runtime": "Runtime", "driver": "Driver", "sync": "Synchronization"}
+#: Category of the other kinds on host threads.
+_CATEGORIES = {
+    "operator": "cpu_op",
+    "collective": "cpu_op",
+    "python": "python_function",
+    "data": "cpu_op",
+    "garbage": "python_gc",
+    "overhead": "overhead",
+}
+_ARROWS = {"launch": "HostToDevice", "forward_backward": "fwdbwd", "send_receive": "send_receive", "other": "flow"}
+
+
+def write(source: Source, work: RankWork, variant: Variant, path: Path) -> None:
+    """Write the file."""
+    timeline = build(source, step_name="ProfilerStep#", marked_steps=True)
+    places = _Places(timeline, variant)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(b"[")
+        lines = _Lines(file, variant)
+        for begin in range(0, len(timeline.slices), _CHUNK):
+            lines.slices(_slices(timeline, timeline.slices[begin : begin + _CHUNK], work, places))
+        lines.slices(_communication(work, places))
+        lines.slices(_overlap(work, places))
+        if variant.processes:
+            lines.slices(_scopes(work, places))
+        for arrows in _arrows(timeline, work, variant):
+            lines.text(_arrow_lines(timeline, arrows, places))
+        for number, counter in enumerate(timeline.counters):
+            lines.text(_samples(counter, number, places))
+        lines.text(pl.Series(places.names(), dtype=pl.String))
+        file.write(b"]\n")
+
+
+class _Lines:
+    """Writes events with commas between them."""
+
+    def __init__(self, file: BufferedWriter, variant: Variant) -> None:
+        self._file = file
+        self._quote = '"' if variant.text_durations else ""
+        self._begun = False
+
+    def text(self, lines: pl.Series) -> None:
+        """Write events that are JSON text already."""
+        if lines.is_empty():
+            return
+        if self._begun:
+            self._file.write(b",")
+        self._begun = True
+        body = lines.str.join(",\n").item()
+        self._file.write(body.encode("utf-8") + b"\n")
+
+    def slices(self, frame: pl.DataFrame) -> None:
+        """Write slices: columns name and args (JSON), category (null for none), pid, tid, ts and dur (ns)."""
+        if frame.is_empty():
+            return
+        quote = pl.lit(self._quote)
+        parts = [
+            pl.lit('{"ph":"X","name":'),
+            "name",
+            pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
+            _us("ts"),
+            pl.lit('","dur":'),
+            quote,
+            _us("dur"),
+            quote,
+            pl.format(',"cat":"{}"', "category"),
+            pl.lit(',"args":{'),
+            "args",
+            pl.lit("}}"),
+        ]
+        self.text(frame.select(pl.concat_str(parts, ignore_nulls=True)).to_series())
+
+
+class _Places:
+    """The processes and threads of the file, numbered when first used; no thread has the number 0."""
+
+    def __init__(self, timeline: Timeline, variant: Variant) -> None:
+        self.with_cells = variant.processes
+        self._rank = timeline.rank
+        self._processes: dict[tuple[str, int | None], int] = {}
+        self._threads: dict[tuple[int, int | str], tuple[int, str]] = {}
+        self._lanes = timeline.lanes
+        self._slices: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def process(self, name: str, real: int | None = None) -> int:
+        """Return the number of a process."""
+        key = (name, real if name == "Python" else None)
+        if key not in self._processes:
+            made_up = _MADE_UP + 1000 * (self._rank % _RANKS) + len(self._processes)
+            self._processes[key] = key[1] or _FIXED.get(name, made_up)
+        return self._processes[key]
+
+    def thread(self, pid: int, key: int | str, name: str, wanted: int = 1) -> int:
+        """Return the number of the thread of a process that ``key`` stands for, the one wanted where it is free."""
+        if (pid, key) not in self._threads:
+            taken = {tid for (process, _), (tid, _) in self._threads.items() if process == pid}
+            tid = next(tid for tid in count(max(wanted, 1)) if tid not in taken)
+            self._threads[pid, key] = (tid, name)
+        return self._threads[pid, key][0]
+
+    def of_slice(self, lane: int, kind: str) -> tuple[int, int]:
+        """Return the numbers of the process and thread that show slices of one kind of a lane of the timeline."""
+        if (lane, kind) not in self._slices:
+            self._slices[lane, kind] = self._place(lane, self._lanes[lane], kind)
+        return self._slices[lane, kind]
+
+    def _place(self, number: int, lane: Lane, kind: str) -> tuple[int, int]:
+        if lane.on_device:
+            pid = self.process("Ascend Hardware")
+            return pid, self.thread(pid, number, f"{lane.process.name}: {lane.name}", lane.tid)
+        host = "CPU OP" if kind in ("operator", "collective") else "MindSpore"
+        name = "CANN" if kind in _CANN else host if self.with_cells else "Python"
+        pid = self.process(name, lane.process.pid)
+        return pid, self.thread(pid, number, lane.name, lane.tid)
+
+    def names(self) -> list[str]:
+        """Return the events that name processes and threads and give their order."""
+        events = []
+        for (name, _), pid in self._processes.items():
+            label = "CPU" if name in ("Python", "MindSpore", "CPU OP", "CANN") else "NPU"
+            events.append(_name("process_name", pid, name=name))
+            events.append(_name("process_labels", pid, labels=label))
+            events.append(_name("process_sort_index", pid, sort_index=_ORDER[name]))
+        for (pid, _), (tid, name) in self._threads.items():
+            events.append(_name("thread_name", pid, tid, name=name))
+            events.append(_name("thread_sort_index", pid, tid, sort_index=tid))
+        return events
+
+
+def _name(what: str, pid: int, tid: int = 1, **arguments: object) -> str:
+    return dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments})
+
+
+def _us(column: str) -> pl.Expr:
+    """Return ns, not negative, as the text of µs with three decimals."""
+    ns = pl.col(column)
+    return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
+
+
+def _at(chunk: pl.DataFrame, places: _Places) -> pl.DataFrame:
+    """Return pid and tid of slices."""
+    pairs = chunk.select("lane", "kind").unique(maintain_order=True)
+    found = [places.of_slice(lane, kind) for lane, kind in pairs.rows()]
+    numbers = pl.DataFrame(found, schema={"pid": pl.Int64, "tid": pl.Int64}, orient="row")
+    known = pl.concat([pairs, numbers], how="horizontal")
+    rows = chunk.select("lane", "kind").join(known, on=["lane", "kind"], how="left", maintain_order="left")
+    return rows.select("pid", "tid")
+
+
+def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, places: _Places) -> pl.DataFrame:
+    """Return slices as they are written; of the steps, the resolved ones and not the source's marks of them."""
+    chunk = chunk.filter((pl.col("kind") != "step") | pl.col("id").is_null())
+    names = pl.Series(timeline.names.json, dtype=pl.String).gather(chunk["name"])
+    device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
+    stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])
+    frame = chunk.select("id", "ts", "dur", "kind", "correlation", "sequence")
+    frame = pl.concat([frame, _at(chunk, places)], how="horizontal")
+    frame = frame.with_columns(name=names, device=device, stream=stream).join(
+        _details(work, chunk["id"]), on="id", how="left", maintain_order="left"
+    )
+    category = pl.col("kind").replace_strict(_CATEGORIES, default="user_annotation", return_dtype=pl.String)
+    cann = pl.col("kind").is_in(list(_CANN)) & ~pl.col("device")
+    level = pl.col("kind").replace_strict(_CANN, default="", return_dtype=pl.String)
+    # Operators of cells have their whole path, as MindSpore writes it.
+    before = pl.when(cann).then(level + pl.lit("@")).when(places.with_cells).then("module").fill_null("")
+    return frame.select(
+        pl.concat_str(pl.lit('"'), before, pl.col("name").str.slice(1)).alias("name"),
+        pl.when(~cann & ~pl.col("device")).then(category).alias("category"),
+        pl.when("device").then(_hardware()).when(cann).then(_connection()).otherwise(_host()).alias("args"),
+        "pid",
+        "tid",
+        "ts",
+        "dur",
+    )
+
+
+def _details(work: RankWork, ids: pl.Series) -> pl.DataFrame:
+    """Return id, shapes and types of operators, in the form of the timeline: a line for each input."""
+    wanted = pl.DataFrame({"id": ids.drop_nulls()}).lazy()
+    rows = (
+        work.tables["operators"]
+        .select(pl.col("span").alias("id"), "shapes", "dtypes", "module")
+        .join(wanted, on="id", how="semi")
+    )
+    found = rows.unique("id").collect()
+    cells = texts(found["module"], lambda module: dumps(module)[1:-1] + "/").alias("module")
+    return found.with_columns(cells, *(texts(found[name], _lines).alias(name) for name in ("shapes", "dtypes")))
+
+
+def _lines(text: str) -> str:
+    return dumps(operator_shapes(text).replace("\n", "\r\n"))
+
+
+def _hardware() -> pl.Expr:
+    stream = pl.format('"Physic Stream Id":{}', "stream")
+    kind = pl.format(f'"Model Id":{NO_MODEL},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
+    return pl.concat_str(kind, stream, _connection(), separator=",", ignore_nulls=True)
+
+
+def _connection() -> pl.Expr:
+    return pl.format('"connection_id":{}', "correlation")
+
+
+def _host() -> pl.Expr:
+    sequence = pl.format('"Sequence number":{},"Fwd thread id":0', pl.col("sequence").fill_null(-1))
+    inputs = [pl.format('"Input Dims":{}', "shapes"), pl.format('"Input type":{}', "dtypes")]
+    arguments = pl.concat_str(sequence, *inputs, separator=",", ignore_nulls=True)
+    return pl.when(pl.col("kind").is_in(["operator", "collective"])).then(arguments).otherwise(pl.lit(""))
+
+
+def _communication(work: RankWork, places: _Places) -> pl.DataFrame:
+    """Return the communication, a thread for each group, and another one for what crosses there."""
+    rows = []
+    for call in work.calls:
+        one = call.operation
+        known = {"data_type": None, "alg_type": None, "count": one.size}
+        args = dumps({"group": one.group, **{key: value for key, value in known.items() if value is not None}})
+        rows.append((dumps(call.name), call.group, one.start, one.elapsed, args[1:-1]))
+    schema = {"name": pl.String, "group": pl.String, "ts": pl.Int64, "dur": pl.Int64, "args": pl.String}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return _on_threads(frame, "group", "HCCL", "Group {} Communication", places)
+
+
+def _overlap(work: RankWork, places: _Places) -> pl.DataFrame:
+    parts = [
+        pl.DataFrame({"lane": name, "name": dumps(name), "ts": lane.start, "dur": lane.end - lane.start})
+        for name, lane in work.overlap.items()
+    ]
+    frame = pl.concat(part.cast({"lane": pl.String, "name": pl.String}) for part in parts)
+    return _on_threads(frame.with_columns(args=pl.lit("")), "lane", "Overlap Analysis", "{}", places)
+
+
+def _scopes(work: RankWork, places: _Places) -> pl.DataFrame:
+    found = scopes(work.computing, work.tables)
+    names = pl.Series("name", [dumps(name) for name in found["name"]], dtype=pl.String)
+    return _on_threads(found.with_columns(names, args=pl.lit("")), "depth", "Scope Layer", "Scope {}", places)
+
+
+def _on_threads(frame: pl.DataFrame, by: str, process: str, title: str, places: _Places) -> pl.DataFrame:
+    """Put slices on a thread of ``process`` for each value of a column, and on more threads those that cross."""
+    if frame.is_empty():
+        return frame
+    values = frame[by].unique(maintain_order=True)
+    code = frame[by].replace_strict(values, pl.Series(range(len(values))), return_dtype=pl.Int64).to_numpy()
+    order, lane = lanes.assign(code, frame["ts"].to_numpy(), frame["dur"].to_numpy())
+    pid = places.process(process)
+    pairs, inverse = np.unique(code << 32 | lane, return_inverse=True)
+    tids = []
+    for pair in pairs.tolist():
+        extra = f" ({(pair & 0xFFFFFFFF) + 1})" if pair & 0xFFFFFFFF else ""
+        name = title.format(values[pair >> 32]) + extra
+        tids.append(places.thread(pid, name, name))
+    numbers = pl.Series("tid", np.array(tids, np.int64)[inverse])
+    placed = frame.with_columns(numbers, pl.lit(pid).alias("pid"), pl.lit(None, pl.String).alias("category"))
+    return placed[order]
+
+
+def _arrows(timeline: Timeline, work: RankWork, variant: Variant) -> Iterator[pl.DataFrame]:
+    """Return origin and target (rows of the slices), name and category of the arrows."""
+    category = pl.col("kind").replace_strict(_ARROWS, return_dtype=pl.String).alias("category")
+    yield timeline.arrows.select("origin", "target", category, category.alias("name"))
+    rows = timeline.slices.select("id").with_row_index("row").drop_nulls()
+    owners = work.tables["kernels"].select("operator", "span").drop_nulls().collect()
+    ends = owners.join(rows.rename({"id": "operator", "row": "origin"}), on="operator").join(
+        rows.rename({"id": "span", "row": "target"}), on="span"
+    )
+    yield ends.select("origin", "target", category=pl.lit("async_npu"), name=pl.lit(variant.launch))
+
+
+def _arrow_lines(timeline: Timeline, arrows: pl.DataFrame, places: _Places) -> pl.Series:
+    """Return the two events of each arrow; Ascend puts the number into the name of an arrow to the device."""
+    numbered = arrows.with_row_index("number", offset=1)
+    halves = []
+    for row, phase in (("origin", '"s"'), ("target", '"f","bp":"e"')):
+        slices = timeline.slices[numbered[row]]
+        frame = pl.concat([numbered, slices.select("ts"), _at(slices, places)], how="horizontal")
+        number = pl.col("number").cast(pl.String)
+        text = pl.concat_str(
+            pl.lit(f'{{"ph":{phase},"id":"'),
+            number,
+            pl.lit('","cat":"'),
+            "category",
+            pl.lit('","name":"'),
+            "name",
+            pl.when(pl.col("category") == "HostToDevice").then(number).otherwise(pl.lit("")),
+            pl.format('","pid":{},"tid":{},"ts":"', "pid", "tid"),
+            _us("ts"),
+            pl.lit('"}'),
+        )
+        halves.append(frame.select(text).to_series())
+    return pl.concat(halves)
+
+
+def _samples(counter: Counter, number: int, places: _Places) -> pl.Series:
+    pid = places.process("Counters")
+    head = f'{{"ph":"C","name":{dumps(counter.name)},"id":{number},"pid":{pid},"tid":1,"ts":"'
+    unit = dumps(counter.unit or "value")
+    text = pl.concat_str(pl.lit(head), _us("ts"), pl.lit(f'","args":{{{unit}:'), "value", pl.lit("}}"))
+    return counter.samples.select(text).to_series()

@@ -1,0 +1,1 @@
+"""The summary in the terminal."""

@@ -1,0 +1,183 @@
+"""Counters of the process and its machine, against what the machine itself says."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stepscope.collect.host import sampling
+from stepscope.collect.host.host_counters import HostCollector, _CpuPercent
+from stepscope.collect.options import Options
+from tests.unit.collect.conftest import Recording
+from tests.unit.collect.reading import Read
+
+UNITS = {
+    "process CPU": "%",
+    "process memory": "bytes",
+    "process threads": "",
+    "system CPU": "%",
+    "system memory used": "bytes",
+    "disk read": "bytes/s",
+    "disk written": "bytes/s",
+    "network received": "bytes/s",
+    "network sent": "bytes/s",
+}
+
+
+def by_name(found: Read) -> dict[str, list[dict[str, Any]]]:
+    samples = defaultdict(list)
+    for row in found.counters:
+        samples[row["name"]].append(row)
+    return samples
+
+
+def busy_share(before: Any, after: Any) -> float:
+    """Return the share of all cores that was neither idle nor waiting for disks, in %."""
+    idle = after.idle + after.iowait - before.idle - before.iowait
+    return 100 - 100 * idle / (sum(after[:8]) - sum(before[:8]))
+
+
+def test_every_counter_is_sampled_with_its_unit(recording: Recording) -> None:
+    with recording.of(HostCollector()):
+        time.sleep(0.3)
+    samples = by_name(recording.read())
+    assert {name: rows[0]["unit"] for name, rows in samples.items()} == UNITS
+    assert all(row["lane"] == name for name, rows in samples.items() for row in rows)
+
+
+def test_often_and_seldom(recording: Recording) -> None:
+    # Given: 50 samples a second for 0.6 s; then: about 30 of the cheap ones, 3 of the others
+    collector = HostCollector()
+    with recording.of(collector):
+        time.sleep(0.6)
+    samples = by_name(recording.read())
+    assert 10 <= len(samples["process CPU"]) <= 31
+    assert 2 <= len(samples["disk read"]) <= 7
+    described = collector.describe()
+    assert described["samples"] in (len(samples["process CPU"]), len(samples["process CPU"]) + 1)
+    assert described["period_ms"] == 20
+    assert isinstance(described["sample_cost_ns"], int)
+    assert 0 < described["sample_cost_ns"] < 20_000_000
+
+
+def test_values_agree_with_the_process(recording: Recording) -> None:
+    # Given: a process that computes on one thread all the time, with 3 more threads that wait
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with recording.of(HostCollector()):
+        cpu, deadline, before = time.process_time(), time.perf_counter() + 0.4, psutil.cpu_times()
+        while time.perf_counter() < deadline:
+            pass
+        used = (time.process_time() - cpu) / 0.4 * 100
+        busy = busy_share(before, psutil.cpu_times())
+        memory, count = psutil.Process().memory_info().rss, psutil.Process().num_threads()
+    end.set()
+    for thread in threads:
+        thread.join()
+    samples = by_name(recording.read())
+    shares = [row["value"] for row in samples["process CPU"]]
+    assert sum(shares) / len(shares) == pytest.approx(used, abs=25)
+    assert samples["process memory"][-1]["value"] == pytest.approx(memory, rel=0.05)
+    assert samples["process threads"][-1]["value"] == count
+    machine = [row["value"] for row in samples["system CPU"]]
+    assert all(0 <= share <= 100 for share in machine)
+    assert sum(machine) / len(machine) == pytest.approx(busy, abs=25)
+    total = psutil.virtual_memory().total
+    assert all(0 < row["value"] < total for row in samples["system memory used"])
+
+
+def test_written_bytes_are_a_rate(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given: a machine whose disks write 1 MB between any two readings
+    class Totals:
+        read_bytes = 500
+        write_bytes = 0
+
+    def count() -> Totals:
+        Totals.write_bytes += 1_000_000
+        return Totals()
+
+    monkeypatch.setattr(psutil, "disk_io_counters", count)
+    with recording.of(HostCollector()):
+        time.sleep(0.9)
+    samples = by_name(recording.read())
+    for before, after in zip(samples["disk written"], samples["disk written"][1:], strict=False):
+        assert after["value"] == pytest.approx(1e6 / ((after["ts"] - before["ts"]) / 1e9), rel=1e-6)
+    assert len(samples["disk written"]) >= 3
+    assert {row["value"] for row in samples["disk read"]} == {0.0}
+
+
+def test_a_window_shorter_than_the_period_has_one_sample(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, Options(counters_hz=0.1))
+    with recording.of(HostCollector()):
+        time.sleep(0.02)
+    samples = by_name(recording.read())
+    assert {name: len(rows) for name, rows in samples.items()} == dict.fromkeys(UNITS, 1)
+
+
+def test_zero_hertz_turns_it_off(tmp_path: Path) -> None:
+    recording = Recording(tmp_path, Options(counters_hz=0))
+    before = threading.active_count()
+    with recording.of(HostCollector()):
+        assert threading.active_count() == before
+    assert recording.read().counters == []
+
+
+def test_a_counter_the_machine_refuses_is_named(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied", "/proc/diskstats")
+
+    monkeypatch.setattr(psutil, "disk_io_counters", refuse)
+    monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
+    collector = HostCollector()
+    with recording.of(collector):
+        time.sleep(0.05)
+    assert set(by_name(recording.read())) == {name for name in UNITS if not name.startswith(("disk", "network"))}
+    missing = collector.describe()["missing"]
+    assert isinstance(missing, dict)
+    assert "Permission denied" in missing["disk"]
+    assert missing["network"] == "OSError: This machine shows no network."
+
+
+def test_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "psutil")
+    monkeypatch.setattr(sys, "path", [])
+    assert "pip install psutil" in str(HostCollector().available())
+
+
+def test_a_reading_that_hangs_does_not_hang_stop(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given: readings that hang from the third on
+    stuck, go_on, readings = threading.Event(), threading.Event(), iter(range(100))
+
+    def hang() -> float:
+        if next(readings) >= 2:
+            stuck.set()
+            go_on.wait(30)
+        return 0.0
+
+    monkeypatch.setattr(_CpuPercent, "read", lambda _self: hang())
+    monkeypatch.setattr(sampling, "_PATIENCE", 0.1)
+    collector = HostCollector()
+    collector.prepare(recording.context)
+    collector.start()
+    stuck.wait(10)
+    assert collector._sampler is not None
+    thread = collector._sampler._thread
+    assert thread is not None
+    with pytest.raises(TimeoutError, match="longer than"):
+        collector.stop()
+    go_on.set()
+    thread.join(10)
+    assert recording.read().counters == []
+
+
+def test_stop_without_start() -> None:
+    assert HostCollector().stop() == []
