@@ -44,7 +44,7 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
     head = f"""
         import ctypes, threading, time
         from pathlib import Path
-        from stepscope.collect.registry import cupti_library
+        from stepscope.collect.cuda import cupti_library
         from stepscope.collect.cuda.cupti_recorder import Recorder
         library = cupti_library.load()
         cuda = ctypes.PyDLL(library.path)   # keeps Python's lock in calls, as many extensions do
@@ -130,7 +130,7 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path)
         stand_in,
         tmp_path,
         """
-        from stepscope.collect.registry import cupti_recorder
+        from stepscope.collect.cuda import cupti_recorder
         cupti_recorder._PATIENCE = 0.5
         recorder = Recorder(path, library)
         recorder.start()

@@ -85,8 +85,8 @@ def test_a_process_that_imports_no_framework_is_left_alone(tmp_path: Path, varia
     # Then there is the hook, and nothing else of ours, no word and no directory
     assert (
         done.stdout
-        == "['stepscope', 'stepscope.collect', 'stepscope.collect.start', 'stepscope.collect.start.environment', "
-        "'stepscope.collect.hooks', 'stepscope.collect.hooks.post_import']\n"
+        == "['stepscope', 'stepscope.collect', 'stepscope.collect.hooks', 'stepscope.collect.hooks.post_import', "
+        "'stepscope.collect.start', 'stepscope.collect.start.environment']\n"
     )
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +100,7 @@ def test_the_hook_can_be_switched_off(tmp_path: Path, switches: dict[str, str]) 
     plain = python(tmp_path, code)
     done = python(
         tmp_path,
-        f"{code}; from stepscope.collect import environment as e; print(e.current())",
+        f"{code}; from stepscope.collect.start import environment as e; print(e.current())",
         **{OURS: '{"start": true}', **switches},
     )
     assert done.stdout.splitlines()[1] == "None"
@@ -144,6 +144,6 @@ def test_other_ranks_do_not_repeat_a_warning(packages: Path) -> None:
 
 
 def test_ours_counts_where_both_are_set(packages: Path) -> None:
-    code = "import mindspore; from stepscope.collect import environment as e; print(e.current().variable)"
+    code = "import mindspore; from stepscope.collect.start import environment as e; print(e.current().variable)"
     done = python(packages, code, STEPSCOPE_OPTIONS="{}", MS_PROFILER_OPTIONS='{"start": true}')
     assert done.stdout == "STEPSCOPE_OPTIONS\n"
