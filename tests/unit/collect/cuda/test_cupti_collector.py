@@ -228,8 +228,8 @@ def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path
         tmp_path,
         f"""
         import stepscope
-        from stepscope.collect.registry import cupti
-        cupti._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
+        from stepscope.collect.cuda import cupti_collector
+        cupti_collector._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
         {before}
         with stepscope.profile(output=path.parent / "runs", analyse="later") as profile:
             {meanwhile}
