@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.cli.options import step_range
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_rate, check_sample
 from stepscope.collect.ranks import find_place
 from stepscope.collect.session import background
@@ -27,7 +28,6 @@ from stepscope.collect.start.automatic import Automatic, Selection
 from stepscope.collect.start.environment import hide_from_mindspore
 from stepscope.collect.start.profile import absolute
 from stepscope.collect.start.stand_in import PACKAGES, StandIn
-from stepscope.collect.steps import HOOKS
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
 
@@ -228,7 +228,7 @@ def _nothing_recorded(automatic: Automatic) -> str:
     if automatic.gave_way:
         return "The program profiles itself with stepscope.profile; `stepscope run` left that to it."
     if not automatic.frameworks:
-        return f"Nothing was recorded: the program did not import {' or '.join(HOOKS)}."
+        return f"Nothing was recorded: the program did not import {' or '.join(FRAMEWORKS)}."
     if automatic.steps:
         return (
             f"Nothing was recorded: the program ended after {automatic.steps} training steps, before the first one to "
@@ -243,9 +243,8 @@ def _nothing_recorded(automatic: Automatic) -> str:
 
 def _launch(automatic: Automatic) -> str:
     """Return how the ranks of a job are recorded, by the launcher of the program's framework."""
-    launchers = {"torch": "torchrun …", "mindspore": "msrun … python", "jax": "python"}
-    known = [launcher for framework, launcher in launchers.items() if framework in automatic.frameworks]
-    return f"`{known[0] if known else 'python'} -m stepscope run`"
+    known = [framework.launched for name, framework in FRAMEWORKS.items() if name in automatic.frameworks]
+    return f"`{known[0]}`"
 
 
 def _say(text: str) -> None:

@@ -38,7 +38,7 @@ _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 _PATIENCE = 8
 
 
-class TrainingSteps:
+class JaxSteps:
     """Calls ``observe`` after everything in JAX that ends a training step.
 
     Args:

@@ -34,7 +34,7 @@ BY_GRAPHS = "runs of graphs with an optimizer"
 _DEPTH = 6
 
 
-class TrainingSteps:
+class MindSporeSteps:
     """Calls ``observe`` after everything in MindSpore that ends a training step.
 
     Args:

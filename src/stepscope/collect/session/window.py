@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import stepscope
 from stepscope.collect.annotations import bind, unbind
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
 from stepscope.collect.ranks import find_place
 from stepscope.collect.registry import make_collectors
 from stepscope.collect.session.placement import create_rank_directory
-from stepscope.collect.steps import HOOKS
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import Manifest, RankDirectory
 
@@ -94,7 +94,7 @@ class _Part:
     def _of_another_framework(self) -> bool:
         """Whether the program trains with another framework than the one that the collector is for: nothing is lost."""
         framework = getattr(self.collector, "framework", None)
-        return framework is not None and framework not in sys.modules and any(name in sys.modules for name in HOOKS)
+        return framework is not None and framework not in sys.modules and not FRAMEWORKS.keys().isdisjoint(sys.modules)
 
 
 class Window:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from stepscope.collect.frameworks import build_early
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.journal.values import plain
 from stepscope.collect.options import (
@@ -24,7 +25,6 @@ from stepscope.collect.options import (
     check_sample,
     parse_activities,
 )
-from stepscope.collect.registry import build_early
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session.recorded import Recorded, check_analyse
 from stepscope.collect.session.session import Session, remember_metadata

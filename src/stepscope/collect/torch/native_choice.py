@@ -47,10 +47,12 @@ def reason_for_kineto(options: Options) -> str | None:
 
 
 def build_early(options: Options) -> None:
-    """Have the recorder built where it will serve and is missing. The program waits for it, but not for long.
+    """Have the recorder built if it will serve and is missing. The program waits for that at most 20 s.
 
     What takes longer is built beside the training, in a process of its own, for the next one.
     """
+    if options.collector != "auto":
+        return
     known = native_build.installed(sys.modules["torch"])
     if native_build.is_built(known) or native_build.reason_against(known) or _better_served(options, known):
         return

@@ -19,7 +19,7 @@ BY_OPTIMIZERS = "optimizer step hooks"
 _PATIENCE = 20
 
 
-class OptimizerSteps:
+class TorchSteps:
     """Calls ``observe`` after every step of every torch optimizer.
 
     ``Optimizer._patch_step_function`` is where torch itself wraps ``step`` for its profiler, once a class; this wraps

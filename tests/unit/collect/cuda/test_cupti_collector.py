@@ -44,7 +44,7 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
     head = f"""
         import ctypes, threading, time
         from pathlib import Path
-        from stepscope.collect.registry import cupti_library
+        from stepscope.collect.cuda import cupti_library
         from stepscope.collect.cuda.cupti_recorder import Recorder
         library = cupti_library.load()
         cuda = ctypes.PyDLL(library.path)   # keeps Python's lock in calls, as many extensions do

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.start import environment
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.start.environment import MINDSPORES, OURS, Part, part_of
 
 SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
@@ -52,7 +52,7 @@ def test_what_a_process_is(command: list[str], part: Part) -> None:
 @pytest.fixture
 def packages(tmp_path: Path) -> Iterator[Path]:
     """A folder with packages that go by the names of frameworks and tell what they see when they are imported."""
-    for name in environment.FRAMEWORKS:
+    for name in FRAMEWORKS:
         (tmp_path / f"{name}.py").write_text(f"import os; seen = os.environ.get({MINDSPORES!r})\n")
     yield tmp_path
 
