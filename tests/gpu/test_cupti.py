@@ -147,7 +147,7 @@ def test_kernels_are_those_of_torchs_profiler(tmp_path: Path) -> None:
         _TORCH
         + f"""
     from pathlib import Path
-    from stepscope.collect.registry import cupti_library
+    from stepscope.collect.cuda import cupti_library
     from stepscope.collect.cuda.cupti_recorder import Recorder
     folder = Path({str(tmp_path)!r})
     kineto(str(folder / "warm.json"))

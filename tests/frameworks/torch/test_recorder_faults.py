@@ -189,7 +189,7 @@ CYCLES = (
     TRAINING
     + """
 import json, shutil, threading, pathlib
-from stepscope.collect.registry import torch_native_build as build
+from stepscope.collect.torch import native_build as build
 from stepscope.native.recorder import Recording
 from stepscope.trace.blocks import FrameWriter
 from stepscope.trace.recorder_layout import MAGIC
@@ -267,7 +267,7 @@ def test_chunks_that_the_disk_does_not_take_are_dropped_and_counted(tmp_path: Pa
         TRAINING
         + """
 import threading
-from stepscope.collect.registry import torch_native_build as build
+from stepscope.collect.torch import native_build as build
 from stepscope.native.recorder import Recording
 torch.set_num_threads(1)
 library = build.load(build.obtain(build.installed(torch)))

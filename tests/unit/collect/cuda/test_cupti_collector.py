@@ -17,6 +17,7 @@ from types import ModuleType
 import polars as pl
 import pytest
 
+import stepscope
 from stepscope import native
 from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_collector import CuptiCollector, other_user
@@ -53,7 +54,7 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
         path = Path({str(directory / "cupti.ssc")!r})
     """
     text = textwrap.dedent(head) + textwrap.dedent(program)
-    environment = {**stand_in, "PATH": "/usr/bin:/bin"}
+    environment = {**stand_in, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -130,7 +131,7 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path)
         stand_in,
         tmp_path,
         """
-        from stepscope.collect.registry import cupti_recorder
+        from stepscope.collect.cuda import cupti_recorder
         cupti_recorder._PATIENCE = 0.5
         recorder = Recorder(path, library)
         recorder.start()
@@ -228,7 +229,7 @@ def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path
         tmp_path,
         f"""
         import stepscope
-        from stepscope.collect.registry import cupti
+        from stepscope.collect.cuda import cupti_collector as cupti
         cupti._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
         {before}
         with stepscope.profile(output=path.parent / "runs", analyse="later") as profile:
