@@ -264,9 +264,3 @@ class OptimizerLog:
         end = stepped.at_ns or time.perf_counter_ns()
         self._seen.add(stepped, learning=True)
         self._times.append((end, self._seen.key(stepped)))
-
-
-def restore(owner: type, name: str, ours: object, original: object) -> None:
-    """Put an attribute of a class back, unless somebody else has replaced it since."""
-    if vars(owner).get(name) is ours:
-        setattr(owner, name, original)

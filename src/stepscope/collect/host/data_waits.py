@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class DataWaits(ABC):
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
-        #: Class, its own ``__next__``, and ours.
-        self._wrapped: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = []
+        self._hooks = MethodHooks()
         # By identity of what stands for the loader, which is kept so that nothing else gets its identity.
         self._loaders: dict[int, _Loader] = {}
         self._waits = 0
@@ -84,21 +84,16 @@ class DataWaits(ABC):
             finally:
                 self._record(iterator, start_ns, perf_counter_ns())
 
-        kind.__next__ = timed_next
-        self._wrapped.append((kind, original, timed_next))
+        self._hooks.put(kind, "__next__", timed_next)
 
     def stop(self) -> list[Path]:
         """Put the original back; everything is in the journal."""
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
-        while self._wrapped:  # what is left would hold this collector
-            kind, original, ours = self._wrapped.pop()
-            if kind.__next__ is ours:
-                kind.__next__ = original
-            else:
-                other = f"Something else wrapped {self.loader_class} as well"
-                self._note = f"{other}; its wrapper calls ours, which does nothing any more."
+        if not self._hooks.remove():
+            other = f"Something else wrapped {self.loader_class} as well"
+            self._note = f"{other}; its wrapper calls ours, which only calls through from now on."
         if journal is not None:
             for loader in self._loaders.values():
                 journal.metadata(f"{self.name}.{loader.number}", json.dumps(loader.facts))

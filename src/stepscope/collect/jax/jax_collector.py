@@ -15,8 +15,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ class JaxCollector(OnlyPlace):
                 "JAX had no backend yet: work of a GPU or TPU that it finds later may be missing"
             )
         self._begin()
-        self._guard.around(_profiler(), "ProfilerSession", self._foreign)
+        give_way = partial(self._give_way, "the program started a profiler of JAX")
+        self._guard.once_before(_profiler(), "ProfilerSession", give_way)
         if self._compilations is not None:
             self._compilations.install()
         self._opened()
@@ -123,11 +125,6 @@ class JaxCollector(OnlyPlace):
         self._guard.remove()
         if self._compilations is not None:
             self._compilations.remove()
-
-    def _foreign(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's session
-        """The program makes a session of its own: it gets the place."""
-        self._give_way("the program started a profiler of JAX")
-        return original(*args, **kwargs)
 
     def _fall_silent(self) -> None:
         """This is a forked child: JAX cannot work in it, and nobody reads what its Python calls would add."""

@@ -68,11 +68,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.collect.hooks.foreign import ForeignGuard, foreign_profiler
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.values import text
 from stepscope.collect.protocol import StepMarks
 from stepscope.collect.torch import native_build
-from stepscope.collect.torch.kineto_collector import TorchCollector, recordable
+from stepscope.collect.torch.kineto_collector import (
+    TorchCollector,
+    foreign_profiler,
+    give_way_to_others,
+    recordable,
+)
 from stepscope.collect.torch.native_calls import PythonWatch
 from stepscope.collect.torch.native_choice import reason_for_kineto, unserved_switches
 from stepscope.collect.torch.native_sample import StepSample
@@ -208,7 +213,7 @@ class _NativeWindow:
         self._process = os.getpid()
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
-        self._guard: ForeignGuard | None = None
+        self._guard = MethodHooks()
         self.step_marks: StepMarks | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
@@ -241,7 +246,7 @@ class _NativeWindow:
             self.step_marks = StepMarks(StepSample(recording, options.sample).begin_step)
         if memory:
             self.thread = threading.get_ident()
-            self._guard = ForeignGuard(self._give_way)
+            give_way_to_others(self._guard, self._give_way)
         if options.with_stack or options.with_modules:
             note = self._calls.start(recording)
             self._description.update({"python": note} if note else {})
@@ -250,7 +255,7 @@ class _NativeWindow:
         recording = self._recording
         if os.getpid() != self._process or recording is None:
             return []
-        self._remove_guard()
+        self._guard.remove()
         if not self._started:
             _OPEN.discard(self)
             self._recording = None
@@ -288,7 +293,7 @@ class _NativeWindow:
 
     def fall_silent(self) -> None:
         """This is a forked child: it records nothing."""
-        self._remove_guard()
+        self._guard.remove()
         self._calls.stop()
         self._library.forget()
 
@@ -315,11 +320,6 @@ class _NativeWindow:
         self.thread = 0
         if self._recording is not None:
             self._recording.end_memory()
-
-    def _remove_guard(self) -> None:
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.remove()
 
 
 #: Recordings that are prepared or open.
