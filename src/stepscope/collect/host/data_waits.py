@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.journal.values import plain
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -34,6 +35,8 @@ class DataWaits(ABC):
     module: ClassVar[str]
     iterator_classes: ClassVar[tuple[str, ...]]
     loader_class: ClassVar[str]
+    #: Fact → attribute of the iterator. All are private: a version of the framework may lack one.
+    attributes: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
@@ -48,9 +51,12 @@ class DataWaits(ABC):
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - the framework's iterator
         """Return what stands for the loader of an iterator: the same object for all its iterators."""
 
-    @abstractmethod
     def facts_of(self, loader: Any, iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - the framework's own
-        """Return what is known of a loader, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+        """Return how a loader was made, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+        facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in self.attributes.items()}
+        facts["batch_size"] = plain(getattr(loader, "batch_size", None))
+        facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
+        return facts
 
     def available(self) -> str | None:
         """Return why data loaders cannot be seen here, or None."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import stepscope
 from stepscope.collect.session import background
 from stepscope.collect.session.window import Window, one_line
 from stepscope.errors import UsageError
@@ -76,10 +75,13 @@ class Recorded:
         """
         return self._analysed.wait(timeout) and not self._failed
 
-    def open(self) -> Any:  # noqa: ANN401 - a stepscope.Run, which lives on a floor above this one
-        """Wait until the files are whole and open the run; see :func:`stepscope.open`."""
+    def open(self) -> stepscope.Run:
+        """Wait until the files are whole and open the run; see :func:`stepscope.open`.
+
+        The package's front door opens it: this room knows nothing of the rooms above, which read runs.
+        """
         self._written.wait()
-        return importlib.import_module("stepscope").open(self.path)
+        return stepscope.open(self.path)
 
     def _complete(self) -> None:
         """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""

@@ -255,10 +255,6 @@ class Window:
         self._notes[key] = value
         self.write_manifest()
 
-    def problems(self) -> list[str]:
-        """Return a line for every collector that failed."""
-        return [f"{part.collector.name}: {'; '.join(part.failures)}" for part in self._parts if part.failures]
-
     def write_manifest(self) -> None:
         """Write the manifest as things stand; a disk that refuses it is counted by the journal, not raised."""
         try:

@@ -61,7 +61,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
+import random
 import socket
 import sys
 import threading
@@ -80,7 +82,6 @@ from stepscope.collect.torch.kineto_collector import (
 )
 from stepscope.collect.torch.native_calls import PythonWatch
 from stepscope.collect.torch.native_choice import reason_for_kineto, unserved_switches
-from stepscope.collect.torch.native_sample import StepSample
 from stepscope.native.recorder import Library, Recording
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.recorder_layout import FACTS, MAGIC
@@ -320,6 +321,42 @@ class _NativeWindow:
         self.thread = 0
         if self._recording is not None:
             self._recording.end_memory()
+
+
+class StepSample:
+    """Draws a sample of the operators by drawing steps, and passes the choice on to the recorder.
+
+    torch can draw operators itself (``samplingProb`` of a callback), but it draws anew at every node of a backward
+    graph: a tenth of a step of small operators, whatever the fraction. In a step of which nothing is recorded it does
+    nothing. So each operator of the first 1/√p steps, and of programs that declare none, is drawn with probability p,
+    which gives short recordings some operators; from then on whole steps are drawn.
+
+    Args:
+        recording: It has begun.
+        fraction: Of the operators, less than 1.
+    """
+
+    def __init__(self, recording: Recording, fraction: float) -> None:
+        self._recording = recording
+        self._fraction = fraction
+        self._drawn: bool | None = None  # None: each operator is drawn, not the step
+        self._chance = random.Random()  # noqa: S311 - a generator of our own: the program may have seeded Python's
+        self._change_at: int | None = None
+
+    def begin_step(self, number: int) -> int:
+        """Start or stop recording if a change is due at this step; return the number of the step of the next change."""
+        if self._change_at is None:
+            self._change_at = number + math.ceil(1 / math.sqrt(self._fraction))
+        if number >= self._change_at:
+            self._change_at = number + self._change()
+        return self._change_at
+
+    def _change(self) -> int:
+        """Change; return for how many steps the choice holds, distributed as if each step were drawn by itself."""
+        self._drawn = self._chance.random() < self._fraction if self._drawn is None else not self._drawn
+        self._recording.listen(float(self._drawn))
+        change = 1 - self._fraction if self._drawn else self._fraction
+        return 1 + int(math.log1p(-self._chance.random()) / math.log1p(-change))
 
 
 #: Recordings that are prepared or open.
