@@ -21,7 +21,7 @@ from typing import Any
 import stepscope
 from stepscope import native
 from stepscope.collect.frameworks import FRAMEWORKS
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.errors import OutputError
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import check_writable
@@ -316,7 +316,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _place(output: Path) -> Iterator[Check]:
-    place = find_place()
+    place = find_job_rank()
     where = (
         "a single process" if place.found_by == "alone" else f"local rank {place.local_rank}, told by {place.found_by}"
     )

@@ -30,7 +30,7 @@ def check_analyse(analyse: str) -> str:
     return analyse
 
 
-class Recorded:
+class RecordedWindow:
     """A window that was recorded; its files may still be written, and its results computed, in the background.
 
     Args:
@@ -47,7 +47,7 @@ class Recorded:
         _on_a_thread(self._complete, "stepscope-settle", daemon=False)
 
     def __repr__(self) -> str:
-        return f"Recorded({str(self.rank_path)!r})"
+        return f"RecordedWindow({str(self.rank_path)!r})"
 
     @property
     def path(self) -> Path:

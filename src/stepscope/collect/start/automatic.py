@@ -12,7 +12,7 @@ from stepscope.collect.frameworks import FRAMEWORKS, begin_early
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
@@ -63,7 +63,7 @@ class Automatic:
     """
 
     def __init__(self, settings: Callable[[Callable[[], dict[str, Any]]], Settings], selection: Selection) -> None:
-        self.recorded: Recorded | None = None
+        self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
         self._settings = settings
@@ -143,7 +143,7 @@ class Automatic:
         self._session = session
 
     def _saved(self, window: Window) -> None:
-        self.recorded = Recorded(window, "later")
+        self.recorded = RecordedWindow(window, "later")
         self._remove_hooks()
 
     def _give_way(self) -> None:

@@ -241,9 +241,9 @@ class Environment:
 
     def _say(self, text: str) -> None:
         """Write a line to standard error, for the first rank only."""
-        from stepscope.collect.ranks import find_place
+        from stepscope.collect.ranks import find_job_rank
 
-        if find_place().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
+        if find_job_rank().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
             sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
 
 

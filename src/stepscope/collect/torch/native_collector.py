@@ -82,7 +82,7 @@ from stepscope.collect.torch.kineto_collector import (
 )
 from stepscope.collect.torch.native_calls import PythonWatch
 from stepscope.collect.torch.native_choice import reason_for_kineto, unserved_switches
-from stepscope.native.recorder import Library, Recording
+from stepscope.native.recorder import NativeRecording, RecorderLibrary
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.recorder_layout import FACTS, MAGIC
 
@@ -208,7 +208,7 @@ class TorchNativeCollector:
 class _NativeWindow:
     """A recording by the native recorder."""
 
-    def __init__(self, library: Library, context: Context, version: str) -> None:
+    def __init__(self, library: RecorderLibrary, context: Context, version: str) -> None:
         self._library = library
         self._context = context
         self._process = os.getpid()
@@ -229,7 +229,7 @@ class _NativeWindow:
         }
         FrameWriter(self._path, MAGIC).close()
         file = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
-        self._recording: Recording | None = Recording(library, file)
+        self._recording: NativeRecording | None = NativeRecording(library, file)
         self._recording.append(FACTS + pack(self._facts(version)))
         _OPEN.add(self)
 
@@ -298,7 +298,7 @@ class _NativeWindow:
         self._calls.stop()
         self._library.forget()
 
-    def _open(self) -> Recording:
+    def _open(self) -> NativeRecording:
         if self._recording is None:
             message = "the recording is over"
             raise RuntimeError(message)
@@ -336,7 +336,7 @@ class StepSample:
         fraction: Of the operators, less than 1.
     """
 
-    def __init__(self, recording: Recording, fraction: float) -> None:
+    def __init__(self, recording: NativeRecording, fraction: float) -> None:
         self._recording = recording
         self._fraction = fraction
         self._drawn: bool | None = None  # None: each operator is drawn, not the step
