@@ -58,8 +58,8 @@ class profile:
         activities: Whose work to record: members of ``stepscope.Activity``, their names, or members of
             ``torch.profiler.ProfilerActivity``; None means the CPU and every device there is.
         schedule: Step number → action, as :func:`stepscope.schedule` returns; those of ``torch.profiler`` work, too.
-        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.RecordedWindow` when a window has closed,
-            in the thread that closed it. What it raises is counted and logged, not raised.
+        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.RecordedWindow` when a window has
+            closed, in the thread that closed it. What it raises is counted and logged, not raised.
         record_shapes: Record shapes and types of operator inputs.
         profile_memory: Record memory taken and freed. With torch this records the starting thread only.
         with_stack: Record the Python stack of every operator.
