@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.cli.options import step_range
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.options import COLLECTORS, DEFAULT_OUTPUT, Options, check_rate, check_sample
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.session import background
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import sessions_begun
 from stepscope.collect.session.window import Settings
 from stepscope.collect.start import program
@@ -27,7 +28,6 @@ from stepscope.collect.start.automatic import Automatic, Selection
 from stepscope.collect.start.environment import hide_from_mindspore
 from stepscope.collect.start.profile import absolute
 from stepscope.collect.start.stand_in import PACKAGES, StandIn
-from stepscope.collect.steps import HOOKS
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
 
@@ -169,7 +169,7 @@ class _Ending:
         if self.automatic is None:
             return
         self.automatic.end()
-        speak = not self._quiet and find_place().rank == 0
+        speak = not self._quiet and find_job_rank().rank == 0
         recorded = self.automatic.recorded
         if recorded is not None:
             _report(recorded, speak=speak, later=self._later)
@@ -183,7 +183,7 @@ class _Ending:
     def _finish_stand_in(self, stand_in: StandIn) -> None:
         """Put the package's names back; say so where the script has not used its profiler."""
         stand_in.remove()
-        if not sessions_begun() and not self._quiet and find_place().rank == 0:
+        if not sessions_begun() and not self._quiet and find_job_rank().rank == 0:
             _say(
                 f"Nothing was recorded: the script started no profiler of {stand_in.name}. Run it without --as, and "
                 "stepscope finds its steps itself."
@@ -195,7 +195,7 @@ class _Ending:
             program.die_of_interrupt()
 
 
-def _report(recorded: Recorded, *, speak: bool, later: bool) -> None:
+def _report(recorded: RecordedWindow, *, speak: bool, later: bool) -> None:
     """Compute the results of this rank; the first rank shows them and says what to type next."""
     recorded.wait()
     run = shlex.quote(str(recorded.path))
@@ -215,7 +215,7 @@ def _results(rank: Path, *, quiet: bool) -> None:
         _say(f"The results were not computed: {error}.")
 
 
-def _problems(recorded: Recorded) -> list[str]:
+def _problems(recorded: RecordedWindow) -> list[str]:
     """Return a line for each collector that failed."""
     states = recorded.manifest["collectors"]
     return [f"{name}: {state['failed']}" for name, state in states.items() if "failed" in state]
@@ -228,7 +228,7 @@ def _nothing_recorded(automatic: Automatic) -> str:
     if automatic.gave_way:
         return "The program profiles itself with stepscope.profile; `stepscope run` left that to it."
     if not automatic.frameworks:
-        return f"Nothing was recorded: the program did not import {' or '.join(HOOKS)}."
+        return f"Nothing was recorded: the program did not import {' or '.join(FRAMEWORKS)}."
     if automatic.steps:
         return (
             f"Nothing was recorded: the program ended after {automatic.steps} training steps, before the first one to "
@@ -243,9 +243,8 @@ def _nothing_recorded(automatic: Automatic) -> str:
 
 def _launch(automatic: Automatic) -> str:
     """Return how the ranks of a job are recorded, by the launcher of the program's framework."""
-    launchers = {"torch": "torchrun …", "mindspore": "msrun … python", "jax": "python"}
-    known = [launcher for framework, launcher in launchers.items() if framework in automatic.frameworks]
-    return f"`{known[0] if known else 'python'} -m stepscope run`"
+    known = [framework.launched for name, framework in FRAMEWORKS.items() if name in automatic.frameworks]
+    return f"`{known[0]}`"
 
 
 def _say(text: str) -> None:

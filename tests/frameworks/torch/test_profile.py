@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import stepscope
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.errors import LifecycleError, UsageError
 from tests.frameworks.torch.programs import manifest, names, python, recorded_spans, recorded_steps, runs
 from tests.unit.collect.reading import read_journal
@@ -122,7 +122,7 @@ def test_metadata_needs_a_text_for_a_key() -> None:
 
 
 def test_every_window_is_a_run_of_its_own(options: dict[str, Any]) -> None:
-    seen: list[Recorded] = []
+    seen: list[RecordedWindow] = []
     schedule = stepscope.schedule(wait=1, warmup=1, active=2, repeat=2)
     with stepscope.profile(schedule=schedule, on_trace_ready=seen.append, **options) as profile:
         train(9, profile.step)

@@ -1,17 +1,21 @@
 """MindSpore's data pipelines, recorded by MindSpore itself: queues, and the processor time of every operation.
 
-Only pipelines whose iterator was made while this records are in it, so it begins as early as it can: `stepscope run`
-calls :func:`begin` when the program has imported MindSpore. Started again without being initialised anew, MindSpore
-crashes in the next pipeline: nothing but this module calls it.
+MindSpore records only pipelines whose iterator is made during the recording, so it begins as early as possible:
+`stepscope run` calls :func:`begin_early` when the program has imported MindSpore. A second start of MindSpore's
+recorder without a new `init` crashes the process in the next pipeline, so only this module starts it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepscope.collect.options import Options
 
 #: Milliseconds between two looks at a pipeline. MindSpore's own are 1000: too few for a window of five steps.
 SAMPLING_INTERVAL_MS = 50
@@ -54,6 +58,13 @@ def begin() -> None:
     global _recording
     if _recording is None:
         _recording = _Recording()
+
+
+def begin_early(options: Options) -> None:
+    """Record pipelines from the program's import of MindSpore on, if that is asked for; a window ends it."""
+    if options.data_process:
+        with suppress(RuntimeError):  # the collector tries again, and reports the reason
+            begin()
 
 
 def end(directory: Path) -> int:

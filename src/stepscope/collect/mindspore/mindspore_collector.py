@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import mmap
 import os
 import sys
@@ -36,6 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.training_error import keep
 from stepscope.collect.mindspore import minddata_recording, mindspore_world
 from stepscope.collect.options import Options
@@ -43,8 +43,6 @@ from stepscope.collect.protocol import Context
 from stepscope.collect.surgery import mindspore_runtime
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import write_atomically
-
-_LOG = logging.getLogger("stepscope")
 
 #: The module that holds what MindSpore's own profilers share.
 _INTERFACE = "mindspore.profiler.profiler_interface"
@@ -62,7 +60,7 @@ class MindSporeCollector:
         self._profiler: Any = None
         self._host = mindspore_runtime.RuntimeProfiler()
         self._facts: dict[str, Any] = {}
-        self._guard: _ForeignGuard | None = None
+        self._guard = MethodHooks()
         self._started_ns = 0
         self._recording = False
         self._notes: dict[str, object] = {}
@@ -71,7 +69,7 @@ class MindSporeCollector:
         """Return why MindSpore cannot record now: it is not imported, or its own profiler records."""
         if "mindspore" not in sys.modules:
             return "the program has not imported mindspore"
-        if _foreign_profiler():
+        if getattr(_foreign_interface(), "is_initialized", False):
             return "MindSpore's own profiler is recording; MindSpore has room for one"
         return None
 
@@ -109,7 +107,7 @@ class MindSporeCollector:
         if self._options.host_pipeline:
             self._attempt("host_pipeline", lambda: self._host.start(self._directory))
         self._facts["host_pipeline"] = self._notes.get("host_pipeline", self._options.host_pipeline)
-        self._guard = _ForeignGuard(self._give_way)
+        self._guard.once_before(_foreign_interface(), "init", self._give_way)
         # What MindSpore takes down at exit must not be asked for its events afterwards.
         atexit.register(self._end)
         self._write_facts()
@@ -135,8 +133,7 @@ class MindSporeCollector:
             return
         self._recording = False
         atexit.unregister(self._end)
-        if self._guard is not None:
-            self._guard.remove()
+        self._guard.remove()
         self._synchronize()
         self._profiler.stop()
         if not self._options.profile_memory:  # once switched on, it stays on
@@ -230,31 +227,6 @@ def _executor() -> Any:  # noqa: ANN401 - MindSpore's PyNative executor
     return module._pynative_executor
 
 
-def _foreign_profiler() -> bool:
-    interface = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)
-    return bool(getattr(interface, "is_initialized", False))
-
-
-class _ForeignGuard:
-    """Calls ``give_way`` once, just before a profiler of MindSpore's own is set up: MindSpore has room for one."""
-
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        self._interface: Any = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", type)
-        self._give_way = give_way
-        self._ours = classmethod(self._before)
-        self._theirs: Any = vars(self._interface).get("init")
-        if self._theirs is not None:
-            self._interface.init = self._ours
-
-    def remove(self) -> None:
-        """Put MindSpore's function back, unless somebody else has replaced it since."""
-        if self._theirs is not None and vars(self._interface).get("init") is self._ours:
-            self._interface.init = self._theirs
-
-    def _before(self, interface: Any) -> Any:  # noqa: ANN401 - MindSpore's own
-        self.remove()
-        try:
-            self._give_way()
-        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on; stop() finds ours ended
-            _LOG.debug("stepscope: the recording could not be ended for another: %s", error)
-        return self._theirs.__get__(None, interface)()
+def _foreign_interface() -> Any:  # noqa: ANN401 - a class of MindSpore
+    """Return what sets up MindSpore's own profilers; None before the program has imported it."""
+    return getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)

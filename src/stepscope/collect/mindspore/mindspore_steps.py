@@ -19,7 +19,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from stepscope.collect.steps import Stepped, restore
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.steps import Stepped
 
 _Find: TypeAlias = "Callable[..., Stepped | None]"
 
@@ -34,7 +35,7 @@ BY_GRAPHS = "runs of graphs with an optimizer"
 _DEPTH = 6
 
 
-class TrainingSteps:
+class MindSporeSteps:
     """Calls ``observe`` after everything in MindSpore that ends a training step.
 
     Args:
@@ -46,50 +47,32 @@ class TrainingSteps:
         self._bases = _optimizer_classes()
         self._known = _Known()
         self._inside = threading.local()
-        self._undo: list[Callable[[], None]] = []
-        self._on = False
+        self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into MindSpore's classes: they hold for what exists already, too."""
         del late
-        self._on = True
         for base in self._bases:
-            self._replace(base, "__call__", functools.partial(self._call, self._optimizer))
+            self._hooks.around(base, "__call__", functools.partial(self._call, self._optimizer))
         api = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
-        self._replace(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
-        self._replace(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
+        self._hooks.around(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
+        self._hooks.around(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
         capture = getattr(sys.modules.get("mindspore.graph._utils.pijit_context"), "PIJitCaptureContext", None)
         if capture is not None:
-            self._replace(capture, "__enter__", self._enter)
-            self._replace(capture, "__exit__", self._exit)
+            self._hooks.around(capture, "__enter__", self._enter)
+            self._hooks.around(capture, "__exit__", self._exit)
         model = sys.modules["mindspore.train.model"]
-        self._replace(model.Model, "_train", self._train)
-        self._replace(model._CallbackManager, "on_train_step_end", self._step_end)
+        self._hooks.around(model.Model, "_train", self._train)
+        self._hooks.around(model._CallbackManager, "on_train_step_end", self._step_end)
 
     def remove(self) -> None:
         """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
-        self._on = False
-        while self._undo:
-            self._undo.pop()()
+        self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
         """Return False: MindSpore does not tell of optimizers that have not stepped."""
         del steps
         return False
-
-    def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
-        """Have ``around(original, *args, **kwargs)`` called for a method, which may be one of a base class."""
-        original, own = getattr(owner, name), name in vars(owner)
-
-        @functools.wraps(original)
-        def ours(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
-            if not self._on:
-                return original(*args, **kwargs)
-            return around(original, *args, **kwargs)
-
-        setattr(owner, name, ours)
-        undo = functools.partial(restore, owner, name, ours, original)
-        self._undo.append(undo if own else functools.partial(_remove, owner, name, ours))
 
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Call something that may hold an optimizer, and tell of it if it does and nothing around it does."""
@@ -234,8 +217,3 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _remove(owner: type, name: str, ours: object) -> None:
-    if vars(owner).get(name) is ours:
-        delattr(owner, name)

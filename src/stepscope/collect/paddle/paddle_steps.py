@@ -28,7 +28,7 @@ BY_CALLS = "calls of optimizers"
 BY_PROGRAMS = "runs of programs with an optimizer"
 
 
-class TrainingSteps:
+class PaddleSteps:
     """Calls ``observe`` after everything in Paddle that ends a training step.
 
     Args:

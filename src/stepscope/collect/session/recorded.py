@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import stepscope
 from stepscope.collect.session import background
 from stepscope.collect.session.window import Window, one_line
 from stepscope.errors import UsageError
@@ -31,7 +30,7 @@ def check_analyse(analyse: str) -> str:
     return analyse
 
 
-class Recorded:
+class RecordedWindow:
     """A window that was recorded; its files may still be written, and its results computed, in the background.
 
     Args:
@@ -48,7 +47,7 @@ class Recorded:
         _on_a_thread(self._complete, "stepscope-settle", daemon=False)
 
     def __repr__(self) -> str:
-        return f"Recorded({str(self.rank_path)!r})"
+        return f"RecordedWindow({str(self.rank_path)!r})"
 
     @property
     def path(self) -> Path:
@@ -76,10 +75,13 @@ class Recorded:
         """
         return self._analysed.wait(timeout) and not self._failed
 
-    def open(self) -> Any:  # noqa: ANN401 - a stepscope.Run, which lives on a floor above this one
-        """Wait until the files are whole and open the run; see :func:`stepscope.open`."""
+    def open(self) -> stepscope.Run:
+        """Wait until the files are whole and open the run; see :func:`stepscope.open`.
+
+        The package's front door opens it: this room knows nothing of the rooms above, which read runs.
+        """
         self._written.wait()
-        return importlib.import_module("stepscope").open(self.path)
+        return stepscope.open(self.path)
 
     def _complete(self) -> None:
         """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""

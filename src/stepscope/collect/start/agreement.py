@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.ranks import Place, find_job
+from stepscope.collect.ranks import JobRank, find_job
 
 #: Directory of the ranks' files, beside the file that is edited.
 FOLDER = ".stepscope-ranks"
@@ -75,7 +75,7 @@ class Agreement:
         OSError: The directory cannot be made.
     """
 
-    def __init__(self, directory: Path, place: Place) -> None:
+    def __init__(self, directory: Path, place: JobRank) -> None:
         self._place = place
         self._folder = directory / FOLDER / find_job().digest
         self._seen = ""

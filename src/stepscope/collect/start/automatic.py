@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from stepscope.collect.frameworks import FRAMEWORKS, begin_early
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.training_error import pass_on
-from stepscope.collect.registry import begin_early
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
-from stepscope.collect.steps import HOOKS, StepHooks, Stepped, StepsSeen, make_hooks
+from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.errors import LifecycleError
 
 _LOG = logging.getLogger("stepscope")
@@ -63,7 +63,7 @@ class Automatic:
     """
 
     def __init__(self, settings: Callable[[Callable[[], dict[str, Any]]], Settings], selection: Selection) -> None:
-        self.recorded: Recorded | None = None
+        self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
         self._settings = settings
@@ -81,7 +81,7 @@ class Automatic:
 
     def install(self) -> None:
         """Wait for the program to import a framework."""
-        self._withdraw = [when_imported(name, partial(self._imported, name)) for name in HOOKS]
+        self._withdraw = [when_imported(name, partial(self._imported, name)) for name in FRAMEWORKS]
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording, whatever state it is in, and take everything out of the program again."""
@@ -143,7 +143,7 @@ class Automatic:
         self._session = session
 
     def _saved(self, window: Window) -> None:
-        self.recorded = Recorded(window, "later")
+        self.recorded = RecordedWindow(window, "later")
         self._remove_hooks()
 
     def _give_way(self) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.options import DEFAULT_OUTPUT
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.schedule import Schedule
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import Session
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
@@ -108,7 +108,7 @@ class Conductor:
         self._default_output = output
         self._subfolder = subfolder
         self._interval = poll_interval
-        self._place = find_place()
+        self._place = find_job_rank()
         self._process = os.getpid()
         self._session: Session | None = None
         self._plan: Proposal | None = None
@@ -117,7 +117,7 @@ class Conductor:
         self._next_look = 0.0
         self._pace = _Pace()
         self.number = 0
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedWindow] = []
         try:
             if self._place.rank == 0:
                 self._file.create()
@@ -298,7 +298,7 @@ class Conductor:
         analyse = _analyse(values)
 
         def saved(window: Window) -> None:
-            recorded = Recorded(window, "later" if analyse == "later" else "background")
+            recorded = RecordedWindow(window, "later" if analyse == "later" else "background")
             self.recorded.append(recorded)
             if analyse == "sync":
                 recorded.wait()
@@ -389,7 +389,7 @@ class dynamic:
         return self._conductor.recording
 
     @property
-    def recorded(self) -> list[Recorded]:
+    def recorded(self) -> list[RecordedWindow]:
         """The windows so far."""
         return self._conductor.recorded
 

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.hooks.post_import import when_imported
 
 if TYPE_CHECKING:
@@ -31,28 +32,15 @@ STARTUP = "STEPSCOPE_STARTUP"
 #: Where results go when ``output_path`` is not set: MindSpore's documents promise theirs.
 DEFAULT_OUTPUTS = {OURS: "stepscope-runs", MINDSPORES: "data"}
 
-#: A program is one that trains, or might, when it imports one of these.
-FRAMEWORKS = ("torch", "mindspore", "paddle", "jax")
-
 #: Modules (``python -m``) and scripts that start the processes that train, or have nothing to do with training.
 _LAUNCHERS = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.utils.collect_env",
-    "accelerate",
-    "deepspeed",
-    "mindspore.parallel.cluster.run",
-    "paddle.distributed.launch",
-    "pip",
-    "venv",
-    "ensurepip",
-    "stepscope",
+    *(module for framework in FRAMEWORKS.values() for module in framework.launcher_modules),
+    *("accelerate", "deepspeed", "pip", "venv", "ensurepip", "stepscope"),
 )
-_LAUNCHER_SCRIPTS = frozenset(
-    ("torchrun", "accelerate", "deepspeed", "msrun", "fleetrun", "pip", "pip3", "stepscope", "dataset-cache")
+_LAUNCHER_SCRIPTS = (
+    *(script for framework in FRAMEWORKS.values() for script in framework.launcher_scripts),
+    *("accelerate", "deepspeed", "pip", "pip3", "stepscope"),
 )
-#: Roles of processes that msrun starts with the program's own command line, and that do not train.
-_NOT_TRAINING = ("MS_SCHED", "MS_PSERVER")
 _STEPS = re.compile(r"(\d+):(\d+)")
 
 #: Interpreter options that are followed by a value.
@@ -110,7 +98,8 @@ def begin() -> None:
         return
     hide_from_mindspore()  # a launcher imports it, too
     part = part_of(getattr(sys, "orig_argv", []))
-    if part is not Part.HELPER and os.environ.get("MS_ROLE") not in _NOT_TRAINING:
+    roles = [framework.not_training for framework in FRAMEWORKS.values()]
+    if part is not Part.HELPER and not any(os.environ.get(variable) in values for variable, values in roles):
         _current = Environment(variable, part)
         _current.install()
 
@@ -252,9 +241,9 @@ class Environment:
 
     def _say(self, text: str) -> None:
         """Write a line to standard error, for the first rank only."""
-        from stepscope.collect.ranks import find_place
+        from stepscope.collect.ranks import find_job_rank
 
-        if find_place().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
+        if find_job_rank().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
             sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from stepscope.collect.frameworks import build_early
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.journal.values import plain
 from stepscope.collect.options import (
@@ -24,9 +25,8 @@ from stepscope.collect.options import (
     check_sample,
     parse_activities,
 )
-from stepscope.collect.registry import build_early
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import Recorded, check_analyse
+from stepscope.collect.session.recorded import RecordedWindow, check_analyse
 from stepscope.collect.session.session import Session, remember_metadata
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.steps import OptimizerLog
@@ -34,7 +34,7 @@ from stepscope.errors import LifecycleError, OutputError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_TraceReady: TypeAlias = Callable[[Recorded], object]
+_TraceReady: TypeAlias = Callable[[RecordedWindow], object]
 
 
 class profile:
@@ -58,8 +58,8 @@ class profile:
         activities: Whose work to record: members of ``stepscope.Activity``, their names, or members of
             ``torch.profiler.ProfilerActivity``; None means the CPU and every device there is.
         schedule: Step number → action, as :func:`stepscope.schedule` returns; those of ``torch.profiler`` work, too.
-        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.Recorded` when a window has closed,
-            in the thread that closed it. What it raises is counted and logged, not raised.
+        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.RecordedWindow` when a window has
+            closed, in the thread that closed it. What it raises is counted and logged, not raised.
         record_shapes: Record shapes and types of operator inputs.
         profile_memory: Record memory taken and freed. With torch this records the starting thread only.
         with_stack: Record the Python stack of every operator.
@@ -118,7 +118,7 @@ class profile:
         self._on_trace_ready = on_trace_ready
         self._analyse = check_analyse(analyse)
         self._session: Session | None = None
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedWindow] = []
 
     @property
     def step_number(self) -> int:
@@ -215,7 +215,7 @@ class profile:
 
     def _saved(self, window: Window) -> None:
         """Have the results computed and tell the user's handler; what that raises is counted, not raised."""
-        recorded = Recorded(window, self._analyse)
+        recorded = RecordedWindow(window, self._analyse)
         self.recorded.append(recorded)
         if self._on_trace_ready is None:
             return

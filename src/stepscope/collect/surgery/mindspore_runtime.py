@@ -27,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stepscope.collect.hooks.methods import MethodHooks
+
 _VARIABLE = "MS_ENABLE_RUNTIME_PROFILER"
 _LIBRARY = "libmindspore_profiler.so"
 _CLASS = "9mindspore7runtime16ProfilerAnalyzer"
@@ -54,7 +56,7 @@ class RuntimeProfiler:
     def __init__(self) -> None:
         self._flags: _Flags | None = None
         self._directory = Path()
-        self._silenced: dict[str, Any] = {}
+        self._silenced = MethodHooks()
 
     def start(self, directory: Path) -> None:
         """Begin to record.
@@ -84,7 +86,7 @@ class RuntimeProfiler:
         flags, self._flags = self._flags, None
         if flags is None:
             return
-        self._restore_steps()
+        self._silenced.remove()
         expression = _expression()
         try:
             expression._framework_profiler_step_end()
@@ -98,16 +100,8 @@ class RuntimeProfiler:
         """Have ``Model.train`` mark no steps: a mark drops the events since the last one."""
         module = sys.modules.get("mindspore.train.model")
         for name in ("_framework_profiler_step_start", "_framework_profiler_step_end"):
-            if hasattr(module, name):
-                self._silenced[name] = getattr(module, name)
-                setattr(module, name, _no_mark)
-
-    def _restore_steps(self) -> None:
-        module = sys.modules.get("mindspore.train.model")
-        for name, original in self._silenced.items():
-            if getattr(module, name, None) is _no_mark:
-                setattr(module, name, original)
-        self._silenced.clear()
+            if module is not None and hasattr(module, name):
+                self._silenced.put(module, name, _no_mark)
 
 
 def _no_mark() -> None:

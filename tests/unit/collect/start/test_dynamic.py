@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import stepscope
-from stepscope.collect.ranks import LAUNCHERS, Place
+from stepscope.collect.ranks import LAUNCHERS, JobRank
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
 from stepscope.collect.start.dynamic import CONFIG
 from stepscope.errors import UsageError
@@ -238,7 +238,7 @@ def test_a_wrong_interval(tmp_path: Path, interval: float) -> None:
 
 def test_all_ranks_read_the_same_verdict(tmp_path: Path) -> None:
     """Whoever comes first decides, and a rank that comes in the same moment reads what that one wrote."""
-    sides = [Agreement(tmp_path, Place(rank, 8, rank, "torchrun")) for rank in range(8)]
+    sides = [Agreement(tmp_path, JobRank(rank, 8, rank, "torchrun")) for rank in range(8)]
     with ThreadPoolExecutor(8) as pool:
         for round_ in range(40):
             proposal = sides[0].propose(Proposal(10, 12, {}))
@@ -251,7 +251,7 @@ def test_all_ranks_read_the_same_verdict(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_comes_too_late(tmp_path: Path) -> None:
-    first, second = (Agreement(tmp_path, Place(rank, 2, rank, "torchrun")) for rank in range(2))
+    first, second = (Agreement(tmp_path, JobRank(rank, 2, rank, "torchrun")) for rank in range(2))
     proposal = first.propose(Proposal(10, 12, {}))
     assert first.answer(proposal, 9)
     assert not second.answer(proposal, 10)
@@ -262,7 +262,7 @@ def test_an_answer_that_comes_too_late(tmp_path: Path) -> None:
 
 def test_what_an_earlier_job_left_is_not_followed(tmp_path: Path) -> None:
     # Given a proposal by a process that has ended
-    first, second = (Agreement(tmp_path, Place(rank, 2, rank, "torchrun")) for rank in range(2))
+    first, second = (Agreement(tmp_path, JobRank(rank, 2, rank, "torchrun")) for rank in range(2))
     first.propose(Proposal(10, 12, {}))
     (path,) = tmp_path.rglob("proposal.json")
     document = json.loads(path.read_text())
@@ -270,7 +270,7 @@ def test_what_an_earlier_job_left_is_not_followed(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     assert second.news() is None
     # When rank 0 of this job comes, nothing of it is left
-    Agreement(tmp_path, Place(0, 2, 0, "torchrun"))
+    Agreement(tmp_path, JobRank(0, 2, 0, "torchrun"))
     assert list(tmp_path.rglob("proposal.json")) == []
     first.propose(NOTHING)
     assert second.wait_for_opening(0)

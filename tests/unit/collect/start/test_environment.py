@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.start import environment
+import stepscope
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.start.environment import MINDSPORES, OURS, Part, part_of
 
+#: The sources under test: what an environment has installed may be those of another directory.
+SOURCE = Path(stepscope.__file__).parents[1]
 SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
 TRACKER = "from multiprocessing.resource_tracker import main;main(4)"
 
@@ -52,7 +55,7 @@ def test_what_a_process_is(command: list[str], part: Part) -> None:
 @pytest.fixture
 def packages(tmp_path: Path) -> Iterator[Path]:
     """A folder with packages that go by the names of frameworks and tell what they see when they are imported."""
-    for name in environment.FRAMEWORKS:
+    for name in FRAMEWORKS:
         (tmp_path / f"{name}.py").write_text(f"import os; seen = os.environ.get({MINDSPORES!r})\n")
     yield tmp_path
 
@@ -62,7 +65,7 @@ def python(folder: Path, code: str, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(folder), **variables},
+        env={**kept, "PYTHONPATH": os.pathsep.join((str(folder), str(SOURCE))), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -82,11 +85,10 @@ def test_without_the_variables_nothing_of_ours_is_loaded(tmp_path: Path) -> None
 def test_a_process_that_imports_no_framework_is_left_alone(tmp_path: Path, variable: str) -> None:
     # Given options that are no JSON, which a program that trains would be told
     done = python(tmp_path, LOADED, **{variable: "{"})
-    # Then there is the hook, and nothing else of ours, no word and no directory
+    # Then there is the hook with its table of frameworks, nothing else of ours, no word and no directory
     assert (
-        done.stdout
-        == "['stepscope', 'stepscope.collect', 'stepscope.collect.hooks', 'stepscope.collect.hooks.post_import', "
-        "'stepscope.collect.start', 'stepscope.collect.start.environment']\n"
+        done.stdout == "['stepscope', 'stepscope.collect', 'stepscope.collect.frameworks', 'stepscope.collect.hooks', "
+        "'stepscope.collect.hooks.post_import', 'stepscope.collect.start', 'stepscope.collect.start.environment']\n"
     )
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []

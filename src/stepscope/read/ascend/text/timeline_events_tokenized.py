@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.native.kineto import Column, Description, Key, NotTokenized, Tokenizer
+from stepscope.native.kineto import ArgumentKey, Column, Description, NotTokenized, Tokenizer
 from stepscope.read.ascend.text import text_values
 from stepscope.read.ascend.text.event_columns import (
     ARROWS,
@@ -67,7 +67,7 @@ def _description() -> Description:
     types = {"integer": INTEGERS, "real": REALS, "text": TEXTS}
     columns = {column: type_ for type_, fields in types.items() for column in fields}
     keys = [
-        Key(spelling, list(columns).index(column), type_, _COMPLETE)
+        ArgumentKey(spelling, list(columns).index(column), type_, _COMPLETE)
         for type_, fields in types.items()
         for column, spellings in fields.items()
         for spelling in spellings
