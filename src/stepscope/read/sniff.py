@@ -39,6 +39,7 @@ _PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex
 _OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_\d+)?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 #: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
 _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
+_RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 
 LOOKED_FOR = (
@@ -193,12 +194,15 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
 
 
 def _with_named_rank(capture: Capture, path: Path) -> Capture:
-    """Return a capture with the rank that the directories above it say; XPlane keeps several hosts in one."""
+    """Return a capture with the rank that directories above it are named after; XPlane keeps several hosts in one."""
     if capture.rank is not None or capture.format == "xplane":
         return capture
+    if capture.format in OF_DIRECTORIES:
+        return replace(capture, rank=rank_in_name(path))
     above = [parent for parent in capture.root.parents if parent == path or path in parent.parents]
     above += [path.absolute().parent] if path.name == "capture" else []
-    return replace(capture, rank=next((rank for parent in above if (rank := rank_in_name(parent)) is not None), None))
+    named = (match for parent in above if (match := _RANK_DIRECTORY.fullmatch(parent.name)))
+    return next((replace(capture, rank=int(match[1])) for match in named), capture)
 
 
 def _with_workers(found: list[Capture]) -> list[Capture]:

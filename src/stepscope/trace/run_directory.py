@@ -132,7 +132,7 @@ def ranks(run: Path) -> list[RankDirectory]:
     """Return the rank directories of a run, in order of rank, or the one that ``run`` is; empty if it is no run."""
     if (run / MANIFEST).is_file():
         return [RankDirectory(run)]
-    found = [run / name for name in _names(run) if name[:4] == "rank" and name[4:].isdigit()]
+    found = [run / name for name in _directories(run) if name[:4] == "rank" and name[4:].isdigit()]
     return sorted((RankDirectory(path) for path in found if (path / MANIFEST).is_file()), key=lambda rank: rank.rank)
 
 
@@ -141,7 +141,7 @@ def runs(directory: Path) -> list[Path]:
 
     The time of a run is that in its name (``<worker>_<date>-<time>``), else that of its first manifest.
     """
-    found = [(directory / name, ranks(directory / name)) for name in _names(directory)]
+    found = [(directory / name, ranks(directory / name)) for name in _directories(directory)]
     return [path for path, _ in sorted(((path, of) for path, of in found if of), key=lambda run: _begun(*run))]
 
 
@@ -155,11 +155,12 @@ def _begun(run: Path, of: list[RankDirectory]) -> tuple[float, int, str]:
     return of[0].manifest_path.stat().st_mtime, 0, run.name
 
 
-def _names(directory: Path) -> list[str]:
-    """Return the names in a directory that are not hidden, at most :data:`MOST_NAMES`; empty if it cannot be listed."""
+def _directories(directory: Path) -> list[str]:
+    """Return the names of directories in one, of its first :data:`MOST_NAMES` names; empty if it cannot be listed."""
     try:
         with os.scandir(directory) as entries:
-            return [entry.name for entry in itertools.islice(entries, MOST_NAMES) if entry.name[0] != "."]
+            first = itertools.islice(entries, MOST_NAMES)
+            return [entry.name for entry in first if entry.name[0] != "." and entry.is_dir()]
     except (OSError, ValueError):
         return []
 
