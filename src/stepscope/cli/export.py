@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "export", help="write a run as a timeline, a database or tables", description=__doc__
     )
-    parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
+    options.add_run(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--to",
@@ -43,10 +44,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the files and print their paths (of a layout, the directories), one a line, on standard output."""
+    from stepscope.cli.import_ import opened
     from stepscope.run import Run
 
-    with options.reading_progress(quiet=False) as progress:
-        run = Run(arguments.run, steps=arguments.steps, progress=progress)
+    with ExitStack() as stack:
+        if arguments.output is None:  # nothing is written beside captures: a run is made of them
+            run = stack.enter_context(opened(arguments.run, steps=arguments.steps, quiet=False))
+        else:
+            progress = stack.enter_context(options.reading_progress(quiet=False))
+            run = Run(arguments.run, steps=arguments.steps, progress=progress)
         for path in _layout(run, arguments) if arguments.layout else _formats(run, arguments):
             sys.stdout.write(f"{path}\n")
     return 0

@@ -16,8 +16,8 @@ VERBS = ("run", "report", "import_", "check", "export", "timeline", "doctor")
 EXAMPLES = """\
 examples:
   stepscope run train.py --epochs 3      profile five steps of a training; the script is not changed
-  stepscope report stepscope-runs/…      the results again, from the raw files
-  stepscope import trace.json.gz         a trace that torch.profiler recorded becomes a run
+  stepscope report                       the results of the latest run again, from the raw files
+  stepscope import log/                  traces that torch.profiler recorded become a run
   stepscope export RUN --to pftrace      a timeline for ui.perfetto.dev
 """
 

@@ -38,6 +38,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the positional argument ``run`` to a verb that shows what was recorded."""
+    parser.add_argument(
+        "run",
+        type=Path,
+        nargs="?",
+        default=DEFAULT_OUTPUT,
+        help="run; directory of runs, of which the latest is taken; or capture of another tool, or directory of such "
+        f"(default: the latest run in ./{DEFAULT_OUTPUT})",
+    )
+
+
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """Add ``--steps`` to a verb that looks at a run."""
     parser.add_argument("--steps", type=step_range, metavar="A-B", help="only steps A to B, both included")

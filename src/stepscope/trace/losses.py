@@ -63,6 +63,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "A file of the capture that is not what its name says; it is left out. Copy it again, or record again.",
     ),
+    "file_duplicate": (
+        "info",
+        "A file of the same rank and the same time as another is there; it is left out. The manifest names both.",
+    ),
     "file_missing": (
         "info",
         "A file that captures of this sort have is not there; what only it says is missing.",

@@ -7,14 +7,13 @@ damaged. Nothing is written into the directory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, InputError
 from stepscope.read.ascend import ascend_facts, ascend_pipeline, ascend_tables, missing_files
 from stepscope.read.ascend.ascend_facts import Facts
-from stepscope.read.ascend.ascend_files import OF_GPU, SUBSTANTIAL, capture_of, rank_of
+from stepscope.read.ascend.ascend_files import OF_GPU, SUBSTANTIAL
 from stepscope.read.ascend.ascend_frames import Frames
 from stepscope.read.ascend.database import event_database
 from stepscope.read.ascend.text.text_files import Text
@@ -25,20 +24,18 @@ _DATABASES = ("events_db", "analysis_db")
 _WORTH = ("spans", "counters", "allocations", "static_memory", "links")
 
 
-def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read the files of one rank.
 
     Args:
-        directory: A directory as :mod:`stepscope.read.ascend.ascend_files` knows them; any of its files may be missing.
+        capture: The files of one rank; any of them may be missing.
         ledger: Counts losses that belong to no single file; those of files are in the table ``losses`` of the result.
         progress: Called with bytes read and bytes in total.
 
     Raises:
-        NotATraceError: It holds no file of Ascend's profilers, or those of several ranks.
-        InputError: The directory cannot be read.
+        InputError: A file cannot be read.
         DamagedTraceError: All files are empty or damaged.
     """
-    capture = capture_of(directory)
     said = ascend_facts.read(capture, ledger)
     frames, ledgers = _frames(capture, said, progress)
     if capture.of("pipeline", "queues", "queue_cpu", "batches"):
@@ -46,14 +43,13 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
         frames = ascend_pipeline.added(frames, capture, said.shift, ledgers[-1])
     ledgers = [*ledgers, *_missing(capture, frames)]
     if progress is not None:
-        size = sum(path.stat().st_size for path in capture.all)
-        progress(size, size)
-    part = ascend_tables.build(frames, said, rank_of(capture), ledger)
+        progress(capture.size, capture.size)
+    part = ascend_tables.build(frames, said, capture.rank, ledger)
     if OF_GPU & set(capture.files):
         device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
         part["tracks"] = part["tracks"].with_columns(device)
     if not any(part[name].height for name in _WORTH):
-        message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
+        message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Copy it again, or record again.")
     return {**part, "losses": _losses(ledgers)}
 

@@ -45,7 +45,7 @@ class _Facts(msgspec.Struct):
 
 
 @dataclass
-class Capture:
+class CuptiFile:
     """What a file holds.
 
     Attributes:
@@ -149,13 +149,13 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     return tables
 
 
-def open_capture(path: Path, ledger: LossLedger) -> Capture:
+def open_capture(path: Path, ledger: LossLedger) -> CuptiFile:
     """Decode a file.
 
     Raises:
         InputError: As :func:`read`.
     """
-    capture, names = Capture(), dict[int, str]()
+    capture, names = CuptiFile(), dict[int, str]()
     facts_decoder = msgspec.json.Decoder(_Facts)
     for sort, content in _blocks(path, ledger):
         if sort == FACTS:
@@ -193,7 +193,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def _add_facts(
-    capture: Capture, names: dict[int, str], decoder: msgspec.json.Decoder[_Facts], content: bytes, ledger: LossLedger
+    capture: CuptiFile, names: dict[int, str], decoder: msgspec.json.Decoder[_Facts], content: bytes, ledger: LossLedger
 ) -> bool:
     """Add what a block says; return False, and add nothing, where it is not what the collector writes."""
     try:
