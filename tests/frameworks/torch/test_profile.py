@@ -462,9 +462,20 @@ def test_calls_at_the_wrong_moment(options: dict[str, Any]) -> None:
     assert len(profile.recorded) == 1
 
 
+def test_results_can_be_there_when_the_profile_has_stopped(options: dict[str, Any]) -> None:
+    with stepscope.profile(**{**options, "analyse": "now"}) as profile:
+        multiply(2)
+    (found,) = profile.recorded
+    assert (found.rank_path / "results" / "step_trace_time.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [({"activities": ["gpu"]}, "Unknown activity"), ({"analyse": "now"}, "analyse='now'")],
+    [
+        ({"activities": ["gpu"]}, "'activities' should be a list of cpu | cuda"),
+        ({"analyse": "soon"}, "'analyse' should be now | background | later"),
+        ({"host_sys": "cpu"}, "'host_sys' should be a list of cpu | mem"),
+    ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):

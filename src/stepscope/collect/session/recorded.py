@@ -11,23 +11,7 @@ from pathlib import Path
 import stepscope
 from stepscope.collect.session import background
 from stepscope.collect.session.window import Window, one_line
-from stepscope.errors import UsageError
 from stepscope.trace.run_directory import Manifest
-
-#: When results are computed: at once in a process of low priority, or when somebody asks.
-ANALYSE = ("background", "later")
-
-
-def check_analyse(analyse: str) -> str:
-    """Return ``analyse`` unless it is unknown.
-
-    Raises:
-        UsageError: It is none of :data:`ANALYSE`.
-    """
-    if analyse not in ANALYSE:
-        message = f"analyse={analyse!r} is unknown."
-        raise UsageError(message, f"Use one of {', '.join(map(repr, ANALYSE))}.")
-    return analyse
 
 
 class RecordedWindow:
@@ -35,7 +19,7 @@ class RecordedWindow:
 
     Args:
         window: The window, finished.
-        analyse: One of :data:`ANALYSE`.
+        analyse: ``"background"`` computes the results at once in a process of low priority; ``"later"`` does not.
     """
 
     def __init__(self, window: Window, analyse: str) -> None:

@@ -141,7 +141,7 @@ def test_a_step_that_has_passed(tmp_path: Path, monitors: list[Any], caplog: pyt
     edit(tmp_path, start_step=3, stop_step=9)
     iterations(watched, 7, 7)
     (record,) = caplog.records
-    assert record.getMessage().endswith("start_step 3, stop_step 9: step 8 is going on; name a later one.")
+    assert record.getMessage().endswith("start_step 3, stop_step 9: step 8 has begun; name a later one.")
 
 
 def test_a_file_that_is_half_written(tmp_path: Path, monitors: list[Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +158,7 @@ def test_a_file_that_is_half_written(tmp_path: Path, monitors: list[Any], caplog
     (tmp_path / CONFIG).write_text("{")
     iterations(watched, 7, 12)
     (record,) = caplog.records
-    assert "is no JSON" in record.getMessage()
+    assert "is not JSON" in record.getMessage()
 
 
 def test_wrong_types_are_one_warning_each(
@@ -187,7 +187,7 @@ def test_the_manifest_says_who_asked(tmp_path: Path, monitors: list[Any]) -> Non
     watched = monitor(tmp_path, monitors)
     iterations(watched, 1, 2)
     manifest = watched.recorded[0].manifest
-    assert manifest["schedule"] == f"steps 1 to 2, asked for in {tmp_path / CONFIG}"
+    assert manifest["schedule"] == f"steps 1 to 2, requested in {tmp_path / CONFIG}"
     assert manifest["steps"] == {"source": "declared", "by": "the dynamic profiler", "recorded": 2}
     assert list(manifest["switches_unavailable"]) == ["l2_cache"]
 
