@@ -197,17 +197,12 @@ def _nothing_recorded(automatic: Automatic) -> str:
             f"Nothing was recorded: the program ended after {automatic.steps} training steps, before the first one to "
             "record. Use a smaller --skip, such as --skip 1."
         )
+    launched = next(framework.launched for name, framework in FRAMEWORKS.items() if name in automatic.frameworks)
     return (
         "Nothing was recorded: no optimizer stepped in this process, so no training step was found. Record the whole "
         "program as one step with --steps all, or mark steps in the script: `with stepscope.profile() as prof:` and "
-        f"prof.step(). Processes that the script starts are not recorded; use {_launch(automatic)} for them."
+        f"prof.step(). Processes that the script starts are not recorded; use `{launched}` for them."
     )
-
-
-def _launch(automatic: Automatic) -> str:
-    """Return how the ranks of a job are recorded, by the launcher of the program's framework."""
-    known = [framework.launched for name, framework in FRAMEWORKS.items() if name in automatic.frameworks]
-    return f"`{known[0]}`"
 
 
 def _say(text: str) -> None:
