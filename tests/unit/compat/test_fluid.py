@@ -71,7 +71,7 @@ def test_events_have_the_names_of_those_around_them(recorded: events.Recorded) -
 
 
 def test_report_of_gpu_time(recorded: events.Recorded) -> None:
-    text = report.render(recorded.events, report.Options("GPU", "total"))
+    text = report.render(recorded.events, report.FluidReportOptions("GPU", "total"))
     _, merged, alone = text.split("Profiling Report")
     assert "Place: CUDA" in merged
     # 85 µs below `batch` and 75 µs of the gradient.
