@@ -85,7 +85,7 @@ class RankRun:
 
     @cached_property
     def tables(self) -> Tables:
-        """Every table of the schema as a Polars lazy frame; read from the captures where missing or stale."""
+        """Every table of the schema as a Polars lazy frame; read from the captures if missing or stale."""
         fingerprint = self._fingerprint()
         if self._stored_fingerprint() != fingerprint:
             self._read(fingerprint)
@@ -96,10 +96,10 @@ class RankRun:
         """Compute one result.
 
         Raises:
-            UsageError: There is no result of that name.
+            UsageError: No result has that name.
         """
         if name not in results.RESULTS:
-            message = f"There is no result {name!r}."
+            message = f"{name!r} is not a result."
             raise UsageError(message, f"Known results: {', '.join(results.RESULTS)}.")
         return results.compute(name, self.tables)
 
@@ -147,7 +147,7 @@ class Run:
 
     Args:
         path: A run's directory; one rank's directory in it; a directory of runs, of which the latest is taken
-            (:func:`runs` lists them); or what another tool wrote, which is read where it lies: a capture, or a
+            (:func:`runs` lists them); or what another tool wrote, which is read in place: a capture, or a
             directory of captures of any number of ranks.
         steps: First and last step to keep, both included.
         progress: Called with bytes read and bytes in total while captures are read.
@@ -158,7 +158,7 @@ class Run:
         left_out: Captures that are not read, each with its fault.
 
     Raises:
-        NotARunError: There is no run and no capture at ``path``.
+        NotARunError: ``path`` holds neither a run nor a capture.
         InputError: The path, or every capture there, cannot be read.
     """
 
@@ -220,7 +220,7 @@ class Run:
 
 
 class CaptureRun(RankRun):
-    """One rank of what another tool recorded, read where it lies: its tables stay in memory, nothing is written.
+    """One rank of what another tool recorded, read in place: its tables stay in memory, nothing is written.
 
     Args:
         captures: The captures of the rank.
@@ -299,13 +299,7 @@ def _imported(captures: list[Capture], rank: int, world_size: int, left_out: Seq
         "imported_ns": time.time_ns(),
     }
     if left_out:
-        manifest["left_out"] = {
-            str(capture.root): {
-                "loss": "file_duplicate" if capture.format else "file_unreadable",
-                "reason": capture.fault,
-            }
-            for capture in left_out
-        }
+        manifest["left_out"] = {str(one.root): {"loss": one.loss, "reason": one.fault} for one in left_out}
     return manifest
 
 

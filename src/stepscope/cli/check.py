@@ -1,4 +1,4 @@
-"""What is in a run, and what was lost."""
+"""Print what a run or capture holds, and what was lost; nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a format of other tools: timelines, SQLite, CSV, JSON, or the directories of an Ascend profiler."""
+"""Write a run in a format of other tools: timelines, SQLite, CSV, JSON, or the directories of an Ascend profiler."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument(
         "--layout",
         metavar="LAYOUT",
-        help="ascend: a directory a rank as MindSpore's and torch_npu's profilers make it, for msprof-analyze and "
-        "MindStudio Insight (ascend_ms, ascend_pt: one of the two whatever the run)",
+        help="ascend: a directory for each rank as MindSpore's and torch_npu's profilers make it, for msprof-analyze "
+        "and MindStudio Insight (ascend_ms, ascend_pt: one of the two, whatever recorded the run)",
     )
     parser.add_argument("--type", default="text", help="files of the layout: text, db, or text,db (default: text)")
     parser.add_argument(
@@ -69,7 +69,7 @@ def _formats(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
 
 
 def _layout(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
-    """Write the ranks side by side, where tools look for all of them."""
+    """Write the ranks side by side into one directory, as tools expect them."""
     from stepscope.report import registry
     from stepscope.report.protocol import Source
 

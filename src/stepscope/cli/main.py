@@ -64,7 +64,7 @@ def _execute(arguments: argparse.Namespace) -> int:
     except StepscopeError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said there.
+        # The reader of our output has closed the pipe (`| head`): not an error, and no more can be written there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Files and summaries of a run, as the verbs that end with them share it."""
+"""Writes the files and prints the summaries of a run, for several verbs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_all(run: Run, formats: str, *, pretty: bool) -> dict[Path, str]:
 
 
 def show(run: Run, *, quiet: bool) -> None:
-    """Print the summary of every rank, where the results are, and the next command to type; quietly, only the run."""
+    """Print the summary of every rank, the path of the results and the next command; quietly, the run's path only."""
     console = options.output_console()
     if quiet:
         console.print(str(run.path), soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""The results of a run again, from its raw files: prints the summary and writes the result files.
+"""Print the summary of a run and write its result files, from its raw files.
 
 Of a capture that another tool wrote, or a directory of such, a run is made first, as `stepscope import` does.
 """

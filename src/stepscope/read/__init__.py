@@ -76,7 +76,7 @@ def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None
     """Read one capture, of any known format, into tables of its own.
 
     Raises:
-        InputError: It cannot be read, is no trace, or is damaged before its first event.
+        InputError: It cannot be read, is not a trace, or is damaged before its first event.
     """
     if capture.fault:
         raise InputError(capture.fault, "Copy the file again, or record again.")
@@ -111,7 +111,7 @@ def _parts(
             if isinstance(error, FormatVersionError):
                 raise
             first = first or error
-            ledger.add("file_duplicate" if capture.format and capture.fault else "file_unreadable")
+            ledger.add(capture.loss if capture.fault else "file_unreadable")
             if len(captures) > 1:
                 _LOG.warning("stepscope: %s is left out: %s", capture.root, error.message)
         done += capture.size

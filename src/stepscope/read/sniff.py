@@ -42,6 +42,8 @@ _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
 _RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 
+_SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
+
 LOOKED_FOR = (
     "stepscope reads runs of `stepscope run` and `stepscope import` (manifest.json); traces of PyTorch and Chrome "
     "(*.pt.trace.json, *.json, also .gz); of JAX and XLA (*.xplane.pb, plugins/profile/<time>); of Ascend devices "
@@ -59,7 +61,7 @@ def look(path: Path) -> list[Capture]:
 
     Raises:
         InputError: The path cannot be read.
-        NotATraceError: There is no capture; the message says what was looked for and what is there.
+        NotATraceError: No capture is there; the message says what was looked for and what was found.
         DamagedTraceError: The one file is damaged.
     """
     if not path.is_dir():
@@ -71,12 +73,13 @@ def look(path: Path) -> list[Capture]:
     files = list(_candidates(path, directories, taken))
     planes = [file for file in files if file.name.endswith(xplane_files.SUFFIXES)]
     latest = xplane_files.latest(planes) if planes else []
-    found += map(_of_file, latest)
-    # Beside the files of XPlane lie the same events in other forms; a memory profile belongs to its recording.
-    covered = {file.parent for file in planes}
+    # Beside the files of XPlane lie the same events as JSON; a memory profile belongs to its recording.
+    recordings = {file.parent for file in planes}
+    same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
     strangers = 0
     for file in files:
-        if file.parent in covered and not (file.name == pprof.NAME and file.parent == latest[0].parent):
+        older = file.parent in recordings and file.parent != latest[0].parent
+        if file in same or (older and (file in planes or file.name == pprof.NAME)):
             continue
         certain = _CERTAIN.fullmatch(file.name) is not None
         if certain or strangers < _MOST_STRANGERS:
@@ -275,7 +278,7 @@ def ranks(looks: Sequence[Sequence[Capture]], window: str = "all") -> Ranks:
             elif capture.rank is not None:
                 here.setdefault(capture.rank, []).append(capture)
             else:
-                among = -1 if capture.format == "kineto" and capture.worker != str(capture.root) else number
+                among = number if capture.worker in ("", str(capture.root)) else -1
                 unsaid.setdefault((among, capture.worker), []).append(capture)
         for rank, group in here.items():
             earlier = said.setdefault(rank, [])
@@ -312,6 +315,6 @@ def _windows(group: list[Capture], rank: int, window: str, left_out: list[Captur
     if window == "all" or not windows:
         return others + windows
     if window != "last" and not 1 <= int(window) <= len(windows):
-        message = f"Rank {rank} has {len(windows)} windows; there is no window {window}."
+        message = f"Rank {rank} has {len(windows)} windows, not {window}."
         raise UsageError(message, "Give --window a smaller number, last, or all.")
     return [*others, windows[-1] if window == "last" else windows[int(window) - 1]]

@@ -54,17 +54,17 @@ class RankDirectory:
 
     @property
     def capture(self) -> Path:
-        """Where collectors write."""
+        """Directory that collectors write to."""
         return self.path / "capture"
 
     @property
     def tables(self) -> Path:
-        """Where the Parquet tables lie."""
+        """Directory of the Parquet tables."""
         return self.path / "tables"
 
     @property
     def results(self) -> Path:
-        """Where the deliverables lie."""
+        """Directory of the deliverables."""
         return self.path / "results"
 
     @property
@@ -86,7 +86,7 @@ class RankDirectory:
         """Return the manifest.
 
         Raises:
-            NotARunError: There is no manifest.
+            NotARunError: The manifest is missing.
             DamagedTraceError: It is not valid JSON.
             FormatVersionError: A newer stepscope wrote it.
         """
@@ -129,7 +129,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def ranks(run: Path) -> list[RankDirectory]:
-    """Return the rank directories of a run, in order of rank, or the one that ``run`` is; empty if it is no run."""
+    """Return the rank directories of a run, in order of rank, or the one that ``run`` is; empty if it is not a run."""
     if (run / MANIFEST).is_file():
         return [RankDirectory(run)]
     found = [run / name for name in _directories(run) if name[:4] == "rank" and name[4:].isdigit()]

@@ -1,7 +1,8 @@
-"""Which directories are captures of Ascend devices, which of their files are read, and whose they are.
+"""Finds captures of Ascend devices: their directories, the files that are read, and their ranks.
 
-``…_ascend_ms`` and ``…_ascend_pt`` with ``ASCEND_PROFILER_OUTPUT``; ``PROF_…`` with ``mindstudio_profiler_output`` or
-the timelines of its devices; the ``profiler`` folder of MindSpore 1.x; and any directory above several of these.
+A capture is ``…_ascend_ms`` or ``…_ascend_pt`` with ``ASCEND_PROFILER_OUTPUT``; ``PROF_…`` with
+``mindstudio_profiler_output`` or the timelines of its devices; or the ``profiler`` folder of MindSpore 1.x. Any
+directory above several of these holds several captures.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from stepscope.read.common.source import DEEPEST, Capture, Directories, open_tra
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _FRAMEWORK = "FRAMEWORK"
 _PROF = re.compile(r"PROF_.+")
-#: Directories of a capture that are looked into, by their name in it.
+#: Names of the directories in a capture that are searched.
 _INNER = re.compile(
     r"ASCEND_PROFILER_OUTPUT|FRAMEWORK|mindstudio_profiler_output|timeline|summary|host|device_\d{1,6}|PROF_.+|metadata"
 )
 
-#: Sort of file → its names; a group is the rank.
+#: Sort of file → its names; the group is the rank.
 NAMES: dict[str, re.Pattern[str]] = {
     "events_db": re.compile(r"ascend_(?:pytorch|mindspore)_profiler(?:_(\d{1,6}))?\.db|msprof_\d+\.db"),
     "analysis_db": re.compile(r"analysis\.db|communication_analyzer\.db"),
@@ -50,7 +51,7 @@ NAMES: dict[str, re.Pattern[str]] = {
     "gpu_kernels": re.compile(r"activity_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_operators": re.compile(r"(?:gpu_)?op_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_display": re.compile(r"gpu_timeline_display_(\d{1,6})\.json"),
-    # From here on files that say nothing alone.
+    # From here on: files that are no capture alone.
     "framework_1": re.compile(r"framework_raw_(\d{1,6})\.csv"),
     "gpu_activities": re.compile(r"gpu_activity_data_(\d{1,6})\.csv"),
     "gpu_steps": re.compile(r"step_trace_profiling_(\d{1,6})\.txt"),
@@ -83,7 +84,7 @@ _SORTS = list(NAMES)
 OF_GPU = frozenset({"gpu_kernels", "gpu_operators", "gpu_display"})
 #: Sorts that make a directory a capture.
 SUBSTANTIAL = frozenset(_SORTS[: _SORTS.index("framework_1")])
-#: Files of MindSpore's profiler on a CPU, whose timeline is read from other files.
+#: Files of MindSpore's profiler on a CPU; :mod:`stepscope.read.mindspore` reads those captures.
 _OF_CPU = re.compile(
     r"cpu_op_execute_timestamp_\d{1,6}\.txt|cpu_op_detail_info_\d{1,6}\.csv|cpu_framework_\d{1,6}\.txt"
 )
@@ -102,7 +103,7 @@ _INSTEAD = (
 _ALL_NAMES = {**NAMES, "cpu": _OF_CPU}
 _ANY = re.compile("|".join(pattern.pattern.replace("(\\d", "(?:\\d") for pattern in _ALL_NAMES.values()))
 _MOST_RANK = 1_000_000
-#: No file of facts is larger.
+#: Most bytes of a file of facts that are read.
 _MOST_FACTS = 64 << 20
 
 
@@ -128,8 +129,8 @@ def is_part(path: Path) -> bool:
 def _search(directory: Path, depth: int, directories: Directories, found: list[Capture]) -> None:
     files, inner = _files_of_capture(directory, directories)
     substantial = set(files) & SUBSTANTIAL
-    told = any(path.parent == directory for path in files.get("info", []))
-    of_cpu = "cpu" in files and substantial <= {"trace", "parts"} and not told
+    described = any(path.parent == directory for path in files.get("info", []))
+    of_cpu = "cpu" in files and substantial <= {"trace", "parts"} and not described
     files.pop("cpu", None)
     if substantial and not of_cpu:
         found += _of_each_rank(directory, files)
@@ -141,8 +142,8 @@ def _search(directory: Path, depth: int, directories: Directories, found: list[C
 def _files_of_capture(directory: Path, directories: Directories) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the files by sort that a capture with this root would have, and the directories in the root."""
     names, inner = directories.listed(directory)
-    told = any(NAMES["info"].fullmatch(name) for name in names)
-    whole = OUTPUT in inner or told or (_FRAMEWORK in inner and any(map(_PROF.fullmatch, inner)))
+    described = any(NAMES["info"].fullmatch(name) for name in names)
+    whole = OUTPUT in inner or described or (_FRAMEWORK in inner and any(map(_PROF.fullmatch, inner)))
     below = inner if whole or _PROF.fullmatch(directory.name) else []
     files: dict[str, list[Path]] = {}
     for path in [*(directory / name for name in names if _ANY.fullmatch(name)), *_below(directory, below, directories)]:
@@ -161,7 +162,7 @@ def _below(directory: Path, names: list[str], directories: Directories, depth: i
 
 
 def _of_each_rank(root: Path, files: dict[str, list[Path]]) -> list[Capture]:
-    """Return a capture, or one for each of its ranks that has a file which says something alone."""
+    """Return a capture, or one for each rank in it that has a substantial file of its own."""
     said = {rank for sort, paths in files.items() for path in paths if (rank := _rank_in(path.name, sort)) is not None}
     if len(said) <= 1:
         chosen = _chosen(root, files)
@@ -200,7 +201,7 @@ def _chosen(root: Path, files: Mapping[str, list[Path]]) -> dict[str, list[Path]
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Return a small JSON object; an empty one where the file holds none.
+    """Return a small JSON object; an empty one if the file holds none.
 
     Raises:
         InputError: It cannot be read.
@@ -212,7 +213,7 @@ def document(path: Path) -> dict[str, Any]:
             message = f"{path} cannot be read: {error.strerror or error}."
             raise InputError(message, "Check the disk or the network share, and try again.") from None
     try:
-        # The collector of a device puts `filesize:…` behind its JSON.
+        # The collector of a device writes `filesize:…` after its JSON.
         found, _ = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace").lstrip("\ufeff \t\r\n"))
     except (ValueError, RecursionError):
         return {}

@@ -1,4 +1,4 @@
-"""The bytes of a trace file, block by block: plain or gzip, whole or cut, and never more than the file deserves."""
+"""Captures and how their files are listed and read: block by block, plain or gzip, with bounds on size and number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepscope.trace.run_directory import MANIFEST
 #: Called with bytes of the file read so far, and its size.
 Progress: TypeAlias = Callable[[int, int], None]
 
-#: Bytes per block: small enough to stay in the cache until they are parsed, large enough that Python's share is nil.
+#: Bytes per block: small enough to stay in the cache until they are parsed, large enough that Python's cost vanishes.
 BLOCK = 4 << 20
 #: Bytes that are read to find out what a file is; nearly all heads are shorter.
 HEAD = 64 << 10
@@ -37,7 +37,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _GZIP_PIECE = 128 << 10
 
-# JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition; that is no trace.
+# JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition, which no trace is.
 _MAX_RATIO = 250
 _RATIO_FREE = 256 << 20
 
@@ -50,13 +50,13 @@ def open_trace(path: Path) -> IO[bytes]:
         NotATraceError: It is a directory, pipe, socket or device.
     """
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang before the test below refuses it.
+        # O_NONBLOCK: opening a pipe without a writer must not block before the test below refuses it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}."
         raise InputError(message, "Check the path and its permissions.") from None
     except ValueError:
-        message = f"{str(path)!r} is no path."
+        message = f"{str(path)!r} is not a path."
         raise InputError(message, "Check the path.") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -107,6 +107,11 @@ class Capture:
     def name(self) -> str:
         """Name of the file or directory."""
         return self.root.name
+
+    @property
+    def loss(self) -> str:
+        """Name in the catalogue of losses for a capture that is left out."""
+        return "file_duplicate" if self.format == "kineto" else "file_unreadable"
 
     @property
     def size(self) -> int:
@@ -184,7 +189,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def tell_all(path: Path, progress: Progress | None) -> None:
-    """Tell that the whole of a file was read."""
+    """Report that the whole file is read."""
     if progress is not None:
         size = path.stat().st_size
         progress(size, size)
@@ -273,5 +278,5 @@ def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _check_ratio(path: Path, read: int, written: int) -> None:
     if written > _RATIO_FREE and written > _MAX_RATIO * read:
-        message = f"{path} expands to more than {_MAX_RATIO} times its size, as no trace does."
+        message = f"{path} expands to more than {_MAX_RATIO} times its size; traces expand less."
         raise DamagedTraceError(message, "If you trust the file, unpack it with gunzip and read the result.")

@@ -1,7 +1,7 @@
-"""Which files of a directory are those of MindSpore on a CPU, and whose they are.
+"""Finds captures of MindSpore on a CPU: their directories, files and ranks.
 
-Three layouts: the directory that our collector writes; ``…_ascend_ms`` with ``FRAMEWORK/`` of MindSpore's own
-profiler; and any directory above several of these, which is several captures.
+A capture is the directory that our collector writes, or ``…_ascend_ms`` with ``FRAMEWORK/`` of MindSpore's own
+profiler. Any directory above several of these holds several captures.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _below(directory: Path, depth: int, directories: Directories) -> Iterator[Pa
 
 
 def description(capture: Capture) -> dict[str, Any]:
-    """Return what our collector wrote beside the files; empty where there is none or it is damaged.
+    """Return what our collector wrote beside the files; empty if that file is missing or damaged.
 
     Raises:
         FormatVersionError: A newer stepscope wrote it.

@@ -11,9 +11,9 @@ from stepscope.errors import NotATraceError
 from stepscope.read.common.protobuf import BLOCK, PADDING, varint
 from stepscope.trace.losses import LossLedger
 
-#: So many first bytes tell.
+#: First bytes that show what a file is.
 HEAD = 64
-#: The first plane: its length, its number where it has one, and its name.
+#: The first plane: its length, its number if it has one, and its name.
 _HEAD = re.compile(
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12[\x01-\x7f](?:/|#|Task Env)"
 )
@@ -43,7 +43,7 @@ def is_trace(path: Path, head: bytes) -> bool:
 
 
 def host_of(path: Path) -> str | None:
-    """Return the host that the name of a file says; None where it says none."""
+    """Return the host that the name of a file says; None if it says none."""
     for suffix in SUFFIXES:
         if path.name.endswith(suffix):
             return path.name[: -len(suffix)] or None
@@ -62,9 +62,9 @@ def latest(found: list[Path]) -> list[Path]:
 
 
 def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[Part]:
-    """Yield the fields of a file; of a last one that the file ends in, what is there.
+    """Yield the fields of a file; of a last one that is cut, its beginning.
 
-    No more is in memory than one field and one block.
+    At most one field and one block are in memory.
 
     Raises:
         NotATraceError: It begins with something else.
@@ -83,7 +83,7 @@ def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[P
     if not rest:
         return
     if field is None and not begun:
-        message = f"{path} is no XPlane file."
+        message = f"{path} is not an XPlane file."
         raise NotATraceError(message, "Name a file that the profiler of JAX or TensorFlow wrote, ….xplane.pb.")
     ledger.add("file_cut")
     if field is not None:
@@ -91,7 +91,7 @@ def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[P
 
 
 class _Field(NamedTuple):
-    """Number of a field, first place of its value, and first place behind it."""
+    """Number of a field, offset of its value, and offset behind it."""
 
     number: int
     start: int
@@ -99,7 +99,7 @@ class _Field(NamedTuple):
 
 
 def _head(content: bytearray) -> _Field | None:
-    """Return the field that bytes begin with; None where it is not whole, or neither text nor message."""
+    """Return the field that bytes begin with; None if it is not whole, or neither text nor message."""
     key, start = varint(content, 0)
     if not start or key & 7 != BLOCK or not PLANES <= key >> 3 <= HOSTS:
         return None
