@@ -138,6 +138,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "info",
         "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why.",
     ),
+    "build_not_verified": (
+        "info",
+        "stepscope does not change the memory of a framework's library whose build it was not verified on; "
+        "`stepscope check RUN` says what is missing or less safe without that, and how to verify the build.",
+    ),
     "collector_failed": ("data_loss", "A collector failed; the others went on. The manifest holds its message."),
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),

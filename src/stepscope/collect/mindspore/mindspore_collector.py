@@ -41,6 +41,7 @@ from stepscope.collect.mindspore import minddata_recording, mindspore_world
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
 from stepscope.collect.surgery import mindspore_runtime
+from stepscope.collect.surgery.verified import Unverified, require
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import write_atomically
 
@@ -87,6 +88,12 @@ class MindSporeCollector:
             "rank": context.rank,
             "process": os.getpid(),
         }
+        if self._options.host_pipeline:
+            try:
+                require(mindspore_runtime.LIBRARY)
+            except Unverified as error:
+                self._notes["host_pipeline"] = f"not recorded: {error}"
+                context.journal.loss("build_not_verified")
 
     def start(self) -> None:
         """Open the window."""
@@ -104,7 +111,7 @@ class MindSporeCollector:
         if self._options.profile_memory:
             self._profiler.enable_profile_memory()
         self._recording = True
-        if self._options.host_pipeline:
+        if self._options.host_pipeline and "host_pipeline" not in self._notes:
             self._attempt("host_pipeline", lambda: self._host.start(self._directory))
         self._facts["host_pipeline"] = self._notes.get("host_pipeline", self._options.host_pipeline)
         self._guard.once_before(_foreign_interface(), "init", self._give_way)

@@ -68,8 +68,10 @@ class PaddleCollector(OnlyPlace):
             "version": str(paddle.__version__),
             "mode": "eager" if paddle.in_dynamic_mode() else "static",
             **({"missing": missing} if missing else {}),
-            **({} if self._tracer.careful else {"note": "this Paddle may fail where other threads work at the end"}),
+            **({"note": "; ".join(self._tracer.limits)} if self._tracer.limits else {}),
         }
+        if self._tracer.limits:
+            context.journal.loss("build_not_verified", len(self._tracer.limits))
 
     def start(self) -> None:
         """Open the window."""
