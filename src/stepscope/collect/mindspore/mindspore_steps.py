@@ -1,10 +1,9 @@
 """Steps of MindSpore: a step of ``Model.train``, a call of an optimizer, or a run of a graph with an optimizer in it.
 
-What a program calls, depends on its mode. In PyNative mode an optimizer is a call of Python's. In graph mode, and in a
-function under ``jit``, it is an operator among others in a compiled graph, and what is seen is the run of the whole
-graph: whether an optimizer is in it is found in the cells, or in what the code of the function refers to. Of calls
-inside each other the outermost counts. ``Model.train`` and ``Model.fit`` tell their callbacks where a step ends,
-whatever the mode; inside of them nothing else counts.
+In PyNative mode an optimizer's update is a Python call. In graph mode, and in a function under ``jit``, it is an
+operator in a compiled graph, and a step is a run of the whole graph. Whether a graph holds an optimizer is found in the
+cells, or in what the function's code refers to. Of nested calls only the outermost counts. ``Model.train`` and
+``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside them counts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ BY_MODEL = "Model.train"
 BY_CALLS = "calls of optimizers"
 BY_GRAPHS = "runs of graphs with an optimizer"
 
-#: Functions called by functions called … by one under ``jit``, into which is looked for an optimizer.
+#: How many calls deep, from a function under ``jit``, to search for an optimizer.
 _DEPTH = 6
 
 
@@ -50,7 +49,7 @@ class MindSporeSteps:
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks into MindSpore's classes: they hold for what exists already, too."""
+        """Put the hooks into MindSpore's classes; they also apply to objects that exist already."""
         del late
         for base in self._bases:
             self._hooks.around(base, "__call__", functools.partial(self._call, self._optimizer))
@@ -66,16 +65,16 @@ class MindSporeSteps:
         self._hooks.around(model._CallbackManager, "on_train_step_end", self._step_end)
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        """Remove the hooks. Wrappers that the program has put around them stay, and call MindSpore's own method."""
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: MindSpore does not tell of optimizers that have not stepped."""
+        """Return False: it is unknown which of MindSpore's optimizers have yet to step."""
         del steps
         return False
 
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Call something that may hold an optimizer, and tell of it if it does and nothing around it does."""
+        """Call something; report a step if it holds an optimizer and no call around it does."""
         found = None if getattr(self._inside, "step", False) else find(*args)
         if found is None:
             return original(*args, **kwargs)
@@ -88,7 +87,7 @@ class MindSporeSteps:
         return result
 
     def _enter(self, original: Callable[..., Any], capture: Any) -> Any:  # noqa: ANN401 - MindSpore's own
-        """Begin a call under ``jit(capture_mode="bytecode")``, which runs what it can of the function as graphs."""
+        """Begin a call under ``jit(capture_mode="bytecode")``, which runs parts of the function as graphs."""
         if not getattr(self._inside, "step", False):
             found = self._graph(capture.fn, lambda: _in_code(capture.fn, None, self._bases))
             self._inside.captured, self._inside.step = (capture, found), found is not None
@@ -105,7 +104,7 @@ class MindSporeSteps:
         return result
 
     def _train(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Train a model: its own steps count, and no optimizer's."""
+        """Train a model; its own steps count, whatever its optimizers do."""
         outer = getattr(self._inside, "model", None), getattr(self._inside, "step", False)
         self._inside.model, self._inside.step = model, True
         try:
@@ -114,7 +113,7 @@ class MindSporeSteps:
             self._inside.model, self._inside.step = outer
 
     def _step_end(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """End a step of a model: also the program's callbacks are done."""
+        """End a step of a model after the program's own callbacks."""
         result = original(*args, **kwargs)
         model = getattr(self._inside, "model", None)
         if model is not None:
@@ -139,7 +138,7 @@ class MindSporeSteps:
 
 
 class _Known:
-    """What was found out about an object, as long as it lives; MindSpore's cells have an ``==`` of their own."""
+    """Names found for objects, by identity (MindSpore's cells redefine ``==``), while the objects live."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -151,7 +150,7 @@ class _Known:
         try:
             reference = weakref.ref(thing)
             name = find()
-        except Exception:  # noqa: BLE001 - law 1: what a program's object does when it is looked at is no step
+        except Exception:  # noqa: BLE001 - law 1: the program's object may raise anything; it counts as no step
             _LOG.debug("stepscope: %s could not be searched for an optimizer", type(thing), exc_info=True)
             return ""
         self._known[id(thing)] = reference, name
@@ -159,20 +158,20 @@ class _Known:
 
 
 def _optimizer_classes() -> tuple[type, ...]:
-    """Return the classes from which all optimizers are derived: MindSpore has two."""
+    """Return the two classes from which all of MindSpore's optimizers are derived."""
     names = ("mindspore.nn.optim.optimizer", "mindspore.experimental.optim.optimizer")
     return tuple(sys.modules[name].Optimizer for name in names if name in sys.modules)
 
 
 def _in_cell(cell: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - a mindspore.nn.Cell, or another object
-    """Return the classes of the optimizers among a cell and the cells in it."""
+    """Return the classes of the optimizers among a cell and the cells inside it."""
     if not isinstance(cell, sys.modules["mindspore.nn"].Cell):
         return []
     return [type(part) for _, part in cell.cells_and_names() if isinstance(part, bases)]
 
 
 def _in_code(function: Any, holder: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - anything callable
-    """Return the classes of the optimizers that the code of a function refers to, also through what it calls."""
+    """Return the classes of the optimizers that a function's code refers to, directly or through functions it calls."""
     found: list[type] = []
     seen: set[int] = set()
     to_do: list[tuple[Any, Any, int]] = [(function, holder, 0)]
@@ -197,14 +196,14 @@ def _plain_function(thing: Any, holder: Any) -> tuple[Any, Any]:  # noqa: ANN401
 
 
 def _referred_to(function: Any, holder: Any) -> Iterator[Any]:  # noqa: ANN401 - anything
-    """Yield what a function's code names: in its closure, among its globals, and in the object it belongs to.
+    """Yield what a function's code names: in its closure, its globals, and the object that it belongs to.
 
-    MindSpore's own functions are not looked into: they hold no optimizer of the program's.
+    MindSpore's own functions are skipped: they refer to no optimizer of the program.
     """
     if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("mindspore."):
         return
     for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not filled yet
+        with contextlib.suppress(ValueError):  # an empty cell: the variable is not assigned yet
             yield cell.cell_contents
     names = set(_names(function.__code__))
     for places in (function.__globals__, getattr(holder, "__dict__", {}), vars(type(holder))):

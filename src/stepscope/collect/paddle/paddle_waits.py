@@ -9,7 +9,7 @@ from stepscope.collect.host.data_waits import DataWaits
 
 
 class PaddleDataCollector(DataWaits):
-    """Wraps the ``__next__`` of Paddle's iterators: one reads in this process, the other has workers."""
+    """Wraps the ``__next__`` of Paddle's two iterators: one reads in this process, the other in workers."""
 
     name = "paddle_data"
     product = "Paddle"
@@ -27,5 +27,5 @@ class PaddleDataCollector(DataWaits):
     }
 
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - Paddle's iterator
-        """Return the sampler, which every iterator of a loader shares; the data set where there is none."""
+        """Return the sampler, which all iterators of a loader share, or else the data set."""
         return getattr(iterator, "_batch_sampler", None) or getattr(iterator, "_dataset", iterator)
