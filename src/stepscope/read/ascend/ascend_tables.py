@@ -12,11 +12,12 @@ import polars as pl
 from stepscope.read.ascend import ascend_samples
 from stepscope.read.ascend.ascend_facts import Facts
 from stepscope.read.ascend.ascend_frames import Frames
-from stepscope.read.ascend.ascend_kinds import BYTES_OF_TYPE, KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
+from stepscope.read.ascend.ascend_kinds import KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
 from stepscope.read.ascend.ascend_tracks import Place, Tracks, npu
 from stepscope.read.common.dense import first_places, or_null, places
 from stepscope.read.common.distinct import filled, of_each, same, where, without_nulls
 from stepscope.read.common.nesting import looked_up
+from stepscope.trace.ascend_columns import BYTES_OF_TYPE
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, dtype, together
 

@@ -141,7 +141,7 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
-def costs(rows: csv_rows.Rows) -> pl.DataFrame:
+def costs(rows: csv_rows.AscendRows) -> pl.DataFrame:
     """Return the sums of ``hccl_raw_{id}.csv`` for each step as one fact: ms of communication and of waiting."""
     records = pl.DataFrame({header: rows.raw(header) for header in _COSTS}).to_dicts()
     return pl.DataFrame({"key": ["hccl_raw"], "value": [json.dumps(records)]})

@@ -12,6 +12,7 @@ import polars as pl
 
 from stepscope.read.ascend.ascend_frames import FRAMES, Frames, conform
 from stepscope.read.common.distinct import same, without_nulls
+from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
 
 #: Cores whose rows among the kernels are communication.
@@ -22,7 +23,7 @@ _ROUNDING = 1000
 _FIRST_TASK = 50_000_000
 _COUNTER = "counter "
 _OF_OPERATION = ("device", "gap", "step")
-_SUMS = ("transit", "wait", "synchronisation", "idle")
+_SUMS = tuple(one.ours for one in COMMUNICATION_TIMES if one.ours not in ("ts", "dur"))
 
 
 def with_kernels(frames: Frames, kernels: pl.DataFrame) -> Frames:

@@ -27,7 +27,7 @@ from stepscope.read.ascend.text import (
     timeline_events,
     timeline_frames,
 )
-from stepscope.read.ascend.text.csv_rows import Rows
+from stepscope.read.ascend.text.csv_rows import AscendRows
 from stepscope.read.ascend.text.op_range import Counter
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
@@ -173,7 +173,7 @@ class Text:
             ),
         }
 
-    def _frame(self, name: str, make: Callable[[Rows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
+    def _frame(self, name: str, make: Callable[[AscendRows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
         parts = [conform(name, one) for one in self._rows(sort or name, make)]
         return pl.concat([conform(name, pl.DataFrame()), *parts])
 
@@ -192,16 +192,16 @@ class Text:
             for path in self._capture.of("derived"):
                 self._ledger(path).add("event_aggregate")
 
-    def _together(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+    def _together(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
         """Return the rows of all files of a sort as one frame; none where there are none."""
         found = [one for one in self._rows(sort, make) if one.height]
         return [pl.concat(found, how="diagonal_relaxed")] if found else []
 
-    def _rows(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+    def _rows(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
         made = (self._of_rows(path, make) for path in self._capture.of(sort))
         return [one for one in made if one is not None]
 
-    def _of_rows(self, path: Path, make: Callable[[Rows], pl.DataFrame]) -> pl.DataFrame | None:
+    def _of_rows(self, path: Path, make: Callable[[AscendRows], pl.DataFrame]) -> pl.DataFrame | None:
         def read(path: Path, ledger: LossLedger, progress: Progress | None) -> pl.DataFrame | None:
             parts = [make(rows) for rows in csv_rows.read(path, ledger, progress)]
             return pl.concat(parts, how="diagonal_relaxed") if parts else None

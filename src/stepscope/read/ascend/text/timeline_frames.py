@@ -16,8 +16,9 @@ import polars as pl
 
 from stepscope.read.ascend.ascend_frames import Frames, complete
 from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, Events, chosen
-from stepscope.read.ascend.text.text_values import BYTES, UNKNOWN_32, unit_of
+from stepscope.read.ascend.text.text_values import unit_of
 from stepscope.read.assemble.stacks import parse_frame
+from stepscope.trace.ascend_columns import BYTES, LAYERS, UNKNOWN_32
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
 
@@ -44,8 +45,7 @@ _SORT_OF_CATEGORY = {
     "gc": "garbage",
 }
 #: Layer of CANN in front of the name of a call → its level.
-_LEVELS = {"ascendcl": "acl", "runtime": "runtime", "node": "node", "model": "model", "ge": "model"}
-_LEVELS |= {"hccl": "hccl", "communication": "hccl"}
+_LEVELS = {layer.lower(): level for _, level, layer in LAYERS} | {"ge": "model", "communication": "hccl"}
 #: Sort of events → the columns of them that are read.
 _OF_TASKS = ("connection", "model", "task", "batch", "context", "stream", "bytes", "type", "direction")
 _WANTED: dict[str, tuple[str, ...]] = {
