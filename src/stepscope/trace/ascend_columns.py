@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 #: What a column of a text file holds. STAMP: µs since the epoch, with a tab behind for spreadsheets, which round
-#: long numbers. HELD: a duration in µs with a tab behind. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``. INDEX: the
-#: number of a device. SHAPES: a text in quotes of its own.
+#: long numbers. HELD: a duration in µs with a tab behind. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``.
+#: INDEX: the number of a device. SHAPES: a text in quotes of its own.
 STAMP, HELD, TIME, SIZE, DEVICE, INDEX, WHOLE, REAL, LABEL, SHAPES = (
     *("stamp", "held", "time", "size", "device", "index", "whole", "real", "label", "shapes"),
 )
@@ -57,6 +57,12 @@ class AscendColumn:
     def headers(self) -> tuple[str, ...]:
         """All headers that the column has in any file."""
         return tuple(header for header in (self.mindspore, self.torch, *self.also) if header)
+
+
+def unit_of(header: str) -> tuple[str, str]:
+    """Return the name and the unit of a column: ``aic_mac_time(us)`` → ``aic_mac_time``, ``us``."""
+    name, separator, rest = header.strip().rpartition("(")
+    return (name.strip(), rest[:-1].strip()) if separator and rest.endswith(")") else (header.strip(), "")
 
 
 #: ``kernel_details.csv`` of both, ``op_summary_*.csv`` of CANN.

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analyse.communication.collective_times import LINKS, MEGABYTE, Operation, operations
+from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.tables import Tables
 
 #: Operation as sources call it, without its underscores → as HCCL calls it. Others keep their name.
@@ -248,13 +249,11 @@ def times(found: list[Call]) -> dict[str, float]:
     transit = sum(call.operation.moving for call in found)
     wait = sum(call.operation.wait or 0 for call in found)
     synchronisation = sum(call.operation.synchronisation or 0 for call in found)
+    start = min((call.operation.start for call in found), default=0)
+    ns = {"ts": start, "dur": elapsed, "transit": transit, "wait": wait, "synchronisation": synchronisation}
+    ns["idle"] = elapsed - transit - wait
     return {
-        "Start Timestamp(us)": min((call.operation.start for call in found), default=0) / 1000,
-        "Elapse Time(ms)": elapsed / 1e6,
-        "Transit Time(ms)": transit / 1e6,
-        "Wait Time(ms)": wait / 1e6,
-        "Synchronization Time(ms)": synchronisation / 1e6,
-        "Idle Time(ms)": (elapsed - transit - wait) / 1e6,
+        **{one.key: ns[one.ours] / one.parts for one in COMMUNICATION_TIMES},
         "Wait Time Ratio": _ratio(wait, wait + transit),
         "Synchronization Time Ratio": _ratio(synchronisation, synchronisation + transit),
     }

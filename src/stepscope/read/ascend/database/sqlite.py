@@ -138,8 +138,8 @@ class AscendDatabase:
 
         Args:
             table: Its name; one that is not there has no rows.
-            columns: Column → what it holds; by default those of :data:`stepscope.trace.ascend_columns.DATABASE`. ``TEXT``,
-                ``NAME`` and ``ENUM_…`` become categorical texts.
+            columns: Column → what it holds; by default those of :data:`stepscope.trace.ascend_columns.DATABASE`.
+                ``TEXT``, ``NAME`` and ``ENUM_…`` become categorical texts.
         """
         if columns is None:
             columns = {name: sort for name, sort in DATABASE[table].items() if sort != UNREAD}

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.read.ascend.text.csv_rows import AscendRows, key_of
-from stepscope.read.ascend.text.text_values import reals, unit_of
+from stepscope.read.ascend.text.text_values import reals
 from stepscope.trace.ascend_columns import (
     KERNEL_DETAILS,
     L2_CACHE,
@@ -22,6 +22,7 @@ from stepscope.trace.ascend_columns import (
     STATIC_OP_MEM,
     UNKNOWN_32,
     AscendColumn,
+    unit_of,
 )
 
 #: Headers of ``kernel_details.csv`` and ``op_summary_*.csv`` that are not hardware counters.

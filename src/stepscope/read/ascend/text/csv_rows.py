@@ -27,6 +27,7 @@ from stepscope.trace.ascend_columns import (
     TIME,
     WHOLE,
     AscendColumn,
+    unit_of,
 )
 from stepscope.trace.losses import LossLedger
 
@@ -59,7 +60,7 @@ class AscendRows:
     def unit(self, name: str) -> str:
         """Return the unit in the header of the column that is called so but for its unit; empty where there is none."""
         for header in self.headers:
-            found, unit = text_values.unit_of(header)
+            found, unit = unit_of(header)
             if found.lower() == name.lower():
                 return unit
         return ""
@@ -107,7 +108,7 @@ class AscendRows:
     def column(self, column: AscendColumn) -> pl.Series:
         """Return a column of the table of columns: times in ns, sizes in bytes."""
         if column.sort == SIZE:
-            return self.size(text_values.unit_of(column.headers[0])[0])
+            return self.size(unit_of(column.headers[0])[0])
         return _READ[column.sort](self, *column.headers)
 
 

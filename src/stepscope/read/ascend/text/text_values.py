@@ -117,9 +117,3 @@ def whole(column: pl.Series) -> pl.Series:
     """Return texts as they stand, each distinct one kept once; null where they are empty."""
     text = column.cast(pl.String)
     return text.set(text == "", None).cast(pl.Categorical())
-
-
-def unit_of(header: str) -> tuple[str, str]:
-    """Return the name and the unit of a column: ``aic_mac_time(us)`` → ``aic_mac_time``, ``us``."""
-    name, separator, rest = header.strip().rpartition("(")
-    return (name.strip(), rest[:-1].strip()) if separator and rest.endswith(")") else (header.strip(), "")

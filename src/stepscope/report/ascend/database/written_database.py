@@ -17,6 +17,7 @@ from stepscope.report.ascend.variant import PYTORCH, Variant
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import storable
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
 
 _BATCH = 50_000
 
@@ -86,16 +87,8 @@ def _call(work: RankWork, call: Call) -> dict[str, Any]:
 
 def _time(work: RankWork, call: Call) -> dict[str, Any]:
     found = times([call])
-    columns = {
-        "start_timestamp": "Start Timestamp(us)",
-        "elapse_time": "Elapse Time(ms)",
-        "transit_time": "Transit Time(ms)",
-        "wait_time": "Wait Time(ms)",
-        "synchronization_time": "Synchronization Time(ms)",
-        "idle_time": "Idle Time(ms)",
-    }
     named = {"hccl_op_name": call.name, "group_name": call.group}
-    return {**named, **{column: found[key] for column, key in columns.items()}, **_call(work, call)}
+    return {**named, **{one.column: found[one.key] for one in COMMUNICATION_TIMES}, **_call(work, call)}
 
 
 def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
@@ -107,9 +100,7 @@ def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
                     "hccl_op_name": call.name,
                     "group_name": call.group,
                     "transport_type": storable(transport),
-                    "transit_size": float(moved["Transit Size(MB)"]),
-                    "transit_time": moved["Transit Time(ms)"],
-                    "bandwidth": float(moved["Bandwidth(GB/s)"]),
+                    **_moved(moved),
                     "large_packet_ratio": 0.0,
                     "package_size": float(size),
                     "count": int(count),
@@ -142,7 +133,9 @@ def _link(joined: str, cell: dict[str, Any]) -> dict[str, Any]:
         "src_rank": source,
         "dst_rank": destination,
         "transport_type": storable(cell["Transport Type"]),
-        "transit_size": float(cell["Transit Size(MB)"]),
-        "transit_time": float(cell["Transit Time(ms)"]),
-        "bandwidth": float(cell["Bandwidth(GB/s)"]),
+        **_moved(cell),
     }
+
+
+def _moved(cell: dict[str, Any]) -> dict[str, float]:
+    return {one.column: float(cell[one.key]) for one in COMMUNICATION_MOVED}

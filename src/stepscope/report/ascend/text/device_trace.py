@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import NO_MODEL, operator_shapes, texts
+from stepscope.report.ascend.text.csv_tables import operator_shapes, texts
 from stepscope.report.ascend.text.scope_layer import scopes
 from stepscope.report.ascend.variant import Variant
 from stepscope.report.files.json_results import dumps
@@ -26,6 +26,7 @@ from stepscope.report.timeline import lanes
 from stepscope.report.timeline.places import Lane
 from stepscope.report.timeline.slices import Counter, Timeline, build
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import UNKNOWN_32
 
 _CHUNK = 100_000
 #: Numbers of the processes that are none: behind those that :mod:`stepscope.report.timeline.places` makes up.
@@ -240,7 +241,7 @@ def _lines(text: str) -> str:
 
 def _hardware() -> pl.Expr:
     stream = pl.format('"Physic Stream Id":{}', "stream")
-    kind = pl.format(f'"Model Id":{NO_MODEL},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
+    kind = pl.format(f'"Model Id":{UNKNOWN_32},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
     return pl.concat_str(kind, stream, _connection(), separator=",", ignore_nulls=True)
 
 

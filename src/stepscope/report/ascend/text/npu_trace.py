@@ -15,17 +15,18 @@ import polars as pl
 from stepscope.report.ascend.database.host_events import QUEUED, queued
 from stepscope.report.ascend.database.task_events import communication, said_of_parts
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import NO_MODEL, operator_shapes, operator_types, texts
+from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
 from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
 
 #: Process of the trace → its place, which is part of its number.
 _PLACES = {"CANN": 7, "Ascend Hardware": 13, "HCCL": 15, "Overlap Analysis": 23}
 _FIRST_OF_COUNTERS = 24
 _CATEGORIES = {"operator": "cpu_op", "data": "cpu_op", "step": "cpu_op", "python": "python_function"}
 _CATEGORIES |= {"annotation": "user_annotation", "garbage": "GC"}
-_LEVELS = {"AscendCL": "acl", "Runtime": "runtime", "Node": "node", "Model": "model", "Hccl": "hccl"}
-_NOT_IN_TRACE = "^(Memory of |NPU module memory$)"
+_LEVELS = {layer: level for _, level, layer in LAYERS}
+_NOT_IN_TRACE = f"^(Memory of |{MODULE_MEMORY}$)"
 
 
 def write(work: RankWork, path: Path) -> None:
@@ -194,12 +195,12 @@ class _Trace:
         frame = frame.join(sizes.unique("id"), on="id", how="left", maintain_order="left")
         frame = frame.join(self._argument("direction"), on="id", how="left", maintain_order="left")
         args = pl.concat_str(
-            pl.format('"Model Id":{}', pl.col("model").fill_null(NO_MODEL)),
+            pl.format('"Model Id":{}', pl.col("model").fill_null(UNKNOWN_32)),
             pl.format('"Task Type":{}', _json(frame["type"])),
             pl.format('"Physic Stream Id":{}', "stream"),
             pl.format('"Task Id":{}', "task"),
             pl.format('"Batch Id":{}', "batch"),
-            pl.format('"Subtask Id":{}', pl.col("context").fill_null(NO_MODEL)),
+            pl.format('"Subtask Id":{}', pl.col("context").fill_null(UNKNOWN_32)),
             pl.format('"connection_id":{}', "correlation"),
             pl.format('"data size(Byte)":{}', "bytes"),
             pl.format('"memcpy direction":{}', "direction"),
@@ -230,7 +231,7 @@ class _Trace:
         )
         args = pl.concat_str(
             pl.format('"connection_id":{}', "correlation"),
-            pl.format('"model id":{}', pl.col("model").fill_null(NO_MODEL)),
+            pl.format('"model id":{}', pl.col("model").fill_null(UNKNOWN_32)),
             pl.format('"data_type":{}', _json(frame["dtype"])),
             pl.format('"alg_type":{}', _json(frame["algType"].replace("N/A", None))),
             pl.format('"count":{}', "count"),
@@ -249,10 +250,10 @@ class _Trace:
             "duration estimated(us)": (pl.col("estimated").cast(pl.Int64) / 1000).cast(pl.String),
             "stream id": pl.col("physical").cast(pl.String),
             "task id": pl.col("task").cast(pl.String),
-            "context id": pl.col("context").fill_null(NO_MODEL).cast(pl.String),
+            "context id": pl.col("context").fill_null(UNKNOWN_32).cast(pl.String),
             "task type": _json(frame["type"]),
-            "src rank": pl.col("source").fill_null(NO_MODEL).cast(pl.String),
-            "dst rank": pl.col("destination").fill_null(NO_MODEL).cast(pl.String),
+            "src rank": pl.col("source").fill_null(UNKNOWN_32).cast(pl.String),
+            "dst rank": pl.col("destination").fill_null(UNKNOWN_32).cast(pl.String),
             "transport type": _json(frame["transport"]),
             "size(Byte)": pl.col("bytes").cast(pl.String),
             "data type": _json(frame["data type"]),
