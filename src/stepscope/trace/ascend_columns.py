@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 #: What a column of a text file holds. STAMP: µs since the epoch, with a tab behind for spreadsheets, which round
 #: long numbers. HELD: a duration in µs with a tab behind. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``.
-#: INDEX: the number of a device. SHAPES: a text in quotes of its own.
-STAMP, HELD, TIME, SIZE, DEVICE, INDEX, WHOLE, REAL, LABEL, SHAPES = (
-    *("stamp", "held", "time", "size", "device", "index", "whole", "real", "label", "shapes"),
+#: HELD_SIZE: a SIZE whose MB are 1000 KB in MindSpore's file. INDEX: the number of a device. SHAPES: a text in quotes
+#: of its own.
+STAMP, HELD, TIME, SIZE, HELD_SIZE, DEVICE, INDEX, WHOLE, REAL, LABEL, SHAPES = (
+    *("stamp", "held", "time", "size", "held size", "device", "index", "whole", "real", "label", "shapes"),
 )
 #: What a column of a database holds: a number, a text, the number of a text in ``STRING_IDS``; ``ENUM_…`` is the number
 #: of a text in the table of that name. UNREAD: the writer fills it and the reader does not need it.
@@ -99,7 +100,7 @@ _TOTALS = ("Allocated", "Reserved", "Active")
 MEMORY_RECORD = (
     AscendColumn("component", LABEL, "Component", database="component"),
     AscendColumn("ts", STAMP, "Timestamp(us)", database="timestamp"),
-    *(AscendColumn(one.lower(), SIZE, f"Total {one}(MB)", database=f"total{one}") for one in _TOTALS),
+    *(AscendColumn(one.lower(), HELD_SIZE, f"Total {one}(MB)", database=f"total{one}") for one in _TOTALS),
     AscendColumn("stream", WHOLE, "Stream Ptr", "", database="streamPtr"),
     AscendColumn("device", DEVICE, "Device Type", also=("Device",), database="deviceId"),
 )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.trace.ascend_columns import MEBIBYTE
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -17,7 +15,6 @@ class Variant:
     Attributes:
         ending: Ending of a rank's directory.
         component: What memory of the framework's allocator is called.
-        megabyte: Bytes of an MB in memory files. MindSpore divides by 1024 and by 1000.
         stage_of_work: Whether Stage runs from the first to the last work of a step; else only over its communication.
         device_columns: Whether statistics begin with the device (and the model).
         missing: Cell of ``operator_memory.csv`` for what is not known.
@@ -30,7 +27,6 @@ class Variant:
 
     ending: str
     component: str
-    megabyte: int
     stage_of_work: bool
     device_columns: bool
     missing: str | None
@@ -44,7 +40,6 @@ class Variant:
 MINDSPORE = Variant(
     ending="ascend_ms",
     component="MindSpore",
-    megabyte=1024 * 1000,
     stage_of_work=False,
     device_columns=True,
     missing="N/A",
@@ -57,7 +52,6 @@ MINDSPORE = Variant(
 PYTORCH = Variant(
     ending="ascend_pt",
     component="PTA",
-    megabyte=MEBIBYTE,
     stage_of_work=True,
     device_columns=False,
     missing=None,

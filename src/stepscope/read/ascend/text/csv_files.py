@@ -11,6 +11,7 @@ import polars as pl
 from stepscope.read.ascend.text.csv_rows import AscendRows, key_of
 from stepscope.read.ascend.text.text_values import reals
 from stepscope.trace.ascend_columns import (
+    HELD_SIZE,
     KERNEL_DETAILS,
     L2_CACHE,
     L2_CACHE_RATES,
@@ -18,7 +19,6 @@ from stepscope.trace.ascend_columns import (
     MODULE_MEMORY,
     NPU_MODULE_MEM,
     OPERATOR_MEMORY,
-    SIZE,
     STATIC_OP_MEM,
     UNKNOWN_32,
     AscendColumn,
@@ -64,7 +64,7 @@ def memory(rows: AscendRows, *, of_mindspore: bool) -> pl.DataFrame:
     """
     frame = _columns(rows, MEMORY_RECORD)
     if of_mindspore or frame["component"].cast(pl.String).str.contains("MindSpore").any():
-        sizes = pl.col([column.ours for column in MEMORY_RECORD if column.sort == SIZE])
+        sizes = pl.col([column.ours for column in MEMORY_RECORD if column.sort == HELD_SIZE])
         frame = frame.with_columns((sizes * (1000 / 1024)).round(0).cast(pl.Int64))
     return frame
 

@@ -18,6 +18,7 @@ from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.ascend_columns import (
     DEVICE,
     HELD,
+    HELD_SIZE,
     INDEX,
     LABEL,
     REAL,
@@ -107,7 +108,7 @@ class AscendRows:
 
     def column(self, column: AscendColumn) -> pl.Series:
         """Return a column of the table of columns: times in ns, sizes in bytes."""
-        if column.sort == SIZE:
+        if column.sort in (SIZE, HELD_SIZE):
             return self.size(unit_of(column.headers[0])[0])
         return _READ[column.sort](self, *column.headers)
 

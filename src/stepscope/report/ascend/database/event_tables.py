@@ -24,6 +24,7 @@ from stepscope.trace.ascend_columns import (
     DATABASE,
     DEVICE,
     HELD,
+    HELD_SIZE,
     INT,
     LABEL,
     LAYERS,
@@ -162,7 +163,7 @@ def _stored(rows: pl.DataFrame, columns: Iterable[AscendColumn]) -> pl.DataFrame
         value, (_, unit) = pl.col(column.torch), unit_of(column.torch)
         if column.sort == STAMP:
             value = (value * 1000).cast(pl.Int64)
-        elif column.sort in (HELD, SIZE):
+        elif column.sort in (HELD, SIZE, HELD_SIZE):
             value = (value * (1000 if column.sort == HELD else BYTES[unit])).round(0).cast(pl.Int64)
         elif column.sort == DEVICE:
             value = _device_index(rows)

@@ -22,6 +22,7 @@ from stepscope.trace.ascend_columns import (
     BYTES,
     DEVICE,
     HELD,
+    HELD_SIZE,
     INDEX,
     KERNEL_DETAILS,
     L2_CACHE,
@@ -94,11 +95,11 @@ def _file(result: pl.DataFrame, columns: Iterable[AscendColumn], variant: Varian
 
 def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.Expr:
     value = pl.col(header)
-    if sort == SIZE:
+    if sort in (SIZE, HELD_SIZE):
         name, unit = unit_of(header)
         # The result may have another unit.
         source = next(one for one in result.columns if unit_of(one)[0] == name)
-        parts = variant.megabyte if unit == "MB" else BYTES[unit]
+        parts = 1000 * BYTES["KB"] if sort == HELD_SIZE and variant is MINDSPORE else BYTES[unit]
         value = (pl.col(source) * (BYTES[unit_of(source)[1]] / parts)).cast(pl.String)
     elif sort in (STAMP, HELD):
         value = (value.cast(pl.Decimal(38, 3)) if result.schema[header].is_float() else value).cast(pl.String)
