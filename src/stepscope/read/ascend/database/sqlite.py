@@ -85,7 +85,7 @@ def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         if hasattr(connection, "setlimit"):  # Python 3.11
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
-        connection.text_factory = _AscendText(ledger)
+        connection.text_factory = _TextOrLoss(ledger)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
             # Without it SQLite refuses a file that was cut, although most of its pages are there.
@@ -96,7 +96,7 @@ def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
             raise DamagedTraceError(message, "Copy it again, or record again.") from None
 
 
-class _AscendText:
+class _TextOrLoss:
     """Makes text of a value's bytes; what is no UTF-8 is replaced and counted."""
 
     def __init__(self, ledger: LossLedger) -> None:

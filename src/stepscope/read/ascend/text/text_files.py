@@ -14,7 +14,7 @@ from typing import TypeVar
 import polars as pl
 
 from stepscope.errors import InputError
-from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_files import OF_GPU
 from stepscope.read.ascend.ascend_frames import Frames, complete, conform
 from stepscope.read.ascend.legacy import added_sums, gpu_folder, npu_folder
@@ -28,7 +28,7 @@ from stepscope.read.ascend.text import (
     timeline_frames,
 )
 from stepscope.read.ascend.text.csv_rows import AscendRows
-from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.ascend.text.op_range import CpuCounter
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
@@ -51,7 +51,8 @@ _Made = TypeVar("_Made")
 
 
 def _clocked(
-    read: Callable[[Path, LossLedger, Counter | None, Progress | None], Frames], counter: Counter | None
+    read: Callable[[Path, LossLedger, CpuCounter | None, Progress | None], Frames],
+    counter: CpuCounter | None,
 ) -> Callable[[Path, LossLedger, Progress | None], Frames]:
     return lambda path, ledger, progress: read(path, ledger, counter, progress)
 
@@ -61,7 +62,7 @@ def _has(frame: pl.DataFrame) -> bool:
     return bool((frame.filter(pl.col("sort") != "api") if "sort" in frame.columns else frame).height)
 
 
-class Text:
+class AscendText:
     """Reads the text files of a capture.
 
     Args:
@@ -70,7 +71,7 @@ class Text:
         progress: Called with bytes read and bytes in total.
     """
 
-    def __init__(self, capture: Capture, facts: Facts, progress: Progress | None = None) -> None:
+    def __init__(self, capture: Capture, facts: AscendFacts, progress: Progress | None = None) -> None:
         self.ledgers: list[LossLedger] = []
         self._capture = capture
         self._facts = facts

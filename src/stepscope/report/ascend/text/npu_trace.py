@@ -33,7 +33,7 @@ def write(work: RankWork, path: Path) -> None:
     """Write the file."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write("[")
-        for number, lines in enumerate(lines for lines in _Trace(work).events() if len(lines)):
+        for number, lines in enumerate(lines for lines in _NpuTrace(work).events() if len(lines)):
             file.write(",\n" if number else "")
             file.write(lines.str.join(",\n").item())
         file.write("]\n")
@@ -48,7 +48,7 @@ def _json(column: pl.Series) -> pl.Series:
     return texts(column.cast(pl.String), dumps)
 
 
-class _Trace:
+class _NpuTrace:
     """The events of one rank."""
 
     def __init__(self, work: RankWork) -> None:
