@@ -100,7 +100,7 @@ def calls(tables: Tables) -> list[Call]:
         if _HCCL.fullmatch(names[one.span]):  # HCCL named it itself
             name = names[one.span]
             type_ = f"{name.split('__')[0]}_"
-        made.append(Call(one, name, type_, key, _place(one), moved.get(one.span, ())))
+        made.append(Call(one, name, type_, key, local(one, one.rank), moved.get(one.span, ())))
     return made
 
 
@@ -127,11 +127,6 @@ def _counted_alike(found: Iterable[Operation]) -> set[str]:
     for one in found:
         numbers[one.group].append(one.number)
     return {group for group, said in numbers.items() if None not in said and len(set(said)) == len(said)}
-
-
-def _place(one: Operation) -> int:
-    """Return this rank's place in the group; its rank where the group's ranks are not known."""
-    return local(one, one.rank)
 
 
 def local(one: Operation, rank: int) -> int:
@@ -185,7 +180,9 @@ def communication(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for step, found in _by_step(made, stepless=stepless).items():
         sorts = _sorts(found)
-        document[step] = {sort: {_label(call): _entry([call]) for call in chosen} for sort, chosen in sorts.items()}
+        document[step] = {
+            sort: {f"{call.name}@{call.group}": _entry([call]) for call in chosen} for sort, chosen in sorts.items()
+        }
         total = _entry(sorts["collective"])
         del total["Communication Time Info"]["Start Timestamp(us)"]
         for moved in total["Communication Bandwidth Info"].values():
@@ -222,10 +219,6 @@ def recorded_matrix(tables: Tables) -> dict[str, Any]:
         }
         cells[f"{row['source']}-{row['destination']}"] = cell | ({"Op Name": row["name"]} if row["name"] else {})
     return document
-
-
-def _label(call: Call) -> str:
-    return f"{call.name}@{call.group}"
 
 
 def _by_step(made: Iterable[Call], *, stepless: bool) -> dict[str, list[Call]]:
@@ -313,8 +306,11 @@ def _matrix(found: list[Call]) -> dict[str, Any]:
         links[matrix_type(call), call.group, link(call)].append(call)
     document: dict[str, Any] = defaultdict(dict)
     for (type_, group, joined), members in links.items():
-        ordered = sorted(members, key=lambda call: -_speed(call.operation))
-        for place, call in _places(ordered).items():
+        speeds = [(one.size or 0) / one.moving if one.moving else 0.0 for one in (call.operation for call in members)]
+        ordered = [members[row] for row in sorted(range(len(members)), key=lambda row: -speeds[row])]
+        named = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
+        named |= {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
+        for place, call in named.items():
             document[f"{type_}-{place}@{group}"][joined] = {**_link([call]), "Op Name": call.name}
             _own_link(document[f"{type_}-{place}@{group}"], call)
         document[f"{type_}-total@{group}"][joined] = _link(ordered)
@@ -348,16 +344,6 @@ def _own_link(cells: dict[str, Any], call: Call) -> None:
     """Add an empty link of this rank to itself, by which tools find out which rank a place in the group is."""
     nothing = {"Transport Type": "LOCAL", "Transit Size(MB)": 0, "Transit Time(ms)": 0, "Bandwidth(GB/s)": 0}
     cells.setdefault(f"{call.rank}-{call.rank}", {**nothing, "Op Name": call.name})
-
-
-def _speed(one: Operation) -> float:
-    return (one.size or 0) / one.moving if one.moving else 0.0
-
-
-def _places(ordered: list[Call]) -> dict[str, Call]:
-    """Return the operations that the matrix names, of a list ordered by falling bandwidth."""
-    places = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
-    return places | {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
 
 
 def _ratio(part: int, whole: int) -> float:

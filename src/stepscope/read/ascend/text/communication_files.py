@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import conform
+from stepscope.read.ascend.ascend_frames import rows_of
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.read.mindspore.mindspore_lines import text_of
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
@@ -43,40 +43,12 @@ def times(path: Path, ledger: LossLedger, progress: Progress | None = None) -> t
             operations.append(place | {one.ours: _scaled(said.get(one.key), one.parts) for one in COMMUNICATION_TIMES})
         for transport, moved in _members(value, "Communication Bandwidth Info", ledger).items():
             bandwidths += [{**place, "transport": transport, **row} for row in _moved(moved, ledger)]
-    frame = pl.DataFrame(operations, schema=_OPERATIONS)
-    return frame, conform("bandwidths", pl.DataFrame(bandwidths, schema=_BANDWIDTHS))
+    return pl.DataFrame(operations, schema=_OPERATIONS), rows_of("bandwidths", bandwidths)
 
 
-_PLACES: dict[str, pl.DataType] = {
-    "step": pl.Int64(),
-    "point_to_point": pl.Boolean(),
-    "name": pl.String(),
-    "group": pl.String(),
-}
-_OPERATIONS = {**_PLACES, **{one.ours: pl.Int64() for one in COMMUNICATION_TIMES}}
-_BANDWIDTHS = {
-    **_PLACES,
-    "transport": pl.String(),
-    "packet": pl.Int64(),
-    "count": pl.Int64(),
-    "bytes": pl.Int64(),
-    "time": pl.Int64(),
-    "bandwidth": pl.Float64(),
-    "large": pl.Float64(),
-}
-_MATRIX = {
-    "step": pl.Int64(),
-    "point_to_point": pl.Boolean(),
-    "operation": pl.String(),
-    "place": pl.String(),
-    "group": pl.String(),
-    "source": pl.Int64(),
-    "destination": pl.Int64(),
-    "transport": pl.String(),
-    "bytes": pl.Int64(),
-    "time": pl.Int64(),
-    "bandwidth": pl.Float64(),
-    "name": pl.String(),
+_OPERATIONS: dict[str, pl.DataType] = {
+    **{"step": pl.Int64(), "point_to_point": pl.Boolean(), "name": pl.String(), "group": pl.String()},
+    **{one.ours: pl.Int64() for one in COMMUNICATION_TIMES},
 }
 
 
@@ -110,7 +82,7 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
                     "name": _text(moved.get("Op Name", moved.get("op_name"))),
                 }
             )
-    return conform("matrix", pl.DataFrame(rows, schema=_MATRIX))
+    return rows_of("matrix", rows)
 
 
 def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:

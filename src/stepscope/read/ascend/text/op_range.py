@@ -75,7 +75,7 @@ class CpuCounter:
         return self.epoch + (value - self.start) * 1_000_000 // max(1, round(self.mhz * 1000))
 
 
-def ranges(path: Path, ledger: LossLedger, counter: CpuCounter | None, progress: Progress | None = None) -> Frames:
+def ranges(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:
     """Return the frame ``host`` and the steps of ``mindspore.op_range``.
 
     Raises:
@@ -115,7 +115,7 @@ def ranges(path: Path, ledger: LossLedger, counter: CpuCounter | None, progress:
     return complete({"host": conform("host", host), "steps": steps})
 
 
-def memory(path: Path, ledger: LossLedger, counter: CpuCounter | None, progress: Progress | None = None) -> Frames:
+def memory(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:
     """Return the frame ``blocks`` of ``mindspore.memory_usage``: a block is what is between taking and freeing.
 
     Raises:

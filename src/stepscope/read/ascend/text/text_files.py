@@ -28,7 +28,6 @@ from stepscope.read.ascend.text import (
     timeline_frames,
 )
 from stepscope.read.ascend.text.csv_rows import AscendRows
-from stepscope.read.ascend.text.op_range import CpuCounter
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
@@ -48,18 +47,6 @@ _LEGACY: dict[str, Callable[[Path, LossLedger, Progress | None], Frames]] = {
     "gpu_display": gpu_folder.display,
 }
 _Made = TypeVar("_Made")
-
-
-def _clocked(
-    read: Callable[[Path, LossLedger, CpuCounter | None, Progress | None], Frames],
-    counter: CpuCounter | None,
-) -> Callable[[Path, LossLedger, Progress | None], Frames]:
-    return lambda path, ledger, progress: read(path, ledger, counter, progress)
-
-
-def _has(frame: pl.DataFrame) -> bool:
-    """Return whether the framework's rows are in a frame; calls of CANN are none."""
-    return bool((frame.filter(pl.col("sort") != "api") if "sort" in frame.columns else frame).height)
 
 
 class AscendText:
@@ -100,7 +87,9 @@ class AscendText:
             frames: What a database says.
         """
         wanted = {"op_range": "host", "memory_usage": "blocks"}
-        lacking = [sort for sort, frame in wanted.items() if not _has(frames[frame])]
+        # Calls of CANN are not rows of the framework.
+        own = {"host": frames["host"].filter(pl.col("sort") != "api"), "blocks": frames["blocks"]}
+        lacking = [sort for sort, frame in wanted.items() if not own[frame].height]
         found = self._of_framework(lacking)
         whole = timeline_frames.merged([frames, *found]) if found else frames
         for inputs in self._each("calls", op_range.inputs) if found else ():
@@ -124,9 +113,8 @@ class AscendText:
         return made
 
     def _of_framework(self, sorts: Sequence[str] = ("op_range", "memory_usage")) -> list[Frames]:
-        counter = self._facts.counter
         read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
-        return [made for sort in sorts for made in self._each(sort, _clocked(read[sort], counter))]
+        return [made for sort in sorts for made in self._each(sort, partial(read[sort], counter=self._facts.counter))]
 
     def _of_old_versions(self) -> list[Frames]:
         made = [one for sort, read in _LEGACY.items() for one in self._each(sort, read)]

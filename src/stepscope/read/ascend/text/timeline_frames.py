@@ -65,7 +65,6 @@ _FLOW_SORT = {
     "MsTx": "range",
     "async_mindspore": "queue",
 }
-_GROUP_LANE = r"(?i)^group (\d{1,6}) communication|^communication(?:_op)?$|^communication op|^hccl communication"
 #: Beginning of the names of the last level cache's counters.
 _CACHE = "LLC "
 _PLANE = re.compile(r"(?i)plane (\d{1,6})")
@@ -350,18 +349,14 @@ def _flows(
     origin = _rows_at(made["host"], arrows, "_from", None)
     parts = []
     for frame, of_sort in (("host", "host"), ("tasks", "tasks"), ("communications", "communications")):
-        inside = _of_sort(arrows, of_sort, owners)
+        of = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
+        inside = arrows.filter(of == of_sort)
         target = _rows_at(made[frame], inside, "", frame)
         joined = target.join(origin.rename({"row": "from"}), on="arrow")
         parts.append(joined.select("from", pl.lit(frame).alias("frame"), pl.col("row").alias("to"), "arrow"))
     found = pl.concat(parts).join(arrows.select("arrow", "sort"), on="arrow").drop("arrow")
     ledger.add("flow_dangling", arrows.height - found.height)
     return found
-
-
-def _of_sort(arrows: pl.DataFrame, sort: str, owners: _TraceOwners) -> pl.DataFrame:
-    of = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
-    return arrows.filter(of == sort)
 
 
 def _rows_at(frame: pl.DataFrame, arrows: pl.DataFrame, side: str, name: str | None) -> pl.DataFrame:

@@ -64,7 +64,7 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
     if work.calls:
         tables["CommAnalyzerTime"] = _frame([_time(work, call) for call in work.calls])
         tables["CommAnalyzerBandwidth"] = _frame([row for call in work.calls for row in _sizes(work, call)])
-        rows = _links(work) if variant is PYTORCH else operation_links(work)
+        rows = _links(work) if variant is PYTORCH else _operation_links(work)
         tables["CommAnalyzerMatrix"] = _frame(list(rows))
     return tables
 
@@ -120,7 +120,7 @@ def _links(work: RankWork) -> Iterator[dict[str, Any]]:
                     yield {"hccl_op_name": name, "group_name": group, **_link(link, cell), **last}
 
 
-def operation_links(work: RankWork) -> Iterator[dict[str, Any]]:
+def _operation_links(work: RankWork) -> Iterator[dict[str, Any]]:
     """Return a row for each link of each operation."""
     for call in work.calls:
         for joined, cell in links(call).items():

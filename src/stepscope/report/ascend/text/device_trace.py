@@ -105,10 +105,10 @@ class _TraceLines:
             pl.lit('{"ph":"X","name":'),
             "name",
             pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","dur":'),
             quote,
-            _us("dur"),
+            us_text("dur"),
             quote,
             pl.format(',"cat":"{}"', "category"),
             pl.lit(',"args":{'),
@@ -178,7 +178,7 @@ def _name(what: str, pid: int, tid: int = 1, **arguments: object) -> str:
     return dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments})
 
 
-def _us(column: str) -> pl.Expr:
+def us_text(column: str) -> pl.Expr:
     """Return ns, not negative, as the text of µs with three decimals."""
     ns = pl.col(column)
     return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
@@ -354,7 +354,7 @@ def _arrow_lines(timeline: Timeline, arrows: pl.DataFrame, threads: _TraceThread
             "name",
             pl.when(pl.col("category") == "HostToDevice").then(number).otherwise(pl.lit("")),
             pl.format('","pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('"}'),
         )
         halves.append(frame.select(text).to_series())
@@ -365,5 +365,5 @@ def _samples(counter: Counter, number: int, threads: _TraceThreads) -> pl.Series
     pid = threads.process("Counters")
     head = f'{{"ph":"C","name":{dumps(counter.name)},"id":{number},"pid":{pid},"tid":1,"ts":"'
     unit = dumps(counter.unit or "value")
-    text = pl.concat_str(pl.lit(head), _us("ts"), pl.lit(f'","args":{{{unit}:'), "value", pl.lit("}}"))
+    text = pl.concat_str(pl.lit(head), us_text("ts"), pl.lit(f'","args":{{{unit}:'), "value", pl.lit("}}"))
     return counter.samples.select(text).to_series()

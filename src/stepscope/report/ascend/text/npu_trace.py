@@ -16,6 +16,7 @@ from stepscope.report.ascend.database.host_events import QUEUED, queued
 from stepscope.report.ascend.database.task_events import communication, said_of_parts
 from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
+from stepscope.report.ascend.text.device_trace import us_text
 from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
 from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
@@ -37,11 +38,6 @@ def write(work: RankWork, path: Path) -> None:
             file.write(",\n" if number else "")
             file.write(lines.str.join(",\n").item())
         file.write("]\n")
-
-
-def _us(column: str) -> pl.Expr:
-    ns = pl.col(column)
-    return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
 
 
 def _json(column: pl.Series) -> pl.Series:
@@ -106,9 +102,9 @@ class _NpuTrace:
             pl.lit('{"ph":"X","name":'),
             pl.col("name"),
             pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","dur":'),
-            _us("dur"),
+            us_text("dur"),
             pl.lit("") if category is None else pl.format(',"cat":"{}"', category),
             pl.lit(',"args":{'),
             pl.col("args"),
@@ -304,7 +300,7 @@ class _NpuTrace:
         )
         tid = pl.coalesce("thread", "stream", "tid", pl.lit(0, pl.Int64))
         line = pl.concat_str(
-            pl.lit(head), "number", pl.format(',"pid":{},"tid":{},"ts":"', pid, tid), _us("ts"), pl.lit('"}')
+            pl.lit(head), "number", pl.format(',"pid":{},"tid":{},"ts":"', pid, tid), us_text("ts"), pl.lit('"}')
         )
         return frame.drop_nulls("ts").select(line).to_series()
 
@@ -343,7 +339,7 @@ class _NpuTrace:
             pl.lit('{"ph":"C","name":'),
             _json(rows["name"]),
             pl.format(',"pid":{},"tid":0,"ts":"', "pid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","args":{'),
             _json(rows["key"]),
             pl.lit(":"),

@@ -1,4 +1,4 @@
-"""AscendEvents of Ascend's timelines: what the C tokenizer reads is what msgspec reads, whatever the file is like."""
+"""Events of Ascend's timelines: what the C tokenizer reads is what msgspec reads, whatever the file is like."""
 
 from __future__ import annotations
 
