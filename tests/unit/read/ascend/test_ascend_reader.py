@@ -19,7 +19,7 @@ from stepscope.read.ascend.ascend_frames import FRAMES, complete
 from stepscope.read.ascend.ascend_kinds import kind_of_task, operation
 from stepscope.read.ascend.ascend_tables import shapes_json, texts_json
 from stepscope.read.ascend.text import text_values
-from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.ascend.text.op_range import CpuCounter
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, lazy
 from tests.unit import ascend_build as build
@@ -418,8 +418,8 @@ def test_numbers_of_raw_records_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_the_counter_of_the_processor() -> None:
-    assert Counter(start=1000, epoch=T0, mhz=100.0).ns(1100) == T0 + 1000
-    assert Counter().ns(T0) == T0
+    assert CpuCounter(start=1000, epoch=T0, mhz=100.0).ns(1100) == T0 + 1000
+    assert CpuCounter().ns(T0) == T0
 
 
 def test_the_folder_of_mindspore_1(tmp_path: Path) -> None:
