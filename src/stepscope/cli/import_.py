@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options
+from stepscope.trace.run_directory import NAMED_TIME
 
 if TYPE_CHECKING:
     from stepscope.read import Capture
@@ -152,7 +153,7 @@ def _new_run(output: Path, traces: Sequence[Path]) -> Path:
         directory = Path(os.path.commonpath([path.resolve() for path in directories]))
         while _NAMELESS.fullmatch(directory.name):
             directory = directory.parent
-        name = directory.name
+        name = NAMED_TIME.sub("", directory.name)
     stem = re.sub(r"[^\w.+-]", "_", name) or "trace"
     base = f"{stem[:100]}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base, *(f"{base}_{number}" for number in range(2, 1000)))

@@ -25,11 +25,11 @@ _OWN = {b"SSJ1": "journal", b"SSC1": "cupti", b"SSR1": "recorder"}
 #: Formats whose captures are directories: a reader takes all of their files.
 OF_DIRECTORIES = frozenset({"ascend", "mindspore"})
 
-#: Names that only captures have; such a file is opened wherever it lies, and named if it cannot be read.
+#: Names that only captures have; such a file is named if it cannot be read.
 _CERTAIN = re.compile(
     r".+\.(?:pt|paddle)[._]trace\.(?:json(?:\.gz)?|pb)|.+\.ss[jcr]|.+\.xplane\.pb(?:\.gz)?|memory\.pb\.gz"
 )
-#: Names that captures may have; such a file is opened in the directory that was named and in those in it.
+#: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|profile[^.]*")
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
 _MOST_STRANGERS, _MOST_BLOCKS = 500, 3
@@ -70,22 +70,7 @@ def look(path: Path) -> list[Capture]:
     of_devices = ascend_files.captures(path, directories)
     found = of_devices + mindspore_files.captures(path, directories, [capture.root for capture in of_devices])
     taken = {file.parent for capture in found for file in capture.all} | {capture.root for capture in found}
-    files = list(_candidates(path, directories, taken))
-    planes = [file for file in files if file.name.endswith(xplane_files.SUFFIXES)]
-    latest = xplane_files.latest(planes) if planes else []
-    # Beside the files of XPlane lie the same events as JSON; a memory profile belongs to its recording.
-    recordings = {file.parent for file in planes}
-    same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
-    strangers = 0
-    for file in files:
-        older = file.parent in recordings and file.parent != latest[0].parent
-        if file in same or (older and (file in planes or file.name == pprof.NAME)):
-            continue
-        certain = _CERTAIN.fullmatch(file.name) is not None
-        if certain or strangers < _MOST_STRANGERS:
-            capture = _of_candidate(file, certain=certain)
-            found += [capture] if capture else []
-            strangers += capture is None
+    found += _of_files(list(_candidates(path, directories, taken)), path)
     found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
     if all(capture.fault for capture in found):
         raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
@@ -121,15 +106,38 @@ def _unreadable(path: Path, error: InputError) -> Capture:
 def _candidates(path: Path, directories: Directories, taken: set[Path]) -> Iterator[Path]:
     """Yield the files that may be captures by their names, nearest directories first."""
     level = [path]
-    for depth in range(DEEPEST + 1):
+    for _ in range(DEEPEST + 1):
         below = []
         for directory in level:
             names, inner = ([], []) if directory in taken else directories.listed(directory)
             for name in names:
-                if _CERTAIN.fullmatch(name) or (depth <= 1 and _POSSIBLE.fullmatch(name)):
+                if _CERTAIN.fullmatch(name) or _POSSIBLE.fullmatch(name):
                     yield directory / name
             below += [directory / name for name in inner]
         level = below
+
+
+def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
+    """Yield the captures among files; of XPlane those of the latest recording."""
+    planes = {file for file in files if file.name.endswith(xplane_files.SUFFIXES)}
+    latest = set(xplane_files.latest(list(planes))) if planes else set()
+    # Beside the files of XPlane lie the same events as JSON; a memory profile belongs to its recording.
+    same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
+    older = {file.parent for file in planes - latest} - {file.parent for file in latest}
+    strangers, passed_over = 0, 0
+    for file in files:
+        if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
+            continue
+        certain = _CERTAIN.fullmatch(file.name) is not None
+        if certain or strangers < _MOST_STRANGERS:
+            capture = _of_candidate(file, certain=certain)
+            strangers += capture is None
+            yield from [capture] if capture else []
+        else:
+            passed_over += 1
+    if passed_over:
+        fault = f"After {strangers} files that are no traces, {passed_over} more JSON and .pb files are not opened."
+        yield Capture("", top, {}, fault=fault)
 
 
 def _of_candidate(path: Path, *, certain: bool) -> Capture | None:

@@ -34,7 +34,8 @@ Manifest: TypeAlias = dict[str, Any]
 MANIFEST = "manifest.json"
 #: Most names in a directory that are looked at for runs and ranks.
 MOST_NAMES = 100_000
-_NAMED_TIME = re.compile(r"_(\d{8}-\d{6})(?:[-_](\d{1,5}))?$")
+#: End of a run's name: its time, and its number among runs of that second.
+NAMED_TIME = re.compile(r"_(\d{8}-\d{6})(?:[-_](\d{1,5}))?$")
 
 
 class RankDirectory:
@@ -146,7 +147,7 @@ def runs(directory: Path) -> list[Path]:
 
 
 def _begun(run: Path, of: list[RankDirectory]) -> tuple[float, int, str]:
-    named = _NAMED_TIME.search(run.name)
+    named = NAMED_TIME.search(run.name)
     if named:
         try:
             return time.mktime(time.strptime(named[1], "%Y%m%d-%H%M%S")), int(named[2] or 1), run.name
