@@ -118,7 +118,7 @@ class DataWaits(ABC):
         try:
             loader = self._loader(iterator)
             name, args = loader.name, loader.args
-        except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
+        except Exception as error:  # noqa: BLE001 - law 1: a property of the program's sampler raised; the span counts
             self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
         journal.span(name, "data", start_ns, end_ns, args)
 

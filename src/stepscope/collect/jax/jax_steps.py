@@ -32,7 +32,7 @@ BY_UPDATES = "runs of compiled programs that update what they are given"
 BY_RUNS = "runs of a compiled program"
 BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes most of the time"
 
-#: Functions of JAX that stand for the user's: in a program compiled ahead of time (or a part of a derivative), and pmap.
+#: Functions of JAX that stand for the user's: in programs compiled ahead of time, parts of derivatives, and pmap.
 _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 #: Runs during which a program may prove to update its inputs; after them, one that does not counts if no other does.
 _PATIENCE = 8
