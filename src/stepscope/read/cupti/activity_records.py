@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.read.common.nesting import Integers
 from stepscope.trace.cupti_layout import Kind, Layout
 from stepscope.trace.losses import LossLedger
 
 Records = npt.NDArray[np.void]
-Integers = npt.NDArray[np.int64]
 
 #: Kinds whose records point to a name.
 _NAMED = (Kind.KERNEL, Kind.CONCURRENT_KERNEL)
 _SLOT = 8
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes buffers, and keeps what is in them.
 
     Args:
@@ -36,7 +36,7 @@ class Decoder:
         self._words = {int(kind): size // 4 for kind, size in layout.sizes.items()}
         self._dtypes = {kind: _dtype(layout, kind) for kind in layout.sizes}
         self._found: dict[Kind, list[Records]] = {}
-        self._names: dict[Kind, list[npt.NDArray[np.int64]]] = {}
+        self._names: dict[Kind, list[Integers]] = {}
         self.texts: list[str] = []
         self._text_codes: dict[str, int] = {}
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import Codes, Columns, Events, Integers
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
-from stepscope.read.kineto import kineto_kinds
+from stepscope.read.common import torch_events as kineto_kinds
 from stepscope.read.kineto.kineto_facts import Facts
 from stepscope.read.kineto.kineto_tracks import Tracks
 from stepscope.trace.losses import LossLedger

@@ -12,8 +12,8 @@ import polars as pl
 from stepscope.read.chrome_json.columns import Codes, Events, Integers, parse_arguments, printable
 from stepscope.read.chrome_json.event_schema import ABSENT, Class
 from stepscope.read.common.dense import distinct_rows
+from stepscope.read.common.torch_events import KIND_CODE
 from stepscope.read.kineto.kineto_facts import Facts
-from stepscope.read.kineto.kineto_kinds import KIND_CODE
 from stepscope.trace.tables import dtype
 
 _NUMBER = re.compile(r"-?\d+")

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.read.common import torch_events as kineto_kinds
 from stepscope.read.common.dense import first_places
-from stepscope.read.kineto import kineto_kinds
 from stepscope.read.recorder import recorder_flops
 from stepscope.read.recorder.operator_inputs import Texts, texts_of
 from stepscope.read.recorder.recorder_blocks import Content, Integers, Thread
