@@ -99,13 +99,10 @@ class PartBuilder:
     Args:
         rank: Rank of the process.
         host: Host name.
-        is_journal: Whether it is stepscope's own journal, which draws no arrows. The assembly takes the steps of such a
-            part before those of all others.
     """
 
-    def __init__(self, rank: int = 0, host: str = "", *, is_journal: bool = False) -> None:
+    def __init__(self, rank: int = 0, host: str = "") -> None:
         self.tracks = PartTracks(rank, host)
-        self._is_journal = is_journal
         #: Number of spans so far, which is the number of the next one.
         self.spans = 0
         self._pieces: dict[str, list[pl.DataFrame]] = {}
@@ -159,10 +156,13 @@ class PartBuilder:
         return together(table, self._pieces.get(table, []))
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return every table: columns of the schema with its types, then those that only the assembly knows."""
+        """Return every table, with the schema's columns before those that only the assembly knows, and ``arrows``.
+
+        The spans lack id, depth and what else the assembly finds.
+        """
         self.add("tracks", self.tracks.table())
-        arrows = {} if self._is_journal else {"arrows": pl.concat([_NO_ARROWS, *self._pieces.get("arrows", [])])}
-        return {**{name: _as_in_schema(name, self.piece(name)) for name in TABLES}, **arrows}
+        tables = {name: _as_in_schema(name, self.piece(name)) for name in TABLES}
+        return {**tables, "arrows": pl.concat([_NO_ARROWS, *self._pieces.get("arrows", [])])}
 
 
 def _as_in_schema(table: str, frame: pl.DataFrame) -> pl.DataFrame:
