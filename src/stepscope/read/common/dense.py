@@ -59,6 +59,15 @@ def or_null(name: str, numbers: Integers) -> pl.Series:
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
+def nullable(values: Integers, absent: int) -> pl.Series:
+    """Return integers as a column in which null stands for one of their values."""
+    missing = values == absent
+    if missing.all():
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(values))
+    column = pl.Series(values)
+    return column.set(pl.Series(missing), None) if missing.any() else column
+
+
 def places(numbers: Integers) -> pl.Series:
     """Return places of rows as Polars takes them; null stands for −1.
 

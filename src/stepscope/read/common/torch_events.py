@@ -1,11 +1,14 @@
-"""What a Kineto event is: its kind, from its category and, for some, its name."""
+"""Words of PyTorch's profilers: the kind of an event by its category and name, names of devices, declared steps."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from stepscope.trace.schema import KINDS
+import polars as pl
+
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import KIND_CODE, PartBuilder
 
 _KIND_OF_CATEGORY = {
     "kernel": "kernel",
@@ -65,11 +68,15 @@ _DEVICE_COLLECTIVE = re.compile(
 _DEVICE_COPY = re.compile(r"dma")
 _DEVICE_WAIT = re.compile(r"event_(wait|record)$")
 
-#: Number of a kind in the enumeration of the schema.
-KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+#: ``c10::DeviceType`` by number.
+_DEVICE_TYPES = {
+    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 18: "ipu", 19: "mtia",
+    20: "privateuseone",
+}  # fmt: skip
 
 #: How a name may change the kind that the category gives.
-NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(7)
+NAME_CLASSES = 7
+NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(NAME_CLASSES)
 
 
 def name_class(name: str) -> int:
@@ -85,11 +92,6 @@ def name_class(name: str) -> int:
     if _DEVICE_COPY.match(name):
         return NAME_COPY
     return NAME_WAIT if _DEVICE_WAIT.match(name) else NAME_PLAIN
-
-
-def name_classes(names: Iterable[str]) -> list[int]:
-    """Return :func:`name_class` of each name."""
-    return [name_class(name) for name in names]
 
 
 def kind_of(category: str, name: int) -> int:
@@ -109,3 +111,28 @@ def kind_of(category: str, name: int) -> int:
         # One category for all that the device's command processor does; the names tell.
         kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
     return KIND_CODE[kind]
+
+
+def device_name(kind: int, index: int) -> str:
+    """Return the name of a device: ``cpu``, ``cuda:0``.
+
+    Args:
+        kind: Number of its ``c10::DeviceType``.
+        index: Its index; negative where the source gives none.
+    """
+    name = _DEVICE_TYPES.get(kind, f"device{kind}")
+    return name if index < 0 or name == "cpu" else f"{name}:{index}"
+
+
+def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Integers) -> None:
+    """Add the steps that the program marked by calling ``step()``.
+
+    Args:
+        part: Takes them.
+        names: Names of the spans, as :data:`STEP_NAME` has them.
+        ts: Starts, ns since the Unix epoch.
+        dur: Durations, ns.
+    """
+    numbers = pl.Series([int(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
+    marks = pl.DataFrame({"number": numbers, "ts": ts, "dur": dur})
+    part.add_steps(marks.filter(numbers < 1 << 31), "declared")

@@ -7,7 +7,7 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import Integers
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
-from stepscope.read.common.torch_events import KIND_CODE
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.read.kineto.kineto_facts import Facts
 from stepscope.read.kineto.kineto_spans import Spans, one_of, rows_of
 from stepscope.trace.losses import LossLedger

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import Codes, Columns
 from stepscope.read.chrome_json.event_schema import Class
-from stepscope.read.common.torch_events import KIND_CODE
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.read.kineto.kineto_facts import Facts
 from stepscope.read.kineto.kineto_spans import Spans, distinct, gather, nullable, rows_of, text_of
 from stepscope.trace.tables import empty

@@ -13,6 +13,7 @@ import polars as pl
 from stepscope.read.chrome_json.columns import Codes, Columns, Events, Integers
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
 from stepscope.read.common import torch_events as kineto_kinds
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.read.kineto.kineto_facts import Facts
 from stepscope.read.kineto.kineto_tracks import Tracks
 from stepscope.trace.losses import LossLedger
@@ -32,7 +33,7 @@ class Spans:
         rows: Row of each span's event in ``events.base``.
         ts: Start, ns since the Unix epoch.
         dur: Duration, ns.
-        kind: Number of the kind, see :data:`kineto_kinds.KIND_CODE`.
+        kind: Number of the kind, see :data:`KIND_CODE`.
         track: Track of each span.
         tracks: The tracks.
     """
@@ -177,14 +178,14 @@ def _kinds(events: Events, rows: Integers) -> npt.NDArray[np.uint8]:
     category, name = events.base["category"][rows], events.base["name"][rows]
     names, categories = distinct(name, events.texts), distinct(category, events.texts)
     name_class = np.zeros(len(events.texts) + 1, np.uint8)
-    name_class[names] = kineto_kinds.name_classes([text_of(events, code) for code in names])
+    name_class[names] = [kineto_kinds.name_class(text_of(events, code)) for code in names]
     index = np.zeros(len(events.texts) + 1, np.int64)
     index[categories] = np.arange(len(categories))
     table = np.array(
         [[kineto_kinds.kind_of(text_of(events, code), number) for number in range(7)] for code in categories], np.uint8
     ).reshape(len(categories), 7)
     result = table[index[category], name_class[name]]
-    result[_with_collective_arguments(events)[rows]] = kineto_kinds.KIND_CODE["collective"]
+    result[_with_collective_arguments(events)[rows]] = KIND_CODE["collective"]
     return result
 
 
@@ -217,7 +218,7 @@ def distinct(codes: Codes, texts: list[str]) -> Integers:
 
 def steps(spans: Spans) -> pl.DataFrame:
     """Return the table ``steps``: the marks that the program set by calling ``step()``."""
-    rows = np.flatnonzero(spans.kind == kineto_kinds.KIND_CODE["step"])
+    rows = np.flatnonzero(spans.kind == KIND_CODE["step"])
     names = [text_of(spans.events, code) for code in spans.events.base["name"][spans.rows[rows]]]
     numbers = [int(name.rpartition("#")[2]) for name in names]
     return pl.DataFrame(
@@ -235,8 +236,8 @@ def rows_of(spans: Spans, kind: Class, wanted: tuple[str, ...]) -> tuple[Columns
     columns = spans.events.of(kind)
     ids = spans.of_event[columns["event"]]
     kept = ids >= 0
-    chosen = np.zeros(len(kineto_kinds.KIND_CODE), np.bool_)
-    chosen[[kineto_kinds.KIND_CODE[name] for name in wanted]] = True
+    chosen = np.zeros(len(KIND_CODE), np.bool_)
+    chosen[[KIND_CODE[name] for name in wanted]] = True
     kept[kept] = chosen[spans.kind[ids[kept]]]
     if kept.all():
         return columns, ids

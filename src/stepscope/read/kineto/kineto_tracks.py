@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.read.chrome_json.columns import Codes, Events, Integers, parse_arguments, printable
 from stepscope.read.chrome_json.event_schema import ABSENT, Class
 from stepscope.read.common.dense import distinct_rows
-from stepscope.read.common.torch_events import KIND_CODE
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.read.kineto.kineto_facts import Facts
 from stepscope.trace.tables import dtype
 
