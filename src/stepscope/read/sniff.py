@@ -11,7 +11,7 @@ from stepscope.read import pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.source import Capture, open_trace, read_blocks
-from stepscope.read.kineto.kineto_facts import Facts
+from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.mindspore import mindspore_files as mindspore_cpu_files
 from stepscope.read.paddle import paddle_files
 from stepscope.read.xplane import xplane_files
@@ -70,7 +70,7 @@ def identify(path: Path) -> Identity:
         return Identity(of_paddle, rank=_rank_in_name(path), host=paddle_files.host_of(path))
     document = Document(path, LossLedger(path.name))
     document.read_head(read_blocks(path, document.ledger))
-    facts = Facts(document.metadata)
+    facts = KinetoFacts(document.metadata)
     rank = facts.rank if facts.rank is not None else _rank_in_name(path)
     return Identity("kineto", rank, facts.world_size, facts.host, facts.base_ns or None)
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.read.chrome_json.event_schema import FIELDS, WHOLE, Class
+from stepscope.read.common.plain_text import printable
 from stepscope.trace.losses import LossLedger
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int32]
 Column: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
@@ -67,8 +67,8 @@ class Interner(dict[Any, int]):
 
 
 @dataclass
-class Batch:
-    """Events of a file that follow each other, in the file's order.
+class ChromeBatch:
+    """ChromeEvents of a file that follow each other, in the file's order.
 
     Attributes:
         base: Columns of :data:`BASE`.
@@ -85,7 +85,7 @@ class Batch:
 
 
 @dataclass
-class Events:
+class ChromeEvents:
     """All events of a file.
 
     Attributes:
@@ -108,7 +108,9 @@ class Events:
         return {name: np.empty(0, dtype) for name, dtype in class_columns(kind).items()}
 
 
-def join(batches: Sequence[Batch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger) -> Events:
+def join(
+    batches: Sequence[ChromeBatch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger
+) -> ChromeEvents:
     """Put batches one behind the other and make the pools of texts one readable pool.
 
     Args:
@@ -129,10 +131,10 @@ def join(batches: Sequence[Batch], pools: Sequence[Iterable[str | bytes | int]],
         parts = [(int(start), batch) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes]
         if parts:
             classes[kind] = _join_class(kind, parts, codes_of)
-    return Events(base, classes, texts)
+    return ChromeEvents(base, classes, texts)
 
 
-def _join_class(kind: Class, parts: list[tuple[int, Batch]], codes_of: Sequence[Codes | None]) -> Columns:
+def _join_class(kind: Class, parts: list[tuple[int, ChromeBatch]], codes_of: Sequence[Codes | None]) -> Columns:
     texts = {item.column for item in FIELDS.get(kind, ()) if item.type == "text"} | {"arguments"}
     joined = {}
     for name, dtype in class_columns(kind).items():
@@ -185,23 +187,6 @@ def _readable(key: str | bytes | int) -> tuple[str, bool]:
         key = _from_json(key)
     text = printable(key)
     return text, text is key
-
-
-def printable(text: str) -> str:
-    """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        pass
-    else:
-        return text
-    try:
-        source = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        source = text.encode("utf-8", "surrogatepass")
-    return source.decode("utf-8", "backslashreplace")
 
 
 def _from_json(source: bytes) -> str:

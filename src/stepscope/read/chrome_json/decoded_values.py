@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json.columns import Column, Integers
+from stepscope.read.chrome_json.columns import Column
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD
+from stepscope.read.common.nesting import Integers
 
 #: The text of a value that is not there.
 NOTHING = msgspec.Raw()

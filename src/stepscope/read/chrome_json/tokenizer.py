@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from stepscope import native
 from stepscope.native.kineto import Description, Key, NotTokenized, Tokenizer
-from stepscope.read.chrome_json.columns import Batch, class_columns
+from stepscope.read.chrome_json.columns import ChromeBatch, class_columns
 from stepscope.read.chrome_json.event_schema import (
     CLASS_OF_CATEGORY,
     COLLECTIVE_IN,
@@ -128,7 +128,7 @@ class Tokenizers:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
-    def batches(self, parts: Iterable[_Slice | Batch], first_pool: int) -> list[Batch]:
+    def batches(self, parts: Iterable[_Slice | ChromeBatch], first_pool: int) -> list[ChromeBatch]:
         """Return the events of slices, and of batches that were read another way, as batches.
 
         Args:
@@ -139,7 +139,7 @@ class Tokenizers:
         columns = [{kind: tokenizer.columns(kind) for kind in description().columns} for tokenizer in self._tokenizers]
         result = []
         for part in _without_seams(parts):
-            if isinstance(part, Batch):
+            if isinstance(part, ChromeBatch):
                 result.append(part)
                 continue
             begin, end = part.rows
@@ -152,7 +152,7 @@ class Tokenizers:
                     if begin:
                         classes[kind]["event"] = classes[kind]["event"] - begin
             whole = {name: column[begin:end] for name, column in base[part.worker].items()}
-            result.append(Batch(whole, classes, first_pool + part.worker))
+            result.append(ChromeBatch(whole, classes, first_pool + part.worker))
         return result
 
     def pools(self) -> list[list[bytes]]:
@@ -160,9 +160,9 @@ class Tokenizers:
         return [tokenizer.texts() for tokenizer in self._tokenizers]
 
 
-def _without_seams(parts: Iterable[_Slice | Batch]) -> list[_Slice | Batch]:
+def _without_seams(parts: Iterable[_Slice | ChromeBatch]) -> list[_Slice | ChromeBatch]:
     """Join slices that follow each other in one tokenizer, so that their columns need no copy."""
-    joined: list[_Slice | Batch] = []
+    joined: list[_Slice | ChromeBatch] = []
     for part in parts:
         last = joined[-1] if joined else None
         if isinstance(part, _Slice) and isinstance(last, _Slice) and last.worker == part.worker:

@@ -22,6 +22,8 @@ from stepscope.trace.tables import FRAME, conform, dtype, schema, together
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+#: Times and durations up to this, ns, can be added within 64 bits; what lies beyond is damage.
+LARGEST_TIME = 1 << 62
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import polars as pl
-
-from stepscope.read.chrome_json.columns import printable
+from stepscope.read.common.plain_text import printable
 
 #: A file without ``baseTimeNanoseconds`` gives times since the Unix epoch.
 _NO_BASE = 0
 
 
-class Facts:
+class KinetoFacts:
     """Metadata of one trace file.
 
     Args:
@@ -23,11 +21,12 @@ class Facts:
     """
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
-        self._metadata = metadata
+        #: Top-level key → value as JSON.
+        self.metadata = metadata
 
     def _value(self, key: str) -> Any:  # noqa: ANN401 - any JSON value
         try:
-            return json.loads(self._metadata.get(key, "null"), strict=False)
+            return json.loads(self.metadata.get(key, "null"), strict=False)
         except (ValueError, RecursionError):
             return None
 
@@ -77,11 +76,6 @@ class Facts:
         value = self.distributed.get("backend")
         names = {part.rpartition(":")[2] for part in value.split(",")} if isinstance(value, str) else set()
         return printable(names.pop().lower()) if len(names) == 1 else None
-
-    def frame(self) -> pl.DataFrame:
-        """Return the table ``metadata``."""
-        rows = [{"key": key, "value": value} for key, value in self._metadata.items()]
-        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String})
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401 - any JSON value

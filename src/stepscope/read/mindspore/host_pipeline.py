@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.read.mindspore.mindspore_lines import lines_of, sound_spans
+from stepscope.read.common.plain_text import lines_of, sound_spans
 from stepscope.trace.losses import LossLedger
 
 _LINE = (

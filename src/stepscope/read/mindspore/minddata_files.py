@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.mindspore.mindspore_lines import MOST, document_of, lines_of
+from stepscope.read.common.plain_text import MOST, document_of, lines_of
 from stepscope.trace.losses import LossLedger
 
 _MS = 1_000_000

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
+from stepscope.read.common.plain_text import MOST, document_of, lines_of
 from stepscope.read.common.source import Capture, Progress, files_of
 from stepscope.read.mindspore import called_operators as calls_of
 from stepscope.read.mindspore import host_pipeline as events_of
@@ -26,7 +27,6 @@ from stepscope.read.mindspore import mindspore_operators as operators_of
 from stepscope.read.mindspore.minddata_files import DataPipeline
 from stepscope.read.mindspore.mindspore_files import begin_ns, capture_of, description
 from stepscope.read.mindspore.mindspore_flops import count as count_flops
-from stepscope.read.mindspore.mindspore_lines import MOST, document_of, lines_of
 from stepscope.read.mindspore.mindspore_phases import with_called_phases
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger

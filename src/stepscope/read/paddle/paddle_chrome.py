@@ -16,20 +16,21 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json import repair as kineto_repair
-from stepscope.read.chrome_json.columns import Integers, parse_arguments, printable
-from stepscope.read.chrome_json.decode import Event
+from stepscope.read.chrome_json import repair
+from stepscope.read.chrome_json.columns import parse_arguments
+from stepscope.read.chrome_json.decode import ChromeEvent
 from stepscope.read.chrome_json.decoded_values import times
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.chrome_json.event_schema import MEMORY_EVENT
-from stepscope.read.common.nesting import Nesting, nest
+from stepscope.read.common.nesting import Integers, Nesting, nest
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, Recorded, build
 from stepscope.trace.losses import LossLedger
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[ChromeEvent])
 _DURATION_IN_NAME = re.compile(r"\[\d+\.\d{3} [mun]?s\]$")
 _THREAD = re.compile(r"(\d{1,18})(?:\(|$)")
 #: Names of threads, which stand in ``ExtraInfo`` too, and arrows, which the correlation numbers tell.
@@ -67,7 +68,7 @@ def _value(document: Document, key: str) -> dict[str, Any]:
     return parse_arguments(document.metadata.get(key, "{}"))
 
 
-def _events(document: Document, progress: Progress | None) -> list[Event]:
+def _events(document: Document, progress: Progress | None) -> list[ChromeEvent]:
     """Return the events of a document, whose metadata is complete afterwards; one by one where it is damaged."""
     blocks = read_blocks(document.path, document.ledger, progress)
     text = b"".join(bytes(chunk) for chunk, _ in document.chunks(blocks))
@@ -75,8 +76,8 @@ def _events(document: Document, progress: Progress | None) -> list[Event]:
         members = _MEMBERS.decode(b'{"":[' + text)
         events = _EVENTS.decode(members.pop(""))
     except _UNREADABLE:
-        objects, rest = kineto_repair.read_events(text, document.ledger, last=True)
-        converted = [kineto_repair.convert(item, Event, document.ledger) for item in objects]
+        objects, rest = repair.read_events(text, document.ledger, last=True)
+        converted = [repair.convert(item, ChromeEvent, document.ledger) for item in objects]
         document.read_tail(rest)
         return [event for event in converted if event is not None]
     document.read_tail(msgspec.json.encode(members)[1:])
@@ -122,10 +123,10 @@ class _MemoryArguments(msgspec.Struct, gc=False):
 
 _Decoded = TypeVar("_Decoded", _Arguments, _MemoryArguments)
 #: A complete event, its arguments, its start and its duration, ns.
-_Row: TypeAlias = tuple[Event, _Arguments, int | None, int | None]
+_Row: TypeAlias = tuple[ChromeEvent, _Arguments, int | None, int | None]
 
 
-def _arguments(events: list[Event], kind: type[_Decoded], ledger: LossLedger) -> list[_Decoded]:
+def _arguments(events: list[ChromeEvent], kind: type[_Decoded], ledger: LossLedger) -> list[_Decoded]:
     """Return the arguments of events; those that are not as Paddle writes them are left out, and counted."""
     decoder = msgspec.json.Decoder(kind)
     found = []
@@ -138,7 +139,7 @@ def _arguments(events: list[Event], kind: type[_Decoded], ledger: LossLedger) ->
     return found
 
 
-def _intervals(events: list[Event], arguments: list[_Arguments]) -> tuple[pl.Series, pl.Series]:
+def _intervals(events: list[ChromeEvent], arguments: list[_Arguments]) -> tuple[pl.Series, pl.Series]:
     """Return start and duration in ns; null where they are no times.
 
     The event's own time is the whole µs that it began in; its arguments are start and end since the first event, but
@@ -232,7 +233,7 @@ def _device(rows: list[_Row]) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=DEVICE)
 
 
-def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
+def _memory(events: list[ChromeEvent], ledger: LossLedger) -> pl.DataFrame:
     arguments = _arguments(events, _MemoryArguments, ledger)
     columns: dict[str, Any] = {
         "ts": _times(times([event.ts for event in events])),
@@ -248,7 +249,7 @@ def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=MEMORY)
 
 
-def _name(event: Event) -> str | None:
+def _name(event: ChromeEvent) -> str | None:
     return None if event.name is None else _text(_DURATION_IN_NAME.sub("", event.name))
 
 

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json.columns import printable
 from stepscope.read.common.dense import first_places
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.xplane import xplane_events
 from stepscope.read.xplane.xplane_events import Line, Stats

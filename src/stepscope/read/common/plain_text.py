@@ -1,4 +1,4 @@
-"""Lines of MindSpore's text files as Polars frames, without a Python object for each event."""
+"""Text of files and names: valid UTF-8, lines as Polars frames without a Python object for each, JSON objects."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ from stepscope.trace.losses import LossLedger
 
 #: Times and durations below this can be added within 64 bits.
 MOST = 1 << 62
+
+
+def printable(text: str) -> str:
+    """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    try:
+        source = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        source = text.encode("utf-8", "surrogatepass")
+    return source.decode("utf-8", "backslashreplace")
 
 
 def text_of(path: Path, ledger: LossLedger) -> str:
