@@ -23,9 +23,10 @@ from stepscope.read.chrome_json.decoded_values import times
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.chrome_json.event_schema import MEMORY_EVENT
 from stepscope.read.common.nesting import Integers, Nesting, nest
+from stepscope.read.common.part_builder import LARGEST_TIME
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, Recorded, build
+from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, PaddleRecording, tables
 from stepscope.trace.losses import LossLedger
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -35,13 +36,11 @@ _DURATION_IN_NAME = re.compile(r"\[\d+\.\d{3} [mun]?s\]$")
 _THREAD = re.compile(r"(\d{1,18})(?:\(|$)")
 #: Names of threads, which stand in ``ExtraInfo`` too, and arrows, which the correlation numbers tell.
 _OTHER_PHASES = frozenset({"M", "s", "f"})
-#: Times and numbers beyond this are damage.
-_LIMIT = 1 << 62
 _US = 1000
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.build`.
+    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.tables`.
 
     Raises:
         InputError: It cannot be read, or is no trace.
@@ -60,8 +59,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     host = [row for row in rows if row[0].cat not in DEVICE_TYPES]
     extra = {key: printable(str(value)) for key, value in _value(document, "ExtraInfo").items()}
     metadata = {key: value for key, value in document.metadata.items() if key != "ExtraInfo"}
-    recorded = Recorded(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
-    return build(recorded, ledger)
+    recorded = PaddleRecording(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
+    return tables(recorded, ledger)
 
 
 def _value(document: Document, key: str) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _events(document: Document, progress: Progress | None) -> list[ChromeEvent]:
 
 
 #: Integers that fit the tables with room to spare.
-_Int = Annotated[int, msgspec.Meta(ge=-_LIMIT, le=_LIMIT)]
+_Int = Annotated[int, msgspec.Meta(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 
 
 class _Arguments(msgspec.Struct, gc=False):
@@ -150,7 +149,7 @@ def _intervals(events: list[ChromeEvent], arguments: list[_Arguments]) -> tuple[
     since, until = (
         times([_microseconds(getattr(one, name)) for one in arguments]) for name in ("start_time", "end_time")
     )
-    exact = (np.abs(whole) < _LIMIT) & (since >= 0) & (until >= since) & (until < _LIMIT) & (duration >= 0)
+    exact = (np.abs(whole) < LARGEST_TIME) & (since >= 0) & (until >= since) & (until < LARGEST_TIME) & (duration >= 0)
     start = whole.copy()
     start[exact] = _within_microseconds(whole[exact], since[exact])
     rows = np.flatnonzero(exact)
@@ -168,8 +167,8 @@ def _within_microseconds(whole: Integers, since: Integers) -> Integers:
     """
     error = (np.spacing((since / _US).astype(np.float32)) * (_US / 2)).astype(np.int64) + 1
     earliest, latest = (
-        (whole - since - error).max(initial=-_LIMIT),
-        (whole + _US - 1 - since + error).min(initial=_LIMIT),
+        (whole - since - error).max(initial=-LARGEST_TIME),
+        (whole + _US - 1 - since + error).min(initial=LARGEST_TIME),
     )
     if earliest > latest:
         return whole
@@ -198,7 +197,7 @@ def _microseconds(text: str | None) -> msgspec.Raw:
 
 
 def _times(values: Integers) -> pl.Series:
-    return pl.Series(values).set(pl.Series(np.abs(values) >= _LIMIT), None)
+    return pl.Series(values).set(pl.Series(np.abs(values) >= LARGEST_TIME), None)
 
 
 def _host(rows: list[_Row]) -> pl.DataFrame:
