@@ -203,6 +203,12 @@ def sound_rows(frame: pl.DataFrame, ledger: LossLedger, **conditions: pl.Expr) -
     return frame if kept.all() else frame.filter(pl.Series(kept))
 
 
+def sound_spans(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
+    """Return the rows whose ``ts`` and ``dur`` are possible; count the others."""
+    timed = pl.col("ts").is_between(0, LARGEST_TIME) & (pl.col("dur") < LARGEST_TIME)
+    return sound_rows(frame, ledger, event_bad_time=timed, event_negative_duration=pl.col("dur") >= 0)
+
+
 def kinds_of(codes: npt.NDArray[np.uint8]) -> pl.Series:
     """Return the kinds of spans by their numbers."""
     return _KINDS[pl.Series(codes)]

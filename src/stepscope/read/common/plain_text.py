@@ -12,9 +12,6 @@ from stepscope.errors import InputError
 from stepscope.read.common.source import open_trace
 from stepscope.trace.losses import LossLedger
 
-#: Times and durations below this can be added within 64 bits.
-MOST = 1 << 62
-
 
 def printable(text: str) -> str:
     """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
@@ -68,12 +65,3 @@ def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
         return document
     ledger.add("event_damaged")
     return {}
-
-
-def sound_spans(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    """Leave out rows whose ``ts`` or ``dur`` is missing, too large or negative, and count them."""
-    sound = frame.filter(pl.col("ts").is_between(0, MOST) & (pl.col("dur") < MOST))
-    ledger.add("event_bad_time", frame.height - sound.height)
-    kept = sound.filter(pl.col("dur") >= 0)
-    ledger.add("event_negative_duration", sound.height - kept.height)
-    return kept

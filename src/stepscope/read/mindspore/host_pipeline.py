@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.read.common.plain_text import lines_of, sound_spans
+from stepscope.read.common.part_builder import sound_spans
+from stepscope.read.common.plain_text import lines_of
 from stepscope.trace.losses import LossLedger
 
 _LINE = (

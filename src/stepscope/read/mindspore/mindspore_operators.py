@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.common.nesting import Integers
-from stepscope.read.common.plain_text import lines_of, sound_spans
+from stepscope.read.common.part_builder import sound_spans
+from stepscope.read.common.plain_text import lines_of
 from stepscope.read.mindspore.host_pipeline import LAUNCHES
 from stepscope.read.mindspore.mindspore_names import OperatorName, parse
 from stepscope.trace.losses import LossLedger
