@@ -13,10 +13,11 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import NotATraceError
+from stepscope.read.common.part_builder import PartBuilder, sound_rows
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.common.source import Progress, read_blocks, tell_all
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import FRAME, complete, conform
+from stepscope.trace.tables import complete
 
 #: What our collector calls the file.
 NAME = "memory.pb.gz"
@@ -60,16 +61,14 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     texts = profile.every_text(6, ledger)[1]
     count, size = _columns(profile, texts, path)
     ledger.add("file_cut", int(profile.broken.any() or _incomplete(profile, texts)))
-    samples, stacks = _samples(profile, texts, ledger)
-    rows = samples.with_columns(
+    part = PartBuilder()
+    rows = _samples(part, profile, texts, ledger).with_columns(
         count=pl.col("values").list.get(count, null_on_oob=True) if count is not None else pl.lit(None, pl.Int64),
         bytes=pl.col("values").list.get(size, null_on_oob=True),
     )
-    lost = rows["bytes"].null_count()
-    ledger.add("event_damaged", lost)
-    live = rows.filter(pl.col("bytes").is_not_null()).drop("values")
+    part.add("live_memory", sound_rows(rows, ledger, event_damaged=pl.col("bytes").is_not_null()).drop("values"))
     tell_all(path, progress)
-    return complete({"live_memory": conform("live_memory", live), "stacks": stacks})
+    return complete(part.tables())
 
 
 def _incomplete(profile: Fields, texts: Sequence[str]) -> bool:
@@ -99,8 +98,8 @@ def _columns(profile: Fields, texts: Sequence[str], path: Path) -> tuple[int | N
     return (size - 1 if size and units[size - 1] == _COUNT else None), size
 
 
-def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the samples with their values, and their stacks."""
+def _samples(part: PartBuilder, profile: Fields, texts: Sequence[str], ledger: LossLedger) -> pl.DataFrame:
+    """Return the samples with their values; add their stacks."""
     _, messages = profile.within(2)
     fields = messages.fields()
     ledger.add("event_damaged", int(fields.broken.sum()))
@@ -108,12 +107,9 @@ def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple
     places = _lists(fields, 1)
     known: dict[tuple[int, ...], int] = {}
     numbers = [known.setdefault(tuple(one), len(known)) if one else None for one in places]
-    stacks = [[frame for place in chain for frame in frames.get(place, [])] for chain in known]
-    table = pl.DataFrame(
-        {"id": list(range(len(known))), "frames": stacks}, schema={"id": pl.Int64, "frames": pl.List(FRAME)}
-    )
+    part.add_stacks([[frame for place in chain for frame in frames.get(place, [])] for chain in known])
     labels = _labels(fields, texts)
-    rows = pl.DataFrame(
+    return pl.DataFrame(
         {
             "kind": [one.get("kind", "memory") for one in labels],
             "device": [_device(one.get("device")) for one in labels],
@@ -122,7 +118,6 @@ def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple
         },
         schema={"kind": pl.String, "device": pl.String, "stack": pl.Int64, "values": pl.List(pl.Int64)},
     )
-    return rows, table
 
 
 def _frames(profile: Fields, texts: Sequence[str]) -> dict[int, list[dict[str, object]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import polars as pl
 
@@ -67,6 +68,7 @@ _DEVICE_COLLECTIVE = re.compile(
 )
 _DEVICE_COPY = re.compile(r"dma")
 _DEVICE_WAIT = re.compile(r"event_(wait|record)$")
+_FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
 
 #: ``c10::DeviceType`` by number.
 _DEVICE_TYPES = {
@@ -111,6 +113,14 @@ def kind_of(category: str, name: int) -> int:
         # One category for all that the device's command processor does; the names tell.
         kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
     return KIND_CODE[kind]
+
+
+def parse_frame(text: str) -> dict[str, Any]:
+    """Return file, line and function of a frame as PyTorch writes it: ``file.py(12): function``."""
+    match = _FRAME_TEXT.fullmatch(text)
+    if match is None:
+        return {"file": None, "line": None, "function": text}
+    return {"file": match[1], "line": int(match[2]), "function": match[3]}
 
 
 def device_name(kind: int, index: int) -> str:

@@ -9,13 +9,12 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.assemble.stacks import parse_frame
 from stepscope.read.chrome_json.columns import Codes, parse_arguments
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, FIELDS, Class
 from stepscope.read.common.dense import distinct_rows, nullable, or_null
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder
-from stepscope.read.common.torch_events import device_name
+from stepscope.read.common.torch_events import device_name, parse_frame
 from stepscope.read.kineto import kineto_arrows, kineto_collectives
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_spans import KinetoSpans, rows_of, text_of

@@ -17,7 +17,7 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.xplane import xplane_events
-from stepscope.read.xplane.xplane_events import Line, Stats
+from stepscope.read.xplane.xplane_events import Line, XplaneStats
 from stepscope.read.xplane.xplane_files import Part
 from stepscope.trace.losses import LossLedger
 
@@ -127,7 +127,7 @@ class Plane:
         """Return the names of stats by the numbers of their metadata; empty where there is none."""
         return ["" if place < 0 else self.stat_names[place] for place in self.stat_places(keys).tolist()]
 
-    def values(self, stats: Stats) -> list[Value]:
+    def values(self, stats: XplaneStats) -> list[Value]:
         """Return the values of a few stats."""
         places = self.stat_places(stats.value).tolist()
         rows = zip(stats.field.tolist(), stats.value.tolist(), stats.end.tolist(), places, strict=True)

@@ -48,7 +48,7 @@ def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataF
         ledger: Counts a damage.
 
     Returns:
-        A row per operation: instruction (``instructions.id`` as ``program_instructions`` numbers it), operation,
+        A row per operation: instruction (``instructions.id`` counted from 0 in the program), operation,
         group_ranks (JSON, the groups of devices: ``[[0,1],[2,3]]``;
         of a permutation its pairs of
         source and target), group_size (of the largest group), dtype, bytes_in and bytes_out of one device. Groups are
