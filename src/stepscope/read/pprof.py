@@ -1,7 +1,7 @@
 """Memory profiles in pprof's form, as ``jax.profiler.device_memory_profile`` gives them → table ``live_memory``.
 
-A profile is what was alive at one moment: for each call stack, device and sort of memory, how many blocks and how many
-bytes. Field numbers are those of pprof's ``profile.proto``.
+A profile says what was alive at one moment: number and bytes of the blocks of each call stack, device and sort of
+memory. Field numbers are those of pprof's ``profile.proto``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD = re.compile(
     rb"(?:\x0a[\x02-\x08](?:[\x08\x10](?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])){1,2})+[\x12\x1a\x22\x2a\x32]"
 )
 _BYTES, _COUNT = "bytes", "count"
-#: Of several sizes in a profile, the one that tells what is alive.
+#: Of several sizes in a profile, the name of the one of living blocks.
 _ALIVE = ("space", "inuse_space")
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)[^0-9]*(\d{1,6})?", re.IGNORECASE)
 
@@ -37,7 +37,7 @@ def is_profile(head: bytes) -> bool:
 
 
 def beside(capture: Path) -> list[Path]:
-    """Return the memory profile that our collector wrote beside a capture, as a list; empty where there is none."""
+    """Return the memory profile that our collector wrote beside a capture, as a list; empty without one."""
     path = capture.with_name(NAME)
     return [path] if path.is_file() else []
 
@@ -47,14 +47,14 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
 
     Args:
         path: The file, plain or gzip.
-        ledger: Counts what is damaged; what stands before it is there.
+        ledger: Counts damage; what stands before it is read.
         progress: Called with bytes read, and in total.
 
     Returns:
         All tables, empty but for ``live_memory``, ``stacks`` and ``metadata``.
 
     Raises:
-        InputError: It cannot be read, or is no profile of memory.
+        InputError: It cannot be read, or is not a memory profile.
     """
     content = b"".join(read_blocks(path, ledger, progress))
     profile = Messages.whole(content).fields()
@@ -91,7 +91,7 @@ def _columns(profile: Fields, texts: Sequence[str], path: Path) -> tuple[int | N
     names, units = (_named(types.integers(number), texts) for number in (1, 2))
     sizes = [place for place, unit in enumerate(units) if unit == _BYTES]
     if not sizes:
-        message = f"{path} is no profile of memory."
+        message = f"{path} is not a memory profile."
         raise NotATraceError(message, "Name one that jax.profiler.save_device_memory_profile wrote.")
     size = next((place for place in sizes if names[place] in _ALIVE), sizes[-1])
     # A number of blocks stands before their size.

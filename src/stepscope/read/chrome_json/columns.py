@@ -55,7 +55,7 @@ def class_columns(kind: Class) -> dict[str, type[np.generic]]:
 class Interner(dict[Any, int]):
     """Numbers texts as they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself.
 
-    What is not there, None, is −1.
+    None is −1.
     """
 
     def __missing__(self, key: Any) -> int:  # noqa: ANN401 - any of the three types above
@@ -68,7 +68,7 @@ class Interner(dict[Any, int]):
 
 @dataclass
 class ChromeBatch:
-    """ChromeEvents of a file that follow each other, in the file's order.
+    """Consecutive events of a file.
 
     Attributes:
         base: Columns of :data:`BASE`.
@@ -111,12 +111,12 @@ class ChromeEvents:
 def join(
     batches: Sequence[ChromeBatch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger
 ) -> ChromeEvents:
-    """Put batches one behind the other and make the pools of texts one readable pool.
+    """Concatenate batches and merge their pools of texts into one readable pool.
 
     Args:
-        batches: In the file's order; the codes of each are places in its pool.
+        batches: In the file's order; the codes of each index its pool.
         pools: What was interned, see :class:`Interner`.
-        ledger: Counts texts that are no UTF-8.
+        ledger: Counts texts that are not UTF-8.
     """
     texts, codes_of = _merge_pools(pools, ledger)
     starts = np.cumsum([0, *(len(batch) for batch in batches)])
@@ -155,7 +155,7 @@ def _concatenate(pieces: list[Column], dtype: type[np.generic]) -> Column:
 
 
 def _recode(codes: Column, code_of: Codes | None) -> Column:
-    """Replace codes whose texts turned out equal; −1 stays, as the last entry of ``code_of``."""
+    """Replace the codes of one pool by those of the merged pool; −1 stays, as the last entry of ``code_of``."""
     return codes if code_of is None else code_of[codes]
 
 
@@ -190,7 +190,7 @@ def _readable(key: str | bytes | int) -> tuple[str, bool]:
 
 
 def _from_json(source: bytes) -> str:
-    """Return the content of a JSON string, or other JSON without white space; what is no JSON stays as it is."""
+    """Return the content of a JSON string, or other JSON without white space; anything else stays as it is."""
     text = source.decode("utf-8", "surrogateescape")
     if text[:1] == '"':
         return _content(text) if "\\" in text else text[1:-1]
@@ -208,7 +208,7 @@ def _content(text: str) -> str:
 
 
 def parse_arguments(source: str) -> dict[str, Any]:
-    """Return arguments kept as JSON text; empty where they are no object."""
+    """Return arguments kept as JSON text; empty if they are not an object."""
     try:
         value = json.loads(source, strict=False)
     except (ValueError, RecursionError):

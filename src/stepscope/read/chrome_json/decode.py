@@ -1,6 +1,6 @@
-"""Events from JSON text with msgspec: fast where the text is as Kineto writes it, tolerant where it is not.
+"""Events from JSON text with msgspec: fast for text as Kineto writes it, tolerant of other text.
 
-A chunk of events is decoded into typed records at once. If anything in it is not as described in ``kineto_schema``, its
+A chunk of events is decoded into typed records at once. If anything in it is not as ``event_schema`` describes it, its
 events are read one by one with the standard library, repaired where that is possible, counted where it is not, and
 then take the same way.
 """
@@ -165,7 +165,7 @@ class ChromeDecoder:
         return columns
 
     def _records(self, kind: Class, sources: list[msgspec.Raw]) -> list[Any]:
-        """Return the arguments of one class; where a value has another type, or there are none, they are repaired."""
+        """Return the arguments of one class; arguments of another type, or without any, are repaired first."""
         decoder = _arguments_decoder(kind)
         try:
             records = decoder.decode(b"[" + b",".join(sources) + b"]")
@@ -188,7 +188,7 @@ class ChromeDecoder:
 
 
 def _phases(values: list[str]) -> Column:
-    """Return the characters that say what events are; 0 for what is no single visible character."""
+    """Return the phase of each event as a character code; 0 for anything but one visible character."""
     joined = "".join(values)
     if len(joined) == len(values) and joined.isascii() and "" not in values:
         return np.frombuffer(joined.encode(), np.uint8)

@@ -1,4 +1,4 @@
-"""Events from JSON text with the C tokenizer: several chunks at once, on as many cores as there are."""
+"""Events from JSON text with the C tokenizer: one chunk per core at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.read.chrome_json.event_schema import (
     Class,
 )
 
-#: More cores than this wait for memory and for the reading of the file.
+#: More cores than this only wait for memory and for the file.
 _MOST_CORES = 8
 
 
@@ -91,7 +91,7 @@ class Tokenizers:
         self._threads = ThreadPoolExecutor(workers, "stepscope-read") if workers > 1 else None
 
     def submit(self, chunk: bytes | memoryview) -> Future[_Slice]:
-        """Tokenize a chunk soon; the result raises :class:`NotTokenized` where the chunk must be read another way."""
+        """Queue a chunk; the result raises :class:`NotTokenized` if the chunk must be read another way."""
         if self._threads is not None:
             return self._threads.submit(self._tokenize, chunk)
         future: Future[_Slice] = Future()
@@ -109,7 +109,7 @@ class Tokenizers:
             self._free.put(worker)
 
     def tokenize_last(self, chunk: bytes | memoryview) -> tuple[_Slice, int]:
-        """Tokenize the last chunk now; return its rows, and where in the chunk the list of events has ended."""
+        """Tokenize the last chunk now; return its rows, and the offset at which the list of events ends."""
         worker = self._free.get()
         try:
             return self._slice(worker, chunk, last=True)

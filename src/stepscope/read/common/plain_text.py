@@ -14,7 +14,7 @@ from stepscope.trace.losses import LossLedger
 
 
 def printable(text: str) -> str:
-    """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
+    """Return a text as valid UTF-8: bytes that were not UTF-8, and halves of surrogate pairs, become escapes."""
     if text.isascii():
         return text
     try:
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def text_of(path: Path, ledger: LossLedger) -> str:
-    """Return a file's text; bytes that are no UTF-8 are replaced and counted.
+    """Return a file's text; bytes that are not UTF-8 are replaced and counted.
 
     Raises:
         InputError: The file cannot be read.
@@ -48,7 +48,7 @@ def text_of(path: Path, ledger: LossLedger) -> str:
 
 
 def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
-    """Return the lines of a file that are not empty; one that the end of the file cut off is counted."""
+    """Return the lines of a file that are not empty; a last line without its end is counted as a cut."""
     text = text_of(path, ledger)
     ledger.add("file_cut", int(bool(text) and not text.endswith("\n")))
     lines = pl.Series("line", [text], dtype=pl.String).str.split("\n").explode()
@@ -56,7 +56,7 @@ def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
 
 
 def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
-    """Return a JSON object; an empty one, and a loss, where the file holds none."""
+    """Return a JSON object; an empty one, and a loss, if the file holds something else."""
     try:
         document = json.loads(text_of(path, ledger))
     except (ValueError, RecursionError):

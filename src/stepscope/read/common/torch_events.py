@@ -52,14 +52,14 @@ DEVICE_CATEGORIES = frozenset(
     }
 )
 
-#: The profiler's account of itself: no event of the program.
+#: The profiler's account of itself; not an event of the program.
 SKIPPED_CATEGORIES = frozenset({"Trace"})
 
 STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
 OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
-# Kernels of libraries whose names say it; others are recognised by their arguments, or by what launched them.
+# Kernels that name their communication library; others are recognised by their arguments, or by what launched them.
 _DEVICE_COLLECTIVE = re.compile(
     r"(void )?((\w+|\(anonymous namespace\))::)*"
     r"(ncclKernel|ncclDevKernel|ncclDevFunc|nccl_|ncclx|rccl|msccl|oneccl|cross_device_reduce"
@@ -100,7 +100,7 @@ def kind_of(category: str, name: int) -> int:
     """Return the number of the kind of a complete event.
 
     Args:
-        category: Category as written; unknown ones are ranges that somebody named.
+        category: Category as written; an unknown one is a range of the user.
         name: What the name says, see :func:`name_class`.
     """
     kind = _KIND_OF_CATEGORY.get(category, "annotation")
@@ -110,7 +110,7 @@ def kind_of(category: str, name: int) -> int:
     elif kind == "kernel" and name == NAME_DEVICE_COLLECTIVE:
         kind = "collective"
     elif category == "mtia_ccp_events":
-        # One category for all that the device's command processor does; the names tell.
+        # One category holds everything that the device's command processor does; names distinguish it.
         kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
     return KIND_CODE[kind]
 

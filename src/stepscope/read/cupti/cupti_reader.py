@@ -1,7 +1,7 @@
 """A file of CUPTI's activity buffers → tables: what devices did, and which calls asked for it.
 
 The blocks of the file are described in :mod:`stepscope.collect.cuda.cupti_recorder`, the records in
-:mod:`stepscope.trace.cupti_layout`. Nothing of it is trusted: what is damaged costs itself, and is counted.
+:mod:`stepscope.trace.cupti_layout`. Nothing in them is trusted: damaged data is left out and counted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CuptiCapture:
         """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``: of the launching call."""
         work = self.device_work(ledger)
         calls = self.calls(ledger).select("correlation", call=pl.col("end") - pl.col("ts"))
-        # Of a call inside a call with the same number the outer one, which takes longer, launched.
+        # Of nested calls with one number the outer one, which takes longer, launched.
         calls = calls.drop_nulls("correlation").sort("call", descending=True).unique("correlation", keep="first")
         clock = Clock(self.anchors or [Anchor(0, 0, 0)])
         start, end = (pl.Series(cupti_tables.epochs(work[name].to_numpy(), clock)) for name in ("ts", "end"))
@@ -133,7 +133,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         progress: Called once, at the end.
 
     Raises:
-        InputError: The file cannot be read, is none of these, or a newer stepscope wrote it.
+        InputError: The file cannot be read, has another format, or a newer stepscope wrote it.
     """
     tables = open_capture(path, ledger).tables(ledger)
     tell_all(path, progress)
@@ -167,7 +167,7 @@ def _blocks(path: Path, ledger: LossLedger) -> Iterator[tuple[bytes, bytes]]:
         sort, packed = payload[:1], payload[1:]
         try:
             if sort not in (FACTS, RECORDS):
-                message = "No sort of block."
+                message = "Unknown sort of block."
                 raise ValueError(message)  # noqa: TRY301 - counted with the others
             yield sort, unpack(packed) if sort == FACTS else _inflated(packed)
         except (ValueError, zlib.error):
@@ -190,7 +190,7 @@ def _add_facts(
     content: bytes,
     ledger: LossLedger,
 ) -> bool:
-    """Add what a block says; return False, and add nothing, where it is not what the collector writes."""
+    """Add what a block says; return False, and add nothing, if the collector does not write such blocks."""
     try:
         facts = decoder.decode(content)
         layout = layout_of(facts.cuda) if facts.cuda else None

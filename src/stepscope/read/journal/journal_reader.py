@@ -1,7 +1,7 @@
 """The journal of a recording → tables.
 
-What a block holds is described in ``collect/journal/journal.py``. Nothing of it is trusted: a block with a right
-checksum and a wrong content costs that block, and is counted.
+``collect/journal/journal.py`` describes the blocks. None is trusted: a block whose checksum is right and whose content
+is wrong is left out and counted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _JournalBlock(msgspec.Struct):
     closed: bool = False
 
 
-#: Rows that are kept as Python objects before they become a frame; 50 bytes a value.
+#: Rows kept as Python objects, 50 bytes a value, before they become a frame.
 _CHUNK = 1 << 16
 
 
@@ -144,7 +144,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
         progress: Called once, at the end.
 
     Raises:
-        InputError: The file cannot be read, is no journal, or a newer stepscope wrote it.
+        InputError: The file cannot be read, is not a journal, or a newer stepscope wrote it.
     """
     content = _JournalContent()
     decoder = msgspec.json.Decoder(_JournalBlock)
@@ -168,7 +168,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
 
 
 def _add(payload: bytes, decoder: msgspec.json.Decoder[_JournalBlock], content: _JournalContent) -> bool:
-    """Add what a block holds; return False, and add nothing, where it is not what the journal writes."""
+    """Add what a block holds; return False, and add nothing, if the journal does not write such blocks."""
     try:
         block = decoder.decode(unpack(payload))
         columns = _spans(block), _steps(block), _counters(block)
@@ -204,7 +204,7 @@ def _counters(block: _JournalBlock) -> list[list[object]]:
 
 
 def _even(*columns: list[Any]) -> list[list[object]]:
-    """Return the columns; ValueError where one is longer than another."""
+    """Return the columns; ValueError unless all have one length."""
     if len({len(column) for column in columns}) > 1:
         message = "Columns of unequal length."
         raise ValueError(message)
@@ -259,7 +259,7 @@ def _arguments(texts: pl.Series, ledger: LossLedger) -> list[tuple[int, str, str
 
 
 def _values(decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]], text: str) -> dict[str, str]:
-    """Return each argument's value as JSON; nothing where the text is no JSON object."""
+    """Return each argument's value as JSON; nothing if the text is not a JSON object."""
     try:
         return {key: bytes(value).decode() for key, value in decoder.decode(text).items()}
     except (ValueError, RecursionError):
@@ -267,7 +267,7 @@ def _values(decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]], text: str) ->
 
 
 def _json(value: str) -> str:
-    """Return ``value``, which should be JSON; as a JSON text where it is none."""
+    """Return ``value`` if it is JSON, else ``value`` as a JSON text."""
     try:
         msgspec.json.decode(value)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Flow events of a Kineto trace → arrows whose ends are places on tracks."""
+"""Flow events of a Kineto trace → arrows from a track and time to a track and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLau
 def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.DataFrame:
     """Return arrows: columns ``kind``, ``from_track``, ``from_ts``, ``to_track``, ``to_ts``.
 
-    Launches are left out where every device event has a correlation number, which says the same and more.
+    Launches are left out if every device event has a correlation number, which says the same and more.
     """
     base = spans.events.base
     usable = (base["phase"] == ord("s")) | (base["phase"] == ord("f"))
@@ -42,7 +42,7 @@ def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.Dat
 def _to_ranges(spans: KinetoSpans) -> pl.DataFrame:
     """Return arrows from launches to CUPTI's ranges, which have no number in common and times that mean nothing.
 
-    The profiler measures kernel after kernel; where there is a range for every launch, the first belongs to the first.
+    The profiler measures kernel after kernel: with one range per launch, the n-th range belongs to the n-th launch.
     """
     ranges = _ordered(spans, spans.named("category", "cuda_profiler_range"))
     calls = (spans.kind == KIND_CODE["runtime"]) | (spans.kind == KIND_CODE["driver"])

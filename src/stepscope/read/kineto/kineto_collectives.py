@@ -58,7 +58,7 @@ def collectives(spans: KinetoSpans, facts: KinetoFacts) -> pl.DataFrame:
 
 
 def _from_names(spans: KinetoSpans, name: Codes, facts: KinetoFacts) -> dict[str, pl.Series]:
-    """Return operation, algorithm and transport, as far as the name of the event says them."""
+    """Return operation, algorithm and transport that the name of the event says; null for the others."""
     columns = ("operation", "algorithm", "transport")
     said = pl.Struct(dict.fromkeys(columns, pl.String))
     parsed = spans.made_of(name, lambda text: dict(zip(columns, _parse_name(text, facts), strict=True)), said)
@@ -111,7 +111,7 @@ def _parse_inputs(shapes: str, dtypes: str) -> tuple[str | None, int | None]:
 
 
 def _with_only_group(frame: pl.DataFrame, facts: KinetoFacts) -> pl.DataFrame:
-    """Name the process group where the job has one and the call does not say; with several it cannot be told."""
+    """Name the only process group of a job for calls that do not say their group."""
     if len(facts.groups) != 1:
         return frame
     ((name, ranks),) = facts.groups.items()

@@ -1,4 +1,4 @@
-"""What the document of a trace says besides its events: rank, host, time base, devices, process groups."""
+"""Metadata of a Kineto trace: rank, host, time base, process groups."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ class KinetoFacts:
 
     @cached_property
     def distributed(self) -> dict[str, Any]:
-        """The block ``distributedInfo``; empty where the file has none."""
+        """The block ``distributedInfo``; empty if the file has none."""
         value = self._value("distributedInfo")
         return value if isinstance(value, dict) else {}
 
     @property
     def rank(self) -> int | None:
-        """Rank of the process, where the file says it."""
+        """Rank of the process; None if the file does not say it."""
         return _number(self.distributed.get("rank"))
 
     @property
     def world_size(self) -> int | None:
-        """Number of processes of the job, where the file says it."""
+        """Number of processes of the job; None if the file does not say it."""
         return _number(self.distributed.get("world_size"))
 
     @property
     def host(self) -> str | None:
-        """Host name, where the file says it."""
+        """Host name; None if the file does not say it."""
         value = self._value("host_name")
         return printable(value) if isinstance(value, str) else None
 
@@ -72,7 +72,7 @@ class KinetoFacts:
 
     @property
     def backend(self) -> str | None:
-        """The only communication backend, in lower case; None where there are several or none."""
+        """The communication backend, in lower case; None unless the file names exactly one."""
         value = self.distributed.get("backend")
         names = {part.rpartition(":")[2] for part in value.split(",")} if isinstance(value, str) else set()
         return printable(names.pop().lower()) if len(names) == 1 else None

@@ -25,11 +25,11 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """Read one trace file.
 
     Returns:
-        Tables of the schema, without parents, steps and links between spans; ``allocations`` has besides the column
-        ``track``, and ``arrows`` are flows whose ends are given as places (track, ts).
+        Tables of the schema, without parents, steps and links between spans; ``allocations`` also has the column
+        ``track``, and ``arrows`` are flows between (track, ts) and (track, ts).
 
     Raises:
-        InputError: The file cannot be read, is no trace, or is damaged before its first event.
+        InputError: The file cannot be read, is not a trace, or is damaged before its first event.
     """
     document = Document(path, ledger)
     events = read_events(document, progress)

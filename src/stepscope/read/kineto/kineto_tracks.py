@@ -1,4 +1,4 @@
-"""Tracks of a Kineto trace: host threads, device streams, and lanes for what must not mix with them."""
+"""Tracks of a Kineto trace: host threads, device streams, and separate lanes for annotations and waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepscope.read.common.part_builder import KIND_CODE, PartTracks, TrackRow
 from stepscope.read.common.plain_text import printable
 
 _NUMBER = re.compile(r"-?\d+")
-# What has a lane of its own, so that streams and threads hold only what runs there.
+# Events with a lane of their own, so that streams and threads hold only what runs there.
 _LANE_OF_CATEGORY = {"gpu_user_annotation": "annotation", "cuda_profiler_range": "ranges"}
 _LANE_OF_KIND = {KIND_CODE["sync"]: "sync", KIND_CODE["overhead"]: "overhead"}
 _LANES = ("", "annotation", "ranges", "sync", "overhead")

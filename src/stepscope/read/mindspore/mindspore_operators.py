@@ -103,7 +103,7 @@ def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, 
 
     Args:
         paths: Files ``cpu_op_detail_info_*.csv``.
-        ledger: Counts bytes that are no text.
+        ledger: Counts bytes that are not UTF-8.
     """
     parsed = pl.concat(
         [
@@ -145,7 +145,7 @@ def with_shapes(operators: pl.DataFrame, paths: Sequence[Path], ledger: LossLedg
 
 
 def _shapes(text: str) -> str:
-    """Return the shapes of a line's inputs as JSON; what is no tensor has none, as PyTorch writes it."""
+    """Return the shapes of a line's inputs as JSON; inputs that are not tensors have none, as PyTorch writes it."""
     found = ("[]" if shape == "NoShape" else shape for shape in _INPUT.findall(text))
     return f"[{','.join(shape.replace(' ', '') for shape in found)}]"
 
@@ -201,7 +201,7 @@ def _reached(following: Integers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def details(operators: pl.DataFrame, said: Mapping[str, object]) -> pl.DataFrame:
     """Return the table ``collectives`` of operators with a column ``span``.
 
-    Type and bytes are those of the inputs. A compiled graph tells no types; what it reduces are gradients, whose type
+    Type and bytes are those of the inputs. A compiled graph says no types; it reduces gradients, whose type
     is that of the parameters of their shape.
 
     Args:

@@ -1,7 +1,7 @@
 """MindSpore on a CPU: a directory of its profiler's files → tables of one part.
 
 The directory is that of our collector, with ``stepscope.json``, or one that MindSpore's own profiler wrote
-(``…_ascend_ms``). Operators lie on the threads that launched them where the host's events tell, else on lanes of their
+(``…_ascend_ms``). Operators lie on the threads that launched them if the host's events say them, else on lanes of their
 own. Times of operators, events and memory are ns since the epoch; those of the data pipeline are milliseconds of the
 monotonic clock, which the pairs of clocks in ``stepscope.json`` carry to the epoch.
 """

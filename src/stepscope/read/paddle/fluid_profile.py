@@ -33,7 +33,7 @@ from stepscope.trace.tables import dtype
 PLACES = ("cuda", "cpu", "cuda_pinned")
 #: ``device`` of calls of CUDA on the host.
 CUDA_CALLS = -1
-#: So many first bytes tell what a file is.
+#: Number of first bytes that identify a file.
 _HEAD = 4096
 _BLOCK = r"^block_-?\d+$"
 #: One run of the executor: in Paddle 1 its outermost block, in Paddle 3 the event itself.
@@ -86,7 +86,7 @@ def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Pr
     """
     content = b"".join(read_blocks(path, ledger, progress))
     if not is_profile(content[:_HEAD]):
-        message = f"{path} is no profile file of paddle.fluid.profiler."
+        message = f"{path} is not a profile file of paddle.fluid.profiler."
         raise NotATraceError(message, "Use `stepscope import` for traces of other profilers.")
     whole = Messages.whole(content).fields()
     # Paddle writes its own times, set or not, between the events and the memory.
@@ -189,7 +189,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
 
 
 def _kinds(events: pl.DataFrame) -> pl.DataFrame:
-    """Tell what each event is, in which phase, and which operator it belongs to."""
+    """Add kind, phase and operator of each event."""
     name = pl.col("name")
     forward = events.filter(name.str.contains(_BACKWARD))["name"].str.replace(_BACKWARD, "$1").unique()
     operator = name.str.contains(_OPERATOR) & ~name.str.contains(_BLOCK)

@@ -99,7 +99,7 @@ def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
 
 
 def _type(numbers: pl.Series, names: tuple[str, ...]) -> pl.Series:
-    """Return the names of numbers; null where there is none."""
+    """Return the names of numbers; null for numbers without a name."""
     code = numbers.fill_null(-1).to_numpy()
     code = np.where((code < 0) | (code >= len(names)), len(names), code)
     return pl.Series([*names, None], dtype=pl.String)[pl.Series(code)]

@@ -2,7 +2,7 @@
 
 They are Chrome traces of Paddle's own making: the duration is written into the name (``conv2d[9.093 ms]``), a thread is
 ``19536(Python)`` and ``19536(C++)``, times are whole µs. The nanoseconds are in the arguments, counted from the first
-event; where that lies to the nanosecond, all events together tell.
+event; all events together say to the nanosecond when that was.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _EVENTS = msgspec.json.Decoder(list[ChromeEvent])
 _DURATION_IN_NAME = re.compile(r"\[\d+\.\d{3} [mun]?s\]$")
 _THREAD = re.compile(r"(\d{1,18})(?:\(|$)")
-#: Names of threads, which stand in ``ExtraInfo`` too, and arrows, which the correlation numbers tell.
+#: Names of threads, which ``ExtraInfo`` holds too, and arrows, which follow from the correlation numbers.
 _OTHER_PHASES = frozenset({"M", "s", "f"})
 _US = 1000
 
@@ -43,7 +43,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """Read one file; see :func:`stepscope.read.paddle.paddle_tables.tables`.
 
     Raises:
-        InputError: It cannot be read, or is no trace.
+        InputError: It cannot be read, or is not a trace.
         DamagedTraceError: It ends before its first event.
     """
     document = Document(path, ledger)
@@ -139,11 +139,11 @@ def _arguments(events: list[ChromeEvent], kind: type[_Decoded], ledger: LossLedg
 
 
 def _intervals(events: list[ChromeEvent], arguments: list[_Arguments]) -> tuple[pl.Series, pl.Series]:
-    """Return start and duration in ns; null where they are no times.
+    """Return start and duration in ns; null for times that are damaged.
 
     The event's own time is the whole µs that it began in; its arguments are start and end since the first event, but
-    through a number of 24 bits, which after 17 ms is no longer exact to the ns and after 17 s not to the µs. So the
-    arguments tell how events lie in each other (rounding keeps the order), and where in its µs each began.
+    through a number of 24 bits, which beyond 17 ms is not exact to the ns and beyond 17 s not to the µs. So the
+    arguments decide how events nest (rounding keeps the order), and at which ns of its µs each began.
     """
     whole, duration = times([event.ts for event in events]), times([event.dur for event in events])
     since, until = (
@@ -270,6 +270,6 @@ def _address(value: int | str | None) -> int | None:
 
 
 def _flat(values: dict[str, list[Any]] | None) -> str | None:
-    """Return what lies in lists by name of the input as one list, as JSON; null where there is nothing."""
+    """Return the lists of all inputs, by name, as one JSON list; null for none."""
     flat = [item for items in (values or {}).values() for item in items]
     return json.dumps(flat) if flat else None

@@ -66,7 +66,7 @@ def texts_of(content: bytes) -> tuple[InputTexts, bool]:
 
 
 class _InputBytes:
-    """A place in a definition that moves on. Its methods raise ``ValueError`` where there is not what they read."""
+    """A cursor in a definition. Its methods raise ``ValueError`` if the bytes are not what they read."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -122,7 +122,7 @@ class _InputBytes:
         if kind == Input.UNDEFINED:
             return _NOTHING
         if kind != Input.TENSOR:
-            message = f"{kind} is no tensor"
+            message = f"{kind} is not a tensor"
             raise ValueError(message)
         number = self.byte()
         shape = self._numbers(self._number())
@@ -142,7 +142,7 @@ class _InputBytes:
             return f"{_real_text(real)}{'+' if imaginary >= 0 else '-'}{_real_text(abs(imaginary))}j"
         if kind == Input.OTHER:
             return ""
-        message = f"{kind} is no scalar"
+        message = f"{kind} is not a scalar"
         raise ValueError(message)
 
 

@@ -1,7 +1,7 @@
 """Blocks of a recorder's file → facts, clocks, names of threads, and the words of all threads in the order of each.
 
-What is damaged costs itself. Where something is missing between two blocks of a thread, nobody can tell any more which
-end belongs to which beginning; so it is noted which blocks surely follow each other.
+A damaged block costs only itself. Where a block of a thread is missing, the ends after it cannot be matched with the
+beginnings before it; so each block says whether it directly follows the one before.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _BlockReader:
         self._decoder = msgspec.json.Decoder(RecorderFacts)
 
     def add(self, payload: bytes, damages: int) -> bool:
-        """Add a block; return False where it is not what the recorder writes."""
+        """Add a block; return False if the recorder does not write such blocks."""
         self._note(damages)
         sort = payload[:1]
         if sort == WORDS:

@@ -26,7 +26,7 @@ _Shape = Sequence[int]
 
 
 def count(name: str, texts: InputTexts) -> int | None:
-    """Return the operations of one call; None where they cannot be told.
+    """Return the operations of one call; None if they are unknown.
 
     Args:
         name: Name of the operator, one of :data:`COUNTED`.

@@ -140,7 +140,7 @@ class _OperatorSpans:
         own &= self.ts[called] < self.ts[rows] + self.dur[rows]
         rows, called = rows[own], called[own]
         self._said = self._sequence, self._forward
-        # Nodes without a number have a forward thread, too; Kineto does not tell it.
+        # Nodes without a number have a forward thread, too; Kineto leaves it out.
         self._sequence, self._forward = self._sequence.copy(), np.where(self._sequence < 0, 0, self._forward)
         self._sequence[rows], self._forward[rows] = self._sequence[called], self._forward[called]
 

@@ -51,10 +51,10 @@ class Operators:
         end: Ticks; 0 where no end is known.
         state: A :class:`State`.
         scope: ``at::RecordScope``, or that of Python functions.
-        name: Place in ``names``.
+        name: Index in ``names``.
         sequence: Autograd's sequence number; -1 where it has none.
         forward: Torch's number of the thread of the forward operator; 0 where it has none.
-        inputs: Place in ``input_texts``; 0 where they were not recorded.
+        inputs: Index in ``input_texts``; 0 if they were not recorded.
         names: Texts of names; the first stands for a name that is lost.
         input_texts: Definitions of inputs; the first stands for none.
     """
@@ -103,14 +103,14 @@ def decode(content: RecorderContent, ledger: LossLedger) -> tuple[Operators, Mem
 
 
 class _ContentPool:
-    """Distinct contents of definitions; the first stands for what was not defined, or whose definition is lost."""
+    """Distinct contents of definitions; the first stands for numbers whose definition is missing."""
 
     def __init__(self) -> None:
         self.contents: list[bytes] = [b""]
         self._places: dict[bytes, int] = {}
 
     def place(self, content: bytes) -> int:
-        """Return the place of a content, a new one where it has none yet."""
+        """Return the index of a content; the first call with it appends it."""
         place = self._places.setdefault(content, len(self.contents))
         if place == len(self.contents):
             self.contents.append(content)
@@ -133,9 +133,9 @@ class _ChunkDefinitions:
         self._places[number] = self._pool.place(content)
 
     def places(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """Return the place in the pool of each number, 0 where it is not defined.
+        """Return the index in the pool of each number, 0 for undefined ones.
 
-        The table has an entry per number up to the largest, of which pages that no number falls into take no memory.
+        The table has an entry per number up to the largest; its untouched pages take no memory.
         """
         if not self._places:
             return np.zeros(len(numbers), np.int32)
@@ -200,7 +200,7 @@ class _WordReader:
         self._columns["inputs"][rows] = inputs.places(self._columns["inputs"][rows])
 
     def _lose_open(self) -> None:
-        """What is open where something is missing: nobody knows when it ended."""
+        """Mark the open operators as lost: words are missing, so their ends are unknown."""
         self._columns["state"][self._stack[: self._walk.depth]] = State.LOST
         self._walk.depth = 0
 

@@ -1,4 +1,4 @@
-"""XplaneEvents of a line that become spans: sound, with a place in time, and not noise; and what their stats say."""
+"""Events of a line that become spans, those with sound times that are not noise; and their stats."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class XplaneBatch:
 
     Attributes:
         plane: The plane.
-        place: Place of each event's metadata.
+        place: Position of each event's metadata.
         ts: Start, ns since the recording began, or since the Unix epoch where it lies behind :data:`EPOCH`.
         dur: ns.
-        stats: Their stats; ``owner`` is the number of the event in this batch, ``key`` the place of the stat's name.
+        stats: Their stats; ``owner`` is the number of the event in this batch, ``key`` the position of the stat's name.
     """
 
     plane: Plane
@@ -55,7 +55,7 @@ class XplaneBatch:
         return having
 
     def integers(self, name: str) -> pl.Series:
-        """Return the integers of a stat; null where an event has none, or one that is no integer."""
+        """Return the integers of a stat; null for events without one."""
         stats = self.of(name)
         stats = stats.where((stats.field == xplane_events.SIGNED) | (stats.field == xplane_events.UNSIGNED))
         values, known = np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
@@ -64,7 +64,7 @@ class XplaneBatch:
         return pl.Series(values).set(pl.Series(~known), None)
 
     def texts(self, name: str) -> pl.Series:
-        """Return the texts of a stat; null where an event has none. Each distinct one is looked at once."""
+        """Return the texts of a stat; null for events without one. Each distinct text is decoded once."""
         return self.gathered(self.of(name))
 
     def gathered(self, stats: XplaneStats) -> pl.Series:
@@ -98,7 +98,7 @@ def batches(plane: Plane, line: Line, noise: Mask) -> Iterator[XplaneBatch]:
     Args:
         plane: The plane.
         line: The line.
-        noise: Which places of metadata are noise.
+        noise: Which metadata, by position, are noise.
     """
     if not 0 <= line.timestamp < 2 * EPOCH:
         plane.ledger.add(
@@ -115,7 +115,7 @@ def _batch(plane: Plane, line: Line, events: XplaneEvents, noise: Mask) -> Xplan
     place = plane.event_places(events.metadata)
     kept = _sound(plane, events, place, noise)
     offset, duration = events.offset[kept], events.duration[kept]
-    # Both ends are rounded, so that what lay within something else still does.
+    # Both ends are rounded alike, so that nested events stay nested.
     ts = line.timestamp + (offset + 500) // 1000
     end = line.timestamp + (offset + duration + 500) // 1000
     number = np.cumsum(kept) - 1

@@ -19,7 +19,7 @@ from stepscope.trace.tables import conform, empty
 _PROGRAM = "Hlo Proto"
 #: Name of a program with its number: ``jit_step(30)``.
 _NUMBERED = re.compile(r".*\((\d{1,19})\)$", re.DOTALL)
-#: More operands than this are not written out: a tuple of all weights.
+#: More operands than this are not written out; a tuple of all weights has thousands.
 _MOST_OPERANDS = 32
 #: Calls of JAX, whose names are those of functions; and transformations, around the name of a scope.
 _CALL = re.compile(r"(?:jit|pjit|xla_call|xla_pmap|shard_map|core_call|custom_jvp|custom_vjp)\(.*\)")
@@ -105,7 +105,7 @@ class RunInstructions:
     def table(self, programs: CompiledPrograms) -> pl.DataFrame:
         """Return by number: program's number, its name, the instruction's name, and what is known of it.
 
-        Where an event does not say the number of its program, the program's name tells, if only one has it.
+        For an event without the number of its program, the program's name decides, if only one program has it.
         """
         schema = {"program_id": pl.Int64, "program": pl.String, "name": pl.String}
         asked = pl.DataFrame(list(self.names), schema=schema, orient="row")
@@ -154,7 +154,7 @@ def instructions(program: bytes, program_id: int, ledger: LossLedger) -> pl.Data
     return conform("instructions", named)
 
 
-def _operands(program: hlo_program.Program, place: int) -> str:
+def _operands(program: hlo_program.HloProgram, place: int) -> str:
     """Return the shapes of the operands as text."""
     places = program.operands[place]
     texts = [program.operand(place, number).text for number in range(min(len(places), _MOST_OPERANDS))]
@@ -162,7 +162,7 @@ def _operands(program: hlo_program.Program, place: int) -> str:
 
 
 def module(scope: str) -> str | None:
-    """Return the layers of a scope, outermost first; None where it has none.
+    """Return the layers of a scope, outermost first; None without layers.
 
     ``jit(step)/transpose(jvp(loss))/layer2/dot_general`` is ``loss/layer2``: calls are left out, transformations taken
     off, and the last name is the primitive's.

@@ -19,7 +19,7 @@ from stepscope.read.xplane.xplane_events import XplaneStats
 
 
 class GrowingColumn:
-    """A column that grows where it lies: the system moves its pages, and nothing is copied or left behind in pieces."""
+    """A column that grows in place: the system moves its pages, so that no second copy is in memory."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._values: npt.NDArray[Any] = np.empty(0, kind)
@@ -133,7 +133,7 @@ class XplaneRows:
 
 
 def _json(plane: Plane, stats: XplaneStats) -> pl.Series:
-    """Return values of stats as JSON; each distinct one that is no integer is looked at once."""
+    """Return values of stats as JSON; each distinct value that is not an integer is encoded once."""
     signed = stats.field == xplane_events.SIGNED
     texts = pl.Series(stats.value).cast(pl.String)
     others = stats.where(~signed)

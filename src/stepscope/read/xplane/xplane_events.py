@@ -1,4 +1,4 @@
-"""XplaneEvents of a line → columns, some ten thousand at a time; in C where that is built, else the same in numpy.
+"""Events of a line → columns, some ten thousand at a time: in C if it is built, else the same in numpy.
 
 The format is ``xplane.proto`` of XLA (``third_party/tsl/tsl/profiler/protobuf``). An event is the number of its
 metadata, which has the name, a time and stats; a stat is the number of its metadata, and a value in one of several
@@ -51,7 +51,7 @@ class Line:
         timestamp: The time that its events count from, ns.
         start: First place of its fields in the plane.
         end: First place behind them.
-        broken: Whether something in it is no field, or it ends in the middle of one.
+        broken: Whether it holds bytes that are not a field, or ends inside one.
     """
 
     id: int
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class XplaneStats:
-    """XplaneStats of events, in order of event.
+    """Stats of events, in order of event.
 
     Attributes:
         owner: Number of the event.
@@ -89,14 +89,14 @@ class XplaneStats:
 
 @dataclass(frozen=True, eq=False)
 class XplaneEvents:
-    """XplaneEvents of one line.
+    """Events of one line.
 
     Attributes:
         metadata: Number of each event's metadata.
         offset: Start behind the line's time, ps.
         duration: ps.
         damaged: Which cannot be read to their end.
-        aggregate: Which are sums over many, without a place in time.
+        aggregate: Which are sums over many, without a time.
         stats: Their stats.
     """
 
