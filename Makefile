@@ -30,6 +30,7 @@ lint: $(ENV)/.test
 # Pages and pictures that are generated from the code.
 docs: $(ENV)/.test
 	$(BIN)/python -m stepscope.trace.schema > docs/tables.md
+	$(BIN)/python -m stepscope.collect.options > docs/options.md
 	$(BIN)/python docs/make_pictures.py
 
 # On a machine with an NVIDIA GPU: torch as that machine has it; elsewhere every test skips and says why.

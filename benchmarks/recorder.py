@@ -40,10 +40,11 @@ profile.recorded[0].wait(600)
 _READ = """
 import resource, sys, time
 from pathlib import Path
-from stepscope.read import read_capture, read_files
+from stepscope.read import read_capture, read_files, sniff
 from stepscope.trace.losses import LossLedger
 path = Path(sys.argv[1])
-read = (lambda: read_capture(path, LossLedger(""))) if sys.argv[2] == "reader" else (lambda: read_files([path]))
+(capture,) = sniff.look(path)
+read = (lambda: read_capture(capture, LossLedger(""))) if sys.argv[2] == "reader" else (lambda: read_files([path]))
 for _ in range(2):  # the first time is that of loading Polars, and of the system giving memory
     wall, cpu = time.perf_counter(), time.process_time()
     spans = read()["spans"].height

@@ -39,7 +39,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu, peak() - before, co
 """
 _TABLES = ("from stepscope.read import read_files", "read_files([Path(sys.argv[1])])['spans'].height")
 _READER = (
-    "from stepscope.read.xplane import reader\nfrom stepscope.trace.losses import LossLedger",
+    "from stepscope.read.xplane import xplane_reader as reader\nfrom stepscope.trace.losses import LossLedger",
     "reader.read(Path(sys.argv[1]), LossLedger(''))['spans'].height",
 )
 _PROFILE_DATA = (

@@ -15,6 +15,13 @@ import pytest
 WriteTrace: TypeAlias = Callable[..., Path]
 
 
+def files_in(directory: Path) -> list[Path]:
+    """Return all files below a directory, in order; those of a file are itself."""
+    if not directory.is_dir():
+        return [directory]
+    return sorted(path for path in directory.rglob("[!.]*") if path.is_file())
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with real captures beside the checkout; skips where it is absent, fails where CI promises it."""

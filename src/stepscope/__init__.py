@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.collect.start.dynamic import dynamic
     from stepscope.collect.start.profile import add_metadata, add_metadata_json, profile
     from stepscope.errors import StepscopeError
-    from stepscope.run import Run, open
+    from stepscope.run import Run, open, runs
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ _HOME = {
     "counter": "stepscope.collect.annotations",
     "open": "stepscope.run",
     "Run": "stepscope.run",
+    "runs": "stepscope.run",
     "StepscopeError": "stepscope.errors",
 }
 
@@ -46,6 +47,7 @@ __all__ = [
     "mark",
     "open",
     "profile",
+    "runs",
     "schedule",
     "span",
 ]

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from stepscope.analyse import results
 from stepscope.analyse.step.answer import Summary
 from stepscope.analyse.step.summary import summarise
 from stepscope.errors import NotARunError, NotATraceError, UsageError
-from stepscope.read import files_of, read_files, sniff
+from stepscope.read import Capture, read_files, sniff
 from stepscope.trace import run_directory, tables
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
@@ -37,7 +38,7 @@ Result: TypeAlias = pl.DataFrame | dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 
 _FINGERPRINT = "fingerprint.json"
-#: Where runs are made where the user names no place.
+#: Directory of runs unless the user names another.
 _RUNS = Path("stepscope-runs")
 
 
@@ -67,25 +68,24 @@ class RankRun:
         """Rank of the process in its job."""
         return int(self.manifest.get("rank", 0))
 
-    @property
-    def captures(self) -> list[Path]:
-        """The raw captures, in order of name: files, and directories where one capture is several files.
+    @cached_property
+    def captures(self) -> list[Capture]:
+        """The raw captures, in order of name; one that cannot be read says so in its ``fault``.
 
         Raises:
             NotARunError: There are none.
+            InputError: None can be read.
         """
-        if not self.directory.capture.is_dir():
-            files = []
-        else:
-            files = sorted(path for path in self.directory.capture.iterdir() if path.name[0] != ".")
-        if not files:
-            message = f"{self.directory.capture} holds no capture."
+        folder = self.directory.capture
+        entries = sorted(path for path in folder.iterdir() if path.name[0] != ".") if folder.is_dir() else []
+        if not entries:
+            message = f"{folder} holds no capture."
             raise NotARunError(message, "The process ended before anything was recorded; run it again.")
-        return files
+        return sniff.look_at_each(entries)
 
     @cached_property
     def tables(self) -> Tables:
-        """Every table of the schema as a Polars lazy frame; read from the captures where missing or stale."""
+        """Every table of the schema as a Polars lazy frame; read from the captures if missing or stale."""
         fingerprint = self._fingerprint()
         if self._stored_fingerprint() != fingerprint:
             self._read(fingerprint)
@@ -96,10 +96,10 @@ class RankRun:
         """Compute one result.
 
         Raises:
-            UsageError: There is no result of that name.
+            UsageError: No result has that name.
         """
         if name not in results.RESULTS:
-            message = f"There is no result {name!r}."
+            message = f"{name!r} is not a result."
             raise UsageError(message, f"Known results: {', '.join(results.RESULTS)}.")
         return results.compute(name, self.tables)
 
@@ -130,7 +130,7 @@ class RankRun:
         files = [
             (path.relative_to(self.directory.capture).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
             for capture in self.captures
-            for path in files_of(capture)
+            for path in capture.all
         ]
         said = _recording_losses(self.manifest)
         columns = [(name, column.name, column.dtype) for name, table in TABLES.items() for column in table.columns]
@@ -146,21 +146,48 @@ class Run:
     """A recorded or imported run: one or more ranks.
 
     Args:
-        path: The run's directory, or one rank's directory in it; or a directory of captures of other tools (Ascend's,
-            MindSpore's, JAX's profilers), which is read where it lies.
+        path: A run's directory; one rank's directory in it; a directory of runs, of which the latest is taken
+            (:func:`runs` lists them); or what another tool wrote, which is read in place: a capture, or a
+            directory of captures of any number of ranks.
         steps: First and last step to keep, both included.
         progress: Called with bytes read and bytes in total while captures are read.
 
+    Attributes:
+        path: The run's directory, or the path of the captures.
+        ranks: The ranks, in order.
+        left_out: Captures that are not read, each with its fault.
+
     Raises:
-        NotARunError: There is no run at ``path``.
+        NotARunError: ``path`` holds neither a run nor a capture.
+        InputError: The path, or every capture there, cannot be read.
     """
 
     def __init__(
         self, path: str | Path, *, steps: tuple[int, int] | None = None, progress: Progress | None = None
     ) -> None:
         self.path = Path(path)
-        self.ranks = _captured(self.path, steps) or [
-            RankRun(rank, steps=steps, progress=progress) for rank in run_directory.ranks(self.path)
+        self.left_out: list[Capture] = []
+        found = run_directory.ranks(self.path)
+        if not found and (latest := run_directory.runs(self.path)):
+            self.path = latest[-1]
+            found = run_directory.ranks(self.path)
+        recorded = [RankRun(rank, steps=steps, progress=progress) for rank in found]
+        self.ranks = recorded or self._captured(steps, progress)
+
+    def _captured(self, steps: tuple[int, int] | None, progress: Progress | None) -> list[RankRun]:
+        """Return the ranks of captures that lie at the path."""
+        if not self.path.exists():
+            message = f"{self.path} does not exist."
+            raise NotARunError(message, "Name a run of `stepscope run` or `stepscope import`, or a capture.")
+        try:
+            found = sniff.ranks([sniff.look(self.path)])
+        except NotATraceError as error:
+            raise NotARunError(error.message, error.remedy) from None
+        self.left_out = found.left_out
+        world = len(found.captures)
+        return [
+            CaptureRun(captures, rank, world_size=world, steps=steps, progress=progress)
+            for rank, captures in found.captures.items()
         ]
 
     def __repr__(self) -> str:
@@ -193,100 +220,102 @@ class Run:
 
 
 class CaptureRun(RankRun):
-    """One rank of what another tool recorded, read where it lies: its tables are kept in memory, nothing is written.
+    """One rank of what another tool recorded, read in place: its tables stay in memory, nothing is written.
 
     Args:
         captures: The captures of the rank.
         rank: Its rank.
         world_size: Number of ranks.
         steps: First and last step to keep, both included; None keeps everything.
+        progress: Called with bytes read and bytes in total while captures are read.
     """
 
     def __init__(
-        self, captures: list[Path], rank: int, *, world_size: int = 1, steps: tuple[int, int] | None = None
+        self,
+        captures: list[Capture],
+        rank: int,
+        *,
+        world_size: int = 1,
+        steps: tuple[int, int] | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        # What is made of it goes where an import would: nothing is written beside the captures.
-        super().__init__(RankDirectory(_RUNS / captures[0].name / f"rank{rank}"), steps=steps)
-        self._captures = captures
-        self._rank = rank
-        self._world_size = world_size
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """What the captures say of who and where; there is no recording of ours."""
-        return _imported(self._captures, self._rank, self._world_size)
-
-    @property
-    def captures(self) -> list[Path]:
-        """The captures, where they lie."""
-        return self._captures
+        # Its files go where an import would put them: nothing is written beside the captures.
+        super().__init__(RankDirectory(_RUNS / captures[0].name / f"rank{rank}"), steps=steps, progress=progress)
+        self.captures = captures
+        self.manifest = _imported(captures, rank, world_size, [])
 
     @cached_property
     def tables(self) -> Tables:
-        """Every table of the schema as a Polars lazy frame; read now."""
-        found = tables.lazy(read_files(self._captures, rank=self._rank))
+        """Every table of the schema as a Polars lazy frame, kept in memory."""
+        found = tables.lazy(read_files(self.captures, rank=self.rank, progress=self._progress))
         return found if self.steps is None else _within_steps(found, self.steps)
 
 
 def open(path: str | Path, *, steps: tuple[int, int] | None = None) -> Run:
-    """Open a run for tables and results, or a directory that the profiler of another tool wrote; see :class:`Run`."""
+    """Open a run, the latest run of a directory, or captures of other tools; see :class:`Run`."""
     return Run(path, steps=steps)
 
 
-def adopt(captures: list[Path], directory: RankDirectory, *, world_size: int) -> None:
+def runs(directory: str | Path = _RUNS) -> list[Run]:
+    """Return the runs in a directory, oldest first: the last is the one that ``stepscope.open(directory)`` opens.
+
+    Nothing is read before it is asked for. The time of a run is that in its name, else that of its manifest.
+    """
+    return [Run(path) for path in run_directory.runs(Path(directory))]
+
+
+def adopt(
+    captures: list[Capture], directory: RankDirectory, *, world_size: int, left_out: Sequence[Capture] = ()
+) -> None:
     """Copy the captures of a rank that another tool recorded into a new rank's directory.
 
+    Args:
+        captures: The captures of the rank.
+        directory: The directory to make.
+        world_size: Number of ranks, if the captures do not say it.
+        left_out: Captures that are not copied; the manifest names them, and each is a row of ``losses``.
+
     Raises:
-        InputError: A capture cannot be read, or is no trace that stepscope knows.
+        InputError: A capture cannot be read.
     """
     directory.create()
-    for path in captures:
-        _copy(path, directory.capture)
-    directory.write_manifest(_imported(captures, directory.rank, world_size))
+    for capture in captures:
+        _copy(capture, directory.capture)
+    directory.write_manifest(_imported(captures, directory.rank, world_size, left_out))
 
 
-def _imported(captures: list[Path], rank: int, world_size: int) -> Manifest:
-    identity = sniff.identify(captures[0])
-    return {
+def _imported(captures: list[Capture], rank: int, world_size: int, left_out: Sequence[Capture]) -> Manifest:
+    first = captures[0]
+    origin = first.root if len(captures) == 1 else os.path.commonpath([one.root.parent.resolve() for one in captures])
+    manifest: Manifest = {
         "status": "complete",
         "source": "import",
-        "imported_from": str(captures[0].resolve()),
-        "format": identity.format,
+        "imported_from": str(Path(origin).resolve()),
+        "format": first.format,
         "rank": rank,
-        "rank_said": identity.rank,
-        "world_size": identity.world_size or world_size,
-        "host": identity.host or "",
+        "rank_said": first.rank,
+        "world_size": first.world_size or world_size,
+        "host": first.host or "",
         "imported_ns": time.time_ns(),
     }
+    if left_out:
+        manifest["left_out"] = {str(one.root): {"loss": one.loss, "reason": one.fault} for one in left_out}
+    return manifest
 
 
-def _copy(path: Path, target: Path) -> None:
-    """Copy a capture, of a directory the files that its reader looks at; 0600 and 0700, under a name that is free."""
-    free = (path.name, *(f"{path.name}_{number}" for number in range(2, 1000)))
+def _copy(capture: Capture, target: Path) -> None:
+    """Copy the files of a capture, 0600 in directories of 0700, under a name that is free."""
+    free = (capture.name, *(f"{capture.name}_{number}" for number in range(2, 1000)))
     copy = next(target / name for name in free if not (target / name).exists())
-    files = sniff.files_of(path)
-    for file in files:
-        # One file may stand for several beside it: those of one rank in a directory of many.
-        inside = file.relative_to(path if path.is_dir() else path.parent)
-        place = copy / inside if path.is_dir() or len(files) > 1 else copy
-        for directory in reversed(place.relative_to(target).parents[:-1]):
+    is_directory = capture.root.is_dir()
+    for file in capture.all:
+        # The root may be one of several files: those of one rank in a directory of many ranks.
+        inside = file.relative_to(capture.root if is_directory else capture.root.parent)
+        path = copy / inside if is_directory or len(capture.all) > 1 else copy
+        for directory in reversed(path.relative_to(target).parents[:-1]):
             (target / directory).mkdir(mode=0o700, exist_ok=True)
-        shutil.copyfile(file, place)
-        place.chmod(0o600)
-
-
-def _captured(path: Path, steps: tuple[int, int] | None) -> list[RankRun]:
-    """Return the ranks of a directory that the profiler of another tool wrote; none where it is a run, or neither."""
-    if not path.is_dir() or run_directory.is_run(path):
-        return []
-    try:
-        found = sniff.by_rank(path)
-    except NotATraceError:
-        return []
-    return [
-        CaptureRun(captures, place if rank is None else rank, world_size=len(found), steps=steps)
-        for place, (rank, captures) in enumerate(found.items())
-    ]
+        shutil.copyfile(file, path)
+        path.chmod(0o600)
 
 
 def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
@@ -302,6 +331,8 @@ def _recording_losses(manifest: Manifest) -> list[tuple[str, int, str]]:
         if state.get("native"):
             rows.append(("recorder_unavailable", 1, name))
     rows += [("switch_unavailable", 1, name) for name in manifest.get("switches_unavailable", {})]
+    left_out = manifest.get("left_out", {})
+    rows += [(said["loss"], 1, Path(path).name) for path, said in left_out.items() if said.get("loss") in CATALOGUE]
     return rows
 
 

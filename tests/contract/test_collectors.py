@@ -42,9 +42,12 @@ ELSEWHERE = {
 STAND_INS = {"torch_native": ("stepscope.collect.torch.native_collector", "TorchNativeCollector")}
 
 
-@pytest.fixture(params=[*COLLECTORS, *STAND_INS])
+KINDS = {entry.name: (entry.module, entry.kind) for entry in COLLECTORS} | STAND_INS
+
+
+@pytest.fixture(params=KINDS)
 def collector(request: pytest.FixtureRequest) -> Collector:
-    module, kind = {**COLLECTORS, **STAND_INS}[request.param]
+    module, kind = KINDS[request.param]
     made: Collector = getattr(import_module(module), kind)()
     reason = made.available()
     if reason is not None:
@@ -76,7 +79,7 @@ def close(collector: Collector) -> list[Path]:
 
 def test_names_are_unique_and_said_once() -> None:
     made = make_collectors()
-    assert [collector.name for collector in made] == list(COLLECTORS)
+    assert [collector.name for collector in made] == [entry.name for entry in COLLECTORS]
 
 
 def test_it_says_that_it_can_and_does_nothing_yet(collector: Collector) -> None:

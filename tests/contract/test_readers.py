@@ -15,11 +15,12 @@ import pytest
 from stepscope import read
 from stepscope.collect.journal.journal import Journal
 from stepscope.errors import InputError, UsageError
-from stepscope.read import files_of, read_files
-from stepscope.read.sniff import identify
+from stepscope.read import read_files
+from stepscope.read.sniff import look
 from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
+from tests.conftest import files_in
 from tests.unit import ascend_build, recorder_build
 from tests.unit.cupti_build import File
 
@@ -130,7 +131,7 @@ def damaged_copy(sample: Path, target: Path, change: Callable[[bytes], bytes], c
         return target
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(sample, target)
-    path = chance.choice(files_of(target))
+    path = chance.choice(files_in(target))
     path.write_bytes(change(path.read_bytes()))
     return target
 
@@ -181,7 +182,8 @@ def test_a_sound_file(sample: Path) -> None:
     check(frames)
     assert frames["spans"].height > 30 or frames["live_memory"].height > 5
     assert frames["losses"].filter(pl.col("severity") != "info").is_empty()
-    assert identify(sample).format in read.READERS
+    (found,) = look(sample)
+    assert found.format in read.READERS
 
 
 def test_the_same_file_gives_the_same_tables(sample: Path) -> None:
@@ -199,7 +201,7 @@ def test_rank_and_host_can_be_told(sample: Path) -> None:
 def test_progress_grows_to_the_size_of_the_file(sample: Path) -> None:
     calls: list[tuple[int, int]] = []
     read_files([sample], progress=lambda done, total: calls.append((done, total)))
-    size = sum(path.stat().st_size for path in files_of(sample))
+    size = sum(capture.size for capture in look(sample))
     assert calls[-1] == (size, size)
     assert calls == sorted(calls)
 
@@ -214,7 +216,7 @@ def test_two_files_of_one_rank_lie_on_one_time_line(tmp_path: Path) -> None:
 def test_cut_anywhere(sample: Path, tmp_path: Path) -> None:
     chance = random.Random(1)
     whole = read_files([sample])["spans"].height
-    size = max(path.stat().st_size for path in files_of(sample))
+    size = max(path.stat().st_size for path in files_in(sample))
     for length in sorted([0, 1, 5, size - 1, *chance.sample(range(size), 40)]):
         cut = damaged_copy(sample, tmp_path / f"cut{sample.suffix}", lambda content, end=length: content[:end], chance)  # type: ignore[misc]
         frames = attempt(cut)

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.errors import InputError, StepscopeError
 from stepscope.read import read_files
-from stepscope.read.sniff import identify
+from stepscope.read.sniff import look
 from stepscope.trace.tables import Frames
 from tests.conftest import WriteTrace
 
@@ -34,7 +34,7 @@ def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def _try(path: Path) -> Frames | None:
     """Read a file and ask what it is; anything but tables and our own one-line errors fails the test."""
     try:
-        identify(path)
+        look(path)
         tables = read_files([path])
     except StepscopeError as error:
         assert isinstance(error, InputError)

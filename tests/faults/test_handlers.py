@@ -14,7 +14,7 @@ from stepscope.collect.protocol import Context
 from stepscope.collect.registry import make_collectors
 from stepscope.collect.schedule import Action
 from stepscope.collect.session import window
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from tests.frameworks.torch.programs import manifest, names, recorded_spans, runs
 
 
@@ -27,7 +27,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_handler_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_recorded: Recorded) -> None:
+    def broken(_recorded: RecordedWindow) -> None:
         message = "handler"
         raise RuntimeError(message)
 
@@ -48,7 +48,7 @@ def test_a_handler_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_a_handler_that_interrupts_is_the_users_wish(tmp_path: Path) -> None:
-    def interrupt(_recorded: Recorded) -> None:
+    def interrupt(_recorded: RecordedWindow) -> None:
         raise KeyboardInterrupt
 
     profile = stepscope.profile(on_trace_ready=interrupt, output=tmp_path, analyse="later")

@@ -20,7 +20,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.compat.fluid import profile_file
-from stepscope.compat.fluid.report import ORDERS, PLACES, Options, render, render_memory
+from stepscope.compat.fluid.report import ORDERS, PLACES, FluidReportOptions, render, render_memory
 from stepscope.errors import OutputError
 from stepscope.read.paddle import fluid_profile
 from stepscope.read.paddle.fluid_profile import Profile
@@ -55,12 +55,12 @@ def printed(name: str) -> str:
     return (DATA / f"{name}.txt").read_text().split(MEMORY)[0]
 
 
-def options_of(name: str, text: str) -> Options:
+def options_of(name: str, text: str) -> FluidReportOptions:
     place, order = (re.search(pattern, text) for pattern in ("Place: (.*)", "Sorted by (.*) in descending"))
     assert place is not None and order is not None
     state = next(state for state, shown in PLACES.items() if shown == place[1])
     key = next(key for key, shown in ORDERS.items() if shown == order[1])
-    return Options(state, key, DETAIL.get(name, "Default"))
+    return FluidReportOptions(state, key, DETAIL.get(name, "Default"))
 
 
 @dataclass
@@ -106,7 +106,7 @@ def full_name(path: tuple[str, ...]) -> tuple[str, int]:
     return whole, int(thread[1]) if thread else 0
 
 
-def events_of(report: str, overhead: str, options: Options) -> pl.DataFrame:
+def events_of(report: str, overhead: str, options: FluidReportOptions) -> pl.DataFrame:
     """Return events that have the numbers of a report: one as short, one as long as said, the others share the rest.
 
     Args:
@@ -231,7 +231,7 @@ def test_the_file_of_a_hundred_steps_gives_its_report(shared_data: Path) -> None
         assert abs(ours.most - original.most) <= 1000
 
 
-def within_resolution(profile: Profile, text: str, options: Options) -> list[tuple[Row, Row]]:
+def within_resolution(profile: Profile, text: str, options: FluidReportOptions) -> list[tuple[Row, Row]]:
     """Check the report of a file against the original's, and return their rows in pairs."""
     rendered = render(profile_file.reported(profile), options)
     pairs = []
@@ -250,7 +250,7 @@ def within_resolution(profile: Profile, text: str, options: Options) -> list[tup
     return pairs
 
 
-def in_order(paths: list[tuple[str, ...]], expected: dict[tuple[str, ...], Row], options: Options) -> None:
+def in_order(paths: list[tuple[str, ...]], expected: dict[tuple[str, ...], Row], options: FluidReportOptions) -> None:
     """Check that rows come in the original's order, but for those whose values its file's µs cannot tell apart."""
     values = {
         "default": lambda row: -list(expected).index(row.path),
@@ -325,7 +325,7 @@ def test_device_time_belongs_to_the_events_that_launched_it() -> None:
         ("conv2d", 1, 0),
         ("conv2d/compute", 0, 40_000),
     ]
-    merged, apart = sections(render(events, Options("GPU", "total")))
+    merged, apart = sections(render(events, FluidReportOptions("GPU", "total")))
     assert [(row.path, row.calls, row.total) for row in rows_of(merged)] == [(("conv2d",), 2, 40_000)]
     assert [(row.path, row.total) for row in rows_of(apart)] == [
         (("thread1::conv2d",), 0),
@@ -340,7 +340,8 @@ def test_copies_are_shown_without_detail_too() -> None:
     copies = ["GpuMemcpyAsync:CPU->GPU", "GpuMemcpySync:GPU->CPU"]
     names = [f"load/compute/{copies[0]}", "load/compute", f"save/{copies[1]}", "save", "load", "user/range", "user"]
     text = render(
-        pl.DataFrame([event(name, (3 + place) * 100_000) for place, name in enumerate(names)]), Options("CPU")
+        pl.DataFrame([event(name, (3 + place) * 100_000) for place, name in enumerate(names)]),
+        FluidReportOptions("CPU"),
     )
     overhead, table = text.split("Event Summary")
     assert "GpuMemcpy                Calls: 2           Total: 0.8         Ratio: 36.3636%\n" in overhead
@@ -360,7 +361,7 @@ def test_ranges_within_ranges_are_shown_without_detail_too() -> None:
     names |= {"epoch/step": "ordinary", "epoch": "ordinary"}
     rows = [(name, 0, 0, 1000, 0, role) for name, role in names.items()]
     events = pl.DataFrame(rows, schema=["name", "thread", "ts", "end", "gpu", "role"], orient="row")
-    table = render(events, Options("CPU")).split("Event Summary")[1]
+    table = render(events, FluidReportOptions("CPU")).split("Event Summary")[1]
     assert [line[:17].rstrip() for line in table.splitlines()[3:]] == [
         "thread0::epoch",
         "  step",

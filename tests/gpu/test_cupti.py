@@ -147,12 +147,12 @@ def test_kernels_are_those_of_torchs_profiler(tmp_path: Path) -> None:
         _TORCH
         + f"""
     from pathlib import Path
-    from stepscope.collect.registry import cupti_library
-    from stepscope.collect.cuda.cupti_recorder import Recorder
+    from stepscope.collect.cuda import cupti_library
+    from stepscope.collect.cuda.cupti_recorder import CuptiRecorder
     folder = Path({str(tmp_path)!r})
     kineto(str(folder / "warm.json"))
     kineto(str(folder / "before.json"))
-    recorder = Recorder(folder / "cupti.ssc", cupti_library.load())
+    recorder = CuptiRecorder(folder / "cupti.ssc", cupti_library.load())
     recorder.start()
     work()
     recorder.stop()

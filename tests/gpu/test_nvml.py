@@ -26,7 +26,7 @@ def test_copies_and_memory_are_seen(tmp_path: Path) -> None:
         pytest.skip(reason)
     journal = Journal(tmp_path / "journal.ssj")
     collector = NvmlCollector()
-    collector.prepare(Context(0, tmp_path, Options(counters_hz=20, pcie=True, hbm_ddr=True), journal))
+    collector.prepare(Context(0, tmp_path, Options(counters_hz=20, pcie=True), journal))
     collector.start()
     # Given: 1 GiB on the GPU, and copies to it for a second
     held = torch.zeros(1 << 28, device="cuda")

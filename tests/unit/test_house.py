@@ -33,7 +33,7 @@ FLOORS = {
     "view": 6,
     "compat": 7,
     "integrations": 7,
-    "cli": 7,
+    "cli": 8,
 }
 MAX_FUNCTION, MAX_FILE, MAX_PARAMETERS = 60, 600, 6
 

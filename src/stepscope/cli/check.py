@@ -1,9 +1,8 @@
-"""What is in a run, and what was lost."""
+"""Print what a run or capture holds, and what was lost; nothing is written."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options
@@ -18,12 +17,13 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb ``check``."""
     parser = subparsers.add_parser("check", help="say what is in a run and what was lost", description=__doc__)
-    parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
+    options.add_run(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print captures, rows, steps, collectors and losses of every rank."""
+    from stepscope.report.safe_text import printable
     from stepscope.run import Run
 
     console = options.output_console()
@@ -31,6 +31,8 @@ def execute(arguments: argparse.Namespace) -> int:
         run = Run(arguments.run, progress=progress)
         for rank in run.ranks:
             _show(rank, console)
+    for capture in run.left_out:
+        console.print(f"{'left out':<22} {printable(f'{capture.name}: {capture.fault}')}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -42,7 +44,7 @@ def _show(rank: RankRun, console: Console) -> None:
     facts = {
         "rank": f"{rank.rank} of {manifest.get('world_size') or 1}",
         "status": manifest.get("status", "unknown"),
-        "captures": ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.1f} MB)" for path in rank.captures),
+        "captures": ", ".join(f"{capture.name} ({capture.size / 1e6:.1f} MB)" for capture in rank.captures),
         "tables": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
         "steps": _steps(rank),
         **{f"collector {name}": _collector(state) for name, state in manifest.get("collectors", {}).items()},
@@ -75,4 +77,5 @@ def _collector(state: dict[str, object]) -> str:
         return f"not available: {state['unavailable']}"
     if state.get("failed"):
         return f"failed: {state['failed']}"
-    return "recorded"
+    parts = {name: str(said) for name, said in state.items() if name == "note" or str(said).startswith("not recorded")}
+    return "; ".join(["recorded", *(f"{name}: {said}" for name, said in parts.items())])

@@ -1,10 +1,11 @@
-"""A run in a format of other tools: timelines, SQLite, CSV, JSON, or the directories of an Ascend profiler."""
+"""Write a run in a format of other tools: timelines, SQLite, CSV, JSON, or the directories of an Ascend profiler."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "export", help="write a run as a timeline, a database or tables", description=__doc__
     )
-    parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
+    options.add_run(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--to",
@@ -29,8 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument(
         "--layout",
         metavar="LAYOUT",
-        help="ascend: a directory a rank as MindSpore's and torch_npu's profilers make it, for msprof-analyze and "
-        "MindStudio Insight (ascend_ms, ascend_pt: one of the two whatever the run)",
+        help="ascend: a directory for each rank as MindSpore's and torch_npu's profilers make it, for msprof-analyze "
+        "and MindStudio Insight (ascend_ms, ascend_pt: one of the two, whatever recorded the run)",
     )
     parser.add_argument("--type", default="text", help="files of the layout: text, db, or text,db (default: text)")
     parser.add_argument(
@@ -43,10 +44,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the files and print their paths (of a layout, the directories), one a line, on standard output."""
+    from stepscope.cli.import_ import opened
     from stepscope.run import Run
 
-    with options.reading_progress(quiet=False) as progress:
-        run = Run(arguments.run, steps=arguments.steps, progress=progress)
+    with ExitStack() as stack:
+        if arguments.output is None:  # nothing is written beside captures: a run is made of them
+            run = stack.enter_context(opened(arguments.run, steps=arguments.steps, quiet=False))
+        else:
+            progress = stack.enter_context(options.reading_progress(quiet=False))
+            run = Run(arguments.run, steps=arguments.steps, progress=progress)
         for path in _layout(run, arguments) if arguments.layout else _formats(run, arguments):
             sys.stdout.write(f"{path}\n")
     return 0
@@ -63,7 +69,7 @@ def _formats(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
 
 
 def _layout(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
-    """Write the ranks side by side, where tools look for all of them."""
+    """Write the ranks side by side into one directory, as tools expect them."""
     from stepscope.report import registry
     from stepscope.report.protocol import Source
 

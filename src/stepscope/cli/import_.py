@@ -1,27 +1,38 @@
-"""A trace that another tool recorded becomes a run with the same tables and results.
+"""Make a run of what another tool recorded, with the same tables and results.
 
-Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of ``fluid.profiler`` too; XPlane
-files of JAX and XLA (``….xplane.pb``), or their directory (``plugins/profile/<time>``), in which every host is a rank;
-a directory that MindSpore's profiler wrote on a CPU, or that a profiler of an Ascend device wrote (``…_ascend_ms``,
-``…_ascend_pt``, ``PROF_…``), or one above several of these. The files are copied; those of several ranks become the
-ranks of one run.
+Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of fluid.profiler too; XPlane files
+of JAX and XLA (*.xplane.pb); or directories: of torch.profiler.tensorboard_trace_handler, any number of ranks and
+windows; plugins/profile/<time> of JAX, in which every host is a rank; of a profiler of Ascend devices (*_ascend_ms,
+*_ascend_pt, PROF_*) or of MindSpore on a CPU; or any directory above several of these. The files are copied. Those of
+several ranks become the ranks of one run, which is named after the directory.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options
+from stepscope.trace.run_directory import NAMED_TIME
 
 if TYPE_CHECKING:
+    from stepscope.read import Capture
     from stepscope.run import Run
+
+#: Directories whose name says nothing of the job; the run is named after the one above.
+_NAMELESS = re.compile(
+    r"plugins|profile|ASCEND_PROFILER_OUTPUT|FRAMEWORK|mindstudio_profiler_output|capture|rank\d+|\d{4}(?:_\d\d){5}"
+)
+#: Most processes that are named in one line.
+_MOST_NAMED = 8
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,42 +41,75 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "import", help="make a run of a trace that another tool recorded", description=__doc__
     )
     parser.add_argument(
-        "trace",
-        type=Path,
-        nargs="+",
-        help="trace file, or directory of JAX's, MindSpore's or Ascend's profilers; several are the ranks of one run",
+        "trace", type=Path, nargs="+", help="trace file, or directory of traces; several are the ranks of one run"
+    )
+    parser.add_argument(
+        "--window",
+        type=_window,
+        default="all",
+        metavar="all|last|N",
+        help="of the windows that torch.profiler wrote of a rank: all on one time line, the last, or the Nth in order "
+        "of time (default: all)",
     )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
     parser.set_defaults(execute=execute)
 
 
+def _window(text: str) -> str:
+    if text in ("all", "last") or (text.isdecimal() and int(text) > 0):
+        return text
+    message = f"{text!r} is not a window; write all, last, or a number from 1"
+    raise argparse.ArgumentTypeError(message)
+
+
 def execute(arguments: argparse.Namespace) -> int:
     """Copy the traces into a new run, read them, write the results and print the summary."""
-    from stepscope.cli.outputs import show, write
+    from stepscope.cli.outputs import show, write_all
 
-    with imported(arguments.trace, arguments.output, quiet=arguments.quiet) as run:
-        for rank in run.ranks:
-            write(rank, "csv,json", pretty=False)
+    with imported(arguments.trace, arguments.output, quiet=arguments.quiet, window=arguments.window) as run:
+        _remove(write_all(run, "csv,json", pretty=False), run)
     show(run, quiet=arguments.quiet)
     return 0
 
 
 @contextmanager
-def imported(traces: list[Path], output: Path, *, quiet: bool) -> Iterator[Run]:
-    """Copy traces into a new run and give it to the caller; where that fails, no half-made run is left behind."""
+def opened(path: Path, *, steps: tuple[int, int] | None, quiet: bool) -> Iterator[Run]:
+    """Give the run at a path; of captures of another tool, one that is made of them first."""
+    from stepscope.run import Run
+    from stepscope.trace import run_directory
+
+    if not path.exists() or run_directory.ranks(path) or run_directory.runs(path):
+        with options.reading_progress(quiet=quiet) as progress:
+            yield Run(path, steps=steps, progress=progress)
+    else:
+        with imported([path], options.DEFAULT_OUTPUT, quiet=quiet) as made:
+            yield Run(made.path, steps=steps)
+
+
+@contextmanager
+def imported(traces: list[Path], output: Path, *, quiet: bool, window: str = "all") -> Iterator[Run]:
+    """Copy traces into a new run and give it to the caller; if that fails, no half-made run stays behind."""
+    from stepscope.errors import UsageError
     from stepscope.read import sniff
     from stepscope.run import Run, adopt
-    from stepscope.trace.run_directory import RankDirectory, check_writable
+    from stepscope.trace.run_directory import RankDirectory, check_writable, ranks, runs
 
-    found = [(rank, paths) for trace in traces for rank, paths in sniff.by_rank(trace).items()]
-    captures = {paths[0]: paths for _, paths in found}
-    ranks = assign_ranks({paths[0]: rank for rank, paths in found})
+    for trace in traces:
+        if ranks(trace) or runs(trace):
+            message = f"{trace} is a run of stepscope already, or a directory of runs."
+            raise UsageError(message, f"Use `stepscope report {trace}`, or import the capture/ of a rank.")
+    found = sniff.ranks([sniff.look(trace) for trace in traces], window)
+    _say_ranks(found.numbered)
+    _say_left_out(found.left_out, sum(map(len, found.captures.values())))
     check_writable(output)
-    directory = _new_run(output, traces[0])
+    directory = _new_run(output, traces)
+    lowest = min(found.captures)
     try:
-        for rank, path in sorted(ranks.items()):
-            adopt(captures[path], RankDirectory(directory / f"rank{rank}"), world_size=len(ranks))
+        for rank, captures in found.captures.items():
+            # What is left out is named in the manifest of its rank, else of the first.
+            left_out = [one for one in found.left_out if (one.rank if one.rank in found.captures else lowest) == rank]
+            adopt(captures, RankDirectory(directory / f"rank{rank}"), world_size=len(found.captures), left_out=left_out)
         with options.reading_progress(quiet=quiet) as progress:
             yield Run(directory, progress=progress)
     except BaseException:
@@ -74,31 +118,43 @@ def imported(traces: list[Path], output: Path, *, quiet: bool) -> Iterator[Run]:
         raise
 
 
-def assign_ranks(said: dict[Path, int | None]) -> dict[int, Path]:
-    """Give every file its rank: what it says itself, else the first free number in the order given.
-
-    Raises:
-        UsageError: Two files say they are the same rank; neither may silently win.
-    """
-    from stepscope.errors import UsageError
-
-    ranks: dict[int, Path] = {}
-    for path, rank in said.items():
-        if rank is None:
-            continue
-        if rank in ranks:
-            message = f"{ranks[rank]} and {path} both say they are rank {rank}."
-            raise UsageError(message, "Import them one at a time.")
-        ranks[rank] = path
-    for path, rank in said.items():
-        if rank is None:
-            ranks[next(number for number in range(len(said) + 1) if number not in ranks)] = path
-    return ranks
+def _say_ranks(numbered: Mapping[int, str]) -> None:
+    """Say which process got which rank, if several got one by the order of their names."""
+    if len(numbered) > 1:
+        named = [f"{Path(worker).name} is rank {rank}" for rank, worker in list(numbered.items())[:_MOST_NAMED]]
+        more = f" and {len(numbered) - _MOST_NAMED} more" if len(numbered) > _MOST_NAMED else ""
+        sys.stderr.write(f"stepscope: no file says its rank; in order of name: {', '.join(named)}{more}.\n")
 
 
-def _new_run(output: Path, trace: Path) -> Path:
-    """Return a directory that does not exist yet; an import never writes into another run."""
-    stem = re.sub(r"[^\w.+-]", "_", re.split(r"\.json|\.xplane\.pb", trace.name)[0]) or "trace"
+def _say_left_out(left_out: Sequence[Capture], kept: int) -> None:
+    for capture in left_out:
+        sys.stderr.write(f"stepscope: {capture.root} is left out: {capture.fault}\n")
+    if left_out:
+        sys.stderr.write(f"stepscope: {kept} of {kept + len(left_out)} captures are imported.\n")
+
+
+def _remove(unreadable: Mapping[Path, str], run: Run) -> None:
+    """Remove the directories of ranks that cannot be read, and name them in the manifest of the first rank."""
+    for path in unreadable:
+        shutil.rmtree(path, ignore_errors=True)
+    if unreadable:
+        directory = run.ranks[0].directory
+        manifest = directory.read_manifest()
+        left_out = {path.name: {"loss": "file_unreadable", "reason": why} for path, why in unreadable.items()}
+        directory.write_manifest({**manifest, "left_out": {**manifest.get("left_out", {}), **left_out}})
+
+
+def _new_run(output: Path, traces: Sequence[Path]) -> Path:
+    """Return a directory that does not exist yet, named after the job; an import never writes into another run."""
+    if len(traces) == 1 and not traces[0].is_dir():
+        name = re.split(r"(?:\.pt\.trace)?\.json|\.xplane\.pb", traces[0].name)[0]
+    else:
+        directories = [trace if trace.is_dir() else trace.parent for trace in traces]
+        directory = Path(os.path.commonpath([path.resolve() for path in directories]))
+        while _NAMELESS.fullmatch(directory.name):
+            directory = directory.parent
+        name = NAMED_TIME.sub("", directory.name)
+    stem = re.sub(r"[^\w.+-]", "_", name) or "trace"
     base = f"{stem[:100]}_{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base, *(f"{base}_{number}" for number in range(2, 1000)))
     return next(output / name for name in names if not (output / name).exists())

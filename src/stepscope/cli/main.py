@@ -16,8 +16,8 @@ VERBS = ("run", "report", "import_", "check", "export", "timeline", "doctor")
 EXAMPLES = """\
 examples:
   stepscope run train.py --epochs 3      profile five steps of a training; the script is not changed
-  stepscope report stepscope-runs/…      the results again, from the raw files
-  stepscope import trace.json.gz         a trace that torch.profiler recorded becomes a run
+  stepscope report                       the results of the latest run again, from the raw files
+  stepscope import log/                  traces that torch.profiler recorded become a run
   stepscope export RUN --to pftrace      a timeline for ui.perfetto.dev
 """
 
@@ -64,7 +64,7 @@ def _execute(arguments: argparse.Namespace) -> int:
     except StepscopeError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said there.
+        # The reader of our output has closed the pipe (`| head`): not an error, and no more can be written there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

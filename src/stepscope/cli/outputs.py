@@ -1,11 +1,13 @@
-"""Files and summaries of a run, as the verbs that end with them share it."""
+"""Writes the files and prints the summaries of a run, for several verbs."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 from stepscope.cli import options
+from stepscope.errors import InputError
 from stepscope.report import registry
 from stepscope.report.protocol import Source
 from stepscope.report.terminal.printed_summary import render
@@ -31,8 +33,34 @@ def write(rank: RankRun, formats: str, *, pretty: bool, directory: Path | None =
     return [path for chosen_format in chosen for path in chosen_format.write(source, target)]
 
 
+def write_all(run: Run, formats: str, *, pretty: bool) -> dict[Path, str]:
+    """Write the files of every rank into its ``results`` folder.
+
+    A rank that cannot be read is named on standard error and taken out of ``run``, if another can be read.
+
+    Returns:
+        The directories of the ranks that cannot be read, each with the reason.
+
+    Raises:
+        InputError: No rank can be read; the error is that of the first.
+    """
+    unreadable: dict[Path, InputError] = {}
+    for rank in list(run.ranks):
+        try:
+            write(rank, formats, pretty=pretty)
+        except InputError as error:
+            unreadable[rank.directory.path] = error
+            run.ranks.remove(rank)
+    if not run.ranks:
+        raise next(iter(unreadable.values()))
+    reasons = {path: error.message for path, error in unreadable.items()}
+    for path, reason in reasons.items():
+        sys.stderr.write(f"stepscope: {path.name} is left out: {reason}\n")
+    return reasons
+
+
 def show(run: Run, *, quiet: bool) -> None:
-    """Print the summary of every rank, where the results are, and the next command to type; quietly, only the run."""
+    """Print the summary of every rank, the path of the results and the next command; quietly, the run's path only."""
     console = options.output_console()
     if quiet:
         console.print(str(run.path), soft_wrap=True, markup=False)
@@ -47,7 +75,7 @@ def show(run: Run, *, quiet: bool) -> None:
 
 
 def near(path: Path) -> Path:
-    """Return a path as one would type it here: relative where it lies below the working directory."""
+    """Return a path as one would type it here: relative if it lies below the working directory."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):

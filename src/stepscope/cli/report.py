@@ -1,20 +1,13 @@
-"""The results of a run again, from its raw files: prints the summary and writes the result files.
+"""Print the summary of a run and write its result files, from its raw files.
 
-Of a directory that the profiler of another tool wrote a run is made first, as ``stepscope import`` does.
+Of a capture that another tool wrote, or a directory of such, a run is made first, as `stepscope import` does.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stepscope.cli import options
-
-if TYPE_CHECKING:
-    from stepscope.run import Run
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,7 +15,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "report", help="print the summary of a run and write its results", description=__doc__
     )
-    parser.add_argument("run", type=Path, help="directory that `stepscope run` or `stepscope import` made")
+    options.add_run(parser)
     parser.add_argument(
         "--format",
         default="csv,json",
@@ -36,26 +29,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Write the files of every rank and print its summary."""
-    from stepscope.cli.outputs import show, write
+    from stepscope.cli.import_ import opened
+    from stepscope.cli.outputs import show, write_all
 
-    with _opened(arguments) as run:
-        for rank in run.ranks:
-            write(rank, arguments.format, pretty=arguments.pretty)
+    with opened(arguments.run, steps=arguments.steps, quiet=arguments.quiet) as run:
+        write_all(run, arguments.format, pretty=arguments.pretty)
     if not arguments.quiet:
         show(run, quiet=False)
     return 0
-
-
-@contextmanager
-def _opened(arguments: argparse.Namespace) -> Iterator[Run]:
-    """Give the run; of captures of another tool one that is made of them, as nothing is written beside those."""
-    from stepscope.cli.import_ import imported
-    from stepscope.run import CaptureRun, Run
-
-    with options.reading_progress(quiet=arguments.quiet) as progress:
-        run = Run(arguments.run, steps=arguments.steps, progress=progress)
-        if not any(isinstance(rank, CaptureRun) for rank in run.ranks):
-            yield run
-            return
-    with imported([arguments.run], options.DEFAULT_OUTPUT, quiet=arguments.quiet) as made:
-        yield Run(made.path, steps=arguments.steps)

@@ -1,6 +1,6 @@
-"""Profile files of ``paddle.fluid.profiler`` become one picture for ui.perfetto.dev or chrome://tracing.
+"""Make one timeline for ui.perfetto.dev or chrome://tracing of profile files of paddle.fluid.profiler.
 
-What Paddle's own ``timeline.py`` did: ``--profile-path trainer1=f1,trainer2=f2,ps=f3 --out timeline.json``.
+The options are those of Paddle's own timeline.py: --profile-path trainer1=f1,trainer2=f2,ps=f3 --out timeline.json.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-#: The label of the only file, where none is given.
+#: The label of an only file without one.
 _ALONE = "trainer"
 
 
@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read the files, write the picture, and print where it is; what was lost is said on standard error."""
+    """Read the files, write the timeline and print its path; losses are named on standard error."""
     from stepscope.read.paddle import fluid_profile
     from stepscope.report.timeline import fluid_timeline
     from stepscope.trace.losses import LossLedger
@@ -68,7 +68,7 @@ def labelled(text: str) -> dict[str, Path]:
     for part in text.split(","):
         label, _, path = part.partition("=")
         if not label or not path:
-            message = f"{part!r} is no label=file pair."
+            message = f"{part!r} is not a label=file pair."
             raise UsageError(message, "Write trainer1=f1,trainer2=f2.")
         if label in files:
             message = f"The label {label!r} is given twice."

@@ -172,7 +172,7 @@ class _Range(NamedTuple):
     start_ns: int
 
 
-class _Thread:
+class _OpenSpans:
     """A thread's native id, and the spans it has open: each with its start, outermost first."""
 
     __slots__ = ("native", "open")
@@ -193,22 +193,22 @@ class _Thread:
         return None
 
 
-class _Here(threading.local):
+class _CallingThread(threading.local):
     """The calling thread; each one enters itself in ``threads`` when it first comes here."""
 
-    def __init__(self, threads: list[_Thread]) -> None:
-        self.thread = _Thread()
+    def __init__(self, threads: list[_OpenSpans]) -> None:
+        self.thread = _OpenSpans()
         threads.append(self.thread)
 
 
-class _Recorder:
+class _AnnotationRecorder:
     """Where spans go while a profile records."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.threads: list[_Thread] = []
+        self.threads: list[_OpenSpans] = []
         self.ranges: dict[int, _Range] = {}
-        self.here = _Here(self.threads)
+        self.here = _CallingThread(self.threads)
 
     def close_odd(self, closed: Span, end_ns: int) -> None:
         """Close a span that is not the innermost of its thread."""
@@ -242,12 +242,12 @@ class _Recorder:
             self.journal.span(ended.name, "annotation", ended.start_ns, end_ns, args, ended.native)
             self.journal.loss("span_not_closed")
 
-    def _record(self, closed: Span, thread: _Thread, start_ns: int, end_ns: int, **flags: object) -> None:
+    def _record(self, closed: Span, thread: _OpenSpans, start_ns: int, end_ns: int, **flags: object) -> None:
         args = freeze({**closed.args, **flags})
         self.journal.span(closed.name, "annotation", start_ns, end_ns, args, thread.native)
 
 
-_recorder: _Recorder | None = None
+_recorder: _AnnotationRecorder | None = None
 
 
 def _enter(self: Span) -> None:
@@ -285,7 +285,7 @@ def bind(journal: Journal) -> None:
     """Record spans, marks and counters into ``journal`` from now on."""
     global _recorder
     unbind()
-    _recorder = _Recorder(journal)
+    _recorder = _AnnotationRecorder(journal)
     _exchange(_enter, _exit)
 
 

@@ -21,7 +21,7 @@ LAUNCHERS: dict[str, tuple[str, str, str]] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class JobRank:
     """This process in its job.
 
     Attributes:
@@ -37,24 +37,24 @@ class Place:
     found_by: str = "alone"
 
 
-def find_place(environment: Mapping[str, str] = os.environ) -> Place:
+def find_job_rank(environment: Mapping[str, str] = os.environ) -> JobRank:
     """Return the place of this process; what torch or JAX have started knows better than the environment."""
-    return _from_torch(environment) or _from_jax(environment) or _from_environment(environment) or Place()
+    return _from_torch(environment) or _from_jax(environment) or _from_environment(environment) or JobRank()
 
 
-def _from_torch(environment: Mapping[str, str]) -> Place | None:
+def _from_torch(environment: Mapping[str, str]) -> JobRank | None:
     """Ask torch where processes were spawned by hand: then nobody set variables."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
     rank = int(distributed.get_rank())
     local_rank = _number(environment.get("LOCAL_RANK"))
-    return Place(
+    return JobRank(
         rank, int(distributed.get_world_size()), rank if local_rank is None else local_rank, "torch.distributed"
     )
 
 
-def _from_jax(environment: Mapping[str, str]) -> Place | None:
+def _from_jax(environment: Mapping[str, str]) -> JobRank | None:
     """Ask what ``jax.distributed.initialize`` has set; ``jax.process_index`` would make JAX look for its devices."""
     state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     if getattr(state, "client", None) is None:
@@ -62,14 +62,14 @@ def _from_jax(environment: Mapping[str, str]) -> Place | None:
     rank = int(state.process_id)
     launched = _from_environment(environment)
     local_rank = launched.local_rank if launched is not None and launched.rank == rank else rank
-    return Place(rank, int(state.num_processes), local_rank, "jax.distributed")
+    return JobRank(rank, int(state.num_processes), local_rank, "jax.distributed")
 
 
-def _from_environment(environment: Mapping[str, str]) -> Place | None:
+def _from_environment(environment: Mapping[str, str]) -> JobRank | None:
     for launcher, names in LAUNCHERS.items():
         rank, world_size, local_rank = (_number(environment.get(name)) for name in names)
         if rank is not None and (world_size or 0) > rank:
-            return Place(rank, world_size or 1, rank if local_rank is None else local_rank, launcher)
+            return JobRank(rank, world_size or 1, rank if local_rank is None else local_rank, launcher)
     return None
 
 

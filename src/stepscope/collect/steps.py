@@ -21,13 +21,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, Protocol
 
-#: Framework → module and class that tell of its steps.
-HOOKS = {
-    "torch": ("stepscope.collect.torch.torch_steps", "OptimizerSteps"),
-    "mindspore": ("stepscope.collect.mindspore.mindspore_steps", "TrainingSteps"),
-    "paddle": ("stepscope.collect.paddle.paddle_steps", "TrainingSteps"),
-    "jax": ("stepscope.collect.jax.jax_steps", "TrainingSteps"),
-}
+from stepscope.collect.frameworks import FRAMEWORKS
 
 #: Optimizer steps that are remembered.
 _HISTORY = 512
@@ -154,13 +148,13 @@ class StepHooks(Protocol):
 
 
 def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
-    """Return the hooks of one of :data:`HOOKS`.
+    """Return the step hooks of a framework.
 
     Args:
-        framework: Its module; it is imported.
+        framework: Its package, which the program has imported.
         observe: Called in the thread that stepped. It raises nothing but errors of the training itself.
     """
-    module, name = HOOKS[framework]
+    module, name = FRAMEWORKS[framework].steps
     made: StepHooks = getattr(import_module(module), name)(observe)
     return made
 
@@ -232,7 +226,7 @@ class OptimizerLog:
 
     def install(self) -> None:
         """Begin to note steps in every framework that is imported and can tell."""
-        for framework in HOOKS:
+        for framework in FRAMEWORKS:
             if framework in sys.modules:
                 hooks = make_hooks(framework, self._note)
                 hooks.install(late=True)
@@ -270,9 +264,3 @@ class OptimizerLog:
         end = stepped.at_ns or time.perf_counter_ns()
         self._seen.add(stepped, learning=True)
         self._times.append((end, self._seen.key(stepped)))
-
-
-def restore(owner: type, name: str, ours: object, original: object) -> None:
-    """Put an attribute of a class back, unless somebody else has replaced it since."""
-    if vars(owner).get(name) is ours:
-        setattr(owner, name, original)

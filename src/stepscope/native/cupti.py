@@ -13,7 +13,7 @@ _KINDS = 64
 _Table = ctypes.c_uint32 * _KINDS
 
 
-class Buffers:
+class CuptiBuffers:
     """Lends buffers to CUPTI and takes them back full.
 
     Args:
@@ -59,7 +59,7 @@ class Buffers:
 
     @property
     def lent(self) -> int:
-        """Buffers that CUPTI has."""
+        """Number of buffers that CUPTI holds."""
         return int(self._library.ss_cupti_lent())
 
     @property

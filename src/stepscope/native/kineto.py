@@ -60,7 +60,7 @@ class NotTokenized(Exception):
         self.position = position
 
 
-class Key(NamedTuple):
+class ArgumentKey(NamedTuple):
     """An argument: its spelling, its column's number, its type, and the class of events whose column it is."""
 
     spelling: str
@@ -87,7 +87,7 @@ class Description:
     """
 
     categories: Mapping[str, int]
-    keys: Mapping[int, Sequence[Key]]
+    keys: Mapping[int, Sequence[ArgumentKey]]
     columns: Mapping[int, Mapping[str, str]]
     whole: Mapping[int, int]
     none: int
@@ -97,7 +97,7 @@ class Description:
     samples: int | None = None
 
 
-class _Memory:
+class _TokenizerMemory:
     """Memory of a tokenizer as numpy sees it; keeps the tokenizer alive as long as an array looks at it."""
 
     def __init__(self, owner: Tokenizer, address: int, count: int, dtype: type[np.generic]) -> None:
@@ -208,4 +208,4 @@ class Tokenizer:
     def _array(self, address: int | None, count: int, dtype: type[np.generic]) -> Column:
         if not count or not address:
             return np.empty(0, dtype)
-        return np.asarray(_Memory(self, address, count, dtype))
+        return np.asarray(_TokenizerMemory(self, address, count, dtype))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import polars as pl
 
-from stepscope.errors import UsageError
+from stepscope.errors import FormatVersionError, InputError, NotATraceError, UsageError
 from stepscope.read import sniff
 from stepscope.read.assemble.assemble import assemble
-from stepscope.read.common.source import Progress, files_of
+from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames
+from stepscope.trace.tables import Frames, conform
 
-__all__ = ["READERS", "files_of", "read_capture", "read_files"]
+__all__ = ["READERS", "Capture", "read_capture", "read_files"]
 
+_LOG = logging.getLogger("stepscope")
 
-#: Format → the module that reads it, with ``read(path, ledger, progress)``; none is imported before it is needed.
+#: Format → the module that reads it, with ``read(source, ledger, progress)``, where the source is the file, or the
+#: :class:`Capture` of a format in :data:`sniff.OF_DIRECTORIES`; none is imported before it is needed.
 READERS: dict[str, str] = {
     "journal": "journal.journal_reader",
     "cupti": "cupti.cupti_reader",
@@ -35,13 +38,18 @@ READERS: dict[str, str] = {
 
 
 def read_files(
-    paths: Sequence[Path], *, rank: int | None = None, host: str | None = None, progress: Progress | None = None
+    captures: Sequence[Path | Capture],
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    progress: Progress | None = None,
 ) -> Frames:
     """Read every capture of one rank.
 
+    A capture that cannot be read costs itself only, if another can be: it is logged, and a row of ``losses``.
+
     Args:
-        paths: The captures, of any known formats: files, and directories where one capture is several files. A
-            directory above several captures of the rank stands for all of them.
+        captures: The captures, or paths to look at: files, and directories above captures of one rank.
         rank: Rank of the process; None takes what the files say, else 0.
         host: Host name; None takes what the files say.
         progress: Called with bytes read and bytes in total, over all files.
@@ -51,34 +59,86 @@ def read_files(
 
     Raises:
         UsageError: No file is named.
-        InputError: A file cannot be read, is no trace, or is damaged before its first event.
+        InputError: No file can be read, is a trace, or is sound up to its first event.
     """
-    if not paths:
+    if not captures:
         message = "No file to read."
         raise UsageError(message, "Name at least one trace.")
-    captures = [capture for path in paths for capture in sniff.captures(path)]
-    sizes = [_size(capture) for capture in captures]
-    ledgers = [LossLedger(path.name) for path in captures]
-    parts = (
-        read_capture(path, ledger, _shifted(progress, sum(sizes[:place]), sum(sizes)))
-        for place, (path, ledger) in enumerate(zip(captures, ledgers, strict=True))
-    )
+    found = [one for given in captures for one in ([given] if isinstance(given, Capture) else _of_one_rank(given))]
+    total = sum(capture.size for capture in found)
+    ledgers = [LossLedger(capture.name) for capture in found]
+    windows = [capture for capture in found if capture.format == "kineto" and capture.window and not capture.fault]
+    parts = _numbered_on(_parts(found, ledgers, progress, total), windows)
     return assemble(parts, ledgers, rank=rank, host=host)
 
 
-def read_capture(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read one capture, of any known format, into tables of its own.
 
     Raises:
-        InputError: It cannot be read, is no trace, or is damaged before its first event.
+        InputError: It cannot be read, is not a trace, or is damaged before its first event.
     """
-    reader = import_module(f"{__name__}.{READERS[sniff.format_of(path)]}")
-    part: dict[str, pl.DataFrame] = reader.read(path, ledger, progress)
+    if capture.fault:
+        raise InputError(capture.fault, "Copy the file again, or record again.")
+    reader = import_module(f"{__name__}.{READERS[capture.format]}")
+    source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
+    part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress)
     return part
 
 
-def _size(capture: Path) -> int:
-    return sum(path.stat().st_size for path in files_of(capture) if path.is_file())
+def _of_one_rank(path: Path) -> list[Capture]:
+    found = sniff.ranks([sniff.look(path)])
+    if len(found.captures) > 1:
+        message = f"{path} holds captures of {len(found.captures)} ranks."
+        raise NotATraceError(message, "Use `stepscope import`, which makes one run of them.")
+    return [*next(iter(found.captures.values())), *found.left_out]
+
+
+def _parts(
+    captures: Sequence[Capture], ledgers: Sequence[LossLedger], progress: Progress | None, total: int
+) -> Iterator[tuple[Capture, dict[str, pl.DataFrame]]]:
+    """Yield each capture that can be read, and its tables.
+
+    Raises:
+        InputError: None can be read; the error is that of the first.
+    """
+    done, sound, first = 0, False, None
+    for capture, ledger in zip(captures, ledgers, strict=True):
+        try:
+            yield capture, read_capture(capture, ledger, _shifted(progress, done, total))
+            sound = True
+        except InputError as error:
+            if isinstance(error, FormatVersionError):
+                raise
+            first = first or error
+            ledger.add(capture.loss if capture.fault else "file_unreadable")
+            if len(captures) > 1:
+                _LOG.warning("stepscope: %s is left out: %s", capture.root, error.message)
+        done += capture.size
+    if first is not None and not sound:
+        raise first
+
+
+def _numbered_on(
+    parts: Iterable[tuple[Capture, dict[str, pl.DataFrame]]], windows: Sequence[Capture]
+) -> Iterator[dict[str, pl.DataFrame]]:
+    """Yield parts; of several windows of a process, which may each count from 0, with steps that count on.
+
+    A window without steps is one step, as the time between windows was not recorded and belongs to none.
+    """
+    last, end = -1, 0
+    for capture, part in parts:
+        if len(windows) > 1 and capture in windows and part["spans"].height:
+            first, stop = part["spans"].select(pl.col("ts").min(), stop=(pl.col("ts") + pl.col("dur")).max()).row(0)
+            steps = part["steps"]
+            if first >= end and steps.is_empty():
+                values = {"number": [last + 1], "ts": [first], "dur": [stop - first], "source": ["inferred"]}
+                part["steps"] = conform("steps", pl.DataFrame(values))
+            elif first >= end and (lowest := int(steps["number"].min())) <= last:  # type: ignore[arg-type]
+                part["steps"] = steps.with_columns(pl.col("number") + (last + 1 - lowest))
+            end = max(end, stop)
+            last = max(last, *part["steps"]["number"].to_list())
+        yield part
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:

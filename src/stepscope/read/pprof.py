@@ -36,12 +36,6 @@ def is_profile(head: bytes) -> bool:
     return _HEAD.match(head) is not None
 
 
-def beside(capture: Path) -> list[Path]:
-    """Return the memory profile that our collector wrote beside a capture, as a list; empty without one."""
-    path = capture.with_name(NAME)
-    return [path] if path.is_file() else []
-
-
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read a memory profile.
 

@@ -1,184 +1,328 @@
-"""What a file is, cheaply: its format, and whose it is, from its first blocks."""
+"""What lies at a path: its captures, from one look at names and heads; and which of them are of one rank."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 
-from stepscope.errors import NotATraceError
+from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError, UsageError
 from stepscope.read import pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
-from stepscope.read.common.source import Capture, open_trace, read_blocks
+from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, rank_in_name, read_blocks
 from stepscope.read.kineto.kineto_facts import KinetoFacts
-from stepscope.read.mindspore import mindspore_files as mindspore_cpu_files
-from stepscope.read.paddle import paddle_files
+from stepscope.read.mindspore import mindspore_files
+from stepscope.read.paddle import fluid_profile, node_trees
 from stepscope.read.xplane import xplane_files
 from stepscope.trace.losses import LossLedger
 
-#: First bytes of stepscope's own journal.
-JOURNAL_MAGIC = b"SSJ1"
 #: First bytes of stepscope's own files → their format.
-_OWN = {JOURNAL_MAGIC: "journal", b"SSC1": "cupti", b"SSR1": "recorder"}
+_OWN = {b"SSJ1": "journal", b"SSC1": "cupti", b"SSR1": "recorder"}
+#: Formats whose captures are directories: a reader takes all of their files.
+OF_DIRECTORIES = frozenset({"ascend", "mindspore"})
 
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+#: Names that only captures have; such a file is named if it cannot be read.
+_CERTAIN = re.compile(
+    r".+\.(?:pt|paddle)[._]trace\.(?:json(?:\.gz)?|pb)|.+\.ss[jcr]|.+\.xplane\.pb(?:\.gz)?|memory\.pb\.gz"
+)
+#: Names that captures may have, as other files do.
+_POSSIBLE = re.compile(r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|profile[^.]*")
+#: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
+_MOST_STRANGERS, _MOST_BLOCKS = 500, 3
+# Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
+_PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
+#: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
+_OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_\d+)?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
+#: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
+_OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
+_RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
+_FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
+
+_SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
+
+LOOKED_FOR = (
+    "stepscope reads runs of `stepscope run` and `stepscope import` (manifest.json); traces of PyTorch and Chrome "
+    "(*.pt.trace.json, *.json, also .gz); of JAX and XLA (*.xplane.pb, plugins/profile/<time>); of Ascend devices "
+    "(*_ascend_ms, *_ascend_pt, PROF_*); of MindSpore on a CPU (cpu_op_execute_timestamp_*.txt); of Paddle "
+    "(*.paddle_trace.json, *.pb, profile); memory profiles (*.pb.gz); and its own files (*.ssj, *.ssr, *.ssc)."
+)
+
+
+def look(path: Path) -> list[Capture]:
+    """Return the captures at a path: the one that a file is, or those in a directory and below it.
+
+    Each file is opened once, for its head, and each directory listed once; at most
+    :data:`~stepscope.read.common.source.MOST_ENTRIES` names are read. A file in a directory that has the name of a
+    capture and cannot be read is in the list, with its fault.
+
+    Raises:
+        InputError: The path cannot be read.
+        NotATraceError: No capture is there; the message says what was looked for and what was found.
+        DamagedTraceError: The one file is damaged.
+    """
+    if not path.is_dir():
+        return [_of_file(path)]
+    directories = Directories(path)
+    of_devices = ascend_files.captures(path, directories)
+    found = of_devices + mindspore_files.captures(path, directories, [capture.root for capture in of_devices])
+    taken = {file.parent for capture in found for file in capture.all} | {capture.root for capture in found}
+    found += _of_files(list(_candidates(path, directories, taken)), path)
+    found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
+    if all(capture.fault for capture in found):
+        raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
+    return _with_workers([_with_named_rank(capture, path) for capture in found])
+
+
+def look_at_each(paths: Sequence[Path]) -> list[Capture]:
+    """Return the captures at paths of one process; one of several that cannot be read is in the list, with its fault.
+
+    Raises:
+        InputError: None can be read; the error is that of the first.
+    """
+    found: list[Capture] = []
+    first: InputError | None = None
+    for path in paths:
+        try:
+            found += look(path)
+        except FormatVersionError:
+            raise
+        except InputError as error:
+            first = first or error
+            found.append(_unreadable(path, error))
+    if first is not None and all(capture.fault for capture in found):
+        raise first
+    return found
+
+
+def _unreadable(path: Path, error: InputError) -> Capture:
+    files = {} if path.is_dir() else {"": [path]}
+    return Capture("", path, files, rank_in_name(path), worker=str(path), fault=error.message)
+
+
+def _candidates(path: Path, directories: Directories, taken: set[Path]) -> Iterator[Path]:
+    """Yield the files that may be captures by their names, nearest directories first."""
+    level = [path]
+    for _ in range(DEEPEST + 1):
+        below = []
+        for directory in level:
+            names, inner = ([], []) if directory in taken else directories.listed(directory)
+            for name in names:
+                if _CERTAIN.fullmatch(name) or _POSSIBLE.fullmatch(name):
+                    yield directory / name
+            below += [directory / name for name in inner]
+        level = below
+
+
+def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
+    """Yield the captures among files; of XPlane those of the latest recording."""
+    planes = {file for file in files if file.name.endswith(xplane_files.SUFFIXES)}
+    latest = set(xplane_files.latest(list(planes))) if planes else set()
+    # Beside the files of XPlane lie the same events as JSON; a memory profile belongs to its recording.
+    same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
+    older = {file.parent for file in planes - latest} - {file.parent for file in latest}
+    strangers, passed_over = 0, 0
+    for file in files:
+        if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
+            continue
+        certain = _CERTAIN.fullmatch(file.name) is not None
+        if certain or strangers < _MOST_STRANGERS:
+            capture = _of_candidate(file, certain=certain)
+            strangers += capture is None
+            yield from [capture] if capture else []
+        else:
+            passed_over += 1
+    if passed_over:
+        fault = f"After {strangers} files that are no traces, {passed_over} more JSON and .pb files are not opened."
+        yield Capture("", top, {}, fault=fault)
+
+
+def _of_candidate(path: Path, *, certain: bool) -> Capture | None:
+    """Return the capture that a file in a directory is; None if it is something else."""
+    try:
+        return _of_file(path, certain=certain)
+    except InputError as error:
+        if not certain and isinstance(error, NotATraceError):
+            return None
+        return _unreadable(path, error)
+
+
+def _of_file(path: Path, *, certain: bool = True) -> Capture:
+    """Return the capture that a file is, by its name and its first bytes."""
+    if ascend_files.is_part(path):
+        for capture in ascend_files.captures(path.parent, Directories(path.parent)):
+            if path in capture.all:
+                return capture
+    blocks = read_blocks(path, LossLedger(path.name), first=HEAD)
+    head = next(blocks, b"")
+    host, worker = None, str(path)
+    format_ = _OWN.get(head[:4]) or ("xplane" if xplane_files.is_trace(path, head) else None) or _of_head(head)
+    if format_ == "xplane":
+        host = xplane_files.host_of(path)
+        worker = host or worker
+    elif format_ is not None:
+        named = _OF_PADDLE.fullmatch(path.name)
+        host, worker = (named["host"], named["worker"]) if named else (None, worker)
+        worker = "" if format_ in _OWN.values() or format_ == "pprof" else worker
+    else:
+        return _of_kineto(path, head, blocks, certain=certain)
+    return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker)
+
+
+def _of_head(head: bytes) -> str | None:
+    """Return the format of a file that begins so; None if it is none but perhaps a trace of JSON."""
+    if pprof.is_profile(head):
+        return "pprof"
+    if _PADDLE_JSON.match(head):
+        return "paddle_json"
+    if node_trees.is_trace(head):
+        return "paddle"
+    return "fluid" if fluid_profile.is_profile(head) else None
+
+
+def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool) -> Capture:
+    document = Document(path, LossLedger(path.name))
+    try:
+        text = next(document.after_head(chain([head], rest if certain else islice(rest, _MOST_BLOCKS))))
+    except DamagedTraceError:
+        if certain or next(rest, None) is None:
+            raise
+        message = f"{path} holds no list of events in its first blocks."
+        raise NotATraceError(message, LOOKED_FOR) from None
+    except NotATraceError as error:
+        raise NotATraceError(error.message, LOOKED_FOR) from None
+    facts = KinetoFacts(document.metadata)
+    named = _OF_TENSORBOARD.fullmatch(path.name)
+    first = _FIRST_TIME.search(text[:HEAD])
+    start = facts.base_ns + (int(first[1]) * 1000 + int(f"{(first[2] or b'').decode():0<3}"[:3]) if first else 0)
+    rank = facts.rank if facts.rank is not None else rank_in_name(path)
+    host = facts.host or (named["host"] if named else None)
+    worker = named["worker"] if named else str(path)
+    return Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker)
+
+
+def _with_named_rank(capture: Capture, path: Path) -> Capture:
+    """Return a capture with the rank that directories above it are named after; XPlane keeps several hosts in one."""
+    if capture.rank is not None or capture.format == "xplane":
+        return capture
+    if capture.format in OF_DIRECTORIES:
+        return replace(capture, rank=rank_in_name(path))
+    above = [parent for parent in capture.root.parents if parent == path or path in parent.parents]
+    above += [path.absolute().parent] if path.name == "capture" else []
+    named = (match for parent in above if (match := _RANK_DIRECTORY.fullmatch(parent.name)))
+    return next((replace(capture, rank=int(match[1])) for match in named), capture)
+
+
+def _with_workers(found: list[Capture]) -> list[Capture]:
+    """Give captures without a rank to the process that they belong to, as far as names and neighbours say."""
+    own = {capture.root.parent for capture in found if capture.format in _OWN.values()}
+    said = {capture.worker: capture.rank for capture in found if capture.worker and capture.rank is not None}
+    result = []
+    for capture in found:
+        if capture.rank is None and capture.root.parent in own and not capture.fault:
+            capture = replace(capture, worker="")
+        result.append(replace(capture, rank=said.get(capture.worker)) if capture.rank is None else capture)
+    sound = [capture for capture in result if not capture.fault]
+    groups = {capture.worker if capture.rank is None else capture.rank for capture in sound} - {""}
+    loose = [c for c in sound if c.rank is None and not c.worker and c.format not in OF_DIRECTORIES]
+    if not loose or not groups:
+        return result
+    if len(groups) == 1:
+        (group,) = groups
+        given = {"rank": group} if isinstance(group, int) else {"worker": group}
+        return [replace(c, **given) if c in loose else c for c in result]
+    fault = f"{len(groups)} ranks are there, and the file does not say whose it is."
+    return [replace(c, fault=fault) if c in loose and c.format == "pprof" else c for c in result]
+
+
+def _nothing(path: Path, directories: Directories, found: Sequence[Capture]) -> str:
+    if found:
+        faults = "; ".join(capture.fault for capture in found[:3]) + (" …" if len(found) > 3 else "")
+        return f"{path} holds no capture that can be read: {faults}"
+    files = [name for names, _ in directories.known.values() for name in names]
+    kinds = Counter(Path(name).suffix or name for name in files).most_common(3)
+    seen = ", ".join(f"{count} × {kind}" for kind, count in kinds) or "nothing"
+    return f"{path} holds no capture; in it and {DEEPEST} directories below are {len(files)} files ({seen})."
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What a file is.
+class Ranks:
+    """Captures by the process that they are of.
 
     Attributes:
-        format: ``kineto``, ``journal``, ``cupti``, ``recorder``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``,
-            ``xplane``, ``pprof`` or ``ascend``.
-        rank: Rank of the process in its job; None where neither the file nor its name says.
-        world_size: Number of processes of the job; None where the file does not say.
-        host: Host name; None where the file does not say.
-        start_ns: Time zero of the file, ns since the Unix epoch; None where the file does not say.
+        captures: Captures of each rank, windows in order of time.
+        left_out: Captures that are not read, each with its fault.
+        numbered: Rank → the process that got it by order of name, because no file says its rank.
     """
 
-    format: str
-    rank: int | None = None
-    world_size: int | None = None
-    host: str | None = None
-    start_ns: int | None = None
+    captures: dict[int, list[Capture]]
+    left_out: list[Capture] = field(default_factory=list)
+    numbered: dict[int, str] = field(default_factory=dict)
 
 
-def identify(path: Path) -> Identity:
-    """Return what a file or directory is; reads first blocks only.
+def ranks(looks: Sequence[Sequence[Capture]], window: str = "all") -> Ranks:
+    """Group captures by rank.
+
+    A rank that no file says is the first free number, in order of worker: host, then process.
+
+    Args:
+        looks: What :func:`look` returned, of each path.
+        window: Which recordings of a rank to keep of several that Kineto wrote: ``all``, ``last``, or a number from 1.
 
     Raises:
-        InputError: It cannot be read, or is no trace that stepscope knows.
+        UsageError: Captures of two paths say that they are of one rank, or a rank has no such window.
     """
-    if path.is_dir():
-        found = captures(path)
-        rank = next(iter(by_rank(path)))
-        return Identity(format_of(found[0]), rank=rank) if found[0].is_dir() else identify(found[0])
-    if ascend_files.is_part(path):
-        return Identity("ascend", rank=ascend_files.rank_of(ascend_files.capture_of(path)))
-    own = _own_format(path)
-    if own is not None:
-        return Identity(own, rank=_rank_in_name(path))
-    head = _head(path)
-    if xplane_files.is_trace(path, head):
-        return Identity("xplane", rank=_rank_in_name(path), host=xplane_files.host_of(path))
-    if pprof.is_profile(head):
-        return Identity("pprof", rank=_rank_in_name(path))
-    of_paddle = paddle_files.format_of(head)
-    if of_paddle is not None:
-        return Identity(of_paddle, rank=_rank_in_name(path), host=paddle_files.host_of(path))
-    document = Document(path, LossLedger(path.name))
-    document.read_head(read_blocks(path, document.ledger))
-    facts = KinetoFacts(document.metadata)
-    rank = facts.rank if facts.rank is not None else _rank_in_name(path)
-    return Identity("kineto", rank, facts.world_size, facts.host, facts.base_ns or None)
+    said: dict[int, list[Capture]] = {}
+    unsaid: dict[tuple[int, str], list[Capture]] = {}
+    left_out: list[Capture] = []
+    for number, captures in enumerate(looks):
+        here: dict[int, list[Capture]] = {}
+        for capture in captures:
+            if capture.fault:
+                left_out.append(capture)
+            elif capture.rank is not None:
+                here.setdefault(capture.rank, []).append(capture)
+            else:
+                among = number if capture.worker in ("", str(capture.root)) else -1
+                unsaid.setdefault((among, capture.worker), []).append(capture)
+        for rank, group in here.items():
+            earlier = said.setdefault(rank, [])
+            if earlier and any(capture.format != "kineto" for capture in (*earlier, *group)):
+                message = f"{earlier[0].root} and {group[0].root} both say they are rank {rank}."
+                raise UsageError(message, "Import them one at a time.")
+            earlier += group
+    by_name = len(looks) == 1 or all(among < 0 for among, _ in unsaid)
+    order = sorted(unsaid, key=lambda key: _natural(key[1])) if by_name else list(unsaid)
+    free = (number for number in range(len(said) + len(unsaid)) if number not in said)
+    numbered = dict(zip(free, order, strict=False))
+    groups = {**said, **{rank: unsaid[key] for rank, key in numbered.items()}}
+    chosen = {rank: _windows(groups[rank], rank, window, left_out) for rank in sorted(groups)}
+    return Ranks(chosen, left_out, {rank: key[1] for rank, key in numbered.items() if key[1]})
 
 
-def format_of(path: Path) -> str:
-    """Return the format of a capture, without looking whether it is sound."""
-    if path.is_dir():
-        return "ascend" if any(capture.root == path for capture in ascend_files.captures(path)) else "mindspore"
-    if ascend_files.is_part(path):
-        return "ascend"
-    own = _own_format(path)
-    if own is not None:
-        return own
-    head = _head(path)
-    if xplane_files.is_trace(path, head):
-        return "xplane"
-    return "pprof" if pprof.is_profile(head) else paddle_files.format_of(head) or "kineto"
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return what sorts texts with numbers: ``node_9`` before ``node_10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def by_rank(path: Path) -> dict[int | None, list[Path]]:
-    """Return the captures that a path stands for, by the rank that they say: a file, or all in and below a directory.
-
-    Raises:
-        InputError: It cannot be read, or is no trace that stepscope knows.
-    """
-    if not path.is_dir():
-        return {identify(path).rank: [path]}
-    hosts = xplane_files.captures(path)
-    if hosts:
-        return _of_hosts(hosts)
-    of_devices = ascend_files.captures(path)
-    ranks: dict[int | None, list[Path]] = {}
-    for device in of_devices:
-        ranks.setdefault(_rank_of(path, ascend_files.rank_of(device)), []).append(device.root)
-    for capture in _of_cpus(path, [device.root for device in of_devices]):
-        ranks.setdefault(_rank_of(path, mindspore_cpu_files.rank_of(capture)), []).append(capture.root)
-    return ranks
-
-
-def _rank_of(path: Path, said: int | None) -> int | None:
-    return _rank_in_name(path) if said is None else said
-
-
-def _of_cpus(path: Path, of_devices: list[Path]) -> list[Capture]:
-    """Return the captures of MindSpore on a CPU, but for what it wrote into those of devices."""
-    try:
-        found = mindspore_cpu_files.captures(path)
-    except NotATraceError:
-        if of_devices:
-            return []
-        raise
-    return [capture for capture in found if not any(capture.root.is_relative_to(root) for root in of_devices)]
-
-
-def _of_hosts(files: list[Path]) -> dict[int | None, list[Path]]:
-    """Return the files of hosts that were recorded together by rank, as their names say, else in order of name."""
-    if len(files) == 1:
-        return {_rank_in_name(files[0]): [*files, *pprof.beside(files[0])]}
-    said = {_rank_in_name(path): [path] for path in files}
-    if len(said) == len(files) and None not in said:
-        return said
-    return {rank: [path] for rank, path in enumerate(files)}
-
-
-def captures(path: Path) -> list[Path]:
-    """Return the captures of one rank that a path stands for: a file for itself, a directory for those in it and below.
-
-    Raises:
-        InputError: A directory cannot be read, or holds no capture, or those of several ranks.
-    """
-    if not path.is_dir():
-        return [path]
-    ranks = by_rank(path)
-    if len(ranks) > 1:
-        message = f"{path} holds captures of {len(ranks)} ranks."
-        raise NotATraceError(message, "Use `stepscope import`, which makes one run of them.")
-    return next(iter(ranks.values()))
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files of one capture that its reader looks at.
-
-    Raises:
-        InputError: A directory cannot be read, or holds no capture.
-    """
-    if not path.is_dir():
-        return ascend_files.capture_of(path).all if ascend_files.is_part(path) else [path]
-    for capture in ascend_files.captures(path):
-        if capture.root == path:
-            return capture.all
-    return mindspore_cpu_files.capture_of(path).all
-
-
-def is_journal(path: Path) -> bool:
-    """Return whether a file is stepscope's own journal."""
-    return _own_format(path) == "journal"
-
-
-def _own_format(path: Path) -> str | None:
-    with open_trace(path) as file:
-        return _OWN.get(file.read(len(JOURNAL_MAGIC)))
-
-
-def _head(path: Path) -> bytes:
-    """Return the first bytes, inflated where the file is gzip."""
-    return next(read_blocks(path, LossLedger(path.name)), b"")[: paddle_files.HEAD]
-
-
-def _rank_in_name(path: Path) -> int | None:
-    match = _RANK_IN_NAME.search(path.name)
-    return int(match[1]) if match else None
+def _windows(group: list[Capture], rank: int, window: str, left_out: list[Capture]) -> list[Capture]:
+    """Return a rank's captures with its windows in order of time, each once; what is left out is added to a list."""
+    seen: dict[int, Capture] = {}
+    windows: list[Capture] = []
+    others = [capture for capture in group if capture.format != "kineto"]
+    for capture in sorted((c for c in group if c.format == "kineto"), key=lambda c: (c.window or 0, str(c.root))):
+        twin = None if capture.window is None else seen.setdefault(capture.window, capture)
+        if twin is None or twin is capture:
+            windows.append(capture)
+        else:
+            fault = f"{capture.root} is of the same rank and the same time as {twin.root}."
+            left_out.append(replace(capture, rank=rank, fault=fault))
+    if window == "all" or not windows:
+        return others + windows
+    if window != "last" and not 1 <= int(window) <= len(windows):
+        message = f"Rank {rank} has {len(windows)} windows, not {window}."
+        raise UsageError(message, "Give --window a smaller number, last, or all.")
+    return [*others, windows[-1] if window == "last" else windows[int(window) - 1]]

@@ -63,6 +63,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "data_loss",
         "A file of the capture that is not what its name says; it is left out. Copy it again, or record again.",
     ),
+    "file_duplicate": (
+        "info",
+        "A file of the same rank and the same time as another is there; it is left out. The manifest names both.",
+    ),
     "file_missing": (
         "info",
         "A file that captures of this sort have is not there; what only it says is missing.",
@@ -133,6 +137,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "recorder_unavailable": (
         "info",
         "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why.",
+    ),
+    "build_not_verified": (
+        "info",
+        "stepscope does not change the memory of a framework's library whose build it was not verified on; "
+        "`stepscope check RUN` says what is missing or less safe without that, and how to verify the build.",
     ),
     "collector_failed": ("data_loss", "A collector failed; the others went on. The manifest holds its message."),
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),

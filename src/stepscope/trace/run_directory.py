@@ -15,9 +15,12 @@ The standard library only: the training process imports this module.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +32,10 @@ FORMAT_VERSION = 1
 Manifest: TypeAlias = dict[str, Any]
 
 MANIFEST = "manifest.json"
+#: Most names in a directory that are looked at for runs and ranks.
+MOST_NAMES = 100_000
+#: End of a run's name: its time, and its number among runs of that second.
+NAMED_TIME = re.compile(r"_(\d{8}-\d{6})(?:[-_](\d{1,5}))?$")
 
 
 class RankDirectory:
@@ -48,17 +55,17 @@ class RankDirectory:
 
     @property
     def capture(self) -> Path:
-        """Where collectors write."""
+        """Directory that collectors write to."""
         return self.path / "capture"
 
     @property
     def tables(self) -> Path:
-        """Where the Parquet tables lie."""
+        """Directory of the Parquet tables."""
         return self.path / "tables"
 
     @property
     def results(self) -> Path:
-        """Where the deliverables lie."""
+        """Directory of the deliverables."""
         return self.path / "results"
 
     @property
@@ -80,7 +87,7 @@ class RankDirectory:
         """Return the manifest.
 
         Raises:
-            NotARunError: There is no manifest.
+            NotARunError: The manifest is missing.
             DamagedTraceError: It is not valid JSON.
             FormatVersionError: A newer stepscope wrote it.
         """
@@ -123,26 +130,40 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def ranks(run: Path) -> list[RankDirectory]:
-    """Return the rank directories of a run, in order of rank; ``run`` may also be one rank's directory.
-
-    Raises:
-        NotARunError: There is none.
-    """
-    if (run / MANIFEST).exists():
+    """Return the rank directories of a run, in order of rank, or the one that ``run`` is; empty if it is not a run."""
+    if (run / MANIFEST).is_file():
         return [RankDirectory(run)]
-    found = [
-        RankDirectory(path) for path in run.glob("rank*") if (path / MANIFEST).is_file() and path.name[4:].isdigit()
-    ]
-    if not found:
-        reason = "does not exist" if not run.exists() else "holds no stepscope run"
-        message = f"{run} {reason}."
-        raise NotARunError(message, "Name a directory that `stepscope run` or `stepscope import` made.")
-    return sorted(found, key=lambda rank: rank.rank)
+    found = [run / name for name in _directories(run) if name[:4] == "rank" and name[4:].isdigit()]
+    return sorted((RankDirectory(path) for path in found if (path / MANIFEST).is_file()), key=lambda rank: rank.rank)
 
 
-def is_run(path: Path) -> bool:
-    """Return whether a directory is a run, or one rank's directory of one."""
-    return (path / MANIFEST).is_file() or any((rank / MANIFEST).is_file() for rank in path.glob("rank*"))
+def runs(directory: Path) -> list[Path]:
+    """Return the runs in a directory, oldest first.
+
+    The time of a run is that in its name (``<worker>_<date>-<time>``), else that of its first manifest.
+    """
+    found = [(directory / name, ranks(directory / name)) for name in _directories(directory)]
+    return [path for path, _ in sorted(((path, of) for path, of in found if of), key=lambda run: _begun(*run))]
+
+
+def _begun(run: Path, of: list[RankDirectory]) -> tuple[float, int, str]:
+    named = NAMED_TIME.search(run.name)
+    if named:
+        try:
+            return time.mktime(time.strptime(named[1], "%Y%m%d-%H%M%S")), int(named[2] or 1), run.name
+        except (ValueError, OverflowError):
+            pass
+    return of[0].manifest_path.stat().st_mtime, 0, run.name
+
+
+def _directories(directory: Path) -> list[str]:
+    """Return the names of directories in one, of its first :data:`MOST_NAMES` names; empty if it cannot be listed."""
+    try:
+        with os.scandir(directory) as entries:
+            first = itertools.islice(entries, MOST_NAMES)
+            return [entry.name for entry in first if entry.name[0] != "." and entry.is_dir()]
+    except (OSError, ValueError):
+        return []
 
 
 def check_writable(output: Path) -> None:

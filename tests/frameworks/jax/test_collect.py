@@ -29,7 +29,7 @@ from jaxlib import _profiler
 
 import stepscope
 from stepscope.collect.jax.jax_collector import JaxCollector
-from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, TrainingSteps
+from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, JaxSteps
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
@@ -300,7 +300,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.told: list[Stepped] = []
-        self.hooks = TrainingSteps(self.told.append)
+        self.hooks = JaxSteps(self.told.append)
         self.hooks.install(late=False)
 
     def names(self) -> list[str]:

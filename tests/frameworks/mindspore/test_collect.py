@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +20,15 @@ from mindspore import nn
 from mindspore.profiler import Profiler
 
 import stepscope
+from stepscope.cli.main import main
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.mindspore import minddata_recording
 from stepscope.collect.mindspore.minddata_waits import MindDataCollector
 from stepscope.collect.mindspore.mindspore_collector import MindSporeCollector, drop_lines_before
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Collector, Context
-from stepscope.collect.surgery import mindspore_runtime
+from stepscope.collect.surgery import mindspore_runtime, verified
+from tests.frameworks.mindspore.conftest import cout_state
 from tests.frameworks.mindspore.programs import (
     capture,
     counts,
@@ -346,6 +351,90 @@ def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
     assert "could not be switched off" in manifest(run)["collectors"]["mindspore"]["host_pipeline"]
     assert not list(capture(run).glob("rank_*"))
     assert counts(run)["ApplyMomentum"] == 24
+
+
+def test_on_a_build_that_was_not_verified_the_rest_is_recorded(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Given: the table without the build of this MindSpore
+    verified.require("libmindspore_profiler.so")
+    with monkeypatch.context() as patch:
+        patch.setattr(verified, "BUILDS", ())
+        with stepscope.profile(**options) as profile:
+            Training().run(profile.step)
+    run = only_run(options)
+    said = str(manifest(run)["collectors"]["mindspore"]["host_pipeline"])
+    sha256 = hashlib.sha256(_runtime_library().read_bytes()).hexdigest()
+    for part in ("not recorded", ms.__version__, platform.machine(), f"sha256:{sha256}", "README.md"):
+        assert part in said
+    assert not list(capture(run).glob("rank_*"))
+    assert counts(run)["ApplyMomentum"] == 24
+    # and `check` says so
+    capfd.readouterr()
+    assert main(["check", str(run)]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert f"recorded; host_pipeline: {said}" in shown
+    assert "1 × build_not_verified" in shown
+
+
+def test_a_library_with_one_other_byte_was_not_verified(tmp_path: Path) -> None:
+    content = bytearray(_runtime_library().read_bytes())
+    content[-1] ^= 1
+    changed = tmp_path / "libmindspore_profiler.so"
+    changed.write_bytes(content)
+    assert verified.identify(_runtime_library()) in {build[3:1:-1] for build in verified.BUILDS}
+    assert verified.identify(changed) not in {build[3:1:-1] for build in verified.BUILDS}
+
+
+def _runtime_library() -> Path:
+    return Path(ms.__file__).parent / "lib" / "libmindspore_profiler.so"
+
+
+@pytest.mark.parametrize(("state", "mask"), [(0, 0), (0, 1), (0, 7), (4, 0), (1, 0)])
+def test_standard_output_of_cpp_is_as_before(state: int, mask: int) -> None:
+    # Given: std::cout as a program may have left it: state and exceptions, where 1 is badbit and 4 failbit
+    library = ctypes.CDLL("libstdc++.so.6")
+    address = ctypes.c_void_p(mindspore_runtime._ios_of_cout(library))
+    clear = library["_ZNSt9basic_iosIcSt11char_traitsIcEE5clearESt12_Ios_Iostate"]
+    throw_at = library["_ZNSt9basic_iosIcSt11char_traitsIcEE10exceptionsESt12_Ios_Iostate"]
+    clear(address, state)
+    throw_at(address, mask)
+    try:
+        with mindspore_runtime.cout_failing():
+            assert cout_state()[0] != 0
+        assert cout_state() == (state, mask)
+        with pytest.raises(ZeroDivisionError), mindspore_runtime.cout_failing():
+            1 / 0  # noqa: B018
+        assert cout_state() == (state, mask)
+    finally:
+        throw_at(address, 0)
+        clear(address, 0)
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_the_runtime_profiler_looks_at_the_environment_as_before(looked: bool, tmp_path: Path) -> None:
+    # MindSpore looks once. If it did so only for a window, it must look again for the program, which may ask later
+    flags = mindspore_runtime._Flags()
+    before, flags.initialised = flags.initialised, looked
+    profiler = mindspore_runtime.RuntimeProfiler()
+    profiler.start(tmp_path)
+    assert (flags.enabled, flags.initialised) == (True, True)
+    profiler.stop()
+    assert (flags.enabled, flags.initialised) == (False, looked)
+    flags.initialised = before
+
+
+def test_a_start_that_fails_leaves_the_runtime_profiler_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = mindspore_runtime._Flags()
+    before, flags.initialised = flags.initialised, False
+    monkeypatch.setattr(mindspore_runtime, "_VARIABLE", "MS_ENABLE_NOTHING")
+    with pytest.raises(RuntimeError, match="MS_ENABLE_NOTHING=1 does not switch"):
+        mindspore_runtime.RuntimeProfiler().start(tmp_path)
+    assert (flags.enabled, flags.initialised) == (False, False)
+    assert "MS_ENABLE_NOTHING" not in os.environ
+    flags.initialised = before
 
 
 def test_without_the_host_pipeline_operators_are_all_there_is(options: dict[str, Any]) -> None:

@@ -106,7 +106,7 @@ def test_ours_with_some_steps(tmp_path: Path, script: Path, mode: str) -> None:
     ("options", "expected"),
     [
         ('{"start": "false"}', "'start' should be true or false"),
-        ("{", "MS_PROFILER_OPTIONS is no JSON"),
+        ("{", "MS_PROFILER_OPTIONS is not JSON"),
     ],
 )
 def test_what_does_not_start(tmp_path: Path, script: Path, options: str, expected: str) -> None:

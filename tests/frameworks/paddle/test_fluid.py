@@ -121,7 +121,7 @@ def test_the_report_is_that_of_its_file(samples: tuple[Path, str, str]) -> None:
     folder, text, _ = samples
     printed = text.split("=== detail")[1].split("=== GPU")[0]
     events = profile_file.reported(load(folder / "detail.pb"))
-    again = report.render(events, report.Options("All", "total", "OpDetail"))
+    again = report.render(events, report.FluidReportOptions("All", "total", "OpDetail"))
     assert printed.strip("\n").splitlines() == again.strip("\n").splitlines()
     assert "conv2d/compute" in printed
     assert "conv2d/infer_shape" in printed

@@ -220,6 +220,7 @@ def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path)
     done = stepscope_run(output, script(tmp_path, "import paddle"))
     assert done.returncode == 0
     assert "no optimizer stepped" in done.stderr
+    assert "use `python -m paddle.distributed.launch … stepscope run` for them" in done.stderr
     assert "Traceback" not in done.stderr
     assert runs(output) == []
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import mmap
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import paddle
 import pytest
 
-from stepscope.collect.surgery import paddle_threads
-from stepscope.collect.surgery.paddle_threads import Buffers, wait_until_past
+import stepscope
+from stepscope.cli.main import main
+from stepscope.collect.surgery import paddle_threads, paddle_tracer, verified
+from stepscope.collect.surgery.paddle_threads import ThreadBuffers, wait_until_past
 from stepscope.collect.surgery.paddle_tracer import Tracer
+from tests.frameworks.paddle.programs import counts
+from tests.frameworks.torch.programs import manifest, runs
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -49,9 +59,14 @@ print(windows)
 """
 
 
-def test_windows_open_and_close_while_threads_compute() -> None:
+#: The same with a build that was not verified.
+UNVERIFIED = "from stepscope.collect.surgery import verified\nverified.BUILDS = ()\n" + COMPUTE
+
+
+@pytest.mark.parametrize("program", [COMPUTE, UNVERIFIED], ids=["verified", "unverified"])
+def test_windows_open_and_close_while_threads_compute(program: str) -> None:
     # Paddle's own profiler, and a recorder that only waits some ms before it collects, crash within seconds here
-    command = [sys.executable, "-W", "ignore", "-c", COMPUTE, "12"]
+    command = [sys.executable, "-W", "ignore", "-c", program, "12"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) > 50
@@ -71,7 +86,7 @@ def operators(result: Any) -> Counter[str]:
 @pytest.fixture
 def tracer() -> Tracer:
     found = Tracer(memory=False)
-    assert found.careful
+    assert found.limits == []
     return found
 
 
@@ -99,18 +114,18 @@ class Computing:
             thread.join()
 
 
-def _slots(buffers: Buffers) -> tuple[int, int]:
+def _slots(buffers: ThreadBuffers) -> tuple[int, int]:
     begin, end, _ = buffers._list
     return begin, end
 
 
-def _cut_off(buffers: Buffers) -> None:
+def _cut_off(buffers: ThreadBuffers) -> None:
     """Do what a thread does that read the list's end, was suspended, and writes it back behind another one."""
     begin, end, limit = buffers._list
     buffers._list[:] = [begin, end - paddle_threads._SLOT, limit]
 
 
-def _written_over(buffers: Buffers) -> None:
+def _written_over(buffers: ThreadBuffers) -> None:
     """Do what two threads do that put their buffers into the same place."""
     _, end = _slots(buffers)
     size = paddle_threads._SLOT
@@ -183,3 +198,69 @@ def test_threads_that_sleep_are_not_waited_for() -> None:
         begin = time.monotonic()
         assert wait_until_past(30)
         assert time.monotonic() - begin < 10
+
+
+LIBRARIES = ("libs/libphi_core.so", "base/libpaddle.so")
+
+
+def _build_id(library: Path) -> str:
+    """Return what ``readelf`` says."""
+    said = subprocess.run(["readelf", "--notes", library], capture_output=True, text=True, check=False).stdout
+    return re.findall(r"Build ID: ([0-9a-f]{40})", said)[0]
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_this_build_is_verified_and_one_with_another_id_is_not(name: str, tmp_path: Path) -> None:
+    library = Path(paddle.__file__).parent / name
+    verified.require(library.name)
+    identity = bytes.fromhex(_build_id(library))
+    known = {(build.identity, build.machine) for build in verified.BUILDS if build.library == library.name}
+    assert verified.identify(library) == (f"build-id:{identity.hex()}", platform.machine())
+    assert verified.identify(library) in known
+    # the same library whose note holds another id
+    changed = tmp_path / library.name
+    shutil.copyfile(library, changed)
+    with changed.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        at = content.find(b"GNU\0" + identity)
+        content[at + 4] ^= 1
+    assert _build_id(changed) != identity.hex()
+    assert verified.identify(changed) == (f"build-id:{_build_id(changed)}", platform.machine())
+    assert verified.identify(changed) not in known
+
+
+@pytest.fixture
+def unverified(nothing_left_behind: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run with a table in which the builds of this Paddle are not."""
+    caches = (paddle_tracer._switch, paddle_tracer._severity)
+    for cached in caches:
+        cached.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(verified, "BUILDS", ())
+        yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.usefixtures("unverified")
+def test_a_build_that_was_not_verified_is_left_alone_and_recorded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stepscope.profile(output=tmp_path / "runs", analyse="later"):
+        level = paddle_tracer._switch()
+        for _ in range(5):
+            paddle.ones([4]).sin()
+    assert (level._level, level._buffers) == (None, [])
+    (run,) = runs(tmp_path / "runs")
+    assert counts(run)["sin dygraph"] == 5
+    state = manifest(run)["collectors"]["paddle"]
+    for name in LIBRARIES:
+        library = Path(paddle.__file__).parent / name
+        for part in (library.name, paddle.__version__, platform.machine(), _build_id(library), "README.md"):
+            assert part in state["note"]
+    capfd.readouterr()
+    assert main(["check", str(run)]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert f"recorded; note: {state['note']}" in shown
+    assert "2 × build_not_verified" in shown

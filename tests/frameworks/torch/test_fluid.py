@@ -43,7 +43,7 @@ def test_report_and_file(namespace: dict[str, object], tmp_path: Path, capsys: p
             _step(namespace)
     printed = capsys.readouterr().out
     events = profile_file.reported(fluid_profile.load(path, LossLedger("profile")))
-    again = report.render(events, report.Options("All", "total", "OpDetail"))
+    again = report.render(events, report.FluidReportOptions("All", "total", "OpDetail"))
     # The file does not say which events are operators, so that one inside a range is not called as it is printed.
     numbers = [[line.split()[1:] for line in text.splitlines()] for text in (printed, again)]
     assert numbers[0] == numbers[1]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import stepscope
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.errors import LifecycleError, UsageError
 from tests.frameworks.torch.programs import manifest, names, python, recorded_spans, recorded_steps, runs
 from tests.unit.collect.reading import read_journal
@@ -122,7 +122,7 @@ def test_metadata_needs_a_text_for_a_key() -> None:
 
 
 def test_every_window_is_a_run_of_its_own(options: dict[str, Any]) -> None:
-    seen: list[Recorded] = []
+    seen: list[RecordedWindow] = []
     schedule = stepscope.schedule(wait=1, warmup=1, active=2, repeat=2)
     with stepscope.profile(schedule=schedule, on_trace_ready=seen.append, **options) as profile:
         train(9, profile.step)
@@ -462,9 +462,20 @@ def test_calls_at_the_wrong_moment(options: dict[str, Any]) -> None:
     assert len(profile.recorded) == 1
 
 
+def test_results_can_be_there_when_the_profile_has_stopped(options: dict[str, Any]) -> None:
+    with stepscope.profile(**{**options, "analyse": "now"}) as profile:
+        multiply(2)
+    (found,) = profile.recorded
+    assert (found.rank_path / "results" / "step_trace_time.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [({"activities": ["gpu"]}, "Unknown activity"), ({"analyse": "now"}, "analyse='now'")],
+    [
+        ({"activities": ["gpu"]}, "'activities' should be a list of cpu | cuda"),
+        ({"analyse": "soon"}, "'analyse' should be now | background | later"),
+        ({"host_sys": "cpu"}, "'host_sys' should be a list of cpu | mem"),
+    ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):

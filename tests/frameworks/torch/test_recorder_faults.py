@@ -189,8 +189,8 @@ CYCLES = (
     TRAINING
     + """
 import json, shutil, threading, pathlib
-from stepscope.collect.registry import torch_native_build as build
-from stepscope.native.recorder import Recording
+from stepscope.collect.torch import native_build as build
+from stepscope.native.recorder import NativeRecording
 from stepscope.trace.blocks import FrameWriter
 from stepscope.trace.recorder_layout import MAGIC
 torch.set_num_threads(1)
@@ -200,7 +200,7 @@ value = torch.ones(4, requires_grad=True)
 
 def cycle():
     FrameWriter(path, MAGIC).close()
-    recording = Recording(library, os.open(path, os.O_RDWR | os.O_APPEND))
+    recording = NativeRecording(library, os.open(path, os.O_RDWR | os.O_APPEND))
     recording.begin(inputs=True, memory=True)
     value.mul(2).sum().backward()
     recording.end()
@@ -267,13 +267,13 @@ def test_chunks_that_the_disk_does_not_take_are_dropped_and_counted(tmp_path: Pa
         TRAINING
         + """
 import threading
-from stepscope.collect.registry import torch_native_build as build
-from stepscope.native.recorder import Recording
+from stepscope.collect.torch import native_build as build
+from stepscope.native.recorder import NativeRecording
 torch.set_num_threads(1)
 library = build.load(build.obtain(build.installed(torch)))
 step()
 reader, writer = os.pipe()
-recording = Recording(library, writer, memory=2 << 20)
+recording = NativeRecording(library, writer, memory=2 << 20)
 recording.begin(inputs=False, memory=False)
 for _ in range(2500):
     step()

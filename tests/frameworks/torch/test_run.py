@@ -90,6 +90,28 @@ def test_the_steps_that_are_asked_for(tmp_path: Path, output: Path, options: lis
     assert names(recorded_spans(run), "cpu_op")["AddmmBackward0"] == 2 * len(steps)
 
 
+def test_options_of_every_kind_reach_the_recording(tmp_path: Path, output: Path) -> None:
+    # Given options that have other flags as well, numbers and lists
+    options = [
+        "--sys-io",
+        "--host-sys",
+        "cpu,mem",
+        "--counters-hz",
+        "2.5",
+        "--no-shapes",
+        "--activities=cpu",
+        "--later",
+    ]
+    done = stepscope_run(output, *options, script(tmp_path, LOOP))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    chosen = manifest(run)["options"]
+    assert (chosen["sys_io"], chosen["host_sys"], chosen["counters_hz"]) == (True, ["cpu", "mem"], 2.5)
+    assert (chosen["record_shapes"], chosen["profile_memory"], chosen["activities"]) == (False, True, ["cpu"])
+    assert "Next: stepscope report" in done.stderr
+    assert not (run / "rank0" / "results").exists()
+
+
 def test_the_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
     text = "import torch\nfor _ in range(3): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
     done = stepscope_run(output, "--steps", "all", script(tmp_path, text))
@@ -328,6 +350,8 @@ def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: P
     [
         [],
         ["--active", "0", "x.py"],
+        ["--counters-hz", "100000", "x.py"],
+        ["--sample", "some", "x.py"],
         ["--steps", "1:2", "--skip", "1", "x.py"],
         ["missing.py"],
         ["-m", "no.such.module"],

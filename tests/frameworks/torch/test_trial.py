@@ -87,17 +87,17 @@ def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
 UNENDED = """
 import torch
 from stepscope import trial
-from stepscope.collect.registry import torch_native_build
+from stepscope.collect.torch import native_build
 torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"
-known = torch_native_build.installed(torch)
-torch_native_build.remember_gpus(known, "")
+known = native_build.installed(torch)
+native_build.remember_gpus(known, "")
 def attempt(device):
     raise SystemError("the driver hangs")
 trial.attempt = attempt
 try:
     trial.main()
 except SystemError:
-    raise SystemExit(torch_native_build.reason_against_gpus(known))
+    raise SystemExit(native_build.reason_against_gpus(known))
 """
 
 
@@ -113,12 +113,13 @@ import sys
 import torch
 from torch import library
 import stepscope
-from stepscope.collect.registry import cupti_library, torch_native_build
+from stepscope.collect.cuda import cupti_library
+from stepscope.collect.torch import native_build
 
 # What a torch with CUDA says; the libraries of CUDA are stand-ins.
 torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"
 if sys.argv[2:]:
-    torch_native_build.remember_gpus(torch_native_build.installed(torch), "")
+    native_build.remember_gpus(native_build.installed(torch), "")
 cupti = ctypes.CDLL(cupti_library.load().path)
 driver = ctypes.CDLL("libcuda.so.1")
 

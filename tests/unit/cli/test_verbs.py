@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.import_ import assign_ranks
 from stepscope.cli.main import main
-from stepscope.errors import UsageError
 
 DATA = Path(__file__).parents[2] / "data" / "kineto"
 TRACE = DATA / "alexnet_simple_add.json.gz"
@@ -94,16 +92,6 @@ def test_import_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["import", str(TRACE), "--output", str(tmp_path / "occupied")]) == 2
     assert "--output" in capsys.readouterr().err
     assert (tmp_path / "occupied").read_text() == "mine"
-
-
-def test_ranks_are_what_files_say_then_the_free_numbers() -> None:
-    a, b, c = Path("a"), Path("b"), Path("c")
-    assert assign_ranks({a: None, b: 0, c: None}) == {0: b, 1: a, 2: c}
-
-
-def test_two_files_of_one_rank_are_refused() -> None:
-    with pytest.raises(UsageError, match="both say they are rank 3"):
-        assign_ranks({Path("a"): 3, Path("b"): 3})
 
 
 def test_output_that_nobody_reads_is_no_error(run_path: Path) -> None:

@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from stepscope.collect.ranks import Place, find_job, find_place
+from stepscope.collect.ranks import JobRank, find_job, find_job_rank
 
 
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Place()),
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, Place(3, 8, 1, "torchrun")),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, Place(3, 8, 3, "torchrun")),
+        ({}, JobRank()),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, JobRank(3, 8, 1, "torchrun")),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, JobRank(3, 8, 3, "torchrun")),
         (
             {
                 "OMPI_COMM_WORLD_RANK": "1",
@@ -25,15 +25,15 @@ from stepscope.collect.ranks import Place, find_job, find_place
                 "SLURM_PROCID": "0",
                 "SLURM_NTASKS": "1",
             },
-            Place(1, 2, 0, "Open MPI"),
+            JobRank(1, 2, 0, "Open MPI"),
         ),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, Place(5, 6, 1, "SLURM")),
-        ({"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "7"}, Place(1, 2, 7, "MindSpore")),
-        ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, Place(1, 2, 1, "Paddle")),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, JobRank(5, 6, 1, "SLURM")),
+        ({"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "7"}, JobRank(1, 2, 7, "MindSpore")),
+        ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, JobRank(1, 2, 1, "Paddle")),
     ],
 )
-def test_the_place_of_every_launcher(environment: dict[str, str], place: Place) -> None:
-    assert find_place(environment) == place
+def test_the_place_of_every_launcher(environment: dict[str, str], place: JobRank) -> None:
+    assert find_job_rank(environment) == place
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_place_of_every_launcher(environment: dict[str, str], place: Place) 
     ids=["no size", "rank too large", "negative", "a word", "a digit that is no number"],
 )
 def test_nonsense_in_the_environment_is_no_rank(environment: dict[str, str]) -> None:
-    assert find_place(environment) == Place()
+    assert find_job_rank(environment) == JobRank()
 
 
 def test_the_job_that_the_user_names_wins() -> None:

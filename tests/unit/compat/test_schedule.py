@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.collect.session.lifecycle import END, Operation
+from stepscope.collect.session.lifecycle import END, WindowOperation
 from stepscope.collect.session.lifecycle import TRANSITIONS as SESSION
 from stepscope.compat.mindspore import ProfilerAction, handler, profile, schedule
 from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS
@@ -120,10 +120,10 @@ MINDSPORE: dict[tuple[ProfilerAction, ProfilerAction | None], tuple[str, str]] =
 #: Ours by MindSpore's calls. A warm-up that is followed by nothing leaves nothing, where MindSpore leaves an empty
 #: directory; after RECORD→WARM_UP the recording that follows is prepared, where MindSpore forgets it.
 CALLS = {
-    Operation.PREPARE: "init",
-    Operation.START: "start",
-    Operation.SAVE: "stop finalize clear",
-    Operation.DISCARD: "finalize clear delete_dir",
+    WindowOperation.PREPARE: "init",
+    WindowOperation.START: "start",
+    WindowOperation.SAVE: "stop finalize clear",
+    WindowOperation.DISCARD: "finalize clear delete_dir",
 }
 
 
@@ -173,5 +173,9 @@ def _check_sequence(directory: Path, actions: list[ProfilerAction], steps: int) 
     handed = [step for step, pair in enumerate(pairs) if "ready" in MINDSPORE[pair][1]]
     assert ready == [min(step, steps) for step in handed]
     runs = list(directory.glob("*/rank0/manifest.json"))
-    kept = [pair for pair in pairs if Operation.SAVE in SESSION[ACTIONS[pair[0]], ACTIONS[pair[1]] if pair[1] else END]]
+    kept = [
+        pair
+        for pair in pairs
+        if WindowOperation.SAVE in SESSION[ACTIONS[pair[0]], ACTIONS[pair[1]] if pair[1] else END]
+    ]
     assert len(runs) == len(kept)

@@ -44,7 +44,7 @@ def test_builds_of_torch_do_not_share_a_recorder(tmp_path: Path) -> None:
 
 OBTAIN = """
 import torch
-from stepscope.collect.registry import torch_native_build as build
+from stepscope.collect.torch import native_build as build
 print(build.obtain(build.installed(torch)))
 """
 

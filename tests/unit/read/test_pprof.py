@@ -13,7 +13,7 @@ import pytest
 from stepscope.analyse.memory.memory_profile import memory_profile
 from stepscope.errors import InputError
 from stepscope.read import pprof, read_files
-from stepscope.read.sniff import captures, identify
+from stepscope.read.sniff import look, ranks
 from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace import tables
 from stepscope.trace.losses import LossLedger
@@ -66,7 +66,7 @@ def test_what_is_alive_is_what_the_program_kept() -> None:
 def test_a_profile_is_known_by_its_first_bytes_plain_or_gzip(tmp_path: Path) -> None:
     plain = tmp_path / "memory.prof"
     plain.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
-    assert identify(SAMPLE).format == identify(plain).format == "pprof"
+    assert look(SAMPLE)[0].format == look(plain)[0].format == "pprof"
     assert read_files([plain])["live_memory"].equals(read_files([SAMPLE])["live_memory"])
 
 
@@ -83,9 +83,10 @@ def test_a_profile_lies_beside_the_capture_that_it_belongs_to(tmp_path: Path) ->
     directory.mkdir()
     trace = directory / "node.xplane.pb"
     shutil.copy(DATA / "xplane" / "steps.xplane.pb", trace)
-    assert captures(directory) == [trace]
+    assert [capture.root for capture in look(directory)] == [trace]
     shutil.copy(SAMPLE, directory / pprof.NAME)
-    assert captures(directory) == [trace, directory / pprof.NAME]
+    found = ranks([look(directory)]).captures[0]
+    assert [capture.root for capture in found] == [trace, directory / pprof.NAME]
     frames = read_files([directory])
     check(frames)
     assert frames["spans"].height

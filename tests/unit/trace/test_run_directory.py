@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import DamagedTraceError, FormatVersionError, NotARunError, OutputError
-from stepscope.trace.run_directory import FORMAT_VERSION, RankDirectory, check_writable, ranks, write_atomically
+from stepscope.trace.run_directory import FORMAT_VERSION, RankDirectory, check_writable, ranks, runs, write_atomically
 
 
 def made(run: Path, *numbers: int) -> None:
@@ -63,10 +63,21 @@ def test_ranks_are_ordered_by_number(tmp_path: Path) -> None:
     assert [rank.rank for rank in ranks(tmp_path / "rank9")] == [9]
 
 
-@pytest.mark.parametrize(("path", "reason"), [("nowhere", "does not exist"), (".", "holds no stepscope run")])
-def test_a_directory_without_a_run_is_named(tmp_path: Path, path: str, reason: str) -> None:
-    with pytest.raises(NotARunError, match=reason):
-        ranks(tmp_path / path)
+@pytest.mark.parametrize("path", ["nowhere", "."])
+def test_a_directory_without_a_run_has_no_ranks_and_no_runs(tmp_path: Path, path: str) -> None:
+    assert ranks(tmp_path / path) == []
+    assert runs(tmp_path / path) == []
+
+
+def test_runs_are_ordered_by_the_time_in_their_names_else_by_that_of_their_manifest(tmp_path: Path) -> None:
+    names = ("z_20200101-000000", "a_20260101-000000", "a_20260101-000000_2", "a_20260101-000000-10", "of a user")
+    for name in names:
+        made(tmp_path / name, 0)
+    (tmp_path / ".hidden_20200101-000000" / "rank0").mkdir(parents=True)
+    (tmp_path / "empty_20200101-000000").mkdir()
+    os.utime(tmp_path / "of a user" / "rank0" / "manifest.json", (1.6e9, 1.6e9))  # September 2020
+    expected = [names[0], names[4], names[1], names[2], names[3]]
+    assert [path.name for path in runs(tmp_path)] == expected
 
 
 def test_rank_without_manifest(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.collect.cuda import cupti_library
-from stepscope.collect.cuda.cupti_recorder import KINDS, Recorder
+from stepscope.collect.cuda.cupti_recorder import KINDS, CuptiRecorder
 from stepscope.collect.options import Activity
 from stepscope.collect.protocol import NothingHere
 from stepscope.trace.cupti_layout import Kind
@@ -39,7 +39,7 @@ class CuptiCollector:
 
     def __init__(self) -> None:
         self._context: Context | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: CuptiRecorder | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
@@ -109,7 +109,7 @@ class CuptiCollector:
         library = cupti_library.load()
         kinds = (*KINDS, Kind.MEMORY2) if context.options.profile_memory else KINDS
         path = context.capture / "cupti.ssc"
-        self._recorder = Recorder(path, library, kinds, context.journal.loss)
+        self._recorder = CuptiRecorder(path, library, kinds, context.journal.loss)
         cuda = library.layout.cuda
         self._description.update(
             library=library.path, version=library.version, cuda=f"{cuda // 100}.{cuda % 100}", kinds=len(kinds)

@@ -66,7 +66,7 @@ def _loaded(name: str) -> ctypes.CDLL | None:
         return None
 
 
-class Library:
+class CuptiLibrary:
     """CUPTI.
 
     Args:
@@ -157,7 +157,7 @@ def torch_is_recording() -> bool:
     return bool(getattr(profiler, "_is_profiler_enabled", False) or enabled())
 
 
-def load() -> Library:
+def load() -> CuptiLibrary:
     """Return the CUPTI of this process, or that which belongs to its CUDA.
 
     Raises:
@@ -166,7 +166,7 @@ def load() -> Library:
     refused = []
     for handle, path in _candidates():
         try:
-            return Library(handle, path)
+            return CuptiLibrary(handle, path)
         except CuptiError as error:  # the next one may be known
             refused.append(f"{path}: {error}")
     message = "; ".join(dict.fromkeys(refused)) or (

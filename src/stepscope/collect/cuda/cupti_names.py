@@ -14,7 +14,7 @@ _PIECE, _LONGEST = 512, 1 << 16
 _DEMANGLED = 1024
 
 
-class Names:
+class KernelNames:
     """The names that a recording has met.
 
     Memory is read through the system, which answers an error where nothing is: a wrong pointer costs its name and not

@@ -30,10 +30,10 @@ from typing import Any
 
 from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_driver import Driver
-from stepscope.collect.cuda.cupti_library import CuptiError, Library
-from stepscope.collect.cuda.cupti_names import Names
+from stepscope.collect.cuda.cupti_library import CuptiError, CuptiLibrary
+from stepscope.collect.cuda.cupti_names import KernelNames
 from stepscope.collect.journal.values import text
-from stepscope.native.cupti import Buffers
+from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind
 
@@ -62,10 +62,10 @@ _FORCED = 1
 _LOG = logging.getLogger("stepscope")
 
 _claim = threading.Lock()
-_recording: Recorder | None = None
+_recording: CuptiRecorder | None = None
 
 
-class Recorder:
+class CuptiRecorder:
     """One recording; used once.
 
     Args:
@@ -79,7 +79,7 @@ class Recorder:
     """
 
     def __init__(
-        self, path: Path, library: Library, kinds: Sequence[Kind] = KINDS, loss: Callable[[str], object] = str
+        self, path: Path, library: CuptiLibrary, kinds: Sequence[Kind] = KINDS, loss: Callable[[str], object] = str
     ) -> None:
         self.path = path
         self.missing: dict[str, str] = {}
@@ -89,8 +89,8 @@ class Recorder:
         self._loss = loss
         layout = library.layout
         names = {int(kind): layout.fields(kind)["name"][0] for kind in _KERNELS}
-        self._buffers = Buffers({int(kind): size for kind, size in layout.sizes.items()}, names)
-        self._names = Names()
+        self._buffers = CuptiBuffers({int(kind): size for kind, size in layout.sizes.items()}, names)
+        self._names = KernelNames()
         self._frames: FrameWriter | None = None
         self._threads: int | None = None
         self._process = os.getpid()

@@ -33,9 +33,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.collect.host.sampling import Reading, Sampler, Source
+from stepscope.collect.host.sampling import CounterSource, Reading, Sampler
 from stepscope.collect.protocol import NothingHere
-from stepscope.collect.ranks import Place, find_place
+from stepscope.collect.ranks import JobRank, find_job_rank
 
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
@@ -109,7 +109,7 @@ class NvmlCollector:
         self._library = library
         period_ns = max(int(1e9 / options.counters_hz), _SHORTEST)
         handles = _visible(library, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        own = of_rank(handles, find_place())
+        own = of_rank(handles, find_job_rank())
         self._gpus = [_Gpu(library, handle, f"GPU {number}") for number, handle in own.items()]
         sources = [source for gpu in self._gpus for source in gpu.sources(period_ns, options)]
         self._description = {"gpus": len(self._gpus), "driver": _text(library.nvmlSystemGetDriverVersion())}
@@ -156,7 +156,7 @@ class _Gpu:
         self._samples: list[Any] = []
         self._sampled_ns = 0
 
-    def sources(self, period_ns: int, options: Options) -> list[Source]:
+    def sources(self, period_ns: int, options: Options) -> list[CounterSource]:
         """Return what can be read."""
         gpm = self._has_gpm()
         often: dict[str, Callable[[], Iterator[Reading]]] = {"utilisation": self._utilisation, "memory": self._memory}
@@ -174,7 +174,7 @@ class _Gpu:
         for source in found:
             source.totals = False
         if gpm:
-            found.append(Source(f"{self._lane} GPM", self._gpm, period_ns, self._lane, totals=False))
+            found.append(CounterSource(f"{self._lane} GPM", self._gpm, period_ns, self._lane, totals=False))
         else:
             found.append(self._source("NVLink", self._nvlink, period_ns))
         return found
@@ -184,8 +184,8 @@ class _Gpu:
         while self._samples:
             self._library.nvmlGpmSampleFree(self._samples.pop())
 
-    def _source(self, name: str, read: Callable[[], Iterator[Reading]], period_ns: int) -> Source:
-        return Source(f"{self._lane} {name}", read, period_ns, self._lane)
+    def _source(self, name: str, read: Callable[[], Iterator[Reading]], period_ns: int) -> CounterSource:
+        return CounterSource(f"{self._lane} {name}", read, period_ns, self._lane)
 
     def _utilisation(self) -> Iterator[Reading]:
         rates = self._library.nvmlDeviceGetUtilizationRates(self._handle)
@@ -282,7 +282,7 @@ class _Gpu:
         return float(2 * 1e6 * clock * library.nvmlDeviceGetMemoryBusWidth(self._handle) / 8)
 
 
-def of_rank(gpus: Sequence[_T], place: Place) -> dict[int, _T]:
+def of_rank(gpus: Sequence[_T], place: JobRank) -> dict[int, _T]:
     """Return those of the visible GPUs that a rank samples, by number.
 
     Ranks of one machine that all see its GPUs train on one each, by their local rank; the others are sampled by theirs.

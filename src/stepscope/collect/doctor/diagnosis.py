@@ -20,7 +20,8 @@ from typing import Any
 
 import stepscope
 from stepscope import native
-from stepscope.collect.ranks import find_place
+from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.ranks import find_job_rank
 from stepscope.errors import OutputError
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import check_writable
@@ -32,8 +33,8 @@ YES, PARTLY, NO = "yes", "partly", "no"
 _PATIENCE = 120.0
 _ROOM = 1 << 30
 
-#: Frameworks besides PyTorch: module → name. Only those that are installed are looked at.
-_OTHERS = {"mindspore": "MindSpore", "paddle": "Paddle", "jax": "JAX"}
+#: Frameworks besides PyTorch. Only those that are installed are looked at.
+_OTHERS = {name: framework.title for name, framework in FRAMEWORKS.items() if name != "torch"}
 
 #: Variables by which other tools put themselves between the program and the device; CUPTI serves one of them.
 _INJECTIONS = {
@@ -144,7 +145,7 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
     Returns:
         What :mod:`stepscope.collect.doctor.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
     """
-    command = [executable, "-m", "stepscope.collect.doctor.probe", *([] if name == "torch" else [name])]
+    command = [executable, "-m", "stepscope.collect.doctor.probe", name]
     return ask(command, of=name, seconds=_PATIENCE)
 
 
@@ -315,7 +316,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _place(output: Path) -> Iterator[Check]:
-    place = find_place()
+    place = find_job_rank()
     where = (
         "a single process" if place.found_by == "alone" else f"local rank {place.local_rank}, told by {place.found_by}"
     )

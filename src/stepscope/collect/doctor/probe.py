@@ -1,4 +1,4 @@
-"""What an installed framework can record, tried out: ``python -m stepscope.collect.doctor.probe [name]``.
+"""What an installed framework can record, tried out: ``python -m stepscope.collect.doctor.probe NAME``.
 
 A process of its own, because importing a framework takes seconds and a broken one may take the process down. Its last
 line on standard output is a JSON object.
@@ -16,8 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stepscope.collect.frameworks import FRAMEWORKS
 
-def probe() -> dict[str, Any]:
+
+def probe_torch() -> dict[str, Any]:
     """Import torch, ask it, and record a trial window on every device it has."""
     torch = import_module("torch")
     facts: dict[str, Any] = {
@@ -88,10 +90,9 @@ def _activities(torch: ModuleType) -> list[str]:
 
 def _trial(torch: ModuleType) -> dict[str, int]:
     """Record a sum on the CPU, and one on a CUDA device where there is one; count what was recorded."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    values = torch.ones(64, device=device)
+    FRAMEWORKS["torch"].trial(torch)  # a device begins to work here, not within the window
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as window:
-        (values + values).sum().item()
+        FRAMEWORKS["torch"].trial(torch)
     names = [str(event.device_type()) for event in window.profiler.kineto_results.events()]
     on_device = sum(name.rpartition(".")[2] != "CPU" for name in names)
     return {"host": len(names) - on_device, "device": on_device}
@@ -105,21 +106,10 @@ def probe_window(name: str) -> dict[str, Any]:
     facts = {"version": str(module.__version__), "path": str(Path(module.__file__ or "").parent)}
     with tempfile.TemporaryDirectory() as output:
         with profile(output=output, analyse="later") as trial:
-            _SUMS[name](module)
+            FRAMEWORKS[name].trial(module)
         trial.recorded[0].wait()
         state = trial.recorded[0].manifest["collectors"][name]
     return {**facts, "trial": {key: state[key] for key in ("unavailable", "failed") if key in state}}
-
-
-#: What is asked for by another name than a framework's.
-_PROBES: dict[str, Callable[[], dict[str, Any]]] = {"recorder": build_recorder}
-
-#: A little work, with an operator.
-_SUMS: dict[str, Callable[[Any], object]] = {
-    "mindspore": lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
-    "paddle": lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
-    "jax": lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
-}
 
 
 def main() -> None:
@@ -127,7 +117,9 @@ def main() -> None:
     # What frameworks print while they are imported must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    facts = _PROBES.get(sys.argv[1], lambda: probe_window(sys.argv[1]))() if sys.argv[1:] else probe()
+    probes: dict[str, Callable[[], dict[str, Any]]] = {"torch": probe_torch, "recorder": build_recorder}
+    name = sys.argv[1]
+    facts = probes[name]() if name in probes else probe_window(name)
     os.write(answer, f"{json.dumps(facts)}\n".encode())
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.journal.values import plain
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -33,11 +35,12 @@ class DataWaits(ABC):
     module: ClassVar[str]
     iterator_classes: ClassVar[tuple[str, ...]]
     loader_class: ClassVar[str]
+    #: Fact → attribute of the iterator. All are private: a version of the framework may lack one.
+    attributes: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._journal: Journal | None = None
-        #: Class, its own ``__next__``, and ours.
-        self._wrapped: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = []
+        self._hooks = MethodHooks()
         # By identity of what stands for the loader, which is kept so that nothing else gets its identity.
         self._loaders: dict[int, _Loader] = {}
         self._waits = 0
@@ -48,9 +51,12 @@ class DataWaits(ABC):
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - the framework's iterator
         """Return what stands for the loader of an iterator: the same object for all its iterators."""
 
-    @abstractmethod
     def facts_of(self, loader: Any, iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - the framework's own
-        """Return what is known of a loader, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+        """Return how a loader was made, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+        facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in self.attributes.items()}
+        facts["batch_size"] = plain(getattr(loader, "batch_size", None))
+        facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
+        return facts
 
     def available(self) -> str | None:
         """Return why data loaders cannot be seen here, or None."""
@@ -84,21 +90,16 @@ class DataWaits(ABC):
             finally:
                 self._record(iterator, start_ns, perf_counter_ns())
 
-        kind.__next__ = timed_next
-        self._wrapped.append((kind, original, timed_next))
+        self._hooks.put(kind, "__next__", timed_next)
 
     def stop(self) -> list[Path]:
         """Put the original back; everything is in the journal."""
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
-        while self._wrapped:  # what is left would hold this collector
-            kind, original, ours = self._wrapped.pop()
-            if kind.__next__ is ours:
-                kind.__next__ = original
-            else:
-                other = f"Something else wrapped {self.loader_class} as well"
-                self._note = f"{other}; its wrapper calls ours, which does nothing any more."
+        if not self._hooks.remove():
+            other = f"Something else wrapped {self.loader_class} as well"
+            self._note = f"{other}; its wrapper calls ours, which only calls through from now on."
         if journal is not None:
             for loader in self._loaders.values():
                 journal.metadata(f"{self.name}.{loader.number}", json.dumps(loader.facts))

@@ -11,7 +11,7 @@ from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.host import asked_counters
-from stepscope.collect.host.sampling import Reading, Sampler, Source
+from stepscope.collect.host.sampling import CounterSource, Reading, Sampler
 
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
@@ -75,7 +75,7 @@ class HostCollector:
         return self._sampler.describe() if self._sampler is not None else {"samples": 0}
 
 
-def sources(period_ns: int, options: Options | None = None) -> list[Source]:
+def sources(period_ns: int, options: Options | None = None) -> list[CounterSource]:
     """Return what can be read, with how often; with what ``options`` ask for besides."""
     import psutil
 
@@ -112,8 +112,8 @@ def sources(period_ns: int, options: Options | None = None) -> list[Source]:
     often = {"process": read_process, "system CPU": read_system}
     seldom = {"threads": read_threads, "memory": read_memory, "disk": read_disk, "network": read_network}
     return [
-        *(Source(name, read, period_ns) for name, read in often.items()),
-        *(Source(name, read, _SELDOM * period_ns) for name, read in {**seldom, **asked}.items()),
+        *(CounterSource(name, read, period_ns) for name, read in often.items()),
+        *(CounterSource(name, read, _SELDOM * period_ns) for name, read in {**seldom, **asked}.items()),
     ]
 
 

@@ -54,9 +54,9 @@ class PythonStacksCollector:
         self._file: BlockFile | None = None
         self._closed: list[bool] = []
         self._codes: dict[int, CodeType] = {}
-        self._threads: list[_Thread] = []
+        self._threads: list[_SampledThread] = []
         self._hook: _Hook | None = None
-        self._names = _Names(self._codes)
+        self._names = _FrameNames(self._codes)
         self._note = ""
         self._calls = 0
 
@@ -84,7 +84,7 @@ class PythonStacksCollector:
             self._note = "The program set a profile function of its own before the window opened: no Python calls."
             return
         self._file = BlockFile(self._path, self._next_block, self._journal)
-        thread = _Thread(self._codes)
+        thread = _SampledThread(self._codes)
         now = perf_counter_ns()
         thread.starts.extend(now for _ in _frames(sys._getframe()))
         self._threads.append(thread)
@@ -132,7 +132,7 @@ class PythonStacksCollector:
         if self._closed or threading.current_thread().name.startswith("stepscope-"):
             sys.setprofile(None)
             return
-        thread = _Thread(self._codes, below=sum(1 for _ in _frames(frame)) - 1)
+        thread = _SampledThread(self._codes, below=sum(1 for _ in _frames(frame)) - 1)
         self._threads.append(thread)
         hook = _hook(thread, self._closed)
         sys.setprofile(hook)
@@ -159,7 +159,7 @@ class PythonStacksCollector:
             sys.setprofile(None)
 
 
-class _Thread:
+class _SampledThread:
     """The calls of one thread.
 
     Attributes:
@@ -203,7 +203,7 @@ def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
         innermost = innermost.f_back
 
 
-def _hook(thread: _Thread, closed: list[bool]) -> _Hook:
+def _hook(thread: _SampledThread, closed: list[bool]) -> _Hook:
     """Return the profile function of a thread. Everything it needs is a local name: it runs at every call."""
     now, codes, rows = perf_counter_ns, thread.codes, thread.rows
     push, pop, append = thread.starts.append, thread.starts.pop, thread.rows.append
@@ -237,7 +237,7 @@ def _hook(thread: _Thread, closed: list[bool]) -> _Hook:
     return hook
 
 
-class _Names:
+class _FrameNames:
     """Makes blocks of calls, and leaves out those of our own functions."""
 
     def __init__(self, codes: dict[int, CodeType]) -> None:
@@ -248,7 +248,7 @@ class _Names:
         whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
         self._roots = sorted(whole, key=len, reverse=True)
 
-    def block(self, thread: _Thread, rows: array[int]) -> dict[str, Any]:
+    def block(self, thread: _SampledThread, rows: array[int]) -> dict[str, Any]:
         kept = self._kept(rows)
         used = list(dict.fromkeys(key for _, _, key in kept))
         number = {key: place for place, key in enumerate(used, start=1)}

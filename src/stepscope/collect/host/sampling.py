@@ -22,7 +22,7 @@ _PATIENCE = 5.0
 
 
 @dataclass
-class Source:
+class CounterSource:
     """Some counters that are read together, every ``period_ns``.
 
     Attributes:
@@ -54,7 +54,7 @@ class Sampler:
         what: Whose counters they are, for the thread and for messages: ``host``.
     """
 
-    def __init__(self, journal: Journal, period_ns: int, sources: list[Source], what: str) -> None:
+    def __init__(self, journal: Journal, period_ns: int, sources: list[CounterSource], what: str) -> None:
         self.missing: dict[str, str] = {}
         self._journal: Journal | None = journal
         self._period_ns = period_ns
@@ -107,7 +107,7 @@ class Sampler:
         enough = [source for source in self._sources if now - source.last_ns >= source.period_ns // 2]
         self._sample(now, [*enough, *(s for s in self._sources if not s.recorded and s not in enough)])
 
-    def _sample(self, now_ns: int, sources: list[Source]) -> None:
+    def _sample(self, now_ns: int, sources: list[CounterSource]) -> None:
         cost_ns = thread_time_ns()
         readings = self._read(now_ns, sources)
         journal = self._journal
@@ -119,7 +119,7 @@ class Sampler:
             self._samples += 1
             self._cost_ns += thread_time_ns() - cost_ns
 
-    def _read(self, now_ns: int, sources: list[Source]) -> list[tuple[str, Reading]]:
+    def _read(self, now_ns: int, sources: list[CounterSource]) -> list[tuple[str, Reading]]:
         """Read these sources; one that fails is left out from now on, with its reason."""
         readings: list[tuple[str, Reading]] = []
         for source in tuple(sources):
@@ -131,7 +131,7 @@ class Sampler:
                 self._sources.remove(source)
         return readings
 
-    def _reading(self, source: Source, now_ns: int, name: str, value: float, unit: str) -> tuple[str, Reading]:
+    def _reading(self, source: CounterSource, now_ns: int, name: str, value: float, unit: str) -> tuple[str, Reading]:
         lane = source.lane or name
         if unit not in _RATES or not source.totals:
             return lane, (name, value, unit)

@@ -15,17 +15,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.hooks.only_place import OnlyPlace
-from stepscope.collect.jax.jax_compilations import Compilations
 from stepscope.collect.options import Activity, Options
 from stepscope.collect.protocol import Context
 from stepscope.trace.run_directory import write_atomically
 from stepscope.trace.xplane_marks import NATIVE_ID, THREAD_MARK
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
 
 #: The module of jaxlib that holds the profiler's session.
 _PROFILER = "jaxlib._profiler"
@@ -34,6 +37,43 @@ _EVERYTHING, _ANNOTATIONS = 2, 1
 #: Seconds to wait at the end for work that was dispatched and has not run; a collective may wait for a dead rank.
 _PATIENCE = 5.0
 _PAUSE = 0.0005
+#: Event of ``jax.monitoring`` → first word of the span; the name of the compiled function follows.
+_STAGES = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+_NS = 1_000_000_000
+
+
+class Compilations:
+    """Writes a span into the journal whenever JAX has traced, lowered or compiled a function.
+
+    Args:
+        journal: Takes the spans.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._monitoring: Any = sys.modules["jax._src.monitoring"]
+        self._listener = self._listen  # one bound method: JAX compares with it when it is removed
+
+    def install(self) -> None:
+        """Register with ``jax.monitoring``."""
+        self._monitoring.register_event_duration_secs_listener(self._listener)
+
+    def remove(self) -> None:
+        """Unregister, unless the program has cleared all listeners meanwhile."""
+        if self._listener in self._monitoring.get_event_duration_listeners():
+            self._monitoring.unregister_event_duration_listener(self._listener)
+
+    def _listen(self, event: str, duration: float, **facts: object) -> None:
+        """Record a stage that has just ended; runs on the thread that compiles."""
+        end = time.perf_counter_ns()
+        stage = _STAGES.get(event)
+        if stage is not None:
+            name = f"{stage} {facts.get('fun_name', '')}".rstrip()
+            self._journal.span(name, "compile", end - round(duration * _NS), end)
 
 
 class JaxCollector(OnlyPlace):
@@ -77,7 +117,8 @@ class JaxCollector(OnlyPlace):
                 "JAX had no backend yet: work of a GPU or TPU that it finds later may be missing"
             )
         self._begin()
-        self._guard.around(_profiler(), "ProfilerSession", self._foreign)
+        give_way = partial(self._give_way, "the program started a profiler of JAX")
+        self._guard.once_before(_profiler(), "ProfilerSession", give_way)
         if self._compilations is not None:
             self._compilations.install()
         self._opened()
@@ -123,11 +164,6 @@ class JaxCollector(OnlyPlace):
         self._guard.remove()
         if self._compilations is not None:
             self._compilations.remove()
-
-    def _foreign(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's session
-        """The program makes a session of its own: it gets the place."""
-        self._give_way("the program started a profiler of JAX")
-        return original(*args, **kwargs)
 
     def _fall_silent(self) -> None:
         """This is a forked child: JAX cannot work in it, and nobody reads what its Python calls would add."""

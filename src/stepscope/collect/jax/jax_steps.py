@@ -38,7 +38,7 @@ _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 _PATIENCE = 8
 
 
-class TrainingSteps:
+class JaxSteps:
     """Calls ``observe`` after everything in JAX that ends a training step.
 
     Args:
@@ -49,7 +49,7 @@ class TrainingSteps:
         self._observe = observe
         self._hooks = MethodHooks()
         self._runs = Runs(self._ran)
-        self._programs: dict[int, _Program] = {}
+        self._programs: dict[int, _JittedProgram] = {}
         self._declared: Stepped | None = None
         self._updating = False
         self._inside = threading.local()
@@ -106,13 +106,13 @@ class TrainingSteps:
         elif program.watched:
             self._watch(program, inputs, results)
 
-    def _remember(self, function: Any) -> _Program:  # noqa: ANN401 - anything
+    def _remember(self, function: Any) -> _JittedProgram:  # noqa: ANN401 - anything
         key = id(function)
-        program = _Program(function, lambda _: self._programs.pop(key, None))
+        program = _JittedProgram(function, lambda _: self._programs.pop(key, None))
         self._programs[key] = program
         return program
 
-    def _watch(self, program: _Program, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
+    def _watch(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
         """Find out whether the runs of a program are steps; if so, tell of those up to now."""
         program.ends.append(perf_counter_ns())
         try:
@@ -128,7 +128,7 @@ class TrainingSteps:
             self._tell(program, BY_UPDATES if updates else BY_RUNS)
         program.watched = not again
 
-    def _tell(self, program: _Program, by: str) -> None:
+    def _tell(self, program: _JittedProgram, by: str) -> None:
         """Tell of all runs of a program up to now."""
         if by == BY_UPDATES:
             self._forget_runs()
@@ -147,7 +147,7 @@ class _Annotation:
     """Stands for all annotations of steps."""
 
 
-class _Program:
+class _JittedProgram:
     """A jitted function and what is known of its runs.
 
     Args:

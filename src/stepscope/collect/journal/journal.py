@@ -86,7 +86,7 @@ class Journal:
         self._room = ROOM
         self._overflow = itertools.count()
         self._overflow_seen = 0
-        self._here = _Here()
+        self._here = _NativeThread()
         self._named: dict[int, str] = {}
         self._lock = threading.RLock()
         self._writing = False
@@ -252,7 +252,7 @@ class Journal:
         self._overflow_seen = seen + 1
 
     def _next_block(self, anchors: list[Anchor]) -> dict[str, Any]:
-        names = _Names()
+        names = _NameTable()
         spans = _take(self._spans)
         block: dict[str, Any] = {
             **self._facts,
@@ -313,7 +313,7 @@ class Journal:
         self._frames.close()
 
 
-class _Here(threading.local):
+class _NativeThread(threading.local):
     """The calling thread's native id, asked for once (a system call of 0.2 µs)."""
 
     def __init__(self) -> None:
@@ -339,7 +339,7 @@ def _take(queue: deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(min(len(queue), _BLOCK_ROWS))]
 
 
-class _Names:
+class _NameTable:
     """Numbers texts in the order in which they are first met."""
 
     def __init__(self) -> None:
@@ -353,7 +353,7 @@ class _Names:
         return [text(value) for value in self._index]
 
 
-def _encode_spans(rows: list[Span], names: _Names) -> dict[str, Any]:
+def _encode_spans(rows: list[Span], names: _NameTable) -> dict[str, Any]:
     if not rows:
         return {}
     thread, start, end, name, kind, args = zip(*rows, strict=True)
@@ -376,7 +376,7 @@ def _encode_args(args: Mapping[str, object]) -> str:
     return encoded
 
 
-def _encode_steps(rows: list[Step], names: _Names) -> dict[str, Any]:
+def _encode_steps(rows: list[Step], names: _NameTable) -> dict[str, Any]:
     if not rows:
         return {}
     number, start, end, source = zip(*rows, strict=True)
@@ -385,7 +385,7 @@ def _encode_steps(rows: list[Step], names: _Names) -> dict[str, Any]:
     return {"number": number, "start": start, "dur": dur, "source": names.numbers(source)}
 
 
-def _encode_counters(rows: list[Counter], names: _Names) -> dict[str, Any]:
+def _encode_counters(rows: list[Counter], names: _NameTable) -> dict[str, Any]:
     if not rows:
         return {}
     at, lane, name, value, unit = zip(*rows, strict=True)

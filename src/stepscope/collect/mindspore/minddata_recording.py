@@ -1,27 +1,31 @@
 """MindSpore's data pipelines, recorded by MindSpore itself: queues, and the processor time of every operation.
 
-Only pipelines whose iterator was made while this records are in it, so it begins as early as it can: `stepscope run`
-calls :func:`begin` when the program has imported MindSpore. Started again without being initialised anew, MindSpore
-crashes in the next pipeline: nothing but this module calls it.
+MindSpore records only pipelines whose iterator is created during the recording. So `stepscope run` calls
+:func:`begin_early` as soon as the program has imported MindSpore. Only this module starts MindSpore's recorder: if it
+is started again without ``init()``, MindSpore crashes in the next pipeline.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-#: Milliseconds between two looks at a pipeline. MindSpore's own are 1000: too few for a window of five steps.
+if TYPE_CHECKING:
+    from stepscope.collect.options import Options
+
+#: Milliseconds between two samples of a pipeline. MindSpore's default, 1000, gives none in a window of five steps.
 SAMPLING_INTERVAL_MS = 50
 
-#: What records now, if anything does.
-_recording: _Recording | None = None
+#: The open recording, if any.
+_recording: _PipelineRecording | None = None
 
 
-class _Recording:
-    """One recording of all pipelines of this process, from its making until :meth:`save`."""
+class _PipelineRecording:
+    """One recording of all pipelines of this process, from its construction until :meth:`save`."""
 
     def __init__(self) -> None:
         self._config = _dataset().config
@@ -37,33 +41,40 @@ class _Recording:
         self.begin_ns = time.perf_counter_ns()
 
     def save(self, directory: Path) -> None:
-        """End, and write into ``directory``; MindSpore writes nothing where it saw no pipeline that is still there."""
+        """End, and write into ``directory``; MindSpore writes nothing if it recorded no pipeline that still exists."""
         try:
             self._manager.stop()
-            self._manager.save(str(directory))  # writes the interval as it is set now
+            self._manager.save(str(directory))  # also writes the interval that is set at this moment
         finally:
             self._config.set_monitor_sampling_interval(self._interval)
 
 
 def begin() -> None:
-    """Record from now on, unless that is so already.
+    """Begin to record, unless a recording is open.
 
     Raises:
-        RuntimeError: MindSpore's pipelines are being recorded or tuned by somebody else.
+        RuntimeError: Something else records or tunes MindSpore's pipelines.
     """
     global _recording
     if _recording is None:
-        _recording = _Recording()
+        _recording = _PipelineRecording()
+
+
+def begin_early(options: Options) -> None:
+    """Record pipelines from the program's import of MindSpore on, if that is asked for; a window ends it."""
+    if options.data_process:
+        with suppress(RuntimeError):  # the collector tries again, and reports the reason
+            begin()
 
 
 def end(directory: Path) -> int:
     """End the recording and save it.
 
     Args:
-        directory: Takes the files; it exists.
+        directory: Where to write the files; it exists.
 
     Returns:
-        When it began, of ``time.perf_counter_ns``; 0 where nothing was recording.
+        When it began, in ns of ``time.perf_counter_ns``; 0 if no recording was open.
     """
     global _recording
     recording, _recording = _recording, None

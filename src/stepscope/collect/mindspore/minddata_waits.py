@@ -7,7 +7,7 @@ from typing import Any
 from stepscope.collect.host.data_waits import DataWaits
 from stepscope.collect.journal.values import plain
 
-#: Operations of one pipeline that are named at most: a pipeline may be a tree of thousands.
+#: The most operations of one pipeline to name: a pipeline may be a tree of thousands.
 _OPERATIONS = 32
 
 
@@ -22,11 +22,11 @@ class MindDataCollector(DataWaits):
     loader_class = "Dataset"
 
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - MindSpore's iterator
-        """Return the dataset that the program made; an iterator works on a copy."""
+        """Return the dataset that the program created; an iterator works on a copy."""
         return getattr(iterator, "_Iterator__ori_dataset", iterator)
 
     def facts_of(self, loader: Any, _iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - MindSpore's own
-        """Return what the pipeline consists of: its operations from the last to the source."""
+        """Return the operations of the pipeline, from the last one to the source."""
         operations = _operations(loader)
         return {
             "dataset": type(operations[-1]).__name__.removesuffix("Dataset"),

@@ -1,24 +1,24 @@
 """Which operators MindSpore was called with, in order: name, thread, time, shapes and types.
 
-MindSpore's own files name the inputs of only some operators: what PyNative calls directly (``pyboost_*``) has no names
-and shapes there. Its dispatch mode (2.10, ``mindspore.utils.MsDispatchMode``) is asked before every such operator,
-forward and backward; ours notes the call and lets it happen. It is not asked about operators without a tensor among
-their arguments, nor about functions (not methods) of tensors that such operators made: ``ops.relu(ops.cat([x, y]))``.
-Indexing is none either. Asking costs: MindSpore finds shapes on the calling thread, not on its own (18 µs more of the
-calling thread for an operator, of which 2 µs are ours).
+MindSpore's own files describe the inputs of only some operators: those that PyNative calls directly (``pyboost_*``)
+have neither names nor shapes there. MindSpore 2.10 calls a dispatch mode (``mindspore.utils.MsDispatchMode``) instead
+of each such operator, forward and backward; ours notes the call and then runs the operator. MindSpore does not call it
+for operators without a tensor among their arguments, for functions (as opposed to methods) of tensors that such
+operators returned, as in ``ops.relu(ops.cat([x, y]))``, and for indexing. With a mode, MindSpore infers shapes on the
+calling thread instead of its own: an operator costs that thread 18 µs more, 2 µs of which are ours.
 
 ``capture/mindspore/shapes_{rank}.ssj`` is a file of blocks (:mod:`stepscope.trace.blocks`), JSON in columns::
 
     process, host   of the recording process
     anchors         [[perf_counter_ns, epoch ns, ± ns], …] before and after the block's calls
     names           texts; name, shapes and types below are indices into it
-    calls           thread (native id), time (perf_counter_ns), name; shapes, types, values: -1 where not asked for
+    calls           thread (native id), time (perf_counter_ns), name; shapes, types, values: -1 if not requested
     closed          true in the last block
 
-A row is a call, in the order of the calls of its thread. Shapes are the JSON text of a list with one element per
-argument: the shape of a tensor, ``[]`` for anything else, a list of shapes for a list of tensors. Types are such a
-list of texts: ``Float32``, ``Scalar`` for what is no tensor, ``TensorList``; so are values: ``True`` or ``2`` for a
-number, empty for anything else.
+A row is a call; the calls of one thread are in order. Shapes, types and values are JSON texts of a list with one
+element per argument. Shapes: the shape of a tensor, a list of shapes for a list of tensors, ``[]`` for anything else.
+Types: a text such as ``Float32``, ``TensorList`` for a list of tensors, ``Scalar`` for anything else. Values: a text
+such as ``True`` or ``2`` for a number, an empty text for anything else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
     from stepscope.collect.protocol import Context
 
-#: Calls that wait at most to be written (about 500 bytes each); the rest is counted.
+#: The most calls that wait to be written (about 500 bytes each). Further calls are only counted.
 ROOM = 1 << 17
 #: Calls in one block: about 2 ms of encoding.
 _BLOCK_ROWS = 2048
@@ -52,7 +52,7 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 class MindSporeShapesCollector:
-    """Notes operator calls, with shapes where ``record_shapes`` or ``with_flops`` is asked for."""
+    """Notes operator calls; with shapes if ``record_shapes`` or ``with_flops`` is set."""
 
     name = "mindspore_shapes"
     framework = "mindspore"
@@ -69,7 +69,7 @@ class MindSporeShapesCollector:
         self._note = ""
 
     def available(self) -> str | None:
-        """Return why calls are not seen here: no MindSpore, or one without a dispatch mode."""
+        """Return why calls cannot be noted: no MindSpore, or one without a dispatch mode."""
         mindspore = sys.modules.get("mindspore")
         if mindspore is None:
             return "the program has not imported mindspore"
@@ -78,14 +78,14 @@ class MindSporeShapesCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Make the mode."""
+        """Create the dispatch mode."""
         self._with_shapes = context.options.record_shapes or context.options.with_flops
         self._journal = context.journal
         self._mode = _dispatch_mode()
         self._path = context.capture / "mindspore" / f"shapes_{context.rank}.ssj"
 
     def start(self) -> None:
-        """Have MindSpore ask us before every operator that this thread calls."""
+        """Put our dispatch mode onto this thread's stack."""
         if self._journal is None:
             return
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -102,7 +102,7 @@ class MindSporeShapesCollector:
         self._mode.record = self._record
 
     def stop(self) -> list[Path]:
-        """Take the mode out again and close the file."""
+        """Take the mode off the stack and close the file."""
         if self._thread:
             self._mode.record = None
             self._leave()
@@ -116,7 +116,7 @@ class MindSporeShapesCollector:
         return [self._path]
 
     def _leave(self) -> None:
-        """Take our mode off the stack, which belongs to the thread; it cannot be taken from below another one."""
+        """Take our mode off the stack: only its own thread can, and only if no other mode lies on top of it."""
         stack = sys.modules["mindspore._c_expression"]._DispatchGuardStack
         if threading.get_ident() == self._thread and stack.depth() == 1:
             stack.pop()
@@ -137,12 +137,16 @@ class MindSporeShapesCollector:
         if self._with_shapes:
             try:
                 inputs = _inputs(arguments)
-            except Exception:  # noqa: BLE001 - law 1: an argument that answers oddly has no shape; counted
+            except Exception:  # noqa: BLE001 - law 1: an argument of the program may raise anything; counted
                 self._unreadable += 1
         self._calls.append((self._native, now, name, inputs))
 
     def _next_block(self) -> dict[str, Any] | None:
-        """Return the next calls as a block; runs in the file's own thread."""
+        """Return the next calls as a block.
+
+        Runs in the file's thread while training threads append. Not locked: ``append`` and ``popleft`` of a deque are
+        atomic, and only the file removes calls, so that ``len`` never exceeds what can be removed.
+        """
         calls = [self._calls.popleft() for _ in range(min(len(self._calls), _BLOCK_ROWS))]
         if not calls:
             return None
@@ -157,20 +161,20 @@ class MindSporeShapesCollector:
             "time": time,
             "name": [names.setdefault(value, len(names)) for value in name],
             **{
-                key: [described[row][place] for row in inputs]
-                for place, key in enumerate(("shapes", "types", "values"))
+                key: [described[row][index] for row in inputs]
+                for index, key in enumerate(("shapes", "types", "values"))
             },
         }
         return {"names": list(names), "calls": columns}
 
 
 def _inputs(arguments: tuple[Any, ...]) -> _Inputs:
-    """Return shape and type of every argument; of a list of tensors all shapes."""
+    """Return shape, type and value of every argument; all shapes of a list of tensors."""
     if len(arguments) == 3 and type(arguments[1]) is str and type(arguments[2]) is tuple:
         arguments = arguments[2]  # a primitive, its name, and its arguments
     described: list[tuple[Any, object, str]] = []
     for argument in arguments:
-        # Those of the C class: the public ones are Python functions around them.
+        # `_shape` and `_dtype` are attributes of the C class; `shape` and `dtype` are slower functions around them.
         shape = getattr(argument, "_shape", None)
         if shape.__class__ is tuple:
             described.append((shape, argument._dtype, ""))
@@ -195,16 +199,16 @@ _mode: Any = None
 
 
 def _dispatch_mode() -> Any:  # noqa: ANN401 - a MsDispatchMode of MindSpore
-    """Return the one mode of this process.
+    """Return the only mode of this process.
 
-    MindSpore releases the modes of a thread when the thread is gone, and at exit after Python has: a mode that were
-    freed then would crash the process. So it is made once, and never freed.
+    It is never freed: MindSpore releases a thread's modes when the thread ends, and at exit only after Python has been
+    finalized. Freeing a Python object then would crash the process.
     """
     global _mode
     if _mode is None:
 
-        class Recording(sys.modules["mindspore"].utils.MsDispatchMode):  # type: ignore[misc]
-            """Tells ``record`` of every operator and changes nothing."""
+        class NotingMode(sys.modules["mindspore"].utils.MsDispatchMode):  # type: ignore[misc]
+            """Calls ``record`` for every operator and changes nothing."""
 
             record: Callable[[str, tuple[Any, ...]], None] | None = None
             left_in = 0
@@ -215,7 +219,7 @@ def _dispatch_mode() -> Any:  # noqa: ANN401 - a MsDispatchMode of MindSpore
                     record(func.name, args)
                 return func(*args, **kwargs) if kwargs else func(*args)
 
-        _mode = Recording()
+        _mode = NotingMode()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_mode))
     return _mode
 

@@ -1,15 +1,15 @@
 """What MindSpore does on a CPU: operators, memory, the host pipeline and data pipelines, recorded by MindSpore itself.
 
 MindSpore keeps what it records in its own memory and writes it when the window ends; no event becomes a Python object
-here. A process that is killed has written nothing: what is in the journal is then all there is.
+here. Of a process that is killed, only the journal remains.
 
 ``capture/mindspore/`` holds MindSpore's files as it names them (``{r}`` is RANK_ID, or 0)::
 
     cpu_op_execute_timestamp_{r}.txt, cpu_framework_{r}.txt,
     cpu_op_detail_info_{r}.csv, cpu_op_type_info_{r}.csv     operators: Epoch ns, kernel time in ms
-    cpu_ms_memory_record_{r}.txt                             memory, where `profile_memory` is asked for
+    cpu_ms_memory_record_{r}.txt                             memory, with `profile_memory`
     rank_{r}/RuntimeProfilerDetail*.csv                      the host pipeline: see `surgery/mindspore_runtime.py`
-    minddata/*.json, *.txt                                   data pipelines, where `data_process` is asked for
+    minddata/*.json, *.txt                                   data pipelines, with `data_process`
 
 and ``stepscope.json``::
 
@@ -18,17 +18,17 @@ and ``stepscope.json``::
     rank, process         of the recording process
     mode                  graph or pynative, as at the end of the window
     device_target         CPU, GPU or Ascend
-    anchors               [[perf_counter_ns, epoch ns], …] at the beginning, and at the end once there is one
-    host_pipeline         true; false where it is not asked for, or why it was not recorded
-    group, group_size, group_ranks, parameter_types    of collectives: see `mindspore_world.py`
-    sampling_interval_ms  between two looks at a data pipeline; with pipeline_begin, the perf_counter_ns of the first
+    anchors               [[perf_counter_ns, epoch ns], …] at the beginning, and at the end if the window was closed
+    host_pipeline         true; false if not requested; else why it was not recorded
+    group, group_size, group_ranks, parameter_types    of collectives: see :func:`_collective_facts`
+    sampling_interval_ms  between two samples of a data pipeline; with pipeline_begin, perf_counter_ns of the first
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
-import logging
 import mmap
 import os
 import sys
@@ -36,18 +36,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.training_error import keep
-from stepscope.collect.mindspore import minddata_recording, mindspore_world
+from stepscope.collect.mindspore import minddata_recording
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
 from stepscope.collect.surgery import mindspore_runtime
+from stepscope.collect.surgery.verified import Unverified, require
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import write_atomically
 
-_LOG = logging.getLogger("stepscope")
-
-#: The module that holds what MindSpore's own profilers share.
+#: The module of the state that MindSpore's own profilers share.
 _INTERFACE = "mindspore.profiler.profiler_interface"
+_COMMUNICATION = "mindspore.communication._comm_helper"
 
 
 class MindSporeCollector:
@@ -62,7 +63,7 @@ class MindSporeCollector:
         self._profiler: Any = None
         self._host = mindspore_runtime.RuntimeProfiler()
         self._facts: dict[str, Any] = {}
-        self._guard: _ForeignGuard | None = None
+        self._guard = MethodHooks()
         self._started_ns = 0
         self._recording = False
         self._notes: dict[str, object] = {}
@@ -71,12 +72,12 @@ class MindSporeCollector:
         """Return why MindSpore cannot record now: it is not imported, or its own profiler records."""
         if "mindspore" not in sys.modules:
             return "the program has not imported mindspore"
-        if _foreign_profiler():
+        if getattr(_foreign_interface(), "is_initialized", False):
             return "MindSpore's own profiler is recording; MindSpore has room for one"
         return None
 
     def prepare(self, context: Context) -> None:
-        """Make the directory and look for MindSpore's profiler."""
+        """Find MindSpore's profiler, and check whether the host pipeline can be recorded on this build."""
         self._options = context.options
         self._profiler = sys.modules["mindspore._c_expression"].Profiler.get_instance("CPU")
         if self._profiler is None:
@@ -89,12 +90,18 @@ class MindSporeCollector:
             "rank": context.rank,
             "process": os.getpid(),
         }
+        if self._options.host_pipeline:
+            try:
+                require(mindspore_runtime.LIBRARY)
+            except Unverified as error:
+                self._notes["host_pipeline"] = f"not recorded: {error}"
+                context.journal.loss("build_not_verified")
 
     def start(self) -> None:
         """Open the window."""
         self._directory.mkdir(mode=0o700)
-        if not mindspore_runtime.asked_for_by_program():  # it would count the wait as a step
-            self._synchronize()  # what was asked for before the window would else run in it
+        if not mindspore_runtime.asked_for_by_program():  # MindSpore's runtime profiler would count the wait as a step
+            self._synchronize()  # or operators that were launched before the window would run in it
         anchor = take_anchor()
         self._started_ns = anchor.epoch
         self._facts["anchors"] = [[anchor.monotonic, anchor.epoch]]
@@ -106,11 +113,11 @@ class MindSporeCollector:
         if self._options.profile_memory:
             self._profiler.enable_profile_memory()
         self._recording = True
-        if self._options.host_pipeline:
+        if self._options.host_pipeline and "host_pipeline" not in self._notes:
             self._attempt("host_pipeline", lambda: self._host.start(self._directory))
         self._facts["host_pipeline"] = self._notes.get("host_pipeline", self._options.host_pipeline)
-        self._guard = _ForeignGuard(self._give_way)
-        # What MindSpore takes down at exit must not be asked for its events afterwards.
+        self._guard.once_before(_foreign_interface(), "init", self._give_way)
+        # MindSpore destroys its profiler at exit; stop() would crash afterwards.
         atexit.register(self._end)
         self._write_facts()
 
@@ -120,7 +127,7 @@ class MindSporeCollector:
         return [self._directory] if self._facts.get("anchors") else []
 
     def settle(self) -> None:
-        """Leave this window's memory records in the file: MindSpore repeats those of earlier windows."""
+        """Remove the memory records of earlier windows from the file: MindSpore repeats them."""
         for path in self._memory_records():
             drop_lines_before(path, self._started_ns)
 
@@ -135,11 +142,10 @@ class MindSporeCollector:
             return
         self._recording = False
         atexit.unregister(self._end)
-        if self._guard is not None:
-            self._guard.remove()
+        self._guard.remove()
         self._synchronize()
         self._profiler.stop()
-        if not self._options.profile_memory:  # once switched on, it stays on
+        if not self._options.profile_memory:  # MindSpore cannot switch memory records off again
             for path in self._memory_records():
                 path.unlink()
         self._attempt("host_pipeline", self._host.stop)
@@ -147,14 +153,14 @@ class MindSporeCollector:
             self._attempt("data_pipelines", self._save_pipelines)
         anchor = take_anchor()
         self._facts["anchors"].append([anchor.monotonic, anchor.epoch])
-        self._attempt("collectives", lambda: self._facts.update(mindspore_world.facts()))
+        self._attempt("collectives", lambda: self._facts.update(_collective_facts()))
         self._write_facts()
 
     def _synchronize(self) -> None:
-        """Wait until all operators that were asked for have run."""
+        """Wait until all launched operators have run."""
         try:
             _executor().sync()
-        except Exception as error:  # noqa: BLE001 - it is the training's, and MindSpore tells of it only once
+        except Exception as error:  # noqa: BLE001 - the training's own, which MindSpore raises only once
             keep(error)
 
     def _memory_records(self) -> list[Path]:
@@ -169,11 +175,11 @@ class MindSporeCollector:
             self._facts.update(sampling_interval_ms=interval, pipeline_begin=begin)
             return
         directory.rmdir()
-        message = "no pipeline was made after the recording began and is still there; start it before the pipeline"
+        message = "no pipeline created during the recording still exists; start the recording before the pipeline"
         raise RuntimeError(message)
 
     def _attempt(self, part: str, action: Callable[[], None]) -> None:
-        """Do one part; the others go on where it fails, and the manifest says why it did."""
+        """Do one part. If it fails, the manifest says why, and the other parts go on."""
         try:
             action()
         except (RuntimeError, OSError, AttributeError, TypeError) as error:
@@ -192,10 +198,42 @@ class MindSporeCollector:
         write_atomically(self._directory / "stepscope.json", json.dumps(self._facts).encode())
 
 
-def drop_lines_before(path: Path, time_ns: int) -> None:
-    """Take the lines out of a memory record that are older than ``time_ns``, time of the Epoch in nanoseconds.
+def _collective_facts() -> dict[str, object]:
+    """Return what MindSpore's files lack about collectives in compiled graphs; nothing without communication.
 
-    The file is a heading and lines ``time,allocated,reserved,active`` in order of time.
+    A graph names its operators and the shapes of their inputs, but no groups and types. Data parallel training reduces
+    the gradients of parameters, which have the parameters' shapes and types.
+
+    Returns:
+        ``group``, ``group_size`` and ``group_ranks`` of all collectives, if the group of all ranks is the only one;
+        ``parameter_types``: shape as JSON → type, for each shape whose parameters all have one type.
+    """
+    module: Any = sys.modules.get(_COMMUNICATION)
+    world = getattr(module, "GlobalComm", None)
+    if not getattr(world, "INITED", False):
+        return {}
+    group: dict[str, object] = {}
+    if getattr(module, "_ExistingGroup", None) is not None and not module._ExistingGroup.ITEMS:
+        size = sys.modules["mindspore"].communication.get_group_size()
+        group = {"group": str(module.GlobalComm.WORLD_COMM_GROUP), "group_size": size, "group_ranks": list(range(size))}
+    return {**group, "parameter_types": _parameter_types()}
+
+
+def _parameter_types() -> dict[str, str]:
+    kind = sys.modules["mindspore"].nn.Cell
+    found: dict[str, set[str]] = {}
+    for item in gc.get_objects():
+        if issubclass(type(item), kind):  # isinstance() raises for a dead weak proxy
+            for parameter in item.__dict__.get("_params", {}).values():
+                if parameter is not None:
+                    found.setdefault(str(list(parameter.shape)), set()).add(str(parameter.dtype))
+    return {shape: types.pop() for shape, types in found.items() if len(types) == 1}
+
+
+def drop_lines_before(path: Path, time_ns: int) -> None:
+    """Remove the lines of a memory record that are older than ``time_ns``, in ns since the Epoch.
+
+    The file has a heading, and lines ``time,allocated,reserved,active`` in order of time.
     """
     with path.open("rb") as file:
         if path.stat().st_size == 0:
@@ -213,7 +251,7 @@ def drop_lines_before(path: Path, time_ns: int) -> None:
 
 
 def _first_line_since(content: mmap.mmap, begin: int, time_ns: int) -> int:
-    """Return where the first line of that time or later begins, by bisection."""
+    """Return the offset of the first line of that time or later, by bisection."""
     low, high = begin, len(content)
     while low < high:
         middle = content.rfind(b"\n", begin, (low + high) // 2) + 1 or begin
@@ -225,36 +263,11 @@ def _first_line_since(content: mmap.mmap, begin: int, time_ns: int) -> int:
 
 
 def _executor() -> Any:  # noqa: ANN401 - MindSpore's PyNative executor
-    """Return what runs operators; up to 2.7 it is in another module."""
+    """Return the executor, which is in another module up to MindSpore 2.7."""
     module = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
     return module._pynative_executor
 
 
-def _foreign_profiler() -> bool:
-    interface = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)
-    return bool(getattr(interface, "is_initialized", False))
-
-
-class _ForeignGuard:
-    """Calls ``give_way`` once, just before a profiler of MindSpore's own is set up: MindSpore has room for one."""
-
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        self._interface: Any = getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", type)
-        self._give_way = give_way
-        self._ours = classmethod(self._before)
-        self._theirs: Any = vars(self._interface).get("init")
-        if self._theirs is not None:
-            self._interface.init = self._ours
-
-    def remove(self) -> None:
-        """Put MindSpore's function back, unless somebody else has replaced it since."""
-        if self._theirs is not None and vars(self._interface).get("init") is self._ours:
-            self._interface.init = self._theirs
-
-    def _before(self, interface: Any) -> Any:  # noqa: ANN401 - MindSpore's own
-        self.remove()
-        try:
-            self._give_way()
-        except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on; stop() finds ours ended
-            _LOG.debug("stepscope: the recording could not be ended for another: %s", error)
-        return self._theirs.__get__(None, interface)()
+def _foreign_interface() -> Any:  # noqa: ANN401 - a class of MindSpore
+    """Return what sets up MindSpore's own profilers; None before the program has imported it."""
+    return getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)

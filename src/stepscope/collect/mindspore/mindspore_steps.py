@@ -1,10 +1,9 @@
 """Steps of MindSpore: a step of ``Model.train``, a call of an optimizer, or a run of a graph with an optimizer in it.
 
-What a program calls, depends on its mode. In PyNative mode an optimizer is a call of Python's. In graph mode, and in a
-function under ``jit``, it is an operator among others in a compiled graph, and what is seen is the run of the whole
-graph: whether an optimizer is in it is found in the cells, or in what the code of the function refers to. Of calls
-inside each other the outermost counts. ``Model.train`` and ``Model.fit`` tell their callbacks where a step ends,
-whatever the mode; inside of them nothing else counts.
+In PyNative mode an optimizer's update is a Python call. In graph mode, and in a function under ``jit``, it is an
+operator in a compiled graph, and a step is a run of the whole graph. Whether a graph holds an optimizer is found in the
+cells, or in what the function's code refers to. Of nested calls only the outermost counts. ``Model.train`` and
+``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside them counts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from stepscope.collect.steps import Stepped, restore
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.steps import Stepped
 
 _Find: TypeAlias = "Callable[..., Stepped | None]"
 
@@ -30,11 +30,11 @@ BY_MODEL = "Model.train"
 BY_CALLS = "calls of optimizers"
 BY_GRAPHS = "runs of graphs with an optimizer"
 
-#: Functions called by functions called … by one under ``jit``, into which is looked for an optimizer.
+#: How many calls deep, from a function under ``jit``, to search for an optimizer.
 _DEPTH = 6
 
 
-class TrainingSteps:
+class MindSporeSteps:
     """Calls ``observe`` after everything in MindSpore that ends a training step.
 
     Args:
@@ -46,53 +46,35 @@ class TrainingSteps:
         self._bases = _optimizer_classes()
         self._known = _Known()
         self._inside = threading.local()
-        self._undo: list[Callable[[], None]] = []
-        self._on = False
+        self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks into MindSpore's classes: they hold for what exists already, too."""
+        """Put the hooks into MindSpore's classes; they also apply to objects that exist already."""
         del late
-        self._on = True
         for base in self._bases:
-            self._replace(base, "__call__", functools.partial(self._call, self._optimizer))
+            self._hooks.around(base, "__call__", functools.partial(self._call, self._optimizer))
         api = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
-        self._replace(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
-        self._replace(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
+        self._hooks.around(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
+        self._hooks.around(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
         capture = getattr(sys.modules.get("mindspore.graph._utils.pijit_context"), "PIJitCaptureContext", None)
         if capture is not None:
-            self._replace(capture, "__enter__", self._enter)
-            self._replace(capture, "__exit__", self._exit)
+            self._hooks.around(capture, "__enter__", self._enter)
+            self._hooks.around(capture, "__exit__", self._exit)
         model = sys.modules["mindspore.train.model"]
-        self._replace(model.Model, "_train", self._train)
-        self._replace(model._CallbackManager, "on_train_step_end", self._step_end)
+        self._hooks.around(model.Model, "_train", self._train)
+        self._hooks.around(model._CallbackManager, "on_train_step_end", self._step_end)
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
-        self._on = False
-        while self._undo:
-            self._undo.pop()()
+        """Remove the hooks. Wrappers that the program has put around them stay, and call MindSpore's own method."""
+        self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: MindSpore does not tell of optimizers that have not stepped."""
+        """Return False: it is unknown which of MindSpore's optimizers have yet to step."""
         del steps
         return False
 
-    def _replace(self, owner: type, name: str, around: Callable[..., Any]) -> None:
-        """Have ``around(original, *args, **kwargs)`` called for a method, which may be one of a base class."""
-        original, own = getattr(owner, name), name in vars(owner)
-
-        @functools.wraps(original)
-        def ours(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
-            if not self._on:
-                return original(*args, **kwargs)
-            return around(original, *args, **kwargs)
-
-        setattr(owner, name, ours)
-        undo = functools.partial(restore, owner, name, ours, original)
-        self._undo.append(undo if own else functools.partial(_remove, owner, name, ours))
-
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Call something that may hold an optimizer, and tell of it if it does and nothing around it does."""
+        """Call something; report a step if it holds an optimizer and no call around it does."""
         found = None if getattr(self._inside, "step", False) else find(*args)
         if found is None:
             return original(*args, **kwargs)
@@ -105,7 +87,7 @@ class TrainingSteps:
         return result
 
     def _enter(self, original: Callable[..., Any], capture: Any) -> Any:  # noqa: ANN401 - MindSpore's own
-        """Begin a call under ``jit(capture_mode="bytecode")``, which runs what it can of the function as graphs."""
+        """Begin a call under ``jit(capture_mode="bytecode")``, which runs parts of the function as graphs."""
         if not getattr(self._inside, "step", False):
             found = self._graph(capture.fn, lambda: _in_code(capture.fn, None, self._bases))
             self._inside.captured, self._inside.step = (capture, found), found is not None
@@ -122,7 +104,7 @@ class TrainingSteps:
         return result
 
     def _train(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Train a model: its own steps count, and no optimizer's."""
+        """Train a model; its own steps count, whatever its optimizers do."""
         outer = getattr(self._inside, "model", None), getattr(self._inside, "step", False)
         self._inside.model, self._inside.step = model, True
         try:
@@ -131,7 +113,7 @@ class TrainingSteps:
             self._inside.model, self._inside.step = outer
 
     def _step_end(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """End a step of a model: also the program's callbacks are done."""
+        """End a step of a model after the program's own callbacks."""
         result = original(*args, **kwargs)
         model = getattr(self._inside, "model", None)
         if model is not None:
@@ -156,7 +138,7 @@ class TrainingSteps:
 
 
 class _Known:
-    """What was found out about an object, as long as it lives; MindSpore's cells have an ``==`` of their own."""
+    """Names found for objects, by identity (MindSpore's cells redefine ``==``), while the objects live."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -168,7 +150,7 @@ class _Known:
         try:
             reference = weakref.ref(thing)
             name = find()
-        except Exception:  # noqa: BLE001 - law 1: what a program's object does when it is looked at is no step
+        except Exception:  # noqa: BLE001 - law 1: the program's object may raise anything; it counts as no step
             _LOG.debug("stepscope: %s could not be searched for an optimizer", type(thing), exc_info=True)
             return ""
         self._known[id(thing)] = reference, name
@@ -176,20 +158,20 @@ class _Known:
 
 
 def _optimizer_classes() -> tuple[type, ...]:
-    """Return the classes from which all optimizers are derived: MindSpore has two."""
+    """Return the two classes from which all of MindSpore's optimizers are derived."""
     names = ("mindspore.nn.optim.optimizer", "mindspore.experimental.optim.optimizer")
     return tuple(sys.modules[name].Optimizer for name in names if name in sys.modules)
 
 
 def _in_cell(cell: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - a mindspore.nn.Cell, or another object
-    """Return the classes of the optimizers among a cell and the cells in it."""
+    """Return the classes of the optimizers among a cell and the cells inside it."""
     if not isinstance(cell, sys.modules["mindspore.nn"].Cell):
         return []
     return [type(part) for _, part in cell.cells_and_names() if isinstance(part, bases)]
 
 
 def _in_code(function: Any, holder: Any, bases: tuple[type, ...]) -> list[type]:  # noqa: ANN401 - anything callable
-    """Return the classes of the optimizers that the code of a function refers to, also through what it calls."""
+    """Return the classes of the optimizers that a function's code refers to, directly or through functions it calls."""
     found: list[type] = []
     seen: set[int] = set()
     to_do: list[tuple[Any, Any, int]] = [(function, holder, 0)]
@@ -214,14 +196,14 @@ def _plain_function(thing: Any, holder: Any) -> tuple[Any, Any]:  # noqa: ANN401
 
 
 def _referred_to(function: Any, holder: Any) -> Iterator[Any]:  # noqa: ANN401 - anything
-    """Yield what a function's code names: in its closure, among its globals, and in the object it belongs to.
+    """Yield what a function's code names: in its closure, its globals, and the object that it belongs to.
 
-    MindSpore's own functions are not looked into: they hold no optimizer of the program's.
+    MindSpore's own functions are skipped: they refer to no optimizer of the program.
     """
     if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("mindspore."):
         return
     for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not filled yet
+        with contextlib.suppress(ValueError):  # an empty cell: the variable is not assigned yet
             yield cell.cell_contents
     names = set(_names(function.__code__))
     for places in (function.__globals__, getattr(holder, "__dict__", {}), vars(type(holder))):
@@ -234,8 +216,3 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _remove(owner: type, name: str, ours: object) -> None:
-    if vars(owner).get(name) is ours:
-        delattr(owner, name)

@@ -1,16 +1,16 @@
-"""How a MindSpore model is distributed, as its context, cells and operators declare it: metadata ``parallel_strategy``.
+"""How a MindSpore program declares that it distributes its model: metadata ``parallel_strategy``.
 
 A JSON object::
 
     context      values of ``mindspore.get_auto_parallel_context``, by key
-    world        rank, size and backend, where communication was initialised
-    groups       name → ranks, of the groups that the program made
+    world        rank, size and backend, if communication was initialised
+    groups       name → ranks, of the groups that the program created
     networks     one for each ``AutoParallel`` wrapper: class of the network and its settings
     stages       name of a cell → its pipeline stage
-    strategies   one for each operator or cell that was given one with ``shard``: cell, operator, in_strategy and
+    strategies   one for each operator or cell on which the program called ``shard``: cell, operator, in_strategy and
                  out_strategy, or in_layout and out_layout
 
-It is looked up when the window ends: models are made while a program runs.
+It is collected when the window ends, because programs create models while they run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _CONTEXT = "mindspore.parallel._auto_parallel_context"
 _COMMUNICATION = "mindspore.communication._comm_helper"
 _AUTO_PARALLEL = "mindspore.parallel.auto_parallel"
 _STRATEGIES = ("in_strategy", "out_strategy", "in_layout", "out_layout")
+_SETTING = bool | int | float | str
 _DEEP = 6
 
 
 class ParallelCollector:
-    """Writes down what MindSpore knows of the distribution."""
+    """Writes what MindSpore knows about the distribution into the journal."""
 
     name = "parallel"
 
@@ -46,38 +47,40 @@ class ParallelCollector:
         self._found: dict[str, object] = {}
 
     def available(self) -> str | None:
-        """Return why there is nothing to look at, or None."""
+        """Return why nothing can be collected, or None."""
         return None if "mindspore" in sys.modules else "the program has not imported mindspore"
 
     def prepare(self, context: Context) -> None:
-        """Remember where the answer goes."""
+        """Remember the journal."""
         self._journal = context.journal
 
     def start(self) -> None:
-        """Nothing to do yet."""
+        """Remember that the window opened."""
         self._started = True
 
     def stop(self) -> list[Path]:
-        """Look it up; it is in the journal."""
+        """Write the distribution into the journal."""
         if self._started and self._journal is not None:
             self._found = declared()
             self._journal.metadata("parallel_strategy", json.dumps(self._found))
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how much was declared."""
+        """Return how many entries each part has."""
         return {name: len(value) for name, value in self._found.items() if isinstance(value, dict | list)}
 
 
 def declared() -> dict[str, object]:
-    """Return what the program declares of its distribution; see the module."""
+    """Return what the program declares about its distribution, as the module's docstring describes."""
     cells = _cells()
+    # not the property `pipeline_stage`, which raises if no stage was set
+    stages = {name: getattr(cell, "_pipeline_stage", None) for name, cell in cells.items()}
     found: dict[str, object] = {
         "context": _context(),
         "world": _world(),
         "groups": _plain(dict(getattr(_communication("_ExistingGroup"), "ITEMS", {}))),
         "networks": [_network(cell) for cell in cells.values() if type(cell).__module__ == _AUTO_PARALLEL],
-        "stages": {name: stage for name, cell in cells.items() if (stage := _stage(cell)) is not None},
+        "stages": {name: _plain(stage) for name, stage in stages.items() if stage is not None},
         "strategies": [row for name, cell in cells.items() for row in _strategies(name, cell)],
     }
     return {name: value for name, value in found.items() if value}
@@ -104,39 +107,27 @@ def _world() -> dict[str, object]:
 
 
 def _cells() -> dict[str, Any]:
-    """Return every cell of the program by its name: the class of the outermost cell, and the way to it from there."""
+    """Return every cell of the program by name: the class of its outermost cell, and the path from there."""
     kind = sys.modules["mindspore"].nn.Cell
-    everything = [item for item in gc.get_objects() if issubclass(type(item), kind)]  # a weak proxy may be dead
+    # not isinstance(), which raises for a dead weak proxy
+    everything = [item for item in gc.get_objects() if issubclass(type(item), kind)]
     inner = {id(child) for cell in everything for child in cell.__dict__.get("_cells", {}).values()}
     found: dict[str, Any] = {}
     for root in (cell for cell in everything if id(cell) not in inner):
         for path, cell in root.cells_and_names():
             name = ".".join(filter(None, (type(root).__name__, path)))
-            number = sum(1 for _ in _taken(found, name))
-            found[f"{name}#{number}" if number else name] = cell
+            unique, number = name, 0
+            while unique in found:  # as for the second network of a class
+                number += 1
+                unique = f"{name}#{number}"
+            found[unique] = cell
     return found
 
 
-def _taken(found: dict[str, Any], name: str) -> Iterator[int]:
-    """Count up the names that are taken: of two networks of one class the second has a number."""
-    number = 0
-    while (f"{name}#{number}" if number else name) in found:
-        yield number
-        number += 1
-
-
-def _stage(cell: Any) -> object:  # noqa: ANN401 - the property raises where none was set
-    return _plain(getattr(cell, "_pipeline_stage", None))
-
-
 def _network(cell: Any) -> dict[str, object]:  # noqa: ANN401
-    settings = {key.lstrip("_"): _plain(value) for key, value in vars(cell).items() if _is_setting(value)}
+    settings = {key.lstrip("_"): _plain(value) for key, value in vars(cell).items() if isinstance(value, _SETTING)}
     network = vars(cell).get("network") or next(iter(cell.__dict__.get("_cells", {}).values()), None)
     return {"network": type(network).__name__, **settings}
-
-
-def _is_setting(value: object) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 def _strategies(name: str, cell: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401
@@ -152,5 +143,5 @@ def _strategies(name: str, cell: Any) -> Iterator[dict[str, object]]:  # noqa: A
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON can hold it."""
+    """Return a value that JSON can represent."""
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else plain(value, _DEEP)

@@ -1,12 +1,12 @@
 """What Paddle does on a CPU: operators, phases, layers, the program's own ranges and memory, recorded by Paddle itself.
 
 Paddle keeps what it records in its own memory and writes it when the window ends, as its protobuf file
-``capture/paddle_0.pb``; no event becomes a Python object here. A process that is killed has written nothing: what is in
-the journal is then all there is. Steps and waits for data are in the journal.
+``capture/paddle_0.pb``; no event becomes a Python object here. Of a process that is killed, only the journal remains,
+which has the steps and the waits for data.
 
-With memory, the end of Paddle's recording takes a time that grows with the number of operators times that of memory
-events: 0.3 s for 10,000 operators with two each, 1.4 s for 20,000. So memory is recorded only where it is asked for by
-name; long windows are for recordings without it.
+With memory, the end of Paddle's recording takes time in proportion to the number of operators times the number of
+memory events: 0.3 s for 10,000 operators with two events each, 1.4 s for 20,000. So memory is recorded only if the user
+requests it explicitly, and is meant for short windows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from stepscope.collect.hooks.only_place import OnlyPlace
 from stepscope.collect.journal.saving import SavedFile, fork_pays, own_memory
-from stepscope.collect.paddle.paddle_marks import Marks
+from stepscope.collect.paddle.paddle_marks import RangeMarks
 from stepscope.collect.protocol import Context
 from stepscope.collect.surgery import paddle_tracer
 from stepscope.collect.surgery.paddle_tracer import Tracer
 
-_NO_SHAPES = "Paddle gives none to operators of eager mode and of new programs, and fails on those of old programs"
-_MEMORY_NOT_ASKED_FOR = "Paddle takes long to end a recording with memory; ask for it by name, with --memory"
+_NO_SHAPES = "Paddle records no shapes in eager mode and in PIR programs, and fails with shapes in older programs"
+_MEMORY_NOT_ASKED_FOR = "Paddle takes long to end a recording with memory; request it explicitly, with --memory"
 
 
 class PaddleCollector(OnlyPlace):
@@ -38,14 +38,14 @@ class PaddleCollector(OnlyPlace):
     def __init__(self) -> None:
         super().__init__()
         self._tracer: Tracer | None = None
-        self._marks: Marks | None = None
+        self._marks: RangeMarks | None = None
         self._file: SavedFile | None = None
         self._path = Path()
         self._memory_before = 0
         self._recording = False
 
     def available(self) -> str | None:
-        """Return why Paddle cannot record now: it is not imported, or another profiler of it exists."""
+        """Return why Paddle cannot record: it is not imported, or another profiler of it exists."""
         if "paddle" not in sys.modules:
             return "the program has not imported paddle"
         core = paddle_tracer.core()
@@ -54,7 +54,7 @@ class PaddleCollector(OnlyPlace):
         return None if paddle_tracer.create(core) is not None else paddle_tracer.OCCUPIED
 
     def prepare(self, context: Context) -> None:
-        """Take the one place for a profiler that Paddle has; who wants it from now on gets it."""
+        """Create the only profiler that Paddle allows; give way if the program creates one later."""
         paddle = sys.modules["paddle"]
         options = context.options
         self._path = context.capture / "paddle_0.pb"
@@ -68,8 +68,10 @@ class PaddleCollector(OnlyPlace):
             "version": str(paddle.__version__),
             "mode": "eager" if paddle.in_dynamic_mode() else "static",
             **({"missing": missing} if missing else {}),
-            **({} if self._tracer.careful else {"note": "this Paddle may fail where other threads work at the end"}),
+            **({"note": "; ".join(self._tracer.limits)} if self._tracer.limits else {}),
         }
+        if self._tracer.limits:
+            context.journal.loss("build_not_verified", len(self._tracer.limits))
 
     def start(self) -> None:
         """Open the window."""
@@ -78,12 +80,12 @@ class PaddleCollector(OnlyPlace):
         self._memory_before = own_memory()
         self._tracer.start()
         self._recording = True
-        self._marks = Marks()
+        self._marks = RangeMarks()
         self._marks.install()
         self._opened()
 
     def settle(self) -> None:
-        """Wait until the file is whole; raises ``OSError`` where it cannot be."""
+        """Wait until the file is whole; raises ``OSError`` if it cannot be written."""
         try:
             if self._file is not None:
                 self._file.settle()
@@ -112,13 +114,13 @@ class PaddleCollector(OnlyPlace):
             self._tracer = None
 
     def _foreign(self, original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """The program makes a profiler of Paddle's own: it gets the place, unless it only measures time."""
+        """Give way to a profiler that the program creates, unless that only measures time."""
         if not kwargs.get("timer_only"):
             self._give_way("the program made a paddle.profiler.Profiler")
         original(profiler, *args, **kwargs)
 
     def _fall_silent(self) -> None:
-        """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
+        """Stop recording in a forked child: its copy would grow until it ends, and nothing reads it."""
         self._guard.remove()
         if self._marks is not None:
             self._marks.remove()
@@ -127,5 +129,5 @@ class PaddleCollector(OnlyPlace):
 
 
 def _uses_device() -> bool:
-    """Return whether the program may use a GPU, whose driver does not survive a fork."""
+    """Return whether the program may use a GPU, whose driver fails in a forked child."""
     return bool(paddle_tracer.core().is_compiled_with_cuda())

@@ -1,10 +1,11 @@
 """Ranges that Paddle marks in Python while a profiler records: layers, ``backward``, the optimizer, the program's own.
 
-Paddle asks one flag whether to mark. Two of its functions ask it at their beginning and at their end, and fail where a
-recording begins between the two (on another thread, say): the data loader and ``Tensor.backward``. These are told that
-nothing records. Waits for data are the ``paddle_data`` collector's; ``backward`` is marked one call deeper, where
-``paddle.autograd.backward`` and ``paddle.grad`` are seen, too. Paddle's profiler wraps its optimizers for good; here
-they are as before when the recording ends, and what an earlier profiler has left in them is told that nothing records.
+Paddle's functions test one flag to decide whether to mark. The data loader and ``Tensor.backward`` test it at their
+beginning and at their end, and fail if a recording begins in between (on another thread, say). So for these two the
+flag is always False. The ``paddle_data`` collector records waits for data; ``backward`` is marked one call deeper,
+which ``paddle.autograd.backward`` and ``paddle.grad`` also reach. Paddle's profiler wraps the optimizers until the
+process ends; here they are restored when the recording ends, and for wrappers of an earlier profiler the flag is False,
+too.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
 from stepscope.collect.surgery.paddle_tracer import core
 
-_NOT_TOLD = (
+_ALWAYS_OFF = (
     "paddle.io.dataloader.dataloader_iter",
     "paddle.base.dygraph.tensor_patch_methods",
-    "paddle.profiler.utils",  # only the wrappers of optimizers ask here
+    "paddle.profiler.utils",  # only the wrappers of optimizers test the flag here
 )
 _FLAG = "in_profiler_mode"
-#: Names that Paddle gives to these ranges.
+#: Paddle's names of these ranges.
 _BACKWARD, _STEP = "Gradient Backward", "Optimization Step"
 
 
-class Marks:
-    """Has ranges marked from :meth:`install` to :meth:`remove`."""
+class RangeMarks:
+    """Marks ranges from :meth:`install` to :meth:`remove`."""
 
     def __init__(self) -> None:
         self._hooks = MethodHooks()
@@ -39,7 +40,7 @@ class Marks:
 
     def install(self) -> None:
         """Begin."""
-        for name in _NOT_TOLD:
+        for name in _ALWAYS_OFF:
             module = sys.modules.get(name)
             if module is not None and hasattr(module, _FLAG):
                 self._hooks.put(module, _FLAG, _never)
@@ -49,7 +50,7 @@ class Marks:
         self._utils._is_profiler_used = True
 
     def remove(self) -> None:
-        """End; everything is as before."""
+        """End, and restore everything."""
         self._utils._is_profiler_used = False
         self._optimizers.remove()
         self._hooks.remove()

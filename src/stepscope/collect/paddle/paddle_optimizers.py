@@ -1,9 +1,9 @@
-"""Every way in which a Paddle program has an optimizer update its parameters, seen from outside.
+"""Hooks around every call with which a Paddle program updates parameters through an optimizer.
 
-``step`` and, in eager mode, ``minimize`` of all optimizers; those of Paddle's loss scalers, which leave the update out
-where a gradient is infinite: that is a step of training all the same. Of calls inside each other the outermost counts.
+These are ``step`` and, in eager mode, ``minimize`` of all optimizers and of Paddle's loss scalers. A scaler skips the
+update if a gradient is infinite; that is a training step all the same. Of nested calls only the outermost counts.
 
-Who marks updates and who counts steps share the hooks: a step ends when the range around its update is closed.
+Marks of updates and counts of steps share the hooks, because a step ends after the range around its update is closed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _METHODS = ("step", "minimize")
 
 
 class OptimizerCalls:
-    """Calls ``around`` for every update, also of optimizers whose classes do not exist yet.
+    """Calls ``around`` for every update, also of optimizers whose classes are defined later.
 
     Args:
-        around: What to do.
-        outside: Whether to do it around those that do not say so.
+        around: Called with the update and the optimizer.
+        outside: Whether it encloses the ``around`` of users that do not set this.
     """
 
     def __init__(self, around: Around, *, outside: bool = False) -> None:
@@ -43,9 +43,9 @@ class OptimizerCalls:
             _layer.users = sorted([*_layer.users, self], key=lambda user: user.outside)
 
     def remove(self) -> None:
-        """End; the last one takes the hooks out of Paddle's classes."""
+        """End; the last user removes the hooks from Paddle's classes."""
         global _layer
-        self.around = _nothing_around  # it may hold what holds this
+        self.around = _nothing_around  # breaks a reference cycle: it may refer to the owner of this object
         with _lock:
             if _layer is None:
                 return
@@ -119,12 +119,12 @@ _layer: _Layer | None = None
 
 
 def is_eager() -> bool:
-    """Return whether operators run as they are called; otherwise a call only makes a part of a program."""
+    """Return whether a call runs an operator; otherwise it only adds the operator to a program."""
     translated = sys.modules["paddle.base.dygraph.base"].in_to_static_mode()
     return bool(sys.modules["paddle"].in_dynamic_mode()) and not translated
 
 
 def _family(base: type) -> list[type]:
-    """Return a class and all that are derived from it."""
+    """Return a class and all classes derived from it."""
     children: list[type] = base.__subclasses__()
     return [base, *(kind for child in children for kind in _family(child))]

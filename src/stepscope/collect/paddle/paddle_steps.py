@@ -1,9 +1,8 @@
 """Steps of Paddle: an optimizer's update, a run of a program with an optimizer in it, or a batch of ``Model.fit``.
 
-In eager mode an optimizer is a call of Python's. In static mode it is operators among others in a program, and what is
-seen is the run of the whole program by an executor; a startup program has none of them. Of calls inside each other the
-outermost counts. ``Model.fit`` tells its callbacks where a batch ends, whatever the mode; inside of it nothing else
-counts.
+In eager mode an optimizer's update is a Python call. In static mode it consists of operators in a program, and a step
+is a run of the whole program by an executor; a startup program has no such operators. Of nested calls only the
+outermost counts. ``Model.fit`` calls its callbacks at the end of a batch in either mode; nothing else inside it counts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BY_CALLS = "calls of optimizers"
 BY_PROGRAMS = "runs of programs with an optimizer"
 
 
-class TrainingSteps:
+class PaddleSteps:
     """Calls ``observe`` after everything in Paddle that ends a training step.
 
     Args:
@@ -43,7 +42,7 @@ class TrainingSteps:
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks into Paddle's classes: they hold for what exists already, too."""
+        """Put the hooks into Paddle's classes; they also apply to objects that exist already."""
         del late
         self._optimizers.install()
         self._hooks.around(sys.modules["paddle.base.executor"].Executor, "run", self._run)
@@ -52,12 +51,12 @@ class TrainingSteps:
         self._hooks.around(callbacks, "on_batch_end", self._batch_end)
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        """Remove the hooks. Wrappers that the program has put around them stay, and call Paddle's own method."""
         self._optimizers.remove()
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: Paddle does not tell of optimizers that have not stepped."""
+        """Return False: it is unknown which of Paddle's optimizers have yet to step."""
         del steps
         return False
 
@@ -72,7 +71,7 @@ class TrainingSteps:
         return result
 
     def _run(self, original: Callable[..., Any], executor: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run a program, and tell of it if there is an optimizer in it."""
+        """Run a program, and report a step if the program holds an optimizer."""
         result = original(executor, *args, **kwargs)
         if not self._in_fit:
             program = args[0] if args else kwargs.get("program")
@@ -82,7 +81,7 @@ class TrainingSteps:
         return result
 
     def _fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Train a model: its own batches count, and no optimizer's steps."""
+        """Train a model; its batches are the steps, whatever its optimizers do."""
         outer = getattr(self._inside, "model", None)
         self._inside.model = model
         try:
@@ -91,7 +90,7 @@ class TrainingSteps:
             self._inside.model = outer
 
     def _batch_end(self, original: Callable[..., Any], callbacks: Any, mode: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """End a batch of a model: also the program's callbacks are done."""
+        """End a batch of a model after the program's own callbacks."""
         result = original(callbacks, mode, *args, **kwargs)
         model = getattr(self._inside, "model", None)
         if model is not None and mode == "train":
@@ -101,19 +100,19 @@ class TrainingSteps:
 
 
 class _Programs:
-    """Which programs hold an optimizer: looked for once in each state of a program, as its number of operators says."""
+    """Which programs hold an optimizer: a cache that searches a program again when its number of operators changes."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
 
     def look(self, program: Any) -> Stepped | None:  # noqa: ANN401 - a Program of either kind, or compiled, or None
-        """Return what to tell of a run of ``program``; None where nothing in it updates parameters."""
+        """Return the step that a run of ``program`` is; None if nothing in it updates parameters."""
         try:
             if program is None:
                 program = sys.modules["paddle.static"].default_main_program()
             program = getattr(program, "_program", None) or program
             name = self._name(program)
-        except Exception:  # noqa: BLE001 - law 1: what cannot be searched for an optimizer is no step
+        except Exception:  # noqa: BLE001 - law 1: a program that cannot be searched for an optimizer counts as no step
             _LOG.debug("stepscope: %s could not be searched for an optimizer", type(program), exc_info=True)
             return None
         return Stepped(program, name, BY_PROGRAMS) if name else None
@@ -138,7 +137,7 @@ def _size(program: Any) -> int:  # noqa: ANN401 - a Program of either kind
 
 
 def _updates(block: Any) -> Iterator[str]:  # noqa: ANN401 - a Block of either kind
-    """Yield the names of the operators in a block, and in blocks within it, that update parameters."""
+    """Yield the names of the operators that update parameters, in a block and the blocks inside it."""
     for operation in block.ops:
         if hasattr(operation, "_is_optimize_op"):
             if operation._is_optimize_op() and operation.type in UPDATES:

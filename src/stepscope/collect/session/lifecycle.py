@@ -12,7 +12,7 @@ from typing import Final
 from stepscope.collect.schedule import Action
 
 
-class Operation(Enum):
+class WindowOperation(Enum):
     """What the session does; the values are the names of its methods."""
 
     PREPARE = "prepare"  # make the run directory, let collectors do what is slow
@@ -24,10 +24,10 @@ class Operation(Enum):
 #: The other side of a transition when the profile stops.
 END: Final = None
 
-_PREPARE, _START, _SAVE, _DISCARD = Operation.PREPARE, Operation.START, Operation.SAVE, Operation.DISCARD
-_NONE, _WARMUP, _RECORD, _RECORD_AND_SAVE = Action.NONE, Action.WARMUP, Action.RECORD, Action.RECORD_AND_SAVE
+_PREPARE, _START, _SAVE, _DISCARD = WindowOperation
+_NONE, _WARMUP, _RECORD, _RECORD_AND_SAVE = Action
 
-TRANSITIONS: dict[tuple[Action, Action | None], tuple[Operation, ...]] = {
+TRANSITIONS: dict[tuple[Action, Action | None], tuple[WindowOperation, ...]] = {
     (_NONE, _NONE): (),
     (_NONE, _WARMUP): (_PREPARE,),
     (_NONE, _RECORD): (_PREPARE, _START),

@@ -13,7 +13,7 @@ import re
 import time
 from pathlib import Path
 
-from stepscope.collect.ranks import Job, Place, find_job
+from stepscope.collect.ranks import Job, JobRank, find_job
 from stepscope.errors import OutputError
 from stepscope.trace.run_directory import RankDirectory
 
@@ -27,7 +27,7 @@ _ATTEMPTS = 10_000
 _passed: dict[str, int] = {}
 
 
-def create_rank_directory(output: Path, worker: str, place: Place) -> RankDirectory:
+def create_rank_directory(output: Path, worker: str, place: JobRank) -> RankDirectory:
     """Make and return the directory of this rank in a new run, or in the run that the job's other ranks began.
 
     Args:
@@ -46,7 +46,7 @@ def create_rank_directory(output: Path, worker: str, place: Place) -> RankDirect
     return directory
 
 
-def _join(output: Path, worker: str, place: Place) -> RankDirectory:
+def _join(output: Path, worker: str, place: JobRank) -> RankDirectory:
     job = find_job()
     first = _passed.get(job.digest, 0)
     for generation in range(first, first + _ATTEMPTS):

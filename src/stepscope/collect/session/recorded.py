@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import stepscope
 from stepscope.collect.session import background
 from stepscope.collect.session.window import Window, one_line
-from stepscope.errors import UsageError
 from stepscope.trace.run_directory import Manifest
 
-#: When results are computed: at once in a process of low priority, or when somebody asks.
-ANALYSE = ("background", "later")
 
-
-def check_analyse(analyse: str) -> str:
-    """Return ``analyse`` unless it is unknown.
-
-    Raises:
-        UsageError: It is none of :data:`ANALYSE`.
-    """
-    if analyse not in ANALYSE:
-        message = f"analyse={analyse!r} is unknown."
-        raise UsageError(message, f"Use one of {', '.join(map(repr, ANALYSE))}.")
-    return analyse
-
-
-class Recorded:
+class RecordedWindow:
     """A window that was recorded; its files may still be written, and its results computed, in the background.
 
     Args:
         window: The window, finished.
-        analyse: One of :data:`ANALYSE`.
+        analyse: ``"background"`` computes the results at once in a process of low priority; ``"later"`` does not.
     """
 
     def __init__(self, window: Window, analyse: str) -> None:
@@ -48,7 +31,7 @@ class Recorded:
         _on_a_thread(self._complete, "stepscope-settle", daemon=False)
 
     def __repr__(self) -> str:
-        return f"Recorded({str(self.rank_path)!r})"
+        return f"RecordedWindow({str(self.rank_path)!r})"
 
     @property
     def path(self) -> Path:
@@ -76,10 +59,13 @@ class Recorded:
         """
         return self._analysed.wait(timeout) and not self._failed
 
-    def open(self) -> Any:  # noqa: ANN401 - a stepscope.Run, which lives on a floor above this one
-        """Wait until the files are whole and open the run; see :func:`stepscope.open`."""
+    def open(self) -> stepscope.Run:
+        """Wait until the files are whole and open the run; see :func:`stepscope.open`.
+
+        The package's front door opens it: this room knows nothing of the rooms above, which read runs.
+        """
         self._written.wait()
-        return importlib.import_module("stepscope").open(self.path)
+        return stepscope.open(self.path)
 
     def _complete(self) -> None:
         """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from stepscope.collect.options import Options
 from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always, recording_until
-from stepscope.collect.session.lifecycle import END, TRANSITIONS, Operation
+from stepscope.collect.session.lifecycle import END, TRANSITIONS, WindowOperation
 from stepscope.collect.session.signals import TerminationGuard, interrupt_postponed
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.steps import OptimizerLog
@@ -256,14 +256,14 @@ class Session:
             self._problem = one_line(error)
             self._warn("cannot record", error)
 
-    def _perform(self, operation: Operation, status: str, notes: Mapping[str, object]) -> None:
-        if operation is Operation.PREPARE:
+    def _perform(self, operation: WindowOperation, status: str, notes: Mapping[str, object]) -> None:
+        if operation is WindowOperation.PREPARE:
             self._window = Window(self.settings)
             self._window.prepare()
         window = self._window
-        if window is None or operation is Operation.PREPARE:
+        if window is None or operation is WindowOperation.PREPARE:
             return
-        if operation is Operation.START:
+        if operation is WindowOperation.START:
             self._guard = TerminationGuard(self._terminate)
             self._guard.install()
             window.start(_metadata)
@@ -271,7 +271,7 @@ class Session:
                 self._log.install()
             return
         try:
-            if operation is Operation.DISCARD:
+            if operation is WindowOperation.DISCARD:
                 window.discard()
                 return
             with interrupt_postponed():

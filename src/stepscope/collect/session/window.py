@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import stepscope
 from stepscope.collect.annotations import bind, unbind
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.registry import make_collectors
 from stepscope.collect.session.placement import create_rank_directory
-from stepscope.collect.steps import HOOKS
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import Manifest, RankDirectory
 
@@ -60,7 +60,7 @@ class Settings:
 
 
 @dataclass
-class _Part:
+class _Member:
     """A collector and what became of it."""
 
     collector: Collector
@@ -94,7 +94,7 @@ class _Part:
     def _of_another_framework(self) -> bool:
         """Whether the program trains with another framework than the one that the collector is for: nothing is lost."""
         framework = getattr(self.collector, "framework", None)
-        return framework is not None and framework not in sys.modules and any(name in sys.modules for name in HOOKS)
+        return framework is not None and framework not in sys.modules and not FRAMEWORKS.keys().isdisjoint(sys.modules)
 
 
 class Window:
@@ -112,7 +112,7 @@ class Window:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.place = find_place()
+        self.place = find_job_rank()
         self.started = False
         self.steps = 0
         self.due = 0
@@ -121,10 +121,10 @@ class Window:
         self._cost: dict[str, int] = {}
         self._wall: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._parts = [_Part(collector) for collector in make_collectors(settings.options)]
+        self._parts = [_Member(collector) for collector in make_collectors(settings.options)]
         # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
         self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
-        self._marking: list[tuple[_Part, StepMarks]] = []
+        self._marking: list[tuple[_Member, StepMarks]] = []
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
         self._journal = Journal(self.directory.capture / "journal.ssj")
         self._status = RECORDING
@@ -155,7 +155,7 @@ class Window:
         self._marking = [(part, part.collector.step_marks) for part in working if part.collector.step_marks is not None]
         self.due = 0
 
-    def _prepare(self, part: _Part) -> None:
+    def _prepare(self, part: _Member) -> None:
         part.ask()
         if part.works:
             context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
@@ -254,10 +254,6 @@ class Window:
         """Add something to the manifest and write it again."""
         self._notes[key] = value
         self.write_manifest()
-
-    def problems(self) -> list[str]:
-        """Return a line for every collector that failed."""
-        return [f"{part.collector.name}: {'; '.join(part.failures)}" for part in self._parts if part.failures]
 
     def write_manifest(self) -> None:
         """Write the manifest as things stand; a disk that refuses it is counted by the journal, not raised."""

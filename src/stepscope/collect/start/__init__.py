@@ -1,1 +1,1 @@
-"""The ways into a recording: code, command, environment, an edited file, and the names of other profilers."""
+"""The ways to start a recording: code, command, environment, an edited file, and the names of other profilers."""

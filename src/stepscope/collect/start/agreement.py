@@ -1,9 +1,9 @@
-"""How the ranks of a job agree on the steps of a window without talking to each other: by files in a shared directory.
+"""How the ranks of a job agree on the steps of a window through files in a shared directory.
 
-Rank 0 proposes a window. Every rank that sees the proposal in time answers that it will look at the verdict before its
-step ``look``, and does so. Whoever comes there first writes the verdict, which only one can (``O_EXCL``): *go* where
-every rank has answered, *no* otherwise. Slow or fast, all ranks read the same verdict, so all record or none does;
-after a *no* rank 0 proposes later steps. Nobody waits for anybody while training.
+Rank 0 proposes a window. Every rank that sees the proposal in time answers that it will read the verdict before its
+step ``look``, and does so. The first rank to get there writes the verdict: *go* if every rank has answered, *no*
+otherwise. Only one rank can write it, because ``O_EXCL`` makes the file's creation atomic; so all ranks read the same
+verdict, and all of them record or none does. After a *no*, rank 0 proposes later steps. No rank waits while it trains.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.ranks import Place, find_job
+from stepscope.collect.ranks import JobRank, find_job
 
-#: Directory of the ranks' files, beside the file that is edited.
+#: Directory of the ranks' files, beside the file that users edit.
 FOLDER = ".stepscope-ranks"
 _PROPOSAL = "proposal.json"
 
-#: Seconds in which the writer of a verdict has written its one word.
+#: Seconds within which the writer of a verdict, having created the file, writes its one word.
 _WRITTEN = 2.0
-#: Seconds after which another machine's proposal is an older job's, and a job's folder is nobody's.
+#: Seconds after which another machine's proposal counts as an older job's, and a job's folder is removed.
 _FRESH, _KEPT = 600.0, 86_400.0
 
 
@@ -40,8 +40,8 @@ class Proposal:
         start: First step recorded.
         stop: Last step recorded.
         values: The switches of the window.
-        token: Tells proposals apart.
-        author: Host, process and time of its start.
+        token: Unique name of the proposal.
+        author: Host and process of rank 0, and the start time of the process.
     """
 
     start: int
@@ -52,12 +52,12 @@ class Proposal:
 
     @property
     def look(self) -> int:
-        """The step before which every rank looks at the verdict: one earlier where there is time to prepare."""
+        """The step before which every rank reads the verdict: one before the window, if the job has one."""
         return max(self.start - 1, min(self.start, 2))
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is proposed: rank 0 says only that it is there."""
+        """Whether it proposes nothing and only shows that rank 0 is alive."""
         return self.start < 0
 
 
@@ -75,7 +75,7 @@ class Agreement:
         OSError: The directory cannot be made.
     """
 
-    def __init__(self, directory: Path, place: Place) -> None:
+    def __init__(self, directory: Path, place: JobRank) -> None:
         self._place = place
         self._folder = directory / FOLDER / find_job().digest
         self._seen = ""
@@ -85,14 +85,15 @@ class Agreement:
 
     def propose(self, proposal: Proposal) -> Proposal:
         """Write a proposal for the other ranks and return it, signed. Only rank 0 does."""
-        signed = Proposal(proposal.start, proposal.stop, proposal.values, proposal.token, _signature())
+        author = (socket.gethostname(), os.getpid(), _start_time(os.getpid()))
+        signed = replace(proposal, author=author)
         temporary = self._folder / f".{_PROPOSAL}"
         temporary.write_text(json.dumps(asdict(signed)), encoding="utf-8")
         temporary.replace(self._folder / _PROPOSAL)
         return signed
 
     def news(self) -> Proposal | None:
-        """Return a proposal that this rank has not seen yet."""
+        """Return a proposal that this rank has not seen, if any."""
         proposal = self._read()
         if proposal is None or proposal.token == self._seen:
             return None
@@ -100,37 +101,37 @@ class Agreement:
         return None if proposal.empty else proposal
 
     def wait_for_opening(self, patience: float) -> bool:
-        """Wait for rank 0 to say that it is there; only while a job begins."""
+        """Wait for the first proposal of rank 0; only while a job begins."""
         return _wait(lambda: self._read() is not None, patience)
 
     def answer(self, proposal: Proposal, number: int) -> bool:
-        """Answer a proposal in step ``number``, and return whether this rank comes in time to look at its verdict."""
+        """Answer a proposal in step ``number``, and return whether this rank can still read its verdict in time."""
         timely = number <= proposal.look
         text = "ok" if timely else f"late {number}"
         (self._folder / f"{proposal.token}.{self._place.rank}").write_text(text, encoding="utf-8")
         return timely
 
     def late(self, proposal: Proposal) -> int:
-        """Return the highest step in which a rank saw the proposal too late; 0 where none did."""
+        """Return the highest step in which a rank saw the proposal too late; 0 if none did."""
         answers = [_text(path) for path in self._folder.glob(f"{proposal.token}.[0-9]*")]
         return max((int(text[5:]) for text in answers if text.startswith("late ")), default=0)
 
     def decide(self, proposal: Proposal, patience: float = 0.0) -> bool:
-        """Return the verdict; where there is none yet, make it: go if every rank has answered in time.
+        """Return the verdict, and make it if it does not exist: go if every rank has answered in time.
 
         Args:
-            proposal: What it is about.
+            proposal: The proposal.
             patience: Seconds to wait for answers; 0 in a training loop.
         """
         _wait(lambda: self._verdict(proposal).exists() or self._all_answered(proposal), patience)
         return self._settle(proposal, go=self._all_answered(proposal))
 
     def refuse(self, proposal: Proposal) -> None:
-        """Make the verdict *no*, where there is none yet."""
+        """Make the verdict *no* unless a verdict exists."""
         self._settle(proposal, go=False)
 
     def refused(self, proposal: Proposal) -> bool:
-        """Return whether there is a verdict, and it is *no*."""
+        """Return whether the verdict exists and is *no*."""
         return self._verdict(proposal).exists() and not self._settle(proposal, go=False)
 
     def _all_answered(self, proposal: Proposal) -> bool:
@@ -152,7 +153,7 @@ class Agreement:
         return self._folder / f"{proposal.token}.verdict"
 
     def _read(self) -> Proposal | None:
-        """Return the proposal of a rank 0 that is alive."""
+        """Return the proposal, if the rank 0 that wrote it is alive."""
         try:
             document = json.loads((self._folder / _PROPOSAL).read_text(encoding="utf-8"))
             proposal = Proposal(**{**document, "author": tuple(document["author"])})
@@ -165,7 +166,7 @@ class Agreement:
         return proposal if age < _FRESH or proposal.token == self._seen else None
 
     def _sweep(self) -> None:
-        """Remove what earlier jobs have left; an older run of this one cannot be told from it otherwise."""
+        """Remove the files of earlier jobs: an older run of this job has the same folder, and its answers count."""
         for path in self._folder.iterdir():
             path.unlink(missing_ok=True)
         for folder in self._folder.parent.iterdir():
@@ -173,12 +174,8 @@ class Agreement:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _signature() -> tuple[str, int, str]:
-    return (socket.gethostname(), os.getpid(), _start_time(os.getpid()))
-
-
 def _start_time(process: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty where there is none."""
+    """Return when a process started, in clock ticks since boot; empty if it does not exist."""
     try:
         text = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:

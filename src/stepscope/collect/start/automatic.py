@@ -1,4 +1,4 @@
-"""The profile of a program that knows nothing of it: ``stepscope run`` finds the steps and records some of them."""
+"""The profile of an unchanged program: ``stepscope run`` finds the training steps and records some of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from stepscope.collect.frameworks import FRAMEWORKS, begin_early
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.training_error import pass_on
-from stepscope.collect.registry import begin_early
+from stepscope.collect.options import ALL_STEPS, step_range
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
-from stepscope.collect.steps import HOOKS, StepHooks, Stepped, StepsSeen, make_hooks
+from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.errors import LifecycleError
 
 _LOG = logging.getLogger("stepscope")
@@ -28,12 +29,27 @@ class Selection:
     Attributes:
         skip: Steps before the first one recorded.
         active: Steps recorded; 0 means the whole program.
-        find: Whether steps are looked for in a whole program; where none is found, or looked for, it is one step.
+        find: Whether steps are looked for if the whole program is recorded; without steps, the program is one step.
     """
 
     skip: int = 5
     active: int = 5
     find: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0) -> Selection:
+        """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more.
+
+        Args:
+            values: Checked values of the options, by name.
+            find: As above.
+            least_skip: Fewest steps before the first one recorded.
+        """
+        skip, active = values["skip"], values["active"] or 0
+        if values["steps"] not in (None, ALL_STEPS):
+            first, last = step_range(values["steps"])
+            skip, active = first, last - first + 1
+        return cls(max(skip, least_skip), active, find)
 
     @property
     def whole(self) -> bool:
@@ -55,15 +71,15 @@ class Selection:
 
 
 class Automatic:
-    """Finds the training steps of the program, in whichever framework it trains, and records those that are selected.
+    """Finds the training steps of the program, whatever framework it trains with, and records the selected ones.
 
     Args:
-        settings: Called when the recording begins, with a function that tells how steps are found.
+        settings: Called when the recording begins, with a function that describes how steps are found.
         selection: Which steps to record.
     """
 
     def __init__(self, settings: Callable[[Callable[[], dict[str, Any]]], Settings], selection: Selection) -> None:
-        self.recorded: Recorded | None = None
+        self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
         self._settings = settings
@@ -76,15 +92,15 @@ class Automatic:
 
     @property
     def steps(self) -> int:
-        """Training steps that were seen."""
+        """Number of training steps seen."""
         return self._session.number if self._session is not None else self._seen.finder.number
 
     def install(self) -> None:
         """Wait for the program to import a framework."""
-        self._withdraw = [when_imported(name, partial(self._imported, name)) for name in HOOKS]
+        self._withdraw = [when_imported(name, partial(self._imported, name)) for name in FRAMEWORKS]
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
-        """End the recording, whatever state it is in, and take everything out of the program again."""
+        """End the recording in whatever state it is, and remove all hooks from the program."""
         self._remove_hooks()
         if self._session is not None:
             self._session.end(status, notes, whole=self._selection.whole and not self.steps)
@@ -108,7 +124,7 @@ class Automatic:
         """A step was seen: this runs inside the program's training loop."""
         try:
             if stepped.late and self._session is not None and not self._session.recording:
-                return  # it ended before the window that is about to open
+                return  # this step ended before the window that is about to open
             if self._seen.add(stepped, learning=self._session is None):
                 self._boundary(stepped)
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
@@ -117,7 +133,7 @@ class Automatic:
 
     def _boundary(self, stepped: Stepped) -> None:
         if self._session is not None:
-            # The time that was told is exact; where a window is about to open, what counts is when it did.
+            # The hook's time is exact. A window that is about to open begins its first step when it opens.
             at_ns = stepped.at_ns if self._session.recording else 0
             self._session.boundary(self._seen.source, at_ns)
             return
@@ -136,18 +152,18 @@ class Automatic:
         )
         try:
             session.begin(number)
-        except LifecycleError:  # the program profiles itself
+        except LifecycleError:  # the program runs a profile of its own
             self.gave_way = True
             self._remove_hooks()
             return
         self._session = session
 
     def _saved(self, window: Window) -> None:
-        self.recorded = Recorded(window, "later")
+        self.recorded = RecordedWindow(window, "later")
         self._remove_hooks()
 
     def _give_way(self) -> None:
-        """The program starts a profile of its own: that one counts."""
+        """End this recording: the program starts a profile of its own, which takes precedence."""
         self.gave_way = True
         self.end(COMPLETE, {"ended_by": "the program's own stepscope.profile"})
 

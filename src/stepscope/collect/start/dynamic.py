@@ -1,7 +1,7 @@
-"""Windows in a running job, asked for by editing a JSON file: ``stepscope.dynamic``.
+"""Windows in a running job, requested by editing a JSON file: ``stepscope.dynamic``.
 
-The file, its keys and their codings are those of MindSpore's dynamic profiler; it works for every framework. It is
-looked at in ``step()``, at most every ``poll_interval`` seconds: there is no process and no thread beside the training.
+The file has the keys and codings of MindSpore's dynamic profiler, and our options; it serves every framework.
+``step()`` looks at it, at most every ``poll_interval`` seconds; no process and no thread runs beside the training.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.options import DEFAULT_OUTPUT
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.schedule import Schedule
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import Session
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
-from stepscope.collect.start.profile import absolute, program_name
-from stepscope.collect.start.switches import DYNAMIC, Reading, options_of, read_switches, unavailable
+from stepscope.collect.start.json_options import DYNAMIC, options_of, read_options, unavailable
+from stepscope.collect.start.profile import absolute, program_name, record
 from stepscope.errors import LifecycleError, OutputError, UsageError
 
 _LOG = logging.getLogger("stepscope")
@@ -32,17 +32,18 @@ _LOG = logging.getLogger("stepscope")
 #: Name of the file in its directory.
 CONFIG = "profiler_config.json"
 
-#: Keys that a new file holds, with their defaults; the others are spellings and switches of ours.
-_WRITTEN = [key for key in DYNAMIC if key not in ("record_shape", "with_flops", "with_modules")]
+#: Keys that a new file does not hold: it has those of MindSpore's documents.
+_OURS = {"record_shape", "output", "with_flops", "with_modules", "host_pipeline", "data_process"}
+_OURS |= {"counters_hz", "pcie", "collector", "sample"}
 
 #: Seconds that the constructor waits for the other ranks.
 _OPENING = 10.0
-#: How often a window is moved to later steps because a rank came too late.
+#: How often a window moves to later steps because a rank saw it too late.
 _ATTEMPTS = 5
 
 
-class File:
-    """The file that is edited.
+class WatchedFile:
+    """The file that users edit.
 
     Args:
         path: The file.
@@ -54,17 +55,17 @@ class File:
         self._broken: tuple[int, int, int] | None = None
 
     def create(self) -> None:
-        """Write the defaults, where there is no file yet."""
+        """Write the defaults unless the file exists."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        document = {key: DYNAMIC[key].default for key in _WRITTEN}
+        document = {key: option.default for key, option in DYNAMIC.items() if key not in _OURS}
         try:
             with self.path.open("x", encoding="utf-8") as file:
                 json.dump(document, file, indent=4)
         except FileExistsError:
             return
 
-    def news(self) -> Reading | None:
-        """Return what it says, where the file has changed since the last look; None where it has not."""
+    def news(self) -> dict[str, Any] | None:
+        """Return the file's values by name if it has changed since the last look, else None."""
         try:
             status = self.path.stat()
         except OSError:
@@ -73,51 +74,51 @@ class File:
         if signature == self._signature:
             return None
         try:
-            reading = read_switches(self.path.read_text(encoding="utf-8"), DYNAMIC)
+            reading = read_options(self.path.read_text(encoding="utf-8"), DYNAMIC)
         except (OSError, ValueError) as error:
             self._unreadable(signature, error)
             return None
         self._signature = signature
         for warning in reading.warnings:
             _LOG.warning("stepscope: %s: %s.", self.path, warning)
-        return reading
+        return reading.values
 
     def _unreadable(self, signature: tuple[int, int, int], error: Exception) -> None:
-        """Say so where the file stays as it is: at first it may only be half written."""
+        """Warn at the second look at the same broken file; at the first it may be half written."""
         if signature == self._broken:
             self._signature = signature
-            _LOG.warning("stepscope: %s is no JSON (%s); it is not followed until it changes.", self.path, error)
+            _LOG.warning("stepscope: %s is not JSON (%s); it is not followed until it changes.", self.path, error)
         self._broken = signature
 
 
 class Conductor:
-    """Opens and closes the windows that a file asks for, told of every step.
+    """Opens and closes the windows that a file requests; its caller reports every step.
 
     Args:
-        path: Directory of :data:`CONFIG`; shared by all ranks, and made where it does not exist.
-        output: Directory of runs, where the file's ``prof_path`` names no other.
+        path: Directory of :data:`CONFIG`, shared by all ranks; made if it does not exist.
+        output: Directory of runs, unless the file's ``output`` or ``prof_path`` names another.
         poll_interval: Seconds between two looks at the file.
-        subfolder: Name of a directory of its own for each window, with ``{rank}``, ``{start}`` and ``{stop}``.
+        subfolder: Name of a separate directory for each window, with ``{rank}``, ``{start}`` and ``{stop}``.
 
     Raises:
         OutputError: The directory of the file cannot be made.
     """
 
     def __init__(self, path: Path, output: Path, poll_interval: float, subfolder: str = "") -> None:
-        self._file = File(path / CONFIG)
+        self._file = WatchedFile(path / CONFIG)
         self._default_output = output
         self._subfolder = subfolder
         self._interval = poll_interval
-        self._place = find_place()
+        self._place = find_job_rank()
         self._process = os.getpid()
         self._session: Session | None = None
         self._plan: Proposal | None = None
         self._last_stop = 0
         self._attempts = 0
         self._next_look = 0.0
-        self._pace = _Pace()
+        self._steps, self._begun = 0, time.monotonic()
         self.number = 0
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedWindow] = []
         try:
             if self._place.rank == 0:
                 self._file.create()
@@ -132,21 +133,21 @@ class Conductor:
         return self._session is not None and self._session.recording
 
     def open(self, number: int) -> None:
-        """The job begins: step ``number`` is the first. Waits for the other ranks, ten seconds at most."""
+        """Begin the job with step ``number``. Waits for the other ranks, ten seconds at most."""
         self._guarded(self._open, number)
 
     def arrive(self, number: int) -> None:
-        """Step ``number`` begins now, and the one before it has ended."""
+        """Note that step ``number`` begins and that the one before it has ended."""
         if os.getpid() == self._process:
             self._guarded(self._arrive, number)
 
     def restart_step(self) -> None:
-        """The step that is going on begins only now: what came before it was no part of it."""
+        """Let the current step begin now: what came before does not belong to it."""
         if self._session is not None:
             self._session.restart_step()
 
     def close(self) -> None:
-        """End the window that is open, if any."""
+        """End the open window, if any."""
         session, self._session = self._session, None
         if session is not None:
             session.end()
@@ -170,7 +171,7 @@ class Conductor:
         self._begin_window(_OPENING)
 
     def _arrive(self, number: int) -> None:
-        self._pace.step()
+        self._steps += 1
         if self._session is not None:
             self._advance(self._session, number)
         self.number = number
@@ -180,7 +181,7 @@ class Conductor:
             self._begin_window(0.0)
 
     def _advance(self, session: Session, number: int) -> None:
-        """Tell the open window of the step; end it where it was the last one, or steps are counted anew."""
+        """Report the step to the open window; end the window after its last step, or if the count starts again."""
         if number != self.number + 1:
             session.end(f"ended at step {self.number}: the next one is step {number}")
         session.boundary()
@@ -191,9 +192,9 @@ class Conductor:
         self._next_look = time.monotonic() + self._interval
         agreement = self._agreement
         if agreement is None or self._place.rank == 0:
-            reading = self._file.news()
-            if reading is not None:
-                self._ask(reading)
+            values = self._file.news()
+            if values is not None:
+                self._ask(values)
         if agreement is None:
             return
         plan = agreement.news() or self._plan
@@ -206,23 +207,23 @@ class Conductor:
             if late or agreement.refused(plan):
                 self._move(plan, late)
 
-    def _ask(self, reading: Reading) -> None:
-        """The file asks for a window, or for none any more."""
+    def _ask(self, values: dict[str, Any]) -> None:
+        """Propose the window that the file requests, in place of one that it has requested before."""
         if self._plan is not None and self._agreement is not None:
             self._agreement.refuse(self._plan)
         self._plan = None
-        start, stop = reading.values["start_step"], reading.values["stop_step"]
+        start, stop = values["start_step"], values["stop_step"]
         if start == -1 or stop == -1:
             return
         problem = self._problem(start, stop)
         if problem:
             _LOG.warning("stepscope: %s: start_step %d, stop_step %d: %s.", self._file.path, start, stop, problem)
             return
-        missing = unavailable(reading)
+        missing = unavailable(values)
         for name, reason in missing.items():
             _LOG.warning("stepscope: %s: %s records nothing here: %s.", self._file.path, name, reason)
         self._attempts = 0
-        self._propose(Proposal(start, stop, {**reading.values, "unavailable": missing}))
+        self._propose(Proposal(start, stop, {**values, "unavailable": missing}))
 
     def _problem(self, start: int, stop: int) -> str:
         if start < 1:
@@ -232,7 +233,7 @@ class Conductor:
         if start <= self._last_stop:
             return f"a window must begin after the last step of the one before it, which is {self._last_stop}"
         if start < self.number:
-            return f"step {self.number} is going on; name a later one"
+            return f"step {self.number} has begun; name a later one"
         return ""
 
     def _propose(self, proposal: Proposal) -> None:
@@ -242,7 +243,7 @@ class Conductor:
             self._agreement.propose(proposal)
 
     def _move(self, refused: Proposal, late: int) -> None:
-        """Propose later steps, because a rank was past the first ones already. Only rank 0 does."""
+        """Propose later steps, because a rank had passed the first ones. Only rank 0 does so."""
         agreement = self._agreement
         if agreement is None:
             return
@@ -258,7 +259,9 @@ class Conductor:
                 self._place.world_size,
             )
             return
-        ahead = self._pace.steps_in(3 * self._interval) * 2 ** (self._attempts - 1)
+        elapsed = max(time.monotonic() - self._begun, 1e-3)
+        expected = min(math.ceil(self._steps * 3 * self._interval / elapsed), 1000)  # steps in three looks at the file
+        ahead = expected * 2 ** (self._attempts - 1)
         start = max(self.number, late, refused.start) + ahead + 2
         moved = Proposal(start, start + refused.stop - refused.start, refused.values)
         agreement.propose(moved)
@@ -270,7 +273,7 @@ class Conductor:
         )
 
     def _begin_window(self, patience: float) -> None:
-        """Begin the window that is planned, where its time has come and all ranks agree."""
+        """Begin the planned window if its first step is near and all ranks agree."""
         plan = self._plan
         if plan is None or self.number < plan.look:
             return
@@ -290,7 +293,7 @@ class Conductor:
             options_of(values),
             absolute(self._output(plan)),
             program_name(),
-            f"steps {plan.start} to {plan.stop}, asked for in {self._file.path}",
+            f"steps {plan.start} to {plan.stop}, requested in {self._file.path}",
             lambda: {"source": "declared", "by": "the dynamic profiler"},
             {"switches_unavailable": values["unavailable"]} if values["unavailable"] else {},
         )
@@ -298,10 +301,7 @@ class Conductor:
         analyse = _analyse(values)
 
         def saved(window: Window) -> None:
-            recorded = Recorded(window, "later" if analyse == "later" else "background")
-            self.recorded.append(recorded)
-            if analyse == "sync":
-                recorded.wait()
+            self.recorded.append(record(window, analyse))
 
         session = Session(prepared, schedule, source="declared", on_saved=saved)
         try:
@@ -312,37 +312,23 @@ class Conductor:
         self._session = session
 
     def _output(self, plan: Proposal) -> Path:
-        """Return the directory of runs: that of the file, where it names one."""
-        named = plan.values["prof_path"]
+        """Return the directory of runs: the file's, if it names one."""
+        named = plan.values["output"]
         output = self._default_output if named == "./" else Path(named)
         return output / self._subfolder.format(rank=self._place.rank, start=plan.start, stop=plan.stop)
 
 
 def _analyse(values: dict[str, Any]) -> str:
-    """Return when results are computed: `analyse` counts more than `analyse_mode`."""
+    """Return when results are computed; MindSpore's ``analyse_mode`` counts only if its ``analyse`` is true."""
+    if isinstance(values["analyse"], str):
+        return str(values["analyse"])
     if not values["analyse"]:
         return "later"
-    return "background" if values["analyse_mode"] == 1 else "sync"
-
-
-class _Pace:
-    """How fast steps go by."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._begun = time.monotonic()
-
-    def step(self) -> None:
-        self.steps += 1
-
-    def steps_in(self, seconds: float) -> int:
-        """Return how many steps may go by in so many seconds; a thousand at most."""
-        elapsed = max(time.monotonic() - self._begun, 1e-3)
-        return min(math.ceil(self.steps * seconds / elapsed), 1000)
+    return "background" if values["analyse_mode"] == 1 else "now"
 
 
 class dynamic:
-    """Records windows that somebody asks for while the job runs, by editing ``profiler_config.json``.
+    """Records windows that users request while the job runs, by editing ``profiler_config.json``.
 
     ::
 
@@ -352,16 +338,16 @@ class dynamic:
             monitor.step()
 
     The first step is 1. A window records the steps ``start_step`` to ``stop_step``, both included; the next one must
-    begin later than the last one ended. The ranks of a job record the same steps, or none: where one of them learns of
-    a window too late, the window moves to later steps, and the log says so. See ``docs/environment.md``.
+    begin later than the last one ended. The ranks of a job record the same steps, or none: if one of them sees the
+    request too late, the window moves to later steps, and the log says so. See ``docs/environment.md``.
 
     Args:
-        path: Directory of the file, shared by all ranks; rank 0 writes a file with all keys where there is none.
-        output: Directory of runs, where the file's ``prof_path`` names no other.
+        path: Directory of the file, shared by all ranks; rank 0 writes a file with MindSpore's keys if it has none.
+        output: Directory of runs, unless the file's ``output`` or ``prof_path`` names another.
         poll_interval: Seconds between two looks at the file.
 
     Raises:
-        UsageError: ``poll_interval`` is no positive number.
+        UsageError: ``poll_interval`` is not a positive number.
         OutputError: The directory cannot be made.
     """
 
@@ -373,14 +359,14 @@ class dynamic:
         poll_interval: float = 2.0,
     ) -> None:
         if not poll_interval > 0:
-            message = f"poll_interval={poll_interval!r} is no positive number of seconds."
+            message = f"poll_interval={poll_interval!r} is not a positive number of seconds."
             raise UsageError(message, "Use poll_interval=2.")
         self._conductor = Conductor(absolute(Path(path)), absolute(Path(output)), poll_interval)
         self._conductor.open(1)
 
     @property
     def step_number(self) -> int:
-        """Number of the step that is going on; the first is 1."""
+        """Number of the current step; the first is 1."""
         return self._conductor.number
 
     @property
@@ -389,7 +375,7 @@ class dynamic:
         return self._conductor.recording
 
     @property
-    def recorded(self) -> list[Recorded]:
+    def recorded(self) -> list[RecordedWindow]:
         """The windows so far."""
         return self._conductor.recorded
 
@@ -399,5 +385,5 @@ class dynamic:
         pass_on()
 
     def close(self) -> None:
-        """End the window that is open, if any; the end of the program does so, too."""
+        """End the open window, if any; so does the end of the program."""
         self._conductor.close()

@@ -1,14 +1,13 @@
 """Recording a program by an environment variable alone: the program and its launch stay as they are.
 
-``stepscope.pth`` lies beside the installed package; Python runs its one line when it starts, and that line calls
-:func:`begin` where one of the variables is set. Nothing else happens until the program imports a framework: a process
-that never does (the shell's other Pythons, resource trackers) reads no options, says nothing and makes no directory.
+``stepscope.pth`` lies beside the installed package. Python runs its one line when it starts, and that line calls
+:func:`begin` if one of the variables is set. Nothing else happens until the program imports a framework: a process that
+imports none (another Python of the shell, a resource tracker) reads no options, prints nothing and makes no directory.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,68 +15,54 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.hooks.post_import import when_imported
 
 if TYPE_CHECKING:
     from stepscope.collect.session.window import Settings
-    from stepscope.collect.start.automatic import Automatic, Selection
-    from stepscope.collect.start.switches import Reading
+    from stepscope.collect.start.automatic import Automatic
 
 OURS = "STEPSCOPE_OPTIONS"
 MINDSPORES = "MS_PROFILER_OPTIONS"
 #: ``0`` switches the hook off.
 STARTUP = "STEPSCOPE_STARTUP"
 
-#: Where results go when ``output_path`` is not set: MindSpore's documents promise theirs.
+#: The directory of runs of each variable; MindSpore's documents promise theirs.
 DEFAULT_OUTPUTS = {OURS: "stepscope-runs", MINDSPORES: "data"}
-
-#: A program is one that trains, or might, when it imports one of these.
-FRAMEWORKS = ("torch", "mindspore", "paddle", "jax")
 
 #: Modules (``python -m``) and scripts that start the processes that train, or have nothing to do with training.
 _LAUNCHERS = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.utils.collect_env",
-    "accelerate",
-    "deepspeed",
-    "mindspore.parallel.cluster.run",
-    "paddle.distributed.launch",
-    "pip",
-    "venv",
-    "ensurepip",
-    "stepscope",
+    *(module for framework in FRAMEWORKS.values() for module in framework.launcher_modules),
+    *("accelerate", "deepspeed", "pip", "venv", "ensurepip", "stepscope"),
 )
-_LAUNCHER_SCRIPTS = frozenset(
-    ("torchrun", "accelerate", "deepspeed", "msrun", "fleetrun", "pip", "pip3", "stepscope", "dataset-cache")
+_LAUNCHER_SCRIPTS = (
+    *(script for framework in FRAMEWORKS.values() for script in framework.launcher_scripts),
+    *("accelerate", "deepspeed", "pip", "pip3", "stepscope"),
 )
-#: Roles of processes that msrun starts with the program's own command line, and that do not train.
-_NOT_TRAINING = ("MS_SCHED", "MS_PSERVER")
-_STEPS = re.compile(r"(\d+):(\d+)")
 
 #: Interpreter options that are followed by a value.
 _VALUED = frozenset("WX")
 
 
-class Part(Enum):
-    """What a process may be to a training, as far as its command line tells."""
+class ProcessRole(Enum):
+    """What a process does for a training, as its command line shows."""
 
     PROGRAM = "program"
     HELPER = "helper"
     UNSURE = "unsure"  # a child of multiprocessing: a rank that trains, or a worker that loads data
 
 
-def part_of(command: Sequence[str]) -> Part:
-    """Return what the process of this command line (``sys.orig_argv``) is."""
+def role_of(command: Sequence[str]) -> ProcessRole:
+    """Return the role of the process of this command line (``sys.orig_argv``)."""
     kind, target = _target(command)
     if kind == "-c" and target.startswith("from multiprocessing"):
-        return Part.UNSURE if "spawn_main" in target or "forkserver" in target else Part.HELPER
+        return ProcessRole.UNSURE if "spawn_main" in target or "forkserver" in target else ProcessRole.HELPER
     if kind == "-m" and any(f"{target}.".startswith(f"{name}.") for name in _LAUNCHERS):
-        return Part.HELPER
+        return ProcessRole.HELPER
     path = Path(target)
     if kind == "script" and (path.name in _LAUNCHER_SCRIPTS or "_inductor" in path.parts):
-        return Part.HELPER
-    return Part.PROGRAM
+        return ProcessRole.HELPER
+    return ProcessRole.PROGRAM
 
 
 def _target(command: Sequence[str]) -> tuple[str, str]:
@@ -89,50 +74,54 @@ def _target(command: Sequence[str]) -> tuple[str, str]:
         if word.startswith("--"):
             next(words, "")  # --check-hash-based-pycs mode
             continue
-        for place, letter in enumerate(word[1:], start=2):
+        for end, letter in enumerate(word[1:], start=2):
             if letter in "cm":
-                return f"-{letter}", word[place:] or next(words, "")
+                return f"-{letter}", word[end:] or next(words, "")
             if letter in _VALUED:
-                if not word[place:]:
+                if not word[end:]:
                     next(words, "")
                 break
     return "script", ""
 
 
-_current: Environment | None = None
+_current: EnvironmentRecording | None = None
 
 
 def begin() -> None:
-    """Wait for the program to import a framework, where a variable asks for it. Called when Python starts."""
+    """Wait for the program to import a framework, if a variable asks for a recording.
+
+    Python calls it when it starts; a program that sets the variable itself may call it again.
+    """
     global _current
     variable = next((name for name in (OURS, MINDSPORES) if os.environ.get(name)), None)
     if variable is None or os.environ.get(STARTUP) == "0" or _current is not None:
         return
     hide_from_mindspore()  # a launcher imports it, too
-    part = part_of(getattr(sys, "orig_argv", []))
-    if part is not Part.HELPER and os.environ.get("MS_ROLE") not in _NOT_TRAINING:
-        _current = Environment(variable, part)
+    role = role_of(getattr(sys, "orig_argv", []))
+    roles = [framework.not_training for framework in FRAMEWORKS.values()]
+    if role is not ProcessRole.HELPER and not any(os.environ.get(variable) in values for variable, values in roles):
+        _current = EnvironmentRecording(variable, role)
         _current.install()
 
 
-def current() -> Environment | None:
-    """Return what the environment asked for in this process, if anything."""
+def current() -> EnvironmentRecording | None:
+    """Return the recording that the environment asks for in this process, if any."""
     return _current
 
 
-class Environment:
-    """What a variable of the environment asks for, in this process.
+class EnvironmentRecording:
+    """The recording that a variable of the environment asks for, in this process.
 
     Args:
-        variable: Its name.
-        part: What this process is.
+        variable: Name of the variable.
+        role: Role of this process.
     """
 
-    def __init__(self, variable: str, part: Part) -> None:
+    def __init__(self, variable: str, role: ProcessRole) -> None:
         self.variable = variable
         self.automatic: Automatic | None = None
         self._text = os.environ[variable]
-        self._part = part
+        self._role = role
         self._process = os.getpid()
         self._withdraw: list[Callable[[], None]] = []
         self._waiting = True
@@ -161,42 +150,43 @@ class Environment:
         import atexit
 
         if os.getpid() != self._process:  # a fork of a process that had imported nothing yet
-            self._process, self._part = os.getpid(), Part.UNSURE
-        reading = self._read()
-        if reading is None or not (reading.values["start"] and reading.values["start_profile"]):
+            self._process, self._role = os.getpid(), ProcessRole.UNSURE
+        values = self._read()
+        if values is None or not (values["start"] and values["start_profile"]):
             return
-        self._analyse = reading.values["analyse"]
-        self.automatic = self._automatic(reading)
-        # After the framework's own: Python runs these in reverse, and the framework must be alive.
+        self._analyse = values["analyse"]
+        self.automatic = self._make_automatic(values)
+        # Registered after the framework's own functions: Python runs these in reverse, so the framework is still alive.
         atexit.register(self.finish)
-        if (processes := sys.modules.get("multiprocessing.util")) is not None and self._part is Part.UNSURE:
-            processes.Finalize(None, self.finish, exitpriority=0)  # forked children end without the other way
+        if (processes := sys.modules.get("multiprocessing.util")) is not None and self._role is ProcessRole.UNSURE:
+            processes.Finalize(None, self.finish, exitpriority=0)  # a forked child skips the functions of atexit
         self.automatic.install()
 
-    def _read(self) -> Reading | None:
-        """Return what the variable says; None where it is no JSON."""
-        from stepscope.collect.start.switches import ENVIRONMENT, read_switches
+    def _read(self) -> dict[str, Any] | None:
+        """Return the variable's values by name; None if it is not a JSON object."""
+        from stepscope.collect.start.json_options import environment_keys, read_options
 
         try:
-            reading = read_switches(self._text, ENVIRONMENT)
+            reading = read_options(self._text, environment_keys(DEFAULT_OUTPUTS[self.variable]))
         except ValueError as error:
-            self._say(f"{self.variable} is no JSON ({error}); nothing is recorded, the program runs on.")
+            self._say(f"{self.variable} is not JSON ({error}); nothing is recorded, the program runs on.")
             return None
         for warning in reading.warnings:
             self._say(f"{self.variable}: {warning}.")
-        return reading
+        return reading.values
 
-    def _automatic(self, reading: Reading) -> Automatic:
+    def _make_automatic(self, values: dict[str, Any]) -> Automatic:
         from stepscope.collect.session.window import Settings
-        from stepscope.collect.start.automatic import Automatic
+        from stepscope.collect.start.automatic import Automatic, Selection
+        from stepscope.collect.start.json_options import options_of, unavailable
         from stepscope.collect.start.profile import absolute, program_name
-        from stepscope.collect.start.switches import options_of, unavailable
 
-        values = reading.values
-        output = absolute(Path(values["output_path"] or DEFAULT_OUTPUTS[self.variable]))
+        output = absolute(Path(values["output"]))
         options = options_of(values)
-        selection = self._selection(reading)
-        missing = unavailable(reading)
+        # Two steps show that a process trains: a worker that loads data takes none, and so is never recorded.
+        skip = 2 if self._role is ProcessRole.UNSURE else 0
+        selection = Selection.of(values, find=True, least_skip=skip)
+        missing = unavailable(values)
         for name, reason in missing.items():
             self._say(f"{self.variable}: {name} records nothing here: {reason}. Everything else is recorded.")
         notes = {"switches_unavailable": missing} if missing else {}
@@ -206,22 +196,8 @@ class Environment:
 
         return Automatic(settings, selection)
 
-    def _selection(self, reading: Reading) -> Selection:
-        """Return the steps to record: all, as MindSpore's documents have it, or those that are named."""
-        from stepscope.collect.start.automatic import Selection
-
-        values = reading.values
-        skip, active = values["skip"], values["active"]
-        if (named := _STEPS.fullmatch(values["steps"])) and int(named[1]) <= int(named[2]):
-            skip, active = int(named[1]), int(named[2]) - int(named[1]) + 1
-        elif values["steps"] != "all":
-            self._say(f'{self.variable}: \'steps\' should be "all" or "5:9"; the default "all" is used.')
-        if self._part is Part.UNSURE:
-            skip = max(skip, 2)  # a worker that loads data takes no steps; a rank that trains takes these two soon
-        return Selection(skip, active, find=True)
-
     def finish(self) -> None:
-        """Close the recording and have its results computed; nothing goes to standard output. Runs once."""
+        """Close the recording and compute its results; nothing goes to standard output. Runs once."""
         automatic = self.automatic
         if automatic is None or self._done or os.getpid() != self._process:
             return
@@ -247,35 +223,29 @@ class Environment:
             elif self._analyse == "background":
                 background.start_analysis(recorded.rank_path)
         except OSError as error:
-            self._say(f"The results were not computed: {error}.")
+            self._say(f"the results were not computed: {error}.")
         self._say(f"recorded in {recorded.path}")
 
     def _say(self, text: str) -> None:
         """Write a line to standard error, for the first rank only."""
-        from stepscope.collect.ranks import find_place
+        from stepscope.collect.ranks import find_job_rank
 
-        if find_place().rank == 0 and self._part is Part.PROGRAM and sys.stderr is not None:
+        if find_job_rank().rank == 0 and self._role is ProcessRole.PROGRAM and sys.stderr is not None:
             sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
 
 
 def hide_from_mindspore() -> None:
-    """Have MindSpore not find its variable when it is imported: this program is recorded by us."""
+    """Hide MindSpore's variable from MindSpore while it is imported: stepscope records this program."""
     if MINDSPORES in os.environ:
         when_imported("mindspore", lambda: None, _hidden)
 
 
 @contextmanager
 def _hidden() -> Iterator[None]:
-    """Take MindSpore's variable away while MindSpore is imported: one profiler runs, not two. Children still see it."""
+    """Remove MindSpore's variable while MindSpore is imported: one profiler runs, not two. Children still see it."""
     text = os.environ.pop(MINDSPORES, None)
     try:
         yield
     finally:
         if text is not None:
             os.environ[MINDSPORES] = text
-
-
-def begin_now() -> Environment | None:
-    """Do what :func:`begin` does when Python starts, for a program that sets the variable itself; return what runs."""
-    begin()
-    return _current

@@ -14,19 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from stepscope.collect.frameworks import build_early
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.journal.values import plain
-from stepscope.collect.options import (
-    DEFAULT_OUTPUT,
-    Options,
-    check_collector,
-    check_rate,
-    check_sample,
-    parse_activities,
-)
-from stepscope.collect.registry import build_early
+from stepscope.collect.options import DEFAULT_OUTPUT, Door, check_given, make_options, options_at
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import Recorded, check_analyse
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import Session, remember_metadata
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.steps import OptimizerLog
@@ -34,7 +27,7 @@ from stepscope.errors import LifecycleError, OutputError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_TraceReady: TypeAlias = Callable[[Recorded], object]
+_TraceReady: TypeAlias = Callable[[RecordedWindow], object]
 
 
 class profile:
@@ -48,35 +41,20 @@ class profile:
                 prof.step()
 
     Each window that the schedule opens becomes a run of its own below ``output``. Without a schedule everything
-    between ``start`` and ``stop`` is one window, and steps that nobody declares are found by the optimizers. After
-    ``stop`` the object may be started again, counting from step 0.
+    between ``start`` and ``stop`` is one window, and the optimizers show the steps unless :meth:`step` declares them.
+    After ``stop`` the object may be started again, counting from step 0.
 
-    Nothing that goes wrong while recording is raised into the training: it is said in the manifest and logged once by
-    the logger ``stepscope``.
+    An error while recording is not raised into the training: the manifest names it, and the logger ``stepscope`` logs
+    it once.
 
     Args:
-        activities: Whose work to record: members of ``stepscope.Activity``, their names, or members of
-            ``torch.profiler.ProfilerActivity``; None means the CPU and every device there is.
         schedule: Step number → action, as :func:`stepscope.schedule` returns; those of ``torch.profiler`` work, too.
-        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.Recorded` when a window has closed,
-            in the thread that closed it. What it raises is counted and logged, not raised.
-        record_shapes: Record shapes and types of operator inputs.
-        profile_memory: Record memory taken and freed. With torch this records the starting thread only.
-        with_stack: Record the Python stack of every operator.
-        with_flops: Count floating-point operations of matrix products and convolutions.
-        with_modules: Record which module called an operator.
-        host_pipeline: Record what MindSpore's threads do besides running operators; see docs/mindspore.md.
-        counters_hz: Samples a second of the host's counters; 0 for none.
-        collector: Who records PyTorch's operators: ``"kineto"``, PyTorch's own; ``"native"``, our recorder, which is
-            built on first use; ``"auto"``, the latter on CPUs in a single process, where it can be built, and on
-            NVIDIA GPUs where ``stepscope doctor --build`` has found that it records them as Kineto does.
-        sample: Fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder.
-        output: Directory of runs; it is made, and must be writable.
-        analyse: ``"background"`` computes the results at once in a process of low priority, ``"later"`` leaves them to
-            ``stepscope report``.
+        on_trace_ready: Called with a :class:`~stepscope.collect.session.recorded.RecordedWindow` when a window has
+            closed, in the thread that closed it. What it raises is counted and logged, not raised.
+        options: The other arguments are the options of ``docs/options.md``.
 
     Raises:
-        UsageError: An argument cannot be used.
+        UsageError: An option cannot have the value given.
     """
 
     def __new__(cls, function: Any = None, /, **arguments: Any) -> profile:  # noqa: ANN401 - any function
@@ -86,9 +64,9 @@ class profile:
     def __init__(
         self,
         *,
-        activities: Iterable[object] | None = None,
         schedule: ScheduleFunction | None = None,
         on_trace_ready: _TraceReady | None = None,
+        activities: Iterable[object] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
@@ -96,33 +74,31 @@ class profile:
         with_modules: bool = False,
         host_pipeline: bool = True,
         counters_hz: float = 10.0,
+        data_process: bool = False,
+        parallel_strategy: bool = False,
+        host_sys: Iterable[str] = (),
+        sys_io: bool = False,
+        pcie: bool = False,
         collector: str = "auto",
         sample: float = 1.0,
+        mstx_domain_include: Iterable[str] = (),
+        mstx_domain_exclude: Iterable[str] = (),
         output: str | os.PathLike[str] = DEFAULT_OUTPUT,
         analyse: str = "background",
     ) -> None:
-        self._options = Options(
-            activities=parse_activities(activities),
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-            with_flops=with_flops,
-            with_modules=with_modules,
-            host_pipeline=host_pipeline,
-            counters_hz=check_rate(counters_hz),
-            collector=check_collector(collector),
-            sample=check_sample(sample),
-        )
-        self._output = Path(output)
+        given = locals()  # the first statement: the parameters by name, and nothing else
+        values = check_given(Door.CODE, {**given, "activities": activities or ()})
+        self._options = make_options(values)
+        self._output = Path(values["output"])
         self._schedule = schedule or always
         self._on_trace_ready = on_trace_ready
-        self._analyse = check_analyse(analyse)
+        self._analyse = values["analyse"]
         self._session: Session | None = None
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedWindow] = []
 
     @property
     def step_number(self) -> int:
-        """Number of the step that is going on, counted from 0 at :meth:`start`."""
+        """Number of the current step, counted from 0 at :meth:`start`."""
         return self._session.number if self._session is not None else 0
 
     def start(self) -> None:
@@ -149,7 +125,7 @@ class profile:
         self._session = session
 
     def step(self) -> None:
-        """Say that a training step has ended. In a forked child this does nothing.
+        """Note that a training step has ended. In a forked child this does nothing.
 
         Raises:
             LifecycleError: The profile is not running.
@@ -162,7 +138,7 @@ class profile:
         pass_on()
 
     def stop(self) -> None:
-        """End: the window that is open is closed and kept. A second call does nothing.
+        """Close the open window and keep it. A second call does nothing.
 
         Raises:
             LifecycleError: ``start`` was never called, or the recording belongs to another thread that is still alive
@@ -214,8 +190,8 @@ class profile:
         return profiled  # type: ignore[return-value]
 
     def _saved(self, window: Window) -> None:
-        """Have the results computed and tell the user's handler; what that raises is counted, not raised."""
-        recorded = Recorded(window, self._analyse)
+        """Keep the window and call the user's handler; what the handler raises is counted and logged."""
+        recorded = record(window, self._analyse)
         self.recorded.append(recorded)
         if self._on_trace_ready is None:
             return
@@ -227,6 +203,18 @@ class profile:
             _LOG.warning("stepscope: on_trace_ready raised %s; training goes on.", one_line(error))
 
 
+def record(window: Window, analyse: str) -> RecordedWindow:
+    """Return the record of a window, and compute its results when the option ``analyse`` says."""
+    recorded = RecordedWindow(window, "later" if analyse == "later" else "background")
+    if analyse == "now":
+        recorded.wait()
+    return recorded
+
+
+#: ``help`` lists the options below the docstring.
+profile.__doc__ = f"{profile.__doc__ or ''}\n    Options:\n" + "".join(
+    f"        {name}: {option.help} ({option.expectation}).\n" for name, option in options_at(Door.CODE).items()
+)
 #: For ``help`` and completion, which would show the parameters of ``__new__``.
 profile.__signature__ = inspect.Signature(list(inspect.signature(profile.__init__).parameters.values())[1:])  # type: ignore[attr-defined]
 
@@ -239,27 +227,27 @@ def add_metadata(key: str, value: object) -> None:
         value: Numbers, texts, lists and mappings are kept; of other objects the name of their type.
 
     Raises:
-        UsageError: The key is no text.
+        UsageError: The key is not a text.
     """
     remember_metadata(_key(key), json.dumps(plain(value)))
 
 
 def add_metadata_json(key: str, text: str) -> None:
-    """Record a fact about the run that is JSON text already; see :func:`add_metadata`.
+    """Record a fact about the run, given as JSON text; see :func:`add_metadata`.
 
     Raises:
-        UsageError: The key is no text, or ``text`` is no valid JSON.
+        UsageError: The key is not a text, or ``text`` is not valid JSON.
     """
     try:
         json.loads(text, parse_constant=_refuse_constant)
     except (TypeError, ValueError) as error:
-        message = f"add_metadata_json({key!r}, …): the text is no JSON ({error})."
+        message = f"add_metadata_json({key!r}, …): the text is not JSON ({error})."
         raise UsageError(message, "Pass json.dumps(value), or the value itself to add_metadata().") from None
     remember_metadata(_key(key), text)
 
 
 def _refuse_constant(name: str) -> None:
-    message = f"{name} is no JSON"
+    message = f"{name} is not JSON"
     raise ValueError(message)
 
 
@@ -274,7 +262,7 @@ def absolute(output: Path) -> Path:
     """Return ``output`` as an absolute path: the program may change its directory.
 
     Raises:
-        OutputError: It is relative, and the current directory does not exist any more.
+        OutputError: It is relative, and the current directory does not exist.
     """
     try:
         return Path(os.path.abspath(output))  # noqa: PTH100 - keeps links, unlike Path.resolve
@@ -284,7 +272,7 @@ def absolute(output: Path) -> Path:
 
 
 def program_name() -> str:
-    """Return what runs are called after: the script's or module's name."""
+    """Return the name that runs get: the script's or module's."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name not in ("__main__", "stepscope.__main__"):

@@ -1,7 +1,7 @@
-"""``stepscope run --as NAME``: for one run, stepscope stands behind another profiler's names; the script is unchanged.
+"""``stepscope run --as NAME``: for one run, another profiler's names are stepscope's; the script is unchanged.
 
-Names are replaced in the other package's own modules as soon as the script has imported that package, so that it does
-not matter in which order and by which path the script reaches them. :meth:`StandIn.remove` puts everything back.
+The names are replaced in the other package's own modules as soon as the script has imported that package, so the order
+and the path by which the script reaches them do not matter. :meth:`StandIn.remove` restores everything.
 """
 
 from __future__ import annotations
@@ -16,35 +16,16 @@ from typing import Any
 from stepscope.collect.hooks.absent_modules import AbsentModules
 from stepscope.collect.hooks.post_import import when_imported
 
-_MINDSPORE = "stepscope.compat.mindspore"
-
-#: What `mindspore.profiler` itself offers.
-_PUBLIC = (
-    "AicoreMetrics",
-    "DynamicProfilerMonitor",
-    "EnvProfiler",
-    "ExportType",
-    "HostSystem",
-    "Profiler",
-    "ProfilerActivity",
-    "ProfilerLevel",
-    "_ExperimentalConfig",
-    "mstx",
-    "profile",
-    "schedule",
-    "tensorboard_trace_handler",
-)
-
 
 @dataclass(frozen=True)
 class Package:
-    """A package whose names are replaced.
+    """A package whose names are replaced; :mod:`stepscope.compat` has them.
 
     Attributes:
-        trigger: Module after whose import they are.
-        home: Module that has ours.
+        trigger: Module whose import triggers the replacement.
+        home: Module that holds our names.
         names: Module → its name → our name.
-        absent: Modules of older versions, which are made where this one has none of that name.
+        absent: Modules of older versions, made if this version lacks them.
     """
 
     trigger: str
@@ -53,54 +34,18 @@ class Package:
     absent: tuple[str, ...] = ()
 
 
-#: What `paddle.fluid.profiler` offered, and `paddle.utils.profiler` after it.
-_FLUID = ("cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler")
-
-#: By the name that ``--as`` takes.
-PACKAGES: dict[str, Package] = {
-    "fluid": Package(
-        trigger="paddle",
-        home="stepscope.compat.fluid.profiler",
-        names={path: {name: name for name in _FLUID} for path in ("paddle.fluid.profiler", "paddle.utils.profiler")},
-        absent=("paddle.fluid", "paddle.fluid.profiler", "paddle.utils.profiler"),
-    ),
-    "mindspore": Package(
-        trigger="mindspore",
-        home=_MINDSPORE,
-        names={
-            "mindspore": {"Profiler": "Profiler", "EnvProfiler": "EnvProfiler"},
-            "mindspore.profiler": {name: name for name in (*_PUBLIC, "analyse", "ProfileOption", "ProfilerAction")},
-            "mindspore.profiler.profiler": {
-                "Profile": "profile",
-                "Profiler": "Profiler",
-                "analyse": "analyse",
-                "tensorboard_trace_handler": "tensorboard_trace_handler",
-            },
-            "mindspore.profiler.common.constant": {
-                name: name
-                for name in ("AicoreMetrics", "ExportType", "HostSystem", "ProfilerActivity", "ProfilerLevel")
-            },
-            "mindspore.profiler.dynamic_profiler": {"DynamicProfilerMonitor": "DynamicProfilerMonitor"},
-            "mindspore.profiler.envprofiler": {"EnvProfiler": "EnvProfiler"},
-            "mindspore.profiler.experimental_config": {"_ExperimentalConfig": "_ExperimentalConfig"},
-            "mindspore.profiler.mstx": {"Mstx": "mstx"},
-            "mindspore.profiler.schedule": {"Schedule": "schedule"},
-        },
-    ),
-}
-
-
 class StandIn:
-    """Our names in the place of a package's.
+    """Replaces a package's names by ours.
 
     Args:
-        name: One of :data:`PACKAGES`.
-        failed: Called with the error where that could not be done; the script then runs with its own.
+        name: What ``--as`` calls the package.
+        package: Its names and ours.
+        failed: Called with the error if the names cannot be replaced; the script then runs with its own.
     """
 
-    def __init__(self, name: str, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, name: str, package: Package, failed: Callable[[Exception], None]) -> None:
         self.name = name
-        self._package = PACKAGES[name]
+        self._package = package
         self._failed = failed
         self._replaced: list[tuple[ModuleType, str, object]] = []
         self._withdraw: Callable[[], None] = lambda: None
@@ -144,7 +89,7 @@ _MISSING = object()
 
 
 def _module(path: str) -> ModuleType | None:
-    """Return a module of the package; None where this version of it has none of that name."""
+    """Return a module of the package; None if this version lacks it."""
     if path not in sys.modules:
         try:
             import_module(path)

@@ -1,18 +1,20 @@
-"""MindSpore's own runtime profiler: what its Python front end, its pipelines of threads and its graph executor do.
+"""MindSpore's runtime profiler: what its Python front end, its pipelines of threads and its graph executor do.
 
-MindSpore looks at ``MS_ENABLE_RUNTIME_PROFILER`` once, at the first step it marks, and from then on records for good:
-into memory, outside of steps too, with a summary of every step on standard output at the end, and into the directory
-that was current at that moment. A tool that comes and goes needs four things that its Python interface has not:
+MindSpore looks at ``MS_ENABLE_RUNTIME_PROFILER`` once, at the first step that it marks. From then on it records until
+the process ends: into memory, also outside of steps, for the directory that was current at that moment, and with a
+summary of every step on standard output. To record one window, this does four things that MindSpore's Python interface
+does not offer:
 
-* it begins at any time: the flag *initialised* is cleared, so that MindSpore looks at the variable and the directory
-  once more;
-* it ends: the flag *enabled* is cleared, so that nothing piles up in the memory of a training that runs on;
-* nothing reaches standard output: C++'s ``std::cout`` is told to be full while MindSpore writes;
-* nothing is dropped: ``Model.train`` marks steps, and each mark throws away what lies between two of them. While this
-  records, it marks none: steps are stepscope's own.
+* it begins at any time: it clears the flag *initialised*, so that MindSpore looks at the variable and the directory
+  again;
+* it ends: it clears the flag *enabled*, so that the memory of a training that goes on does not grow;
+* it keeps standard output clean: it puts C++'s ``std::cout`` into an error state while MindSpore writes;
+* it keeps all events: ``Model.train`` marks steps, and each mark discards the events since the last one. While this
+  records, it replaces these marks by functions that do nothing; stepscope has steps of its own.
 
-Both flags are single bytes; where they lie is read from the machine code of the two functions that test them, and
-checked against what those functions say. Where anything is not as expected, this records nothing and says why.
+Both flags are single bytes. Their offsets are read from the machine code of the two functions that test them, and
+compared with what those functions return. On a build that was not verified (:mod:`.verified`), or where the code is
+unexpected, this records nothing and says why.
 """
 
 from __future__ import annotations
@@ -21,30 +23,34 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.surgery.verified import loaded, require
+
 _VARIABLE = "MS_ENABLE_RUNTIME_PROFILER"
-_LIBRARY = "libmindspore_profiler.so"
+LIBRARY = "libmindspore_profiler.so"
 _CLASS = "9mindspore7runtime16ProfilerAnalyzer"
 
 #: x86-64: `movzbl offset(%rdi), %eax`, and `cmpb $0, offset(%rdi)`.
 _LOAD_BYTE = re.compile(rb"\x0f\xb6\x87(....)", re.DOTALL)
 _TEST_BYTE = re.compile(rb"\x80\xbf(....)\x00", re.DOTALL)
-#: Bytes of code that are looked at, and how far apart the flags may lie.
+#: Bytes: code to search in each function, the largest distance of the flags, and an upper bound of the object's size.
 _CODE = 64
 _NEAR = 16
 _SIZE = 4096
 
 _BAD_BIT = 1
+_IOS = "St9basic_iosIcSt11char_traitsIcEE"
 _UNREAD = ("RuntimeProfilerJson", "RuntimeProfilerSummary")
 
 
 def asked_for_by_program() -> bool:
-    """Return whether the program asks for MindSpore's runtime profiler itself."""
+    """Return whether the program itself has asked for MindSpore's runtime profiler."""
     return os.environ.get(_VARIABLE) == "1"
 
 
@@ -53,61 +59,61 @@ class RuntimeProfiler:
 
     def __init__(self) -> None:
         self._flags: _Flags | None = None
+        self._looked = False
         self._directory = Path()
-        self._silenced: dict[str, Any] = {}
+        self._silenced = MethodHooks()
 
     def start(self, directory: Path) -> None:
         """Begin to record.
 
         Args:
-            directory: Takes the files at the end; it exists.
+            directory: Where to write the files at the end; it exists.
 
         Raises:
-            RuntimeError: This MindSpore cannot, or is recording already because the program asked for it.
+            RuntimeError: This build of MindSpore was not verified or differs from what was expected, or it is recording
+                already because the program asked for it.
         """
         flags = _Flags()
         if flags.enabled:
             message = f"the program has switched MindSpore's runtime profiler on ({_VARIABLE})"
             raise RuntimeError(message)
         self._directory = directory
-        flags.initialised = False
-        with _writing_into(directory):
-            _expression()._framework_profiler_step_start()
-        if not flags.enabled:
+        self._looked = flags.initialised
+        flags.initialised = begun = False
+        try:
+            with _writing_into(directory):
+                _expression()._framework_profiler_step_start()
+            begun = flags.enabled
+        finally:
+            if not begun:
+                flags.enabled, flags.initialised = False, self._looked
+        if not begun:
             message = f"{_VARIABLE}=1 does not switch MindSpore's runtime profiler on"
             raise RuntimeError(message)
         self._flags = flags
         self._silence_steps()
 
     def stop(self) -> None:
-        """End, and write what was recorded. Takes about 10 µs for each event; a second call does nothing."""
+        """End, and write what was recorded, at about 10 µs an event. A second call does nothing."""
         flags, self._flags = self._flags, None
         if flags is None:
             return
-        self._restore_steps()
+        self._silenced.remove()
         expression = _expression()
         try:
             expression._framework_profiler_step_end()
-            with _standard_output_full():
+            with cout_failing():
                 expression._framework_profiler_clear()
         finally:
-            flags.enabled = False
+            flags.enabled, flags.initialised = False, self._looked
         _tidy(self._directory)
 
     def _silence_steps(self) -> None:
-        """Have ``Model.train`` mark no steps: a mark drops the events since the last one."""
+        """Stop ``Model.train`` from marking steps: a mark discards the events since the last one."""
         module = sys.modules.get("mindspore.train.model")
         for name in ("_framework_profiler_step_start", "_framework_profiler_step_end"):
-            if hasattr(module, name):
-                self._silenced[name] = getattr(module, name)
-                setattr(module, name, _no_mark)
-
-    def _restore_steps(self) -> None:
-        module = sys.modules.get("mindspore.train.model")
-        for name, original in self._silenced.items():
-            if getattr(module, name, None) is _no_mark:
-                setattr(module, name, original)
-        self._silenced.clear()
+            if module is not None and hasattr(module, name):
+                self._silenced.put(module, name, _no_mark)
 
 
 def _no_mark() -> None:
@@ -118,13 +124,13 @@ class _Flags:
     """Two bytes of MindSpore's profiler: whether it records, and whether it has looked at the environment.
 
     Raises:
-        RuntimeError: They are not where they are expected.
+        RuntimeError: The build was not verified, or the bytes are not at a plausible offset.
     """
 
     def __init__(self) -> None:
-        path = Path(sys.modules["mindspore"].__file__ or "").parent / "lib" / _LIBRARY
+        require(LIBRARY)
         try:
-            library = ctypes.PyDLL(str(path), mode=os.RTLD_NOLOAD)
+            library = loaded(LIBRARY)
             find = _function(library, f"_ZN{_CLASS}11GetInstanceEv", ctypes.c_void_p)
             is_enabled = _function(library, f"_ZNK{_CLASS}15profiler_enableEv", ctypes.c_bool, ctypes.c_void_p)
             initialise = _function(library, f"_ZN{_CLASS}10InitializeEv", None, ctypes.c_void_p)
@@ -180,49 +186,62 @@ def _expression() -> ModuleType:
 
 @contextmanager
 def _writing_into(directory: Path) -> Iterator[None]:
-    """Have MindSpore find the variable set and ``directory`` where it writes; both are as before afterwards.
+    """Set the variable, and ``directory`` as where MindSpore writes; restore both afterwards.
 
-    The directory of saved graphs is where it looks first; the current one would change under other threads.
+    MindSpore looks first at its directory of saved graphs. The current directory is no alternative: to change it would
+    change it for the program's other threads.
     """
     context = sys.modules["mindspore.context"]._context()
     parameter = _expression().ms_ctx_param.save_graphs_path
     path, variable = context.get_param(parameter), os.environ.get(_VARIABLE)
-    context.set_param(parameter, str(directory))
-    os.environ[_VARIABLE] = "1"
     try:
+        context.set_param(parameter, str(directory))
+        os.environ[_VARIABLE] = "1"
         yield
     finally:
         context.set_param(parameter, path)
         if variable is None:
-            del os.environ[_VARIABLE]
+            os.environ.pop(_VARIABLE, None)
         else:
             os.environ[_VARIABLE] = variable
 
 
 @contextmanager
-def _standard_output_full() -> Iterator[None]:
-    """Have C++ write nothing to standard output, as when it is full; Python's and C's output is not touched."""
-    set_state = _cout_state()
-    set_state(_BAD_BIT)
+def cout_failing() -> Iterator[None]:
+    """Put C++'s ``std::cout`` into an error state, in which it discards what is written; restore its state afterwards.
+
+    What other threads write to ``std::cout`` meanwhile is lost, too; Python's and C's output is not affected. The
+    stream's mask of exceptions is cleared for the time: with a bit of the error in it, the call that sets the state
+    would throw a C++ exception, which ends the process.
+    """
+    library = ctypes.PyDLL("libstdc++.so.6", mode=os.RTLD_NOLOAD)
+    address = ctypes.c_void_p(_ios_of_cout(library))
+
+    def call(name: str, result: Any, *arguments: int) -> Any:  # noqa: ANN401 - ctypes' own
+        return _function(library, name, result, ctypes.c_void_p, *[ctypes.c_int] * len(arguments))(address, *arguments)
+
+    if call(f"_ZNK{_IOS}7rdstateEv", ctypes.c_int):
+        yield  # it is in an error state already, which discards everything
+        return
+    mask = call(f"_ZNK{_IOS}10exceptionsEv", ctypes.c_int)
+    call(f"_ZN{_IOS}10exceptionsESt12_Ios_Iostate", None, 0)
+    call(f"_ZN{_IOS}5clearESt12_Ios_Iostate", None, _BAD_BIT)
     try:
         yield
     finally:
-        set_state(0)
+        call(f"_ZN{_IOS}5clearESt12_Ios_Iostate", None, 0)  # before the mask: with an error set, the mask would throw
+        call(f"_ZN{_IOS}10exceptionsESt12_Ios_Iostate", None, mask)
 
 
-def _cout_state() -> Callable[[int], None]:
-    """Return ``std::cout.clear(state)``; its state lies in a virtual base, whose offset its virtual table holds."""
-    library = ctypes.PyDLL("libstdc++.so.6", mode=os.RTLD_NOLOAD)
+def _ios_of_cout(library: ctypes.CDLL) -> int:
+    """Return the address of the ``std::ios`` in ``std::cout``: a virtual base, whose offset the virtual table holds."""
     cout = ctypes.addressof(ctypes.c_char.in_dll(library, "_ZSt4cout"))
     table = ctypes.c_void_p.from_address(cout).value or 0
-    base = cout + ctypes.c_ssize_t.from_address(table - 3 * ctypes.sizeof(ctypes.c_void_p)).value
-    clear = library._ZNSt9basic_iosIcSt11char_traitsIcEE5clearESt12_Ios_Iostate
-    clear.restype, clear.argtypes = None, (ctypes.c_void_p, ctypes.c_int)
-    return lambda state: clear(base, state)
+    return cout + ctypes.c_ssize_t.from_address(table - 3 * ctypes.sizeof(ctypes.c_void_p)).value
 
 
 def _tidy(directory: Path) -> None:
-    """Remove the files that say the same again, and let the owner write to the other: MindSpore makes it read-only."""
+    """Remove the files that repeat the same events, and make the other one writable: MindSpore makes it read-only."""
     for folder in directory.glob("rank_*"):
         folder.chmod(0o700)
         for path in folder.iterdir():

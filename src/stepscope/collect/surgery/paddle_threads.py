@@ -1,13 +1,13 @@
-"""What keeps Paddle's recorder from crashing the program where more than one thread works.
+"""What keeps Paddle's recorder from crashing a program with several threads.
 
-Paddle keeps an event in a buffer of the thread that it happens on, and collects the buffers when a recording begins
-and ends. Two things in it are unsafe, and each crashes programs that use ``paddle.profiler`` alone, too:
+Paddle writes an event into a buffer of the thread that runs it, and collects all buffers when a recording begins and
+when it ends. Two races in it crash programs, also under ``paddle.profiler`` alone:
 
-* It does not wait for threads that are just writing into their buffers: :func:`wait_until_past` does.
-* A thread puts its buffer into one list of all when it records for the first time, without a lock. Where two do so at
-  once, as the worker threads of a new executor do, the list moves to a larger place twice, and what is collected then
-  is not a buffer. :class:`Buffers` gives the list a place so large that it never moves, and puts back what two threads
-  have written over each other.
+* Paddle collects the buffers while other threads write into them. :func:`wait_until_past` waits for those threads.
+* A thread that records for the first time appends its buffer to one shared ``std::vector`` without a lock. When two
+  threads do so at once, as the workers of a new executor do, both reallocate the vector, and Paddle then collects freed
+  memory. :class:`ThreadBuffers` reserves so much memory for the vector that it is never reallocated, and repairs
+  entries that two threads wrote to the same index.
 """
 
 from __future__ import annotations
@@ -18,31 +18,35 @@ import threading
 import time
 from collections.abc import Iterator
 
-#: CPU time of a thread, in ns, after which it has surely ended what it was writing: that takes some µs, or, where it
-#: needs a new buffer and the system clears large pages for it, 0.5 ms.
+#: CPU time of a thread, in ns, in which it finishes the event that it is writing. That takes some µs, or 0.5 ms if the
+#: thread needs a new buffer and the system clears large pages for it.
 _ENOUGH = 2_000_000
 _PAUSE = 0.0005
 #: Linux' clock of the CPU time of a thread: ``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``.
 _CPU_TIME = 6
 
-#: Places for buffers that are free at least while Paddle records; 16 bytes of address space each, and memory if used.
+#: Entries that the vector can take before it is reallocated, and bytes of an entry (a ``std::shared_ptr``: address of
+#: the buffer, address of its control block). Unused entries cost address space only.
 _ROOM = 1 << 16
 _SLOT = 16
-#: A buffer lies so far behind the counter of those who hold it.
+#: Bytes from the control block of a buffer to the buffer: ``std::make_shared`` allocates both at once.
 _BEHIND_OWNER = 16
-#: Versions of Paddle whose lists lie as the following says; those of others are left as they are.
-LAID_OUT = frozenset({"3.3.1"})
-#: In the registry of threads, behind a lock: the first entry of its table, and their number.
+#: Bytes from the start of ``ThreadDataRegistry``, which begins with its ``pthread_rwlock_t``, to the first node and to
+#: the number of nodes of its ``std::unordered_map``.
 _FIRST, _NUMBER = 0x48, 0x50
-#: In an entry, whose first word is the next one: the thread's data; in these: its buffer and who owns it.
+#: Bytes from the start of a node, whose first word is the next node, to the thread's data; and from these to the entry.
 _DATA, _BUFFER = 0x10, 0x18
 
 
 def wait_until_past(seconds: float) -> bool:
-    """Wait until every other thread has left the place where it was; return whether all have.
+    """Wait until every other thread has left the code that it is running; return whether all have.
 
-    A thread has, if it ran on for 2 ms, or if it sleeps: Paddle sleeps nowhere while it writes, unless for a lock whose
-    holder runs. So all must be seen asleep twice.
+    Call it while recording is off, so that no thread begins to write another event. A thread has left Paddle's code if
+    it has run for 2 ms since, or if it sleeps: while Paddle writes an event, it sleeps only for a lock whose holder is
+    running. So every thread must be asleep in two looks.
+
+    Args:
+        seconds: When to give up.
     """
     deadline = time.monotonic() + seconds
     began = {thread: _cpu_time(thread) for thread in _others()}
@@ -63,7 +67,7 @@ def _others() -> list[int]:
 
 
 def _cpu_time(thread: int) -> int:
-    """Return the CPU time of a thread, in ns; -1 where it has ended."""
+    """Return the CPU time of a thread, in ns; -1 if it has ended."""
     try:
         return time.clock_gettime_ns(~thread << 3 | _CPU_TIME)
     except OSError:
@@ -78,21 +82,21 @@ def _sleeps(thread: int) -> bool:
         return True  # it has ended
 
 
-class Buffers:
-    """Paddle's list of the threads' buffers of one type of event.
+class ThreadBuffers:
+    """Paddle's vector of the threads' buffers for one type of event.
 
     Args:
-        library: The library that has it.
+        library: ``libphi_core.so``, of a verified build: the layouts below hold for these only.
         event: The type of events, as C++ mangles it.
 
     Raises:
-        ValueError: The library has no such list.
+        ValueError: The library does not export the vector.
     """
 
     def __init__(self, library: ctypes.CDLL, event: str) -> None:
         recorder = f"N3phi17HostEventRecorderINS_{event}EE"
         registry = f"N3phi18ThreadDataRegistryISt10shared_ptrINS_19ThreadEventRecorderINS_{event}EEEEE"
-        self._made = ctypes.c_uint8.in_dll(library, f"_ZGVZ{recorder}11GetInstanceEvE8instance")
+        self._constructed = ctypes.c_uint8.in_dll(library, f"_ZGVZ{recorder}11GetInstanceEvE8instance")
         self._list = (ctypes.c_size_t * 3).in_dll(library, f"_ZZ{recorder}11GetInstanceEvE8instance")
         self._registry = ctypes.c_size_t.in_dll(library, f"_ZZ{registry}11GetInstanceEvE8instance")
         self._c = ctypes.PyDLL(None)
@@ -100,31 +104,34 @@ class Buffers:
 
     @property
     def roomy(self) -> bool:
-        """Whether there is so much room that the list will not move."""
+        """Whether the vector has so much unused memory that it will not be reallocated."""
         _, end, limit = self._list
         return limit - end >= _ROOM // 2 * _SLOT
 
     def mend(self) -> None:
-        """Have every buffer in the list once, and room behind; only for when no thread is writing.
+        """Put every buffer into the vector once, and reserve memory behind them.
 
-        Where two threads put theirs into the same place, one is written over; where one of them is late, the list ends
-        too early. The place of before is not freed: it is small, and only the first one is left.
+        Call it only while no thread writes. When two threads appended at once, one entry has overwritten the other, or
+        the vector ends too early; the registry of threads still has both. The vector's old memory is not freed: it is
+        small, and only the first one, of Paddle's allocator, is lost.
         """
         begin, end, limit = self._list
-        ours = limit - begin >= _ROOM * _SLOT
+        ours = limit - begin >= _ROOM * _SLOT  # allocated here and zeroed, so entries behind a wrong end can be found
         buffers = dict(_slots(begin, limit if ours else end)) | dict(self._of_threads())
         if limit - begin < (len(buffers) + _ROOM // 2) * _SLOT:
             begin = self._c.calloc(len(buffers) + _ROOM, _SLOT)
             if not begin:
                 raise MemoryError
             limit = begin + (len(buffers) + _ROOM) * _SLOT
-        for place, slot in enumerate(buffers.items()):
-            _words(begin + place * _SLOT)[:] = list(slot)
-        self._made.value = 1  # or Paddle would make an empty one when it looks at it first
+        for index, entry in enumerate(buffers.items()):
+            _words(begin + index * _SLOT)[:] = list(entry)
+        self._constructed.value = (
+            1  # C++'s guard of the static variable: at 0, Paddle's first use would clear the vector
+        )
         self._list[:] = [begin, begin + len(buffers) * _SLOT, limit]
 
     def _of_threads(self) -> list[tuple[int, int]]:
-        """Return the buffers of threads that live; a forked child also has entries of threads that it has not."""
+        """Return the buffers of living threads; none in a forked child, whose registry holds threads of the parent."""
         registry = self._registry.value
         if _forked or not registry or self._c.pthread_rwlock_tryrdlock(ctypes.c_void_p(registry)):
             return []
@@ -135,9 +142,9 @@ class Buffers:
 
 
 def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield what a list holds up to its first empty place: a buffer, and who owns it."""
-    for place in range(begin, limit, _SLOT):
-        buffer, owner = _words(place)
+    """Yield the addresses of buffers and of their control blocks in a vector, up to the first empty entry."""
+    for address in range(begin, limit, _SLOT):
+        buffer, owner = _words(address)
         if buffer == owner == 0:
             return
         if _is_buffer(buffer, owner):
@@ -145,7 +152,7 @@ def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _entries(registry: int) -> Iterator[tuple[int, int]]:
-    """Yield the same from the table of threads: one that has not recorded has none."""
+    """Yield the same addresses from the registry of threads; a thread that has not recorded has no buffer."""
     entry, number = _words(registry + _FIRST)
     for _ in range(number):
         data, _ = _words(entry + _DATA)

@@ -1,18 +1,17 @@
-"""Paddle's own recorder of events, without ``paddle.profiler.Profiler`` around it, and what it needs to be harmless.
+"""Paddle's recorder of events, without ``paddle.profiler.Profiler`` around it, made safe for programs with threads.
 
-Paddle's own profiler crashes programs in which more than one thread works, as ``paddle_threads`` says. So recording is
-switched off before Paddle collects what was recorded, in the two places that every event looks at, and the collecting
-waits until no thread is writing. Where another version of Paddle's library does not export these, the recording begins
-and ends as that of Paddle's own profiler does.
+Paddle's own profiler crashes programs in which several threads compute; ``paddle_threads`` says why. So this switches
+recording off before Paddle collects the events, and waits until no thread is writing one. On a build of
+``libphi_core.so`` that was not verified it calls only functions that Paddle exports, and repairs nothing. Without these
+functions a recording begins and ends as under Paddle's own profiler.
 
-Paddle also says on standard error that it writes a file; its log keeps silent for that moment.
+Paddle reports on standard error that it writes a file; its log is silenced for that moment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -20,9 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stepscope.collect.surgery.paddle_threads import LAID_OUT, Buffers, wait_until_past
+from stepscope.collect.surgery.paddle_threads import ThreadBuffers, wait_until_past
+from stepscope.collect.surgery.verified import Unverified, loaded, require
 
-#: Seconds for threads to end what they are writing; each needs some µs, but the system may have suspended it.
+_PHI, _PADDLE = "libphi_core.so", "libpaddle.so"
+
+#: Seconds to wait for threads that write an event. Each needs some µs, but the system may have suspended it.
 _PATIENCE = 2.0
 
 _LEVEL = "_ZZN3phi14HostTraceLevel11GetInstanceEvE8instance"
@@ -42,8 +44,11 @@ class Tracer:
     Args:
         memory: Whether to record memory taken and freed.
 
+    Attributes:
+        limits: What does not work on this build of Paddle, and why; empty on a verified one.
+
     Raises:
-        RuntimeError: Another profiler of Paddle's exists; Paddle has room for one.
+        RuntimeError: Another profiler of Paddle exists; Paddle allows one.
     """
 
     def __init__(self, *, memory: bool) -> None:
@@ -53,16 +58,16 @@ class Tracer:
         if self._profiler is None:
             raise RuntimeError(OCCUPIED)
         self._switch = _switch()
-        self.careful = self._switch.there
+        self.limits = [limit for limit in (self._switch.limit, _severity()[1]) if limit]
 
     def start(self) -> None:
         """Begin to record.
 
         Raises:
-            RuntimeError: A thread did not come to an end with what Paddle writes.
+            RuntimeError: A thread did not finish the event that Paddle writes on it.
         """
         self._switch.make_room()
-        self._profiler.prepare()  # switches recording on, although what there is by then is thrown away next
+        self._profiler.prepare()  # switches recording on, although start() discards what is recorded until then
         self._switch.off()
         self._switch.quiet()
         self._profiler.start()
@@ -74,7 +79,7 @@ class Tracer:
         """End, and return what was recorded, which has ``save(path, "pb")``.
 
         Raises:
-            RuntimeError: A thread did not come to an end with what Paddle writes; what was recorded is lost.
+            RuntimeError: A thread did not finish the event that Paddle writes on it; what was recorded is lost.
         """
         self.fall_silent()
         profiler, self._profiler = self._profiler, None
@@ -82,7 +87,7 @@ class Tracer:
         return profiler.stop()
 
     def fall_silent(self) -> None:
-        """Record nothing more; what there is stays in memory. It only writes a few bytes, so it serves after a fork."""
+        """Record nothing more; what was recorded stays in memory. Safe in a forked child: it takes no lock."""
         if self._memory:
             self._core.disable_memory_recorder()
         self._switch.off()
@@ -92,6 +97,8 @@ class Tracer:
         self._profiler = None
 
 
+_CRASH = "the program may crash if other threads compute when a recording begins or ends"
+_CRASH_AT_FIRST = "the program may crash if several threads run their first operator at the same moment of a recording"
 #: Why there is no recording.
 SUSPENDED = f"a thread has been suspended for {_PATIENCE:.0f} s, maybe while Paddle wrote an event"
 OCCUPIED = "a paddle.profiler.Profiler of the program exists; Paddle has room for one"
@@ -103,7 +110,7 @@ def core() -> ModuleType:
 
 
 def create(bindings: Any) -> Any:  # noqa: ANN401 - Paddle's own
-    """Return Paddle's recorder; None where the program has one."""
+    """Return a recorder of Paddle; None if the program has one."""
     options = bindings.ProfilerOptions()
     options.trace_switch = _CPU
     return bindings._Profiler.create(options, [])
@@ -116,7 +123,7 @@ def save(result: Any, path: str) -> None:  # noqa: ANN401 - Paddle's _ProfilerRe
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a protobuf file consists of whole fields: one that a full disk has cut does not."""
+    """Return whether a protobuf file consists of whole fields; a file cut by a full disk does not."""
     size = path.stat().st_size
     with path.open("rb") as file:
         at = 0
@@ -132,7 +139,7 @@ def is_whole(path: Path) -> bool:
 
 
 def _varint(source: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place and the place behind it; 0 where it does not end."""
+    """Return the number at an offset and the offset behind it, which is 0 if the number does not end."""
     value = shift = 0
     for byte in source[at:]:
         at += 1
@@ -144,45 +151,53 @@ def _varint(source: bytes, at: int) -> tuple[int, int]:
 
 
 class _Switch:
-    """The two places in Paddle's memory that every event looks at: the level of detail, and whether to record."""
+    """Switches recording on and off for all threads: the level of detail and the flag that every event looks at.
+
+    Attributes:
+        limit: What does not work on this build of Paddle, and why; empty on a verified one.
+    """
 
     def __init__(self) -> None:
+        self.limit = "this Paddle does not export what switches recording off: " + _CRASH
         self._level: ctypes.c_int | None = None
         self._enable: Any = None
         self._disable: Any = None
-        self._buffers: list[Buffers] = []
+        self._buffers: list[ThreadBuffers] = []
         with contextlib.suppress(OSError, AttributeError, ValueError):
-            library = ctypes.PyDLL(str(_package() / "libs" / "libphi_core.so"), mode=os.RTLD_NOLOAD)
-            self._enable, self._disable = library[_ENABLE], library[_DISABLE]
-            for function in (self._enable, self._disable):
+            library = loaded(_PHI)
+            enable, disable = library[_ENABLE], library[_DISABLE]
+            for function in (enable, disable):
                 function.restype, function.argtypes = None, ()
-            if sys.modules["paddle"].__version__ in LAID_OUT:
-                self._buffers = [Buffers(library, event) for event in _EVENTS]
+            self._enable, self._disable = enable, disable
+            try:
+                require(_PHI)
+            except Unverified as error:
+                self.limit = f"{error}; until then, {_CRASH_AT_FIRST}"
+                return
+            self._buffers = [ThreadBuffers(library, event) for event in _EVENTS]
             self._level = ctypes.c_int.in_dll(library, _LEVEL)
-
-    @property
-    def there(self) -> bool:
-        return self._level is not None
+            self.limit = ""
 
     def on(self) -> None:
-        """Have events recorded, at the level that Paddle's recorder has set."""
-        if self._level is not None:
+        """Record events, at the level that Paddle's recorder has set."""
+        if self._enable is not None:
             self._enable()
 
     def off(self) -> None:
-        """Have events that begin, and those that are just going on, leave no trace."""
+        """Record neither events that begin nor those that are not complete yet."""
         if self._level is not None:
             self._level.value = _OFF
+        if self._disable is not None:
             self._disable()
 
     def make_room(self) -> None:
-        """Have room for the buffers of all threads to come."""
+        """Reserve memory for the buffers of threads that are still to come."""
         if not all(buffers.roomy for buffers in self._buffers):
             self.quiet()
 
     def quiet(self) -> None:
-        """Wait, while it is off, until Paddle's recorder can be called without harm."""
-        if self._level is None:
+        """Wait until no thread writes an event, so that Paddle can collect them. Call it while recording is off."""
+        if self._disable is None:
             return
         if not wait_until_past(_PATIENCE):
             raise RuntimeError(SUSPENDED)
@@ -192,24 +207,26 @@ class _Switch:
 
 @cache
 def _switch() -> _Switch:
-    """Return the one of this process: ``ctypes`` makes a class for every library that it opens."""
+    """Return the only one of this process: ``ctypes`` creates a class for every library that it opens."""
     return _Switch()
 
 
 @cache
-def _severity() -> ctypes.c_int | None:
-    """Return the least severity that Paddle's log says."""
+def _severity() -> tuple[ctypes.c_int | None, str]:
+    """Return the variable with the least severity that Paddle's log prints; or None and why it is left alone."""
     try:
-        library = ctypes.PyDLL(str(core().libpaddle.__file__), mode=os.RTLD_NOLOAD)
-        return ctypes.c_int.in_dll(library, _LEAST_SEVERITY)
-    except (OSError, AttributeError, ValueError):
-        return None
+        require(_PADDLE)
+        return ctypes.c_int.in_dll(loaded(_PADDLE), _LEAST_SEVERITY), ""
+    except Unverified as error:
+        return None, f"{error}; until then, Paddle's log reports the file it writes on standard error"
+    except (OSError, ValueError):
+        return None, "this Paddle does not export its log's severity: its log reports the file on standard error"
 
 
 @contextlib.contextmanager
 def _log_silent() -> Iterator[None]:
-    """Have Paddle's log say warnings and errors only."""
-    severity = _severity()
+    """Have Paddle's log print only warnings and errors."""
+    severity, _ = _severity()
     if severity is None:
         yield
         return
@@ -219,7 +236,3 @@ def _log_silent() -> Iterator[None]:
         yield
     finally:
         severity.value = before
-
-
-def _package() -> Path:
-    return Path(sys.modules["paddle"].__file__ or "").parent

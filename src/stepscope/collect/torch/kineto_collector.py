@@ -12,13 +12,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.collect.hooks.foreign import ForeignGuard, foreign_profiler
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.saving import SavedFile, fork_pays, own_memory
 from stepscope.collect.options import Activity
 from stepscope.collect.protocol import Context, StepMarks
@@ -60,7 +60,7 @@ class TorchCollector:
         self._prepared = self._started = False
         self._ranges = OpenRanges()
         self._journal: Journal | None = None
-        self._guard: ForeignGuard | None = None
+        self._guard = MethodHooks()
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
@@ -117,7 +117,7 @@ class TorchCollector:
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
         self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
-        self._guard = ForeignGuard(self._give_way)
+        give_way_to_others(self._guard, self._give_way)
         _OPEN.add(self)
 
     @property
@@ -151,8 +151,7 @@ class TorchCollector:
         Raises:
             RuntimeError: The recording belongs to another thread, or another profiler ended it: nothing is there.
         """
-        if self._guard is not None:
-            self._guard.remove()
+        self._guard.remove()
         if not self._started:
             self._cancel()
             return []
@@ -197,8 +196,7 @@ class TorchCollector:
     def _fall_silent(self) -> None:
         """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
         torch: Any = sys.modules["torch"]
-        if self._guard is not None:
-            self._guard.remove()
+        self._guard.remove()
         if own_memory() - self._memory_before < _FEW and not _devices_initialised(torch):
             _end_recording()
             return
@@ -267,6 +265,20 @@ def _synchronise(torch: ModuleType) -> None:
     with suppress(RuntimeError):
         for module in _devices_initialised(torch):
             module.synchronize()
+
+
+def foreign_profiler(torch: ModuleType) -> bool:
+    """Return whether a torch profiler records."""
+    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
+
+
+def give_way_to_others(hooks: MethodHooks, give_way: Callable[[], None]) -> None:
+    """Have ``give_way`` called once, just before another profiler of torch prepares or enables itself.
+
+    Without that, the profiler that stops first takes the events of both, and the other has none.
+    """
+    for name in ("_prepare_profiler", "_enable_profiler"):
+        hooks.once_before(sys.modules["torch"].autograd.profiler, name, give_way)
 
 
 def _recording_here(torch: ModuleType, thread: int) -> bool:

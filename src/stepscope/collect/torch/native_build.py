@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stepscope import __version__
-from stepscope.native.recorder import Library
+from stepscope.native.recorder import RecorderLibrary
 from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
 from stepscope.trace.run_directory import write_atomically
 
@@ -138,14 +138,14 @@ def remember_gpus(torch: Torch, reason: str) -> None:
 
 
 @cache
-def load(path: Path) -> Library:
+def load(path: Path) -> RecorderLibrary:
     """Return the functions of a built recorder.
 
     Raises:
         OSError: It cannot be loaded.
         AttributeError: It is of another version.
     """
-    return Library(path)
+    return RecorderLibrary(path)
 
 
 def _make(torch: Torch, path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stepscope.native.recorder import Library, PythonCalls, Recording
+from stepscope.native.recorder import NativeRecording, PythonCalls, RecorderLibrary
 
 _HERE = Path(__file__).parents[2]
 _OURS = f"{_HERE}{os.sep}"
@@ -44,12 +44,12 @@ class PythonWatch:
         modules: Whether calls of ``torch.nn.Module`` are recorded.
     """
 
-    def __init__(self, library: Library, *, functions: bool, modules: bool) -> None:
+    def __init__(self, library: RecorderLibrary, *, functions: bool, modules: bool) -> None:
         self._library = library
         self._functions, self._modules = functions, modules
         self._watching = False
 
-    def start(self, recording: Recording) -> str:
+    def start(self, recording: NativeRecording) -> str:
         """Begin; return why nothing is seen, an empty text where all is well."""
         reason = cannot_watch()
         if reason is not None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from stepscope.collect.options import Activity, Options
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.torch import native_build
 from stepscope.collect.torch.native_calls import cannot_watch
 from stepscope.native.recorder.build import Torch
@@ -27,7 +27,7 @@ def unserved_switches(options: Options) -> list[str]:
         "stacks": options.with_stack and cannot_watch() is not None,
         "modules": options.with_modules and cannot_watch() is not None,
         "activities but CPU and CUDA": bool(set(options.activities) - _SERVED),
-        "collectives": find_place().world_size > 1 or _distributed(),
+        "collectives": find_job_rank().world_size > 1 or _distributed(),
     }
     return [name for name, wanted in asked.items() if wanted]
 
@@ -47,10 +47,12 @@ def reason_for_kineto(options: Options) -> str | None:
 
 
 def build_early(options: Options) -> None:
-    """Have the recorder built where it will serve and is missing. The program waits for it, but not for long.
+    """Have the recorder built if it will serve and is missing. The program waits for that at most 20 s.
 
     What takes longer is built beside the training, in a process of its own, for the next one.
     """
+    if options.collector != "auto":
+        return
     known = native_build.installed(sys.modules["torch"])
     if native_build.is_built(known) or native_build.reason_against(known) or _better_served(options, known):
         return

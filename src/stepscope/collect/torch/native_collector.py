@@ -61,22 +61,28 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
+import random
 import socket
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.collect.hooks.foreign import ForeignGuard, foreign_profiler
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.values import text
 from stepscope.collect.protocol import StepMarks
 from stepscope.collect.torch import native_build
-from stepscope.collect.torch.kineto_collector import TorchCollector, recordable
+from stepscope.collect.torch.kineto_collector import (
+    TorchCollector,
+    foreign_profiler,
+    give_way_to_others,
+    recordable,
+)
 from stepscope.collect.torch.native_calls import PythonWatch
 from stepscope.collect.torch.native_choice import reason_for_kineto, unserved_switches
-from stepscope.collect.torch.native_sample import StepSample
-from stepscope.native.recorder import Library, Recording
+from stepscope.native.recorder import NativeRecording, RecorderLibrary
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.recorder_layout import FACTS, MAGIC
 
@@ -202,13 +208,13 @@ class TorchNativeCollector:
 class _NativeWindow:
     """A recording by the native recorder."""
 
-    def __init__(self, library: Library, context: Context, version: str) -> None:
+    def __init__(self, library: RecorderLibrary, context: Context, version: str) -> None:
         self._library = library
         self._context = context
         self._process = os.getpid()
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
-        self._guard: ForeignGuard | None = None
+        self._guard = MethodHooks()
         self.step_marks: StepMarks | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
@@ -223,7 +229,7 @@ class _NativeWindow:
         }
         FrameWriter(self._path, MAGIC).close()
         file = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
-        self._recording: Recording | None = Recording(library, file)
+        self._recording: NativeRecording | None = NativeRecording(library, file)
         self._recording.append(FACTS + pack(self._facts(version)))
         _OPEN.add(self)
 
@@ -241,7 +247,7 @@ class _NativeWindow:
             self.step_marks = StepMarks(StepSample(recording, options.sample).begin_step)
         if memory:
             self.thread = threading.get_ident()
-            self._guard = ForeignGuard(self._give_way)
+            give_way_to_others(self._guard, self._give_way)
         if options.with_stack or options.with_modules:
             note = self._calls.start(recording)
             self._description.update({"python": note} if note else {})
@@ -250,7 +256,7 @@ class _NativeWindow:
         recording = self._recording
         if os.getpid() != self._process or recording is None:
             return []
-        self._remove_guard()
+        self._guard.remove()
         if not self._started:
             _OPEN.discard(self)
             self._recording = None
@@ -288,11 +294,11 @@ class _NativeWindow:
 
     def fall_silent(self) -> None:
         """This is a forked child: it records nothing."""
-        self._remove_guard()
+        self._guard.remove()
         self._calls.stop()
         self._library.forget()
 
-    def _open(self) -> Recording:
+    def _open(self) -> NativeRecording:
         if self._recording is None:
             message = "the recording is over"
             raise RuntimeError(message)
@@ -316,10 +322,41 @@ class _NativeWindow:
         if self._recording is not None:
             self._recording.end_memory()
 
-    def _remove_guard(self) -> None:
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.remove()
+
+class StepSample:
+    """Draws a sample of the operators by drawing steps, and passes the choice on to the recorder.
+
+    torch can draw operators itself (``samplingProb`` of a callback), but it draws anew at every node of a backward
+    graph: a tenth of a step of small operators, whatever the fraction. In a step of which nothing is recorded it does
+    nothing. So each operator of the first 1/√p steps, and of programs that declare none, is drawn with probability p,
+    which gives short recordings some operators; from then on whole steps are drawn.
+
+    Args:
+        recording: It has begun.
+        fraction: Of the operators, less than 1.
+    """
+
+    def __init__(self, recording: NativeRecording, fraction: float) -> None:
+        self._recording = recording
+        self._fraction = fraction
+        self._drawn: bool | None = None  # None: each operator is drawn, not the step
+        self._chance = random.Random()  # noqa: S311 - a generator of our own: the program may have seeded Python's
+        self._change_at: int | None = None
+
+    def begin_step(self, number: int) -> int:
+        """Start or stop recording if a change is due at this step; return the number of the step of the next change."""
+        if self._change_at is None:
+            self._change_at = number + math.ceil(1 / math.sqrt(self._fraction))
+        if number >= self._change_at:
+            self._change_at = number + self._change()
+        return self._change_at
+
+    def _change(self) -> int:
+        """Change; return for how many steps the choice holds, distributed as if each step were drawn by itself."""
+        self._drawn = self._chance.random() < self._fraction if self._drawn is None else not self._drawn
+        self._recording.listen(float(self._drawn))
+        change = 1 - self._fraction if self._drawn else self._fraction
+        return 1 + int(math.log1p(-self._chance.random()) / math.log1p(-change))
 
 
 #: Recordings that are prepared or open.

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from stepscope.collect.torch.native_calls import PythonWatch
-from stepscope.native.recorder import Library, Recording
+from stepscope.native.recorder import NativeRecording, RecorderLibrary
 from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
@@ -22,9 +22,9 @@ from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
 def record(library: Path, path: Path) -> Counter[int]:
     """Record a small training with everything on, and count the words by their tags."""
     torch = import_module("torch")
-    loaded = Library(library)
+    loaded = RecorderLibrary(library)
     FrameWriter(path, MAGIC).close()
-    recording = Recording(loaded, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+    recording = NativeRecording(loaded, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
     weight = torch.ones(3, 4, requires_grad=True)
     recording.begin(inputs=True, memory=True)
     calls = PythonWatch(loaded, functions=True, modules=True)

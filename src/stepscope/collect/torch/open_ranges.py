@@ -14,28 +14,27 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from stepscope.collect.hooks.methods import MethodHooks
+
 
 class OpenRanges:
     """Knows which user ranges were entered while it watches."""
 
     def __init__(self) -> None:
-        self._class: Any = None
-        self._enter: Any = None
+        self._hooks = MethodHooks()
         self._entered: WeakSet[Any] = WeakSet()
-        self._exit: Any = None
 
     def watch(self) -> None:
         """Begin to note ranges that are entered, on every thread."""
-        self._class = sys.modules["torch"].autograd.profiler.record_function
-        self._enter, self._exit = self._class.__enter__, self._class.__exit__
-        entered = self._entered
+        ranges: Any = sys.modules["torch"].autograd.profiler.record_function
+        original_enter, original_exit, entered = ranges.__enter__, ranges.__exit__, self._entered
 
-        @functools.wraps(self._enter)
+        @functools.wraps(original_enter)
         def enter(range_: Any) -> Any:  # noqa: ANN401 - torch's own object
             entered.add(range_)
-            return self._enter(range_)
+            return original_enter(range_)
 
-        @functools.wraps(self._exit)
+        @functools.wraps(original_exit)
         def leave(
             range_: Any,  # noqa: ANN401 - torch's own object
             kind: type[BaseException] | None,
@@ -43,17 +42,16 @@ class OpenRanges:
             trace: TracebackType | None,
         ) -> Any:  # noqa: ANN401 - what torch returns
             entered.discard(range_)
-            return self._exit(range_, kind, error, trace)
+            return original_exit(range_, kind, error, trace)
 
-        self._class.__enter__, self._class.__exit__ = enter, leave
+        self._hooks.put(ranges, "__enter__", enter)
+        self._hooks.put(ranges, "__exit__", leave)
 
     def end_all(self) -> int:
         """Stop watching, end the ranges that are still open, and return how many there were."""
-        if self._class is None:
-            return 0
-        self._class.__enter__, self._class.__exit__ = self._enter, self._exit
-        self._class = None
+        self._hooks.remove()
         still_open = list(self._entered)
+        self._entered.clear()
         for range_ in still_open:
             range_.__exit__(None, None, None)
             range_.run_callbacks_on_exit = False  # torch's own switch: leaving it later does nothing

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from stepscope.collect.steps import Stepped, restore
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.steps import Stepped
 
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
@@ -19,7 +20,7 @@ BY_OPTIMIZERS = "optimizer step hooks"
 _PATIENCE = 20
 
 
-class OptimizerSteps:
+class TorchSteps:
     """Calls ``observe`` after every step of every torch optimizer.
 
     ``Optimizer._patch_step_function`` is where torch itself wraps ``step`` for its profiler, once a class; this wraps
@@ -35,11 +36,10 @@ class OptimizerSteps:
         self._observe = observe
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._wrapped: list[tuple[type, Any, Any]] = []
         self._inside = threading.local()
-        self._undo: Callable[[], None] = lambda: None
+        self._hooks = MethodHooks()
+        self._remove_hook: Callable[[], None] = lambda: None
         self._compiling: Callable[[], bool] = bool
-        self._on = False
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into torch, which is imported.
@@ -52,29 +52,24 @@ class OptimizerSteps:
             return
         module = import_module("torch.optim.optimizer")
         self._compiling = _compiling_test()
-        self._on = True
         patch = None if late else getattr(module.Optimizer, "_patch_step_function", None)
         if patch is None:
-            self._undo = module.register_optimizer_step_post_hook(self._hook).remove
+            self._remove_hook = module.register_optimizer_step_post_hook(self._hook).remove
             return
 
         @functools.wraps(patch)
         def patch_and_wrap(optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
             patch(optimizer)
-            if self._on:
+            if self._hooks.on:
                 self._alive.add(optimizer)
                 self._wrap(type(optimizer))
 
-        module.Optimizer._patch_step_function = patch_and_wrap
-        self._undo = functools.partial(restore, module.Optimizer, "_patch_step_function", patch_and_wrap, patch)
+        self._hooks.put(module.Optimizer, "_patch_step_function", patch_and_wrap)
 
     def remove(self) -> None:
         """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
-        self._on = False
-        self._undo()
-        for owner, ours, original in self._wrapped:
-            restore(owner, "step", ours, original)
-        self._wrapped.clear()
+        self._remove_hook()
+        self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
         """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
@@ -85,15 +80,16 @@ class OptimizerSteps:
         if getattr(original, "stepscope_wraps", None) is self:
             return
 
+        hooks = self._hooks
+
         @functools.wraps(original)
         def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the optimizer
-            if not self._on or self._compiling():
+            if not hooks.on or self._compiling():
                 return original(*args, **kwargs)
             return self._outermost(original, args, kwargs)
 
         step.stepscope_wraps = self  # type: ignore[attr-defined]
-        owner.step = step  # type: ignore[attr-defined]
-        self._wrapped.append((owner, step, original))
+        hooks.put(owner, "step", step)
 
     def _outermost(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Call ``step`` and tell of it once, also where a subclass calls its parent's ``step``."""

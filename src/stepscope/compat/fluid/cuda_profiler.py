@@ -17,7 +17,7 @@ from typing import Any
 
 from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_driver import Driver
-from stepscope.collect.cuda.cupti_recorder import KINDS, Recorder
+from stepscope.collect.cuda.cupti_recorder import KINDS, CuptiRecorder
 from stepscope.compat.fluid import cuda_log
 from stepscope.errors import ArgumentError, OutputError, UsageError
 from stepscope.trace.cupti_layout import Kind
@@ -82,7 +82,7 @@ class _Recording:
 
     def __init__(self, config: cuda_log.Config) -> None:
         self._config = config
-        self._recorder: Recorder | None = None
+        self._recorder: CuptiRecorder | None = None
         try:
             self._handle = cupti_library.load_driver()
             self._devices: list[dict[str, Any]] = Driver(self._handle).devices()
@@ -103,7 +103,9 @@ class _Recording:
         # Without `conckerneltrace` the original ran kernels one by one.
         kernels = {Kind.CONCURRENT_KERNEL: Kind.CONCURRENT_KERNEL if self._config.concurrent else Kind.KERNEL}
         try:
-            recorder = Recorder(directory / "cupti.ssc", self._library, [kernels.get(kind, kind) for kind in KINDS])
+            recorder = CuptiRecorder(
+                directory / "cupti.ssc", self._library, [kernels.get(kind, kind) for kind in KINDS]
+            )
             recorder.start()
         except RuntimeError as error:
             message = f"CUDA cannot be recorded now: {error}."

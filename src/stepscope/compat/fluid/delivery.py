@@ -108,7 +108,7 @@ def _why(run: RankRun) -> str:
 
 def _text(recorded: Recorded, block: Block, sorted_key: str | None) -> str:
     report = importlib.import_module("stepscope.compat.fluid.report")
-    text: str = report.render(recorded.events, report.Options(block.state, sorted_key, block.tracer_option))
+    text: str = report.render(recorded.events, report.FluidReportOptions(block.state, sorted_key, block.tracer_option))
     level = os.environ.get("GLOG_v", "")  # noqa: SIM112 - so it is called
     verbose = level.isdigit() and int(level) >= _VERBOSE
     return text + report.render_memory(recorded.memory) if verbose else text

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stepscope.collect.options import Activity, Options
 from stepscope.collect.schedule import always
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.start.profile import absolute, program_name
@@ -46,7 +46,7 @@ class Block:
 
     state: str
     tracer_option: str
-    windows: list[Recorded] = field(default_factory=list)
+    windows: list[RecordedWindow] = field(default_factory=list)
 
 
 class Recorder:
@@ -147,7 +147,7 @@ class Recorder:
             session.end(notes=AT_EXIT if at_exit else {})
 
     def _saved(self, window: Window) -> None:
-        recorded = Recorded(window, "later")
+        recorded = RecordedWindow(window, "later")
         for block in self.blocks:
             block.windows.append(recorded)
 

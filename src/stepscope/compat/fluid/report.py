@@ -40,7 +40,7 @@ _OUTPUT = re.compile(r"%[^%]*%")
 
 
 @dataclass(frozen=True)
-class Options:
+class FluidReportOptions:
     """What a report shows.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Report:
     widest: int = 0
 
 
-def render(events: pl.DataFrame, options: Options) -> str:
+def render(events: pl.DataFrame, options: FluidReportOptions) -> str:
     """Return the report: of several threads first all together, then each, newest first.
 
     Args:
@@ -183,7 +183,7 @@ def _shown(names: Iterable[str]) -> dict[str, str]:
     return {name: _OUTPUT.sub(number, name) for name in names}
 
 
-def _text(lists: list[pl.DataFrame], options: Options, *, merged: bool = True) -> str:
+def _text(lists: list[pl.DataFrame], options: FluidReportOptions, *, merged: bool = True) -> str:
     """Return one report of several lists of events."""
     report = _Report()
     for frame in lists:
@@ -202,7 +202,7 @@ def _text(lists: list[pl.DataFrame], options: Options, *, merged: bool = True) -
     return "".join(lines)
 
 
-def _add(report: _Report, events: pl.DataFrame, options: Options, *, alone: bool) -> None:
+def _add(report: _Report, events: pl.DataFrame, options: FluidReportOptions, *, alone: bool) -> None:
     """Add a list of events to a report; of the only one, also the overhead is told."""
     items = _items(events, options)
     report.widest = max([report.widest, *(len(_counted_name(item, options)) for item in items.values())])
@@ -221,7 +221,7 @@ def _add(report: _Report, events: pl.DataFrame, options: Options, *, alone: bool
         report.children.setdefault(name, []).extend(_ordered(shown, options))
 
 
-def _items(events: pl.DataFrame, options: Options) -> dict[str, _Item]:
+def _items(events: pl.DataFrame, options: FluidReportOptions) -> dict[str, _Item]:
     """Return the items of a list of events by name, in the order in which each first ended.
 
     Times are added one after the other in ms, as the original does: the last digit of a sum depends on it.
@@ -238,7 +238,7 @@ def _items(events: pl.DataFrame, options: Options) -> dict[str, _Item]:
     return items
 
 
-def _counted_name(item: _Item, options: Options) -> str:
+def _counted_name(item: _Item, options: FluidReportOptions) -> str:
     """Return the part of a name that the width of its column depends on."""
     detailed = options.tracer_option != "Default"
     if item.role == "inner" and detailed and item.name.count("/") >= 2:
@@ -255,7 +255,7 @@ def _behind_slash(name: str, number: int) -> str:
 
 
 def _shown_parts(
-    parts: Mapping[str, list[_Item]], items: Mapping[str, _Item], options: Options
+    parts: Mapping[str, list[_Item]], items: Mapping[str, _Item], options: FluidReportOptions
 ) -> dict[str, list[_Item]]:
     """Return the parts of items that are shown below them: without detail only copies, and what is no operator's."""
     if options.tracer_option != "Default":
@@ -279,7 +279,7 @@ def _ordinary(name: str, items: Mapping[str, _Item]) -> str:
     return name
 
 
-def _ordered(items: list[_Item], options: Options) -> list[_Item]:
+def _ordered(items: list[_Item], options: FluidReportOptions) -> list[_Item]:
     value = {
         "calls": lambda item: item.calls,
         "total": lambda item: item.total,
@@ -290,7 +290,7 @@ def _ordered(items: list[_Item], options: Options) -> list[_Item]:
     return items if value is None else sorted(items, key=value, reverse=True)
 
 
-def _rows(item: _Item, report: _Report, options: Options, depth: int) -> str:
+def _rows(item: _Item, report: _Report, options: FluidReportOptions, depth: int) -> str:
     """Return the row of an item, and below it those of its parts."""
     name = "  " * depth + _behind_slash(item.name, 2 if item.role == "inner" else 1)
     numbers = [_number(value) for value in (item.lowest, item.highest, item.average, item.ratio)]

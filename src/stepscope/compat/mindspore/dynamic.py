@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.start.dynamic import Conductor
 from stepscope.collect.start.profile import absolute
 from stepscope.errors import ArgumentError
@@ -57,7 +57,7 @@ class _Monitor:
         self._conductor.open(1)
 
     @property
-    def recorded(self) -> list[Recorded]:
+    def recorded(self) -> list[RecordedWindow]:
         """The windows so far."""
         return self._conductor.recorded
 

@@ -9,10 +9,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.compat.mindspore import results
-from stepscope.errors import StepscopeError
-from stepscope.trace.run_directory import MANIFEST, RankDirectory
+from stepscope.errors import NotATraceError, StepscopeError
+from stepscope.trace import run_directory
+from stepscope.trace.run_directory import RankDirectory
+
+if TYPE_CHECKING:
+    from stepscope.read import Capture
 
 _LOG = logging.getLogger("stepscope")
 
@@ -32,9 +37,9 @@ def analyse(
 ) -> None:
     """Compute the results of runs, and print their summaries on standard error.
 
-    Those of a run lie in its ``results/``. Of a directory that MindSpore's own profiler wrote on a CPU
-    (``…_ascend_ms``) a run is made in ``STEPSCOPE_OUTPUT`` below it; of one that holds what an Ascend device did, in
-    ``STEPSCOPE_OUTPUT`` beside it. Files that are there stay as they are.
+    Those of a run are written to its ``results/``. Of a directory that MindSpore's own profiler wrote on a CPU
+    (``…_ascend_ms``) a run is made in ``STEPSCOPE_OUTPUT`` below it; of one that an Ascend device's profiler wrote, in
+    ``STEPSCOPE_OUTPUT`` beside it. Existing files stay as they are.
 
     Args:
         profiler_path: A run, a directory that MindSpore's or torch_npu's own profiler wrote, or a directory of such.
@@ -68,60 +73,60 @@ def _processes(number: object) -> int:
     return _HALF
 
 
-def _runs(path: Path) -> Iterator[Path]:
-    """Yield what lies at ``path``: itself, or what lies in it."""
-    devices = [] if _is_ours(path) else _devices(path)
-    if path in devices or _is_ours(path) or _is_mindspores(path):
+def _runs(path: Path) -> Iterator[Path | Capture]:
+    """Yield what lies at ``path`` or in it: runs, directories of MindSpore on a CPU, and captures of Ascend devices."""
+    devices = {} if run_directory.ranks(path) else _devices(path)
+    if path in devices:
+        yield devices[path]
+    elif run_directory.ranks(path) or _is_mindspores(path):
         yield path
-        return
-    for inner in sorted(path.iterdir()):
-        if (
-            inner.is_dir()
-            and inner.name != _RUN
-            and inner not in devices
-            and (_is_ours(inner) or _is_mindspores(inner))
-        ):
-            yield inner
-    yield from devices
+    else:
+        for inner in sorted(path.iterdir()):
+            if inner.name == _RUN or inner in devices or not inner.is_dir():
+                continue
+            if run_directory.ranks(inner) or _is_mindspores(inner):
+                yield inner
+        yield from devices.values()
 
 
-def _is_ours(path: Path) -> bool:
-    return (path / MANIFEST).is_file() or any(path.glob(f"rank*/{MANIFEST}"))
+def _devices(path: Path) -> dict[Path, Capture]:
+    """Return the captures of Ascend devices at and below a path, by their roots."""
+    from stepscope.read import sniff  # the training process does not load readers
 
-
-def _devices(path: Path) -> list[Path]:
-    """Return the directories at and below a path that hold what an Ascend device did."""
-    from stepscope.read.ascend import ascend_files  # analyses, which the training process does not load
-
-    return [capture.root for capture in ascend_files.captures(path)]
+    try:
+        return {capture.root: capture for capture in sniff.look(path) if capture.format == "ascend"}
+    except NotATraceError:
+        return {}
 
 
 def _is_mindspores(path: Path) -> bool:
     return (path / _FRAMEWORK).is_dir()
 
 
-def _analyse(path: Path, request: results.Request) -> None:
-    """Analyse one; what goes wrong is logged, so that the others are analysed."""
+def _analyse(found: Path | Capture, request: results.Request) -> None:
+    """Analyse one; an error is logged, so that the others are analysed."""
+    name = found if isinstance(found, Path) else found.root
     try:
-        run = path if _is_ours(path) else _made_beside(path) if path in _devices(path) else _adopted(path)
+        if not isinstance(found, Path):
+            run = _made_beside(found)
+        else:
+            run = found if run_directory.ranks(found) else _adopted(found)
         code = results.report(run, request)
     except (OSError, StepscopeError) as error:
         _LOG.error("offline analysis failed: %s", error)
         return
     if code:
-        _LOG.error("offline analysis failed: %s: exit code %d", path, code)
+        _LOG.error("offline analysis failed: %s: exit code %d", name, code)
 
 
-def _made_beside(path: Path) -> Path:
+def _made_beside(capture: Capture) -> Path:
     """Make a run of what an Ascend device did, or return the one that was made of it before."""
-    from stepscope.read import sniff
     from stepscope.run import adopt
 
-    ((rank, captures),) = sniff.by_rank(path).items()
-    directory = RankDirectory(path.parent / _RUN / path.name / f"rank{rank or 0}")
+    directory = RankDirectory(capture.root.parent / _RUN / capture.name / f"rank{capture.rank or 0}")
     if not directory.manifest_path.exists():
         shutil.rmtree(directory.path, ignore_errors=True)
-        adopt(captures, directory, world_size=1)
+        adopt([capture], directory, world_size=1)
     return directory.path.parent
 
 

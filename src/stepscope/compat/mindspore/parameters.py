@@ -1,8 +1,8 @@
-"""Every argument that the constructors ever had, as a table: type, default, and what is said of a wrong one.
+"""Every argument that the constructors ever had, as a table: type, default, and the message for a wrong value.
 
 Texts and defaults are those of MindSpore 2.10 (``profiler/common/profiler_parameters.py``): an argument of a wrong type
-is replaced by its default with a line in the log, combinations that mean nothing are corrected with a warning, and no
-argument ever raises.
+is replaced by its default with a line in the log, invalid combinations are corrected with a warning, and no argument
+ever raises.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parameter:
     Attributes:
         name: Its name.
         kind: Type of the argument, or of its elements.
-        default: What it is where it is None or wrong.
+        default: Its value if None or a wrong value is given.
         check: Returns the value to use.
     """
 
@@ -48,7 +48,7 @@ class Parameter:
     check: Callable[[Parameter, Any], Any]
 
     def value(self, given: Mapping[str, object]) -> Any:  # noqa: ANN401 - of the kind
-        """Return the value to use of what was given by name."""
+        """Return the value to use, from the arguments given by name."""
         value = given.get(self.name)
         return self.default if value is None else self.check(self, value)
 
@@ -66,7 +66,7 @@ def _plain(parameter: Parameter, value: object) -> object:
 
 
 def _members(parameter: Parameter, value: object) -> object:
-    """Check a list of enumeration members; each is kept once."""
+    """Check a list of enumeration members, and remove duplicates."""
     members = [ours(item, parameter.kind) for item in value] if isinstance(value, list) else [None]
     if all(isinstance(item, parameter.kind) for item in members):
         return list(dict.fromkeys(members))
@@ -120,7 +120,7 @@ def _flags(**defaults: bool) -> list[Parameter]:
 
 _ACTIVITIES = [ProfilerActivity.CPU, ProfilerActivity.NPU]
 
-#: Every argument that has a meaning, by name.
+#: Every argument that has an effect, by name.
 PARAMETERS: dict[str, Parameter] = {
     parameter.name: parameter
     for parameter in (
@@ -155,7 +155,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 _NO_EFFECT = "The parameter '{}' is deprecated and will have no effect"
 
-#: Arguments of older versions → what is warned of. `pcie` and `hbm_ddr` are warned of only where they are True.
+#: Arguments of older versions → the warning. `pcie` and `hbm_ddr` are warned of only if they are True.
 DEPRECATED: dict[str, str] = {
     "profile_communication": "The parameter 'profile_communication' is deprecated, please use "
     "'profiler_level=ProfilerLevel.Level1' or 'profiler_level=ProfilerLevel.Level2' instead.",
@@ -173,12 +173,12 @@ DEPRECATED: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Correction:
-    """A combination of arguments that means nothing.
+    """An invalid combination of arguments.
 
     Attributes:
-        applies: Whether it is given.
-        changes: What is used instead.
-        text: The warning; names in braces are arguments, as they are after the correction.
+        applies: Whether the values have this combination.
+        changes: The values used instead.
+        text: The warning; names in braces are arguments, after the correction.
     """
 
     applies: Callable[[Values], bool]
@@ -188,7 +188,7 @@ class Correction:
 
 _NO_COUNTERS = (ProfilerLevel.LevelNone, ProfilerLevel.Level0)
 
-#: Applied in this order, each to what the ones before it have left.
+#: Applied in this order, each to the result of the one before.
 CORRECTIONS: tuple[Correction, ...] = (
     Correction(
         lambda values: is_schedule(values["schedule"]) and values["data_process"],
@@ -241,10 +241,10 @@ _said: set[str] = set()
 
 
 def resolve(given: Mapping[str, Any]) -> Values:
-    """Return a value for every argument, from what the constructor was given.
+    """Return a value for every argument of the constructor.
 
     Args:
-        given: Arguments by name; None means the default, unknown ones are said once and have no effect.
+        given: Arguments by name; None means the default, unknown ones are logged once and have no effect.
     """
     given = _with_experimental(dict(given))
     _warn_of_deprecated(given)
@@ -261,7 +261,7 @@ def resolve(given: Mapping[str, Any]) -> Values:
 
 
 def _with_experimental(given: Values) -> Values:
-    """Return the arguments with those of ``experimental_config`` in their place."""
+    """Return the arguments with those of ``experimental_config`` instead of it."""
     config = given.pop("experimental_config", None)
     if config is None:
         return given
@@ -287,7 +287,7 @@ def _say_unknown(given: Iterable[str]) -> None:
 
 
 def _legacy_metrics(given: Values) -> Values:
-    """Return what ``aicore_metrics`` of older versions says; it was not bound to a level."""
+    """Return what ``aicore_metrics`` of older versions sets: the metrics, and a level that allows them."""
     number = given.get("aicore_metrics")
     if number is None:
         return {}

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from stepscope.collect.hooks.training_error import pass_on
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.window import COMPLETE
 from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
 from stepscope.compat.mindspore.facts import Facts
@@ -81,7 +81,7 @@ class _Handle:
         return self._recorder.plan.schedule or always
 
     @property
-    def recorded(self) -> list[Recorded]:
+    def recorded(self) -> list[RecordedWindow]:
         """The windows that were recorded, in order; each is a run."""
         return list(self._recorder.recorded)
 

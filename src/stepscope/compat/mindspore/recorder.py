@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stepscope.collect import schedule as collecting
 from stepscope.collect.options import Options
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.start.profile import absolute
@@ -72,7 +72,7 @@ class Recorder:
         self.plan = plan
         self.on_ready: Callable[[], object] | None = None
         self.step_number = 0
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedWindow] = []
         self.running = False
         self.handing_over = False
         self._schedule = plan.schedule or always
@@ -213,14 +213,14 @@ class Recorder:
 
     def _saved(self, window: Window) -> None:
         """A window has closed: it is everybody's who shared it."""
-        recorded = Recorded(window, "later")
+        recorded = RecordedWindow(window, "later")
         transition, self._transition = self._transition, _NOTHING
         sharers, self._sharers = self._sharers, list(self._followers)
         self._receive(recorded, window, ready=transition.ready)
         for sharer in sharers:
             sharer._receive(recorded, window, ready=True)
 
-    def _receive(self, recorded: Recorded, window: Window, *, ready: bool) -> None:
+    def _receive(self, recorded: RecordedWindow, window: Window, *, ready: bool) -> None:
         self.recorded.append(recorded)
         if not ready or self.on_ready is None:
             return

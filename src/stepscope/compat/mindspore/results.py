@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.session import background
-from stepscope.collect.session.recorded import Recorded
+from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.errors import StepscopeError, UsageError
 
 _LOG = logging.getLogger("stepscope")
@@ -76,7 +76,7 @@ def checked_mode(mode: object) -> str:
     return "sync"
 
 
-def write(recorded: Recorded, request: Request) -> None:
+def write(recorded: RecordedWindow, request: Request) -> None:
     """Write the results of a window into its ``results/``. What cannot be done is logged, not raised."""
     recorded.wait()
     rank = recorded.rank_path
@@ -103,7 +103,7 @@ def report(run: Path, request: Request) -> int:
         OSError: The process cannot be started.
         StepscopeError: The steps asked for are not there.
     """
-    show = request.show and find_place().rank == 0
+    show = request.show and find_job_rank().rank == 0
     return background.run_report(run, *([] if show else ["--quiet"]), *_arguments(run, request))
 
 
@@ -131,7 +131,7 @@ def _step_range(run: Path, step_list: tuple[int, ...]) -> str:
 
 
 def _say_where(rank: Path, request: Request) -> None:
-    if not request.show and find_place().rank == 0:
+    if not request.show and find_job_rank().rank == 0:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
             sys.stderr.write(f"stepscope: results in {rank / 'results'}\n")
 

@@ -1,4 +1,4 @@
-"""What the arguments mean for stepscope: what it records, what it cannot record here, and as what it writes results."""
+"""What the arguments mean for stepscope: what it records, what it cannot record here, which formats it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from stepscope.collect.options import Options
-from stepscope.collect.start.switches import Reading, options_of, unavailable
+from stepscope.collect.start.json_options import options_of, unavailable
 from stepscope.compat.mindspore.parameters import Values
 from stepscope.compat.mindspore.vocabulary import ExportType
 
@@ -20,8 +20,8 @@ _said: set[str] = set()
 
 
 def unserved(values: Values) -> dict[str, str]:
-    """Return the switches that are on and cannot be served here, with the reason; each is said once a process."""
-    missing = unavailable(Reading(_texts(values), frozenset(), ()))
+    """Return the arguments that this machine cannot serve, with the reason; each is logged once a process."""
+    missing = unavailable(_texts(values))
     for name in missing.keys() - _said:
         _said.add(name)
         _LOG.warning("stepscope: %s records nothing here: %s. Everything else is recorded.", name, missing[name])
@@ -34,12 +34,12 @@ def options(values: Values) -> Options:
 
 
 def formats(values: Values) -> str:
-    """Return the formats that results are written in, with commas between them."""
+    """Return the formats of the results, separated by commas."""
     return ",".join(FORMATS[kind] for kind in FORMATS if kind in values["export_type"])
 
 
 def _texts(values: Values) -> dict[str, Any]:
-    """Return the values as they are in JSON: members of enumerations by their values."""
+    """Return the values as JSON has them: members of enumerations as their values."""
     return {
         name: [_text(item) for item in value] if isinstance(value, list) else _text(value)
         for name, value in values.items()

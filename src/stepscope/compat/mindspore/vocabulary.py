@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from stepscope.collect.start import switches
+from stepscope.collect.start.json_options import LEGACY_METRICS as _LEGACY_METRICS
 
 _Member = TypeVar("_Member", bound=Enum)
 
@@ -20,7 +20,7 @@ class ProfilerActivity(Enum):
 
 
 class ProfilerLevel(Enum):
-    """How much is recorded of an NPU."""
+    """How much of an NPU's work is recorded."""
 
     LevelNone = "LevelNone"
     Level0 = "Level0"
@@ -43,20 +43,18 @@ class AicoreMetrics(Enum):
 
 
 #: `Profiler(aicore_metrics=…)` of MindSpore 1.x to 2.5; the JSON file of DynamicProfilerMonitor has other numbers.
-LEGACY_METRICS: dict[int, AicoreMetrics] = {
-    number: AicoreMetrics(name) for number, name in switches.LEGACY_METRICS.items()
-}
+LEGACY_METRICS: dict[int, AicoreMetrics] = {number: AicoreMetrics(name) for number, name in _LEGACY_METRICS.items()}
 
 
 class ExportType(Enum):
-    """As what results are written."""
+    """Format of the results."""
 
     Text = "text"
     Db = "db"
 
 
 class HostSystem(Enum):
-    """What is sampled of the host."""
+    """Counters of the host that are sampled."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -80,27 +78,27 @@ class ProfilerAction(Enum):
 
 
 class ProfileOption(Enum):
-    """What ``Profiler.profile`` tells of a network (MindSpore 1.x)."""
+    """What ``Profiler.profile`` reports about a network (MindSpore 1.x)."""
 
     trainable_parameters = 0
 
 
 @dataclass
 class _ExperimentalConfig:
-    """What may change between versions; nothing is checked here, as in MindSpore.
+    """Arguments that may change between versions; nothing is checked here, as in MindSpore.
 
     Attributes:
         profiler_level: How much of an NPU.
         aic_metrics: Which counters of its AI Cores.
         l2_cache: Its L2 cache.
         mstx: Marks and ranges of ``mstx``.
-        data_simplification: Accepted; captures are kept, because every result can be made of them again.
-        export_type: As what results are written; None means text.
+        data_simplification: Accepted; captures are kept, because every result can be computed from them again.
+        export_type: Format of the results; None means text.
         mstx_domain_include: Domains of ``mstx`` that are recorded; empty means all.
         mstx_domain_exclude: Domains of ``mstx`` that are not recorded.
         sys_io: Traffic of network adapters.
         sys_interconnection: Traffic between devices.
-        host_sys: What is sampled of the host.
+        host_sys: Counters of the host that are sampled.
     """
 
     profiler_level: Any = ProfilerLevel.Level0
@@ -117,7 +115,7 @@ class _ExperimentalConfig:
 
 
 def ours(value: object, kind: type[_Member]) -> object:
-    """Return our member for a member of MindSpore's own enumeration of the same name; anything else as it is."""
+    """Return our member for one of MindSpore's own enumeration of the same name; return anything else unchanged."""
     if isinstance(value, Enum) and not isinstance(value, kind) and type(value).__name__ == kind.__name__:
         return kind.__members__.get(value.name, value)
     return value

@@ -38,7 +38,7 @@ class PythonCalls(ctypes.Structure):
     ]
 
 
-class Library:
+class RecorderLibrary:
     """The functions of a built recorder; torch must be imported before it is loaded.
 
     Args:
@@ -83,7 +83,7 @@ class Library:
         self.locked.ssr_forget()
 
 
-class Recording:
+class NativeRecording:
     """One recording into one file; used once: ``append``, ``begin``, ``end``, ``settle``, ``append``, ``close``.
 
     Args:
@@ -95,7 +95,7 @@ class Recording:
         MemoryError: There is none.
     """
 
-    def __init__(self, library: Library, file: int, memory: int = MEMORY) -> None:
+    def __init__(self, library: RecorderLibrary, file: int, memory: int = MEMORY) -> None:
         self._library = library
         self._session: int | None = library.locked.ssr_new(file, memory)
         if self._session is None:

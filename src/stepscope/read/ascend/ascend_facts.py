@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_files import document
-from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.ascend.text.op_range import CpuCounter
 from stepscope.read.common.source import Capture, open_trace
 from stepscope.trace.losses import LossLedger
 
@@ -21,7 +21,7 @@ _INTERNAL = frozenset({"jobInfo", "netCard", "netCardNums", "DeviceInfo", "devic
 
 
 @dataclass
-class Facts:
+class AscendFacts:
     """Facts about the recording.
 
     Attributes:
@@ -42,7 +42,7 @@ class Facts:
     device: int | None = None
     shift: int | None = None
     mhz: float = 100.0
-    counter: Counter | None = None
+    counter: CpuCounter | None = None
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def frame(self) -> pl.DataFrame:
@@ -51,13 +51,13 @@ class Facts:
         return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
 
 
-def read(capture: Capture, ledger: LossLedger) -> Facts:
+def read(capture: Capture, ledger: LossLedger) -> AscendFacts:
     """Return what a capture says of its recording; damaged files are counted.
 
     Raises:
         InputError: A file cannot be read.
     """
-    facts = Facts()
+    facts = AscendFacts()
     for path in capture.of("info", "metadata", "device"):
         found = document(path)
         ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
@@ -79,7 +79,7 @@ def read(capture: Capture, ledger: LossLedger) -> Facts:
     return facts
 
 
-def _add_device(facts: Facts, found: dict[str, Any]) -> None:
+def _add_device(facts: AscendFacts, found: dict[str, Any]) -> None:
     facts.said.update({key: value for key, value in found.items() if key not in _INTERNAL})
     host = found.get("hostname")
     facts.host = host if isinstance(host, str) and not facts.host else facts.host
@@ -95,7 +95,7 @@ def _add_device(facts: Facts, found: dict[str, Any]) -> None:
         facts.shift = began * _US - raw
 
 
-def _counter(capture: Capture, facts: Facts) -> Counter | None:
+def _counter(capture: Capture, facts: AscendFacts) -> CpuCounter | None:
     """Return the clock of MindSpore's raw records: ``host_start.log`` says where the counter stood at which time."""
     said: dict[str, int] = {}
     for path in capture.of("clock"):
@@ -105,7 +105,7 @@ def _counter(capture: Capture, facts: Facts) -> Counter | None:
     start, raw = said.get("cntvct"), said.get("clock_monotonic_raw")
     if facts.shift is None or start is None or raw is None:
         return None
-    return Counter(start, raw + facts.shift, facts.mhz)
+    return CpuCounter(start, raw + facts.shift, facts.mhz)
 
 
 def _whole(value: object) -> int | None:

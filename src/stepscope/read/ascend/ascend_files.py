@@ -1,32 +1,30 @@
-"""Which directories are captures of Ascend devices, which of their files are read, and whose they are.
+"""Finds captures of Ascend devices: their directories, the files that are read, and their ranks.
 
-``…_ascend_ms`` and ``…_ascend_pt`` with ``ASCEND_PROFILER_OUTPUT``; ``PROF_…`` with ``mindstudio_profiler_output`` or
-the timelines of its devices; the ``profiler`` folder of MindSpore 1.x; and any directory above several of these.
+A capture is ``…_ascend_ms`` or ``…_ascend_pt`` with ``ASCEND_PROFILER_OUTPUT``; ``PROF_…`` with
+``mindstudio_profiler_output`` or the timelines of its devices; or the ``profiler`` folder of MindSpore 1.x. Any
+directory above several of these holds several captures.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import InputError, NotATraceError
-from stepscope.read.common.source import Capture, open_trace
-from stepscope.trace.run_directory import MANIFEST
+from stepscope.errors import InputError
+from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace, rank_in_name
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
-#: Folder for runs that are made of captures, beside or below them.
-MADE = "STEPSCOPE_OUTPUT"
 _FRAMEWORK = "FRAMEWORK"
 _PROF = re.compile(r"PROF_.+")
-#: Directories of a capture that are looked into, by their name in it.
+#: Names of the directories in a capture that are searched.
 _INNER = re.compile(
     r"ASCEND_PROFILER_OUTPUT|FRAMEWORK|mindstudio_profiler_output|timeline|summary|host|device_\d{1,6}|PROF_.+|metadata"
 )
 
-#: Sort of file → its names; a group is the rank.
+#: Sort of file → its names; the group is the rank.
 NAMES: dict[str, re.Pattern[str]] = {
     "events_db": re.compile(r"ascend_(?:pytorch|mindspore)_profiler(?:_(\d{1,6}))?\.db|msprof_\d+\.db"),
     "analysis_db": re.compile(r"analysis\.db|communication_analyzer\.db"),
@@ -53,7 +51,7 @@ NAMES: dict[str, re.Pattern[str]] = {
     "gpu_kernels": re.compile(r"activity_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_operators": re.compile(r"(?:gpu_)?op_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_display": re.compile(r"gpu_timeline_display_(\d{1,6})\.json"),
-    # From here on files that say nothing alone.
+    # From here on: files that are no capture alone.
     "framework_1": re.compile(r"framework_raw_(\d{1,6})\.csv"),
     "gpu_activities": re.compile(r"gpu_activity_data_(\d{1,6})\.csv"),
     "gpu_steps": re.compile(r"step_trace_profiling_(\d{1,6})\.txt"),
@@ -86,180 +84,124 @@ _SORTS = list(NAMES)
 OF_GPU = frozenset({"gpu_kernels", "gpu_operators", "gpu_display"})
 #: Sorts that make a directory a capture.
 SUBSTANTIAL = frozenset(_SORTS[: _SORTS.index("framework_1")])
-#: Files of MindSpore's profiler on a CPU, whose timeline is read from other files.
+#: Files of MindSpore's profiler on a CPU; :mod:`stepscope.read.mindspore` reads those captures.
 _OF_CPU = re.compile(
     r"cpu_op_execute_timestamp_\d{1,6}\.txt|cpu_op_detail_info_\d{1,6}\.csv|cpu_framework_\d{1,6}\.txt"
 )
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _DEVICE_DIRECTORY = re.compile(r"device_(\d{1,6})")
-_DEEPEST = 6
+#: Of two sorts the one that is read, and the one that says the same.
+_INSTEAD = (
+    ("trace", "parts"),
+    ("trace", "op_range"),  # the timeline was drawn of it
+    ("blocks", "memory_usage"),
+    ("timeline_1", "display_1"),
+    ("gpu_kernels", "gpu_display"),
+    ("gpu_operators", "gpu_display"),
+    ("inputs", "calls"),
+)
+#: One expression for all names: most files of a file system match none, and are passed over at once.
+_ALL_NAMES = {**NAMES, "cpu": _OF_CPU}
+_ANY = re.compile("|".join(pattern.pattern.replace("(\\d", "(?:\\d") for pattern in _ALL_NAMES.values()))
 _MOST_RANK = 1_000_000
-#: No file of facts is larger.
+#: Most bytes of a file of facts that are read.
 _MOST_FACTS = 64 << 20
 
 
-def captures(directory: Path) -> list[Capture]:
-    """Return the captures in a directory and below it, in order of name; none where there is none.
+def captures(directory: Path, directories: Directories) -> list[Capture]:
+    """Return the captures in a directory and below it, in order of name; empty if there are none.
 
-    Of a directory that holds the files of several ranks, as those of MindSpore 1.x do, each rank is a capture, and its
-    root the first of its files.
+    A directory may hold the files of several ranks, as those of MindSpore 1.x do: each rank is a capture, and its root
+    the first of its files.
 
     Raises:
-        InputError: The directory cannot be read.
+        InputError: A directory cannot be read.
     """
     found: list[Capture] = []
-    _search(directory, 0, found)
+    _search(directory, 0, directories, found)
     return found
 
 
 def is_part(path: Path) -> bool:
-    """Return whether a file is one of a rank's that says by its name which rank's it is."""
-    return any(_rank_in(path, sort) is not None for sort in SUBSTANTIAL if sort != "events_db")
+    """Return whether the name of a file says that it belongs to a capture, and to which rank of it."""
+    return any(_rank_in(path.name, sort) is not None for sort in SUBSTANTIAL if sort != "events_db")
 
 
-def capture_of(directory: Path) -> Capture:
-    """Return the one capture at a directory, or that of which a file is a part.
-
-    Raises:
-        InputError: The directory cannot be read.
-        NotATraceError: It holds none, or several.
-    """
-    if directory.is_dir():
-        found = captures(directory)
-    else:
-        found = [capture for capture in captures(directory.parent) if directory in capture.all]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        message = f"{directory} holds no file of Ascend's profilers."
-        raise NotATraceError(message, "Name a directory that ends in _ascend_ms or _ascend_pt, or one above it.")
-    message = f"{directory} holds {len(found)} captures: {found[0].root.name}, {found[1].root.name} …"
-    raise NotATraceError(message, "Name them one by one, or use `stepscope import`.")
+def _search(directory: Path, depth: int, directories: Directories, found: list[Capture]) -> None:
+    files, inner = _files_of_capture(directory, directories)
+    substantial = set(files) & SUBSTANTIAL
+    described = any(path.parent == directory for path in files.get("info", []))
+    of_cpu = "cpu" in files and substantial <= {"trace", "parts"} and not described
+    files.pop("cpu", None)
+    if substantial and not of_cpu:
+        found += _of_each_rank(directory, files)
+    elif depth < DEEPEST and not of_cpu:
+        for name in inner:
+            _search(directory / name, depth + 1, directories, found)
 
 
-def _search(directory: Path, depth: int, found: list[Capture]) -> None:
-    files, directories = _listed(directory)
-    capture, of_cpu = _capture(directory, files, directories)
-    if capture is not None:
-        found += _of_each_rank(capture)
-    elif depth < _DEEPEST and not of_cpu:
-        for inner in directories:
-            if inner.name == MADE or any(path.name == MANIFEST for path in files):
-                continue  # a run of ours, which holds copies
-            _search(inner, depth + 1, found)
+def _files_of_capture(directory: Path, directories: Directories) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the files by sort that a capture with this root would have, and the directories in the root."""
+    names, inner = directories.listed(directory)
+    described = any(NAMES["info"].fullmatch(name) for name in names)
+    whole = OUTPUT in inner or described or (_FRAMEWORK in inner and any(map(_PROF.fullmatch, inner)))
+    below = inner if whole or _PROF.fullmatch(directory.name) else []
+    files: dict[str, list[Path]] = {}
+    for path in [*(directory / name for name in names if _ANY.fullmatch(name)), *_below(directory, below, directories)]:
+        sort = next((sort for sort, pattern in _ALL_NAMES.items() if pattern.fullmatch(path.name)), None)
+        if sort is not None:
+            files.setdefault(sort, []).append(path)
+    return files, inner
 
 
-def _listed(directory: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files and the directories of a directory; links to directories are not followed."""
-    try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-        entries = [entry for entry in entries if not entry.name.startswith(".")]
-        files = [Path(entry.path) for entry in entries if _is_file(entry)]
-        return files, [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except (OSError, ValueError) as error:
-        message = f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}."
-        raise InputError(message, "Check the path and its permissions.") from None
+def _below(directory: Path, names: list[str], directories: Directories, depth: int = 0) -> Iterator[Path]:
+    for path in (directory / name for name in names if _INNER.fullmatch(name)):
+        files, inner = directories.listed(path)
+        yield from (path / name for name in files if _ANY.fullmatch(name))
+        if depth < DEEPEST:
+            yield from _below(path, inner, directories, depth + 1)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link to itself, or one to what may not be looked at
-        return False
-
-
-def _capture(directory: Path, files: list[Path], directories: list[Path]) -> tuple[Capture | None, bool]:
-    """Return the capture whose root a directory is, None where it is none; and whether it is one of a CPU instead."""
-    names = {path.name for path in directories}
-    told = any(NAMES["info"].fullmatch(path.name) for path in files)
-    whole = OUTPUT in names or told or (_FRAMEWORK in names and any(map(_PROF.fullmatch, names)))
-    inner = directories if whole or _PROF.fullmatch(directory.name) else []
-    capture, of_cpu = Capture(directory), False
-    for path in [*files, *_below(inner, 0)]:
-        of_cpu |= bool(_OF_CPU.fullmatch(path.name))
-        _add(capture, path)
-    substantial = set(capture.files) & SUBSTANTIAL
-    of_cpu = of_cpu and substantial <= {"trace", "parts"} and not told
-    return (capture if substantial and not of_cpu else None), of_cpu
-
-
-def _below(directories: list[Path], depth: int) -> list[Path]:
-    paths: list[Path] = []
-    for directory in directories:
-        if _INNER.fullmatch(directory.name) and depth < _DEEPEST:
-            files, inner = _listed(directory)
-            paths += files + _below(inner, depth + 1)
-    return paths
-
-
-def _add(capture: Capture, path: Path) -> None:
-    for sort, pattern in NAMES.items():
-        match = pattern.fullmatch(path.name)
-        if match is None:
-            continue
-        capture.files.setdefault(sort, []).append(path)
-        if match.re.groups and match[1]:
-            capture.ranks.add(int(match[1]))
-        return
-
-
-def _of_each_rank(capture: Capture) -> list[Capture]:
-    """Return a capture, or one for each of its ranks that has a file which says something alone."""
-    if len(capture.ranks) <= 1:
-        _choose(capture)
-        return [capture]
+def _of_each_rank(root: Path, files: dict[str, list[Path]]) -> list[Capture]:
+    """Return a capture, or one for each rank in it that has a substantial file of its own."""
+    said = {rank for sort, paths in files.items() for path in paths if (rank := _rank_in(path.name, sort)) is not None}
+    if len(said) <= 1:
+        chosen = _chosen(root, files)
+        return [Capture("ascend", root, chosen, min(said) if said else _rank_of(root, chosen))]
     found = []
-    for rank in sorted(capture.ranks):
+    for rank in sorted(said):
         own = {
-            sort: [path for path in paths if _rank_in(path, sort) in (None, rank)]
-            for sort, paths in capture.files.items()
+            sort: [path for path in paths if _rank_in(path.name, sort) in (None, rank)] for sort, paths in files.items()
         }
-        part = Capture(capture.root, own, {rank})
-        _choose(part)
-        first = next((path for path in part.of(*_SORTS) if _is_own(path, rank)), None)
+        chosen = _chosen(root, own)
+        substantial = ((sort, path) for sort in _SORTS if sort in SUBSTANTIAL for path in chosen.get(sort, []))
+        first = next((path for sort, path in substantial if _rank_in(path.name, sort) == rank), None)
         if first is not None:
-            found.append(Capture(first, part.files, {rank}))
+            found.append(Capture("ascend", first, chosen, rank))
     return found
 
 
-def _is_own(path: Path, rank: int) -> bool:
-    return any(_rank_in(path, sort) == rank for sort in SUBSTANTIAL)
-
-
-def _rank_in(path: Path, sort: str) -> int | None:
-    """Return the rank that a file of a sort says by its name; None where it says none, or is of another sort."""
-    match = NAMES[sort].fullmatch(path.name)
+def _rank_in(name: str, sort: str) -> int | None:
+    """Return the rank that the name of a file of a sort says; None if it says none, or is of another sort."""
+    match = NAMES[sort].fullmatch(name)
     return int(match[1]) if match and match.re.groups and match[1] else None
 
 
-def _choose(capture: Capture) -> None:
-    """Leave out what is there twice: CANN's own results beside those made of them, parts of a timeline beside it."""
-    if any(path.parent.name == OUTPUT for path in capture.of(*SUBSTANTIAL)):
-        for sort, paths in list(capture.files.items()):
-            kept = [path for path in paths if sort in ("device", "clock") or not _of_prof(path, capture.root)]
-            capture.files[sort] = kept
-    if capture.of("trace"):
-        capture.files.pop("parts", None)
-        # What the timeline was drawn of.
-        capture.files.pop("op_range", None)
-    if capture.of("blocks"):
-        capture.files.pop("memory_usage", None)
-    if capture.of("timeline_1"):
-        capture.files.pop("display_1", None)
-    if capture.of("gpu_kernels", "gpu_operators"):
-        capture.files.pop("gpu_display", None)
-    if capture.of("inputs"):
-        capture.files.pop("calls", None)
-    for sort in [sort for sort, paths in capture.files.items() if not paths]:
-        del capture.files[sort]
-
-
-def _of_prof(path: Path, root: Path) -> bool:
-    return any(map(_PROF.fullmatch, path.relative_to(root).parts[:-1]))
+def _chosen(root: Path, files: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
+    """Leave out duplicates: CANN's own results beside those made of them, parts of a timeline beside the timeline."""
+    chosen = dict(files)
+    if any(path.parent.name == OUTPUT for sort in SUBSTANTIAL for path in chosen.get(sort, [])):
+        for sort in chosen.keys() - {"device", "clock"}:
+            chosen[sort] = [
+                path for path in chosen[sort] if not any(map(_PROF.fullmatch, path.relative_to(root).parts[:-1]))
+            ]
+    for better, worse in _INSTEAD:
+        if chosen.get(better):
+            chosen.pop(worse, None)
+    return {sort: paths for sort, paths in chosen.items() if paths}
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Return a small JSON object; an empty one where the file holds none.
+    """Return a small JSON object; an empty one if the file holds none.
 
     Raises:
         InputError: It cannot be read.
@@ -271,26 +213,25 @@ def document(path: Path) -> dict[str, Any]:
             message = f"{path} cannot be read: {error.strerror or error}."
             raise InputError(message, "Check the disk or the network share, and try again.") from None
     try:
-        # The collector of a device puts `filesize:…` behind its JSON.
+        # The collector of a device writes `filesize:…` after its JSON.
         found, _ = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace").lstrip("\ufeff \t\r\n"))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def rank_of(capture: Capture) -> int | None:
-    """Return the rank of a capture's process; None where neither files nor names say."""
-    if capture.ranks:
-        return min(capture.ranks)
-    for path in capture.of("info", "device"):
+def _rank_of(root: Path, files: Mapping[str, list[Path]]) -> int | None:
+    """Return the rank that the contents of files, or the names of directories, say."""
+    for path in (*files.get("info", []), *files.get("device", [])):
         said = document(path)
         of_framework = said.get("ms_profiler_info")
-        for place in (said, of_framework if isinstance(of_framework, dict) else {}):
-            rank = place.get("rank_id")
+        for part in (said, of_framework if isinstance(of_framework, dict) else {}):
+            rank = part.get("rank_id")
             if type(rank) is int and 0 <= rank < _MOST_RANK:
                 return rank
-    named = _RANK_IN_NAME.search(capture.root.name)
-    if named:
-        return int(named[1])
-    devices = {match[1] for path in capture.all for part in path.parts if (match := _DEVICE_DIRECTORY.fullmatch(part))}
+    named = rank_in_name(root)
+    if named is not None:
+        return named
+    parts = {part for paths in files.values() for path in paths for part in path.parts}
+    devices = {match[1] for part in parts if (match := _DEVICE_DIRECTORY.fullmatch(part))}
     return int(devices.pop()) if len(devices) == 1 else None

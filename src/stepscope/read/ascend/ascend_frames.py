@@ -8,7 +8,7 @@ their frame, from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
 
@@ -22,31 +22,18 @@ Frames: TypeAlias = dict[str, pl.DataFrame]
 _INTERVAL = {"ts": pl.Int64(), "dur": pl.Int64()}
 _TEXT, _INT, _REAL = pl.Categorical(), pl.Int64(), pl.Float64()
 
-#: Sorts of rows of the frame ``host``.
-HOST_SORTS: tuple[str, ...] = (
-    "operator",  # an operator of the framework
-    "api",  # a call of CANN; `level` says of which layer
-    "python",  # a Python function; the name is `file(line): function`, or `nn.Module: …`
-    "enqueue",  # an operator is handed to the thread that launches; `connection` is also the dequeue's
-    "dequeue",
-    "range",  # an mstx range, or a mark: of no duration
-    "step",  # ProfilerStep#n
-    "data",  # the wait for a batch
-    "garbage",  # Python's garbage collector
-)
-
-#: Sorts of arrows of the frame ``flows``.
-FLOW_SORTS: tuple[str, ...] = ("launch", "operator", "queue", "forward_backward", "range")
-
 #: Frame → its columns.
 FRAMES: dict[str, dict[str, pl.DataType]] = {
-    # An interval on a host thread.
+    # An interval on a host thread. `sort` is one of: operator, of the framework; api, a call of CANN; python, a call
+    # named `file(line): function` or `nn.Module: …`; enqueue and dequeue, an operator goes to the thread that launches,
+    # both with one `connection`; range, of mstx, or a mark, which has no duration; step, ProfilerStep#n; data, the wait
+    # for a batch; garbage, Python's garbage collector.
     "host": {
         **_INTERVAL,
         "process": _INT,
         "thread": _INT,
         "name": _TEXT,  # of a call of CANN without its layer: `aclrtMemcpyAsync`, not `AscendCL@aclrtMemcpyAsync`
-        "sort": _TEXT,  # one of HOST_SORTS
+        "sort": _TEXT,
         "level": _TEXT,  # of a call of CANN: acl, model, node, hccl, runtime, op, queue; lower case
         "connection": _INT,  # shared by a call and the task it launches, or by enqueue and dequeue
         "sequence": _INT,  # autograd's; never negative
@@ -172,7 +159,8 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "from": _INT,
         "frame": _TEXT,  # host, tasks or communications
         "to": _INT,
-        "sort": _TEXT,  # one of FLOW_SORTS; launch: from a call, operator: from an operator of the framework
+        # launch: from a call; operator: from an operator of the framework; queue, forward_backward, range
+        "sort": _TEXT,
     },
     "steps": {"number": _INT, **_INTERVAL},
     # Memory that a component holds in all, over time (memory_record.csv).
@@ -236,6 +224,12 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
     # A fact about the recording; the value is JSON. Sums without a place in time too: `hbm.csv` → its rows as objects.
     "facts": {"key": pl.String(), "value": pl.String()},
 }
+
+
+def rows_of(name: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
+    """Return rows, whose texts are text, as the frame ``name``."""
+    plain = {column: pl.String() if dtype == pl.Categorical else dtype for column, dtype in FRAMES[name].items()}
+    return conform(name, pl.DataFrame(rows, schema=plain))
 
 
 @cache

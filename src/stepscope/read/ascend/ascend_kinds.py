@@ -7,6 +7,7 @@ import re
 import polars as pl
 
 from stepscope.read.common.distinct import of_each
+from stepscope.trace.ascend_columns import LAYERS
 from stepscope.trace.tables import dtype
 
 #: Pattern of a task's type or name → kind; the first that fits. A task with a core is a kernel whatever its type.
@@ -31,14 +32,7 @@ KIND_OF_SORT = {
     "garbage": "garbage",
 }
 #: Level of a call of CANN → what stands in front of its name on the timeline.
-LAYERS = {
-    "acl": "AscendCL",
-    "runtime": "Runtime",
-    "node": "Node",
-    "model": "Model",
-    "hccl": "Hccl",
-    "communication": "Hccl",
-}
+_LAYERS = {level: layer for _, level, layer in LAYERS} | {"communication": "Hccl"}
 _WAITS = re.compile(r"(?i)notify|wait|barrier")
 _OPERATION = re.compile(r"(?:^|/)(?:hcom_|hccl_)?([A-Za-z]+?)(?:_+\d.*|_?-op\d.*|_)?$")
 _WORDS = {
@@ -53,14 +47,6 @@ _WORDS = {
     "receive": "recv",
     "batchsendrecv": "send_recv",
     "sendrecv": "send_recv",
-}
-#: Type of elements → its bytes.
-BYTES_OF_TYPE = {
-    **dict.fromkeys(("INT8", "UINT8", "HIF8", "FP8E4M3", "FP8E5M2", "FP8E8M0"), 1),
-    **dict.fromkeys(("INT16", "UINT16", "FP16", "BFP16"), 2),
-    **dict.fromkeys(("INT32", "UINT32", "FP32"), 4),
-    **dict.fromkeys(("INT64", "UINT64", "FP64"), 8),
-    "INT128": 16,
 }
 
 
@@ -92,7 +78,7 @@ def call_name(name: str | None, sort: str, level: str | None) -> str:
     """Return how a row of the host is called on the timeline: a call of CANN with its layer in front."""
     if name is None:
         return "unknown"
-    layer = LAYERS.get(level or "") if sort == "api" else None
+    layer = _LAYERS.get(level or "") if sort == "api" else None
     return name if layer is None else f"{layer}@{name}"
 
 

@@ -69,7 +69,7 @@ def _with_table(found: DataPipeline, capture: Capture, ledger: LossLedger) -> Da
     return replace(found, operations=pl.concat(operations), counters=pl.concat(samples))
 
 
-def _operations(rows: csv_rows.Rows) -> pl.DataFrame:
+def _operations(rows: csv_rows.AscendRows) -> pl.DataFrame:
     name = rows.text("op_type").cast(pl.String).fill_null("unknown")
     number = rows.integer("op_id")
     frame = pl.DataFrame(

@@ -6,18 +6,18 @@ damaged. Nothing is written into the directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, InputError
-from stepscope.read.ascend import ascend_facts, ascend_pipeline, ascend_tables, missing_files
-from stepscope.read.ascend.ascend_facts import Facts
-from stepscope.read.ascend.ascend_files import OF_GPU, SUBSTANTIAL, capture_of, rank_of
+from stepscope.read.ascend import ascend_facts, ascend_pipeline, ascend_tables
+from stepscope.read.ascend.ascend_facts import AscendFacts
+from stepscope.read.ascend.ascend_files import OF_GPU, OUTPUT, SUBSTANTIAL
 from stepscope.read.ascend.ascend_frames import Frames
 from stepscope.read.ascend.database import event_database
-from stepscope.read.ascend.text.text_files import Text
+from stepscope.read.ascend.text.text_files import AscendText
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
@@ -25,20 +25,18 @@ _DATABASES = ("events_db", "analysis_db")
 _WORTH = ("spans", "counters", "allocations", "static_memory", "links")
 
 
-def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read the files of one rank.
 
     Args:
-        directory: A directory as :mod:`stepscope.read.ascend.ascend_files` knows them; any of its files may be missing.
+        capture: The files of one rank; any of them may be missing.
         ledger: Counts losses that belong to no single file; those of files are in the table ``losses`` of the result.
         progress: Called with bytes read and bytes in total.
 
     Raises:
-        NotATraceError: It holds no file of Ascend's profilers, or those of several ranks.
-        InputError: The directory cannot be read.
+        InputError: A file cannot be read.
         DamagedTraceError: All files are empty or damaged.
     """
-    capture = capture_of(directory)
     said = ascend_facts.read(capture, ledger)
     frames, ledgers = _frames(capture, said, progress)
     if capture.of("pipeline", "queues", "queue_cpu", "batches"):
@@ -46,22 +44,21 @@ def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) 
         frames = ascend_pipeline.added(frames, capture, said.shift, ledgers[-1])
     ledgers = [*ledgers, *_missing(capture, frames)]
     if progress is not None:
-        size = sum(path.stat().st_size for path in capture.all)
-        progress(size, size)
-    part = ascend_tables.build(frames, said, rank_of(capture), ledger)
+        progress(capture.size, capture.size)
+    part = ascend_tables.build(frames, said, capture.rank, ledger)
     if OF_GPU & set(capture.files):
         device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
         part["tracks"] = part["tracks"].with_columns(device)
     if not any(part[name].height for name in _WORTH):
-        message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
+        message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Copy it again, or record again.")
     return {**part, "losses": _losses(ledgers)}
 
 
-def _frames(capture: Capture, said: Facts, progress: Progress | None) -> tuple[Frames, list[LossLedger]]:
+def _frames(capture: Capture, said: AscendFacts, progress: Progress | None) -> tuple[Frames, list[LossLedger]]:
     found = capture.of("events_db")
     if not found and set(capture.files) & (SUBSTANTIAL - set(_DATABASES)):
-        text = Text(capture, said, progress)
+        text = AscendText(capture, said, progress)
         return text.frames(), text.ledgers
     ledger = LossLedger(found[0].name if found else capture.of("analysis_db")[0].name)
     analysis = next(iter(capture.of("analysis_db")), None)
@@ -69,19 +66,55 @@ def _frames(capture: Capture, said: Facts, progress: Progress | None) -> tuple[F
         frames = event_database.read(found[0] if found else None, analysis, ledger)
     except InputError:
         ledger.add("file_unreadable")
-        text = Text(capture, said, progress)
+        text = AscendText(capture, said, progress)
         return text.frames(), [ledger, *text.ledgers]
-    text = Text(capture, said)
+    text = AscendText(capture, said)
     # MindSpore's databases hold what the device and CANN did; its operators are in raw records beside them.
     frames = text.with_framework(frames)
     return {**frames, "facts": pl.concat([said.frame(), frames["facts"]])}, [ledger, *text.ledgers]
 
 
+@dataclass(frozen=True)
+class _PairOfFiles:
+    """Two files of which a profiler writes both or neither.
+
+    Attributes:
+        there: Sort of the file that the capture has.
+        absent: Sort of the file that it may lack.
+        name: Name of the second file.
+        told: Whether the frames show that the profiler wrote the second file.
+    """
+
+    there: str
+    absent: str
+    name: str
+    told: Callable[[Frames], bool] = lambda _: True
+
+
+_PAIRS = (
+    _PairOfFiles("kernels", "trace", "trace_view.json"),
+    # Without device work, and at the lowest level, there are no details.
+    _PairOfFiles("trace", "kernels", "kernel_details.csv", lambda frames: bool(frames["tasks"].height)),
+    _PairOfFiles("memory", "blocks", "operator_memory.csv"),
+    _PairOfFiles("blocks", "memory", "memory_record.csv"),
+    _PairOfFiles("communication", "matrix", "communication_matrix.json"),
+    _PairOfFiles("matrix", "communication", "communication.json"),
+    _PairOfFiles("analysis_db", "events_db", "ascend_*_profiler_*.db"),
+    _PairOfFiles("events_db", "analysis_db", "analysis.db", lambda frames: bool(frames["communications"].height)),
+)
+
+
 def _missing(capture: Capture, frames: Frames) -> Iterator[LossLedger]:
-    for name in missing_files.of(capture, frames):
-        ledger = LossLedger(name)
-        ledger.add("file_missing")
-        yield ledger
+    """Yield the loss of each file that captures of this kind have and this one lacks."""
+    there = {sort for sort in capture.files if any(path.parent.name == OUTPUT for path in capture.of(sort))}
+    by_database = "events_db" in there
+    for pair in _PAIRS:
+        is_database = pair.absent.endswith("_db")
+        # A capture with a database need not have all text files.
+        if pair.there in there and pair.absent not in there and (is_database or not by_database) and pair.told(frames):
+            ledger = LossLedger(pair.name)
+            ledger.add("file_missing")
+            yield ledger
 
 
 def _losses(ledgers: Sequence[LossLedger]) -> pl.DataFrame:

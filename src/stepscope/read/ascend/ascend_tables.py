@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.ascend import ascend_samples
-from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_frames import Frames
-from stepscope.read.ascend.ascend_kinds import BYTES_OF_TYPE, KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
-from stepscope.read.ascend.ascend_tracks import Place, Tracks, npu
+from stepscope.read.ascend.ascend_kinds import KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
+from stepscope.read.ascend.ascend_tracks import AscendTrack, AscendTracks, npu
 from stepscope.read.common.dense import first_places, or_null, places
 from stepscope.read.common.distinct import filled, of_each, same, where, without_nulls
 from stepscope.read.common.nesting import looked_up
+from stepscope.trace.ascend_columns import BYTES_OF_TYPE
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, dtype, together
 
@@ -55,7 +56,7 @@ _TASK_COLUMNS = {
 }
 
 
-def build(frames: Frames, facts: Facts, rank: int | None, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     """Return the tables of a part.
 
     Args:
@@ -64,7 +65,7 @@ def build(frames: Frames, facts: Facts, rank: int | None, ledger: LossLedger) ->
         rank: Rank of the process; None where the capture does not say.
         ledger: Counts rows whose times cannot be, and numbers that no device or step has.
     """
-    return _Part(_sound(_small(frames, ledger), ledger), facts, rank).tables()
+    return _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank).tables()
 
 
 #: Columns that have 32 bits in the tables.
@@ -129,13 +130,13 @@ def _renumber(frames: Frames, name: str, moved: pl.DataFrame) -> None:
 
 
 @dataclass
-class _Part:
+class _AscendPart:
     frames: Frames
-    facts: Facts
+    facts: AscendFacts
     rank: int | None
 
     def __post_init__(self) -> None:
-        self.tracks = Tracks(self.rank or 0, self.facts.host)
+        self.tracks = AscendTracks(self.rank or 0, self.facts.host)
         ends = [0]
         for name in _SPANS:
             ends.append(ends[-1] + self.frames[name].height)
@@ -146,7 +147,6 @@ class _Part:
         """Return the tables of the part."""
         host, tasks, lanes, planes = self._host(), self._tasks(), self._communications(), self._planes()
         spans = pl.concat([host, tasks, lanes, planes], how="diagonal_relaxed")
-        named = ascend_samples.Named(self.frames, host)
         return {
             "spans": spans,
             "kernels": self._kernels(tasks),
@@ -157,7 +157,7 @@ class _Part:
             "transfers": self._transfers(),
             "links": self._links(),
             "counters": ascend_samples.counters(self.frames, self.tracks),
-            "allocations": ascend_samples.allocations(self.frames, named),
+            "allocations": ascend_samples.allocations(self.frames, host),
             "static_memory": ascend_samples.static_memory(self.frames),
             "pipeline": ascend_samples.operations(self.frames, self.tracks),
             "stacks": self.frames["stacks"],
@@ -408,22 +408,22 @@ class _Part:
         return pl.concat(parts)
 
 
-def _thread(process: int | None, thread: int | None) -> Place:
-    return Place("thread", "cpu", f"thread {thread or 0}", process, thread)
+def _thread(process: int | None, thread: int | None) -> AscendTrack:
+    return AscendTrack("thread", "cpu", f"thread {thread or 0}", process, thread)
 
 
-def _stream(kind: str, device: int | None, stream: int | None) -> Place:
+def _stream(kind: str, device: int | None, stream: int | None) -> AscendTrack:
     is_range = kind == "annotation"
     name = "Step Trace" if is_range and stream is None else f"Stream {stream or 0}"
-    return Place("annotation" if is_range else "stream", npu(device), name, stream=stream)
+    return AscendTrack("annotation" if is_range else "stream", npu(device), name, stream=stream)
 
 
-def _group(device: int | None, lane: int | None) -> Place:
-    return Place("stream", npu(device), f"Group {lane or 0} Communication")
+def _group(device: int | None, lane: int | None) -> AscendTrack:
+    return AscendTrack("stream", npu(device), f"Group {lane or 0} Communication")
 
 
-def _plane(device: int | None, lane: int | None, plane: int | None) -> Place:
-    return Place("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
+def _plane(device: int | None, lane: int | None, plane: int | None) -> AscendTrack:
+    return AscendTrack("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
 
 
 def _task_name(name: str | None, type_: str | None) -> str:

@@ -13,7 +13,7 @@ from stepscope.read.common.distinct import combinations
 from stepscope.trace.tables import dtype
 
 
-class Place(NamedTuple):
+class AscendTrack(NamedTuple):
     """What a track is known by."""
 
     kind: str
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Tracks:
+class AscendTracks:
     """Numbers tracks as they are asked for.
 
     Attributes:
@@ -35,9 +35,9 @@ class Tracks:
 
     rank: int = 0
     host: str = ""
-    _numbers: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[AscendTrack, int] = field(default_factory=dict)
 
-    def numbered(self, place: Callable[..., Place], *keys: pl.Series) -> pl.Series:
+    def numbered(self, place: Callable[..., AscendTrack], *keys: pl.Series) -> pl.Series:
         """Return the number of each row's track.
 
         Args:

@@ -10,7 +10,7 @@ from functools import cache
 from queue import SimpleQueue
 
 from stepscope import native
-from stepscope.native.kineto import Description, Key, NotTokenized, Tokenizer
+from stepscope.native.kineto import ArgumentKey, Description, NotTokenized, Tokenizer
 from stepscope.read.chrome_json.columns import ChromeBatch, class_columns
 from stepscope.read.chrome_json.event_schema import (
     CLASS_OF_CATEGORY,
@@ -43,7 +43,7 @@ def description() -> Description:
         kind: {item.column: item.type for item in fields} | ({"arguments": "text"} if kind in WHOLE else {})
         for kind, fields in {**dict.fromkeys(WHOLE, ()), **FIELDS}.items()
     }
-    keys: dict[int, list[Key]] = {}
+    keys: dict[int, list[ArgumentKey]] = {}
     for kind in FIELDS:
         if kind is not Class.COLLECTIVE:
             keys[kind] = _keys(kind)
@@ -61,9 +61,11 @@ def description() -> Description:
     )
 
 
-def _keys(kind: Class) -> list[Key]:
+def _keys(kind: Class) -> list[ArgumentKey]:
     return [
-        Key(spelling, place, item.type, kind) for place, item in enumerate(FIELDS[kind]) for spelling in item.spellings
+        ArgumentKey(spelling, place, item.type, kind)
+        for place, item in enumerate(FIELDS[kind])
+        for spelling in item.spellings
     ]
 
 

@@ -1,12 +1,13 @@
-"""The bytes of a trace file, block by block: plain or gzip, whole or cut, and never more than the file deserves."""
+"""Captures and how their files are listed and read: block by block, plain or gzip, with bounds on size and number."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -14,18 +15,29 @@ from isal import isal_zlib
 
 from stepscope.errors import DamagedTraceError, InputError, NotATraceError
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.run_directory import MANIFEST
 
 #: Called with bytes of the file read so far, and its size.
 Progress: TypeAlias = Callable[[int, int], None]
 
-#: Bytes per block: small enough to stay in the cache until they are parsed, large enough that Python's share is nil.
+#: Bytes per block: small enough to stay in the cache until they are parsed, large enough that Python's cost vanishes.
 BLOCK = 4 << 20
+#: Bytes that are read to find out what a file is; nearly all heads are shorter.
+HEAD = 64 << 10
+#: Most names that are listed below a directory.
+MOST_ENTRIES = 200_000
+#: Most directories between the one that is named and a file of a capture.
+DEEPEST = 6
+#: Folder for runs that are made of captures, beside or below them.
+MADE = "STEPSCOPE_OUTPUT"
+
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _GZIP_PIECE = 128 << 10
 
-# JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition; that is no trace.
+# JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition, which no trace is.
 _MAX_RATIO = 250
 _RATIO_FREE = 256 << 20
 
@@ -38,13 +50,13 @@ def open_trace(path: Path) -> IO[bytes]:
         NotATraceError: It is a directory, pipe, socket or device.
     """
     try:
-        # O_NONBLOCK: opening a pipe that nobody writes to must not hang before the test below refuses it.
+        # O_NONBLOCK: opening a pipe without a writer must not block before the test below refuses it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}."
         raise InputError(message, "Check the path and its permissions.") from None
     except ValueError:
-        message = f"{str(path)!r} is no path."
+        message = f"{str(path)!r} is not a path."
         raise InputError(message, "Check the path.") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -55,17 +67,32 @@ def open_trace(path: Path) -> IO[bytes]:
 
 @dataclass(frozen=True)
 class Capture:
-    """The files of one rank that lie in one directory.
+    """What one process recorded at a time: a file, or the files of a directory.
+
+    Made by :func:`stepscope.read.sniff.look`, which looks once; everything after it takes this object.
 
     Attributes:
-        root: The directory.
-        files: Paths by sort, in order of name.
-        ranks: Ranks that the names of the files say.
+        format: ``kineto``, ``journal``, ``cupti``, ``recorder``, ``mindspore``, ``fluid``, ``paddle``, ``paddle_json``,
+            ``xplane``, ``pprof`` or ``ascend``; empty if the file cannot be read.
+        root: The file; of several files their directory, or the first file if the directory holds several ranks.
+        files: The files that the reader uses, by sort, in order of name.
+        rank: Rank of the process in its job; None if neither files nor names say.
+        world_size: Number of processes of the job; None if the files do not say.
+        host: Host name; None if neither files nor names say.
+        window: Start of the recording, ns since the Unix epoch; None if the head of the file does not say.
+        worker: What the name says of the process (``host_4711``); captures of one worker are of one rank.
+        fault: Why the capture is left out, in one sentence; empty if it is read.
     """
 
+    format: str
     root: Path
-    files: dict[str, list[Path]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
+    files: Mapping[str, list[Path]]
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    window: int | None = None
+    worker: str = ""
+    fault: str = ""
 
     def of(self, *sorts: str) -> list[Path]:
         """Return the files of these sorts."""
@@ -73,31 +100,113 @@ class Capture:
 
     @property
     def all(self) -> list[Path]:
-        """Every file that the reader looks at."""
+        """Every file that the reader uses."""
         return self.of(*self.files)
 
+    @property
+    def name(self) -> str:
+        """Name of the file or directory."""
+        return self.root.name
 
-def files_of(capture: Path) -> list[Path]:
-    """Return the files of a capture, in order of name: itself, or all below it where it is a directory.
+    @property
+    def loss(self) -> str:
+        """Name in the catalogue of losses for a capture that is left out."""
+        return "file_duplicate" if self.format == "kineto" else "file_unreadable"
 
-    Hidden ones are still being written.
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.all)
+
+
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank that the name of a file or directory says, as ``rank3``, ``rank-3`` or ``rank_3``."""
+    match = _RANK_IN_NAME.search(path.name)
+    return int(match[1]) if match else None
+
+
+class Directories:
+    """Names in a directory and those below it, each directory listed once and all of them bounded in number.
+
+    Hidden names are left out (their files are still being written), and so are links to directories and the runs that
+    stepscope made, whose captures are copies.
+
+    Args:
+        top: The directory that the user named.
+
+    Attributes:
+        known: Directory → names of its files, and of the directories in it.
+        unreadable: Directories below the top that cannot be read, each with the reason.
     """
-    if not capture.is_dir():
-        return [capture]
-    return sorted(path for path in capture.rglob("[!.]*") if path.is_file())
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._left = MOST_ENTRIES
+        self.known: dict[Path, tuple[list[str], list[str]]] = {}
+        self.unreadable: dict[Path, str] = {}
+
+    def listed(self, directory: Path) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the directories in a directory, each in order.
+
+        Raises:
+            InputError: The top directory cannot be read; others count as empty.
+            NotATraceError: More than :data:`MOST_ENTRIES` names were listed.
+        """
+        if directory not in self.known:
+            self.known[directory] = self._list(directory)
+        return self.known[directory]
+
+    def _list(self, directory: Path) -> tuple[list[str], list[str]]:
+        files, directories = [], []
+        try:
+            with os.scandir(directory) as entries:
+                for entry in itertools.islice(entries, self._left + 1):
+                    self._left -= 1
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(entry.name)
+                    elif _is_file(entry):
+                        files.append(entry.name)
+        except (OSError, ValueError) as error:
+            message = f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}."
+            if directory == self._top:
+                raise InputError(message, "Check the path and its permissions.") from None
+            self.unreadable[directory] = message
+            return [], []
+        if self._left < 0:
+            message = f"{self._top} holds more than {MOST_ENTRIES:,} files, too many to search."
+            raise NotATraceError(message, "Name the run, or the directory that holds the captures.")
+        directories = [] if MANIFEST in files else sorted(set(directories) - {MADE})
+        return sorted(files), directories
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself, or one to a file that may not be examined
+        return False
 
 
 def tell_all(path: Path, progress: Progress | None) -> None:
-    """Tell that the whole of a file was read."""
+    """Report that the whole file is read."""
     if progress is not None:
         size = path.stat().st_size
         progress(size, size)
 
 
-def read_blocks(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[bytes]:
-    """Yield the file's bytes, inflated where it is gzip, in blocks of about :data:`BLOCK` bytes.
+def read_blocks(
+    path: Path, ledger: LossLedger, progress: Progress | None = None, *, first: int = BLOCK
+) -> Iterator[bytes]:
+    """Yield the file's bytes, inflated if it is gzip, in blocks of about :data:`BLOCK` bytes.
 
     A gzip file that ends early or is damaged yields what comes before, and a row in the ledger.
+
+    Args:
+        path: The file.
+        ledger: Counts a file that is cut or damaged.
+        progress: Called with bytes read, and in total.
+        first: Size of the first block, in bytes of the file.
 
     Raises:
         InputError: The file cannot be opened or read.
@@ -105,29 +214,29 @@ def read_blocks(path: Path, ledger: LossLedger, progress: Progress | None = None
     """
     with open_trace(path) as file:
         total = os.fstat(file.fileno()).st_size
-        blocks = _raw_blocks(file, path, total, progress)
-        first = next(blocks, b"")
-        if not first:
+        blocks = _raw_blocks(file, path, first, total, progress)
+        begin = next(blocks, b"")
+        if not begin:
             message = f"{path} is empty."
             raise DamagedTraceError(message, "Record it again; the recorder was stopped before it wrote anything.")
-        if first.startswith(_GZIP_MAGIC):
-            yield from _inflated(first, blocks, path, ledger)
+        if begin.startswith(_GZIP_MAGIC):
+            yield from _inflated(begin, blocks, path, ledger)
         else:
-            yield first
+            yield begin
             yield from blocks
 
 
-def _raw_blocks(file: IO[bytes], path: Path, total: int, progress: Progress | None) -> Iterator[bytes]:
+def _raw_blocks(file: IO[bytes], path: Path, size: int, total: int, progress: Progress | None) -> Iterator[bytes]:
     done = 0
     while True:
         try:
-            block = file.read(BLOCK)
+            block = file.read(size)
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror or error}."
             raise InputError(message, "Check the disk or the network share, and try again.") from None
         if not block:
             return
-        done += len(block)
+        done, size = done + len(block), BLOCK
         if progress is not None:
             progress(done, total)
         yield block
@@ -169,5 +278,5 @@ def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _check_ratio(path: Path, read: int, written: int) -> None:
     if written > _RATIO_FREE and written > _MAX_RATIO * read:
-        message = f"{path} expands to more than {_MAX_RATIO} times its size, as no trace does."
+        message = f"{path} expands to more than {_MAX_RATIO} times its size; traces expand less."
         raise DamagedTraceError(message, "If you trust the file, unpack it with gunzip and read the result.")

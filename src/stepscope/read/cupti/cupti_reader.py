@@ -45,7 +45,7 @@ class _CuptiFacts(msgspec.Struct):
 
 
 @dataclass
-class CuptiCapture:
+class CuptiFile:
     """What a file holds.
 
     Attributes:
@@ -140,13 +140,13 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     return tables
 
 
-def open_capture(path: Path, ledger: LossLedger) -> CuptiCapture:
+def open_capture(path: Path, ledger: LossLedger) -> CuptiFile:
     """Decode a file.
 
     Raises:
         InputError: As :func:`read`.
     """
-    capture, names = CuptiCapture(), dict[int, str]()
+    capture, names = CuptiFile(), dict[int, str]()
     facts_decoder = msgspec.json.Decoder(_CuptiFacts)
     for sort, content in _blocks(path, ledger):
         if sort == FACTS:
@@ -184,7 +184,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def _add_facts(
-    capture: CuptiCapture,
+    capture: CuptiFile,
     names: dict[int, str],
     decoder: msgspec.json.Decoder[_CuptiFacts],
     content: bytes,

@@ -1,20 +1,20 @@
-"""Which files of a directory are those of MindSpore on a CPU, and whose they are.
+"""Finds captures of MindSpore on a CPU: their directories, files and ranks.
 
-Three layouts: the directory that our collector writes; ``…_ascend_ms`` with ``FRAMEWORK/`` of MindSpore's own
-profiler; and any directory above several of these, which is several captures.
+A capture is the directory that our collector writes, or ``…_ascend_ms`` with ``FRAMEWORK/`` of MindSpore's own
+profiler. Any directory above several of these holds several captures.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatVersionError, InputError, NotATraceError
-from stepscope.read.common.source import Capture, open_trace
+from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace
 
 #: Version of ``stepscope.json`` that this code reads.
 FORMAT = 1
@@ -36,85 +36,62 @@ _NAMES = {
     "metadata": re.compile(r"profiler_metadata\.json"),
     "description": re.compile(re.escape(DESCRIPTION)),
 }
-#: Files that say nothing alone.
+#: Files that make no capture alone.
 _COMPANIONS = frozenset({"metadata", "types", "details", "calls"})
 _RANK_DIRECTORY = re.compile(r"rank_(\d{1,6})")
 _INNER_DIRECTORY = re.compile(r"FRAMEWORK|minddata|rank_\d{1,6}")
 # Results that MindSpore made of its files, and the raw data of other devices.
-_SKIPPED_DIRECTORY = re.compile(r"ASCEND_PROFILER_OUTPUT|PROF_\d+_.*|logs|\..*")
+_SKIPPED_DIRECTORY = re.compile(r"ASCEND_PROFILER_OUTPUT|PROF_\d+_.*|logs")
 _MADE = re.compile(r"_(\d{14})(\d{3})_ascend_ms")
-_DEEPEST = 6
+#: One expression for all names: most files of a file system match none, and are passed over at once.
+_ANY = re.compile("|".join(pattern.pattern for pattern in _NAMES.values()))
 
 
-def captures(directory: Path) -> list[Capture]:
-    """Return the captures in a directory and below it, in order of name.
+def captures(directory: Path, directories: Directories, taken: Sequence[Path] = ()) -> list[Capture]:
+    """Return the captures in a directory and below it, in order of name; empty if there are none.
 
-    Raises:
-        InputError: The directory cannot be read.
-        NotATraceError: It holds no file of MindSpore's profiler on a CPU, or one directory the files of several ranks.
-    """
-    found: dict[Path, Capture] = {}
-    for path in _walk(directory, 0):
-        _add(found, path, directory)
-    whole = [capture for _, capture in sorted(found.items()) if set(capture.files) - _COMPANIONS]
-    if not whole:
-        message = f"{directory} holds no file of MindSpore's profiler on a CPU."
-        raise NotATraceError(message, "Name a directory that ends in _ascend_ms, or one above it.")
-    for capture in whole:
-        if len(capture.ranks) > 1:
-            message = f"{capture.root} holds the files of ranks {', '.join(map(str, sorted(capture.ranks)))}."
-            raise NotATraceError(message, "Put the files of each rank into a directory of its own.")
-    return whole
-
-
-def capture_of(directory: Path) -> Capture:
-    """Return the one capture in a directory.
+    Args:
+        directory: The directory.
+        directories: Lists directories.
+        taken: Roots of captures of other devices; what MindSpore wrote into those belongs to them.
 
     Raises:
-        InputError: The directory cannot be read.
-        NotATraceError: It holds none, or several of which none lies in it directly.
+        InputError: A directory cannot be read.
+        NotATraceError: One directory holds the files of several ranks.
     """
-    found = captures(directory)
-    own = [capture for capture in found if capture.root == directory] or found
-    if len(own) > 1:
-        message = f"{directory} holds {len(own)} captures: {own[0].root.name}, {own[1].root.name} …"
-        raise NotATraceError(message, "Name them one by one, or use `stepscope import`.")
-    return own[0]
-
-
-def _walk(directory: Path, depth: int) -> list[Path]:
-    """Return the files below a directory; not behind links, so that none is met twice."""
-    try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except (OSError, ValueError) as error:
-        message = f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}."
-        raise InputError(message, "Check the path and its permissions.") from None
-    paths: list[Path] = []
-    for entry in entries:
-        if entry.is_file():
-            paths.append(Path(entry.path))
-        elif entry.is_dir(follow_symlinks=False) and depth < _DEEPEST and not _SKIPPED_DIRECTORY.fullmatch(entry.name):
-            paths += _walk(Path(entry.path), depth + 1)
-    return paths
-
-
-def _add(found: dict[Path, Capture], path: Path, directory: Path) -> None:
-    """Add a file to the capture that it belongs to: of its directory or the one above, but of none above the given."""
-    for sort, pattern in _NAMES.items():
-        match = pattern.fullmatch(path.name)
-        if match is None:
-            continue
+    found: dict[Path, dict[str, list[Path]]] = {}
+    ranks: dict[Path, set[int]] = {}
+    for path in _below(directory, 0, directories):
+        sort, match = next((sort, match) for sort, name in _NAMES.items() if (match := name.fullmatch(path.name)))
+        # A file belongs to the capture of its directory, or of the one above, but of none above the one named.
         inner = path.parent != directory and _INNER_DIRECTORY.fullmatch(path.parent.name)
         root = path.parent.parent if inner else path.parent
-        capture = found.setdefault(root, Capture(root))
-        capture.files.setdefault(sort, []).append(path)
+        found.setdefault(root, {}).setdefault(sort, []).append(path)
         rank = match if match.re.groups else _RANK_DIRECTORY.fullmatch(path.parent.name)
         if rank:
-            capture.ranks.add(int(rank[1]))
+            ranks.setdefault(root, set()).add(int(rank[1]))
+    result = []
+    for root, files in sorted(found.items()):
+        said = ranks.get(root, set())
+        if not files.keys() - _COMPANIONS or any(root.is_relative_to(other) for other in taken):
+            continue
+        if len(said) > 1:
+            message = f"{root} holds the files of ranks {', '.join(map(str, sorted(said)))}."
+            raise NotATraceError(message, "Put the files of each rank into a directory of its own.")
+        result.append(Capture("mindspore", root, files, min(said) if said else _described_rank(root, files)))
+    return result
+
+
+def _below(directory: Path, depth: int, directories: Directories) -> Iterator[Path]:
+    files, inner = directories.listed(directory)
+    yield from (directory / name for name in files if _ANY.fullmatch(name))
+    for name in inner:
+        if depth < DEEPEST and not _SKIPPED_DIRECTORY.fullmatch(name):
+            yield from _below(directory / name, depth + 1, directories)
 
 
 def description(capture: Capture) -> dict[str, Any]:
-    """Return what our collector wrote beside the files; empty where there is none or it is damaged.
+    """Return what our collector wrote beside the files; empty if that file is missing or damaged.
 
     Raises:
         FormatVersionError: A newer stepscope wrote it.
@@ -150,9 +127,6 @@ def begin_ns(capture: Capture) -> int | None:
     return int(made.timestamp()) * 1_000_000_000 + int(match[2]) * 1_000_000
 
 
-def rank_of(capture: Capture) -> int | None:
-    """Return the rank of a capture's process; None where neither its files' names nor our description say."""
-    if capture.ranks:
-        return min(capture.ranks)
-    rank = description(capture).get("rank")
+def _described_rank(root: Path, files: dict[str, list[Path]]) -> int | None:
+    rank = description(Capture("mindspore", root, files)).get("rank")
     return rank if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 1_000_000 else None

@@ -24,11 +24,11 @@ from stepscope.read.common.minddata_files import DataPipeline
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, sound_rows
 from stepscope.read.common.plain_text import document_of, lines_of
-from stepscope.read.common.source import Capture, Progress, files_of
+from stepscope.read.common.source import Capture, Progress
 from stepscope.read.mindspore import called_operators as calls_of
 from stepscope.read.mindspore import host_pipeline as events_of
 from stepscope.read.mindspore import mindspore_operators as operators_of
-from stepscope.read.mindspore.mindspore_files import begin_ns, capture_of, description
+from stepscope.read.mindspore.mindspore_files import begin_ns, description
 from stepscope.read.mindspore.mindspore_flops import count as count_flops
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
@@ -43,28 +43,25 @@ _MS = 1_000_000
 _INTERNAL = frozenset({"format", "anchors", "shapes", "pipeline_begin", "parameter_types"})
 
 
-def read(directory: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read the files of one process.
 
     Args:
-        directory: Directory with the files of one process; any of them may be missing.
+        capture: The files of one process; any of them may be missing.
         ledger: Counts losses.
         progress: Called once, when everything is read.
 
     Raises:
-        NotATraceError: It holds no file of MindSpore's profiler, or those of several processes.
         InputError: A file cannot be read.
         DamagedTraceError: All files are empty or damaged.
     """
-    capture = capture_of(directory)
     tables = _CaptureReader(capture, ledger).tables()
     if progress is not None:
-        size = sum(path.stat().st_size for path in files_of(directory))
-        progress(size, size)
+        progress(capture.size, capture.size)
     # Of a process that was killed, or in which nothing ran, only our own files exist.
     written = set(capture.files) - {"description", "calls"}
     if written and not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline")):
-        message = f"{directory} holds nothing that was recorded: its files are empty or damaged."
+        message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Record it again; the profiler was stopped before anything ran.")
     return tables
 

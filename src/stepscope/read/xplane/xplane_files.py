@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.errors import InputError, NotATraceError
+from stepscope.errors import NotATraceError
 from stepscope.read.common.protobuf import BLOCK, PADDING, varint
 from stepscope.trace.losses import LossLedger
 
-#: So many first bytes tell.
+#: First bytes that show what a file is.
 HEAD = 64
-#: The first plane: its length, its number where it has one, and its name.
+#: The first plane: its length, its number if it has one, and its name.
 _HEAD = re.compile(
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12[\x01-\x7f](?:/|#|Task Env)"
 )
-_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 
 # Fields of XSpace.
 PLANES, ERRORS, WARNINGS, HOSTS = 1, 2, 3, 4
@@ -39,46 +39,32 @@ class Part(NamedTuple):
 
 def is_trace(path: Path, head: bytes) -> bool:
     """Return whether a file of that name, which begins so, is one."""
-    return path.name.endswith(_SUFFIXES) or _HEAD.match(head) is not None
+    return path.name.endswith(SUFFIXES) or _HEAD.match(head) is not None
 
 
 def host_of(path: Path) -> str | None:
-    """Return the host that the name of a file says; None where it says none."""
-    for suffix in _SUFFIXES:
+    """Return the host that the name of a file says; None if it says none."""
+    for suffix in SUFFIXES:
         if path.name.endswith(suffix):
             return path.name[: -len(suffix)] or None
     return None
 
 
-def captures(directory: Path) -> list[Path]:
-    """Return the files of the latest recording in a directory, one for each host, in order of name.
+def latest(found: list[Path]) -> list[Path]:
+    """Return those files of directories that belong to the latest recording, one for each host, in order of name.
 
-    ``jax.profiler`` and TensorBoard keep every recording in a directory of its own, ``plugins/profile/<time>``; it, or
-    any above it, can be named.
-
-    Raises:
-        InputError: The directory cannot be read.
+    ``jax.profiler`` and TensorBoard keep every recording in a directory of its own, ``plugins/profile/<time>``. Files
+    nearest to the directory that was named count; of several recordings there, the one whose time is last.
     """
-    try:
-        places = ("*", "*/*", "profile/*/*", "plugins/profile/*/*", "*/plugins/profile/*/*")
-        found = next(filter(None, (list(_named(directory, place)) for place in places)), [])
-    except OSError as error:
-        message = f"{directory} cannot be read: {error.strerror or error}."
-        raise InputError(message, "Check its permissions.") from None
-    latest = max((path.parent for path in found), default=None)
-    return sorted(path for path in found if path.parent == latest)
-
-
-def _named(directory: Path, place: str) -> Iterator[Path]:
-    for path in directory.glob(place):
-        if path.name.endswith(_SUFFIXES) and path.name[0] != "." and path.is_file():
-            yield path
+    nearest = min(len(path.parts) for path in found)
+    last = max({path.parent for path in found if len(path.parts) == nearest}, key=lambda parent: (parent.name, parent))
+    return sorted(path for path in found if path.parent == last)
 
 
 def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[Part]:
-    """Yield the fields of a file; of a last one that the file ends in, what is there.
+    """Yield the fields of a file; of a last one that is cut, its beginning.
 
-    No more is in memory than one field and one block.
+    At most one field and one block are in memory.
 
     Raises:
         NotATraceError: It begins with something else.
@@ -97,7 +83,7 @@ def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[P
     if not rest:
         return
     if field is None and not begun:
-        message = f"{path} is no XPlane file."
+        message = f"{path} is not an XPlane file."
         raise NotATraceError(message, "Name a file that the profiler of JAX or TensorFlow wrote, ….xplane.pb.")
     ledger.add("file_cut")
     if field is not None:
@@ -105,7 +91,7 @@ def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[P
 
 
 class _Field(NamedTuple):
-    """Number of a field, first place of its value, and first place behind it."""
+    """Number of a field, offset of its value, and offset behind it."""
 
     number: int
     start: int
@@ -113,7 +99,7 @@ class _Field(NamedTuple):
 
 
 def _head(content: bytearray) -> _Field | None:
-    """Return the field that bytes begin with; None where it is not whole, or neither text nor message."""
+    """Return the field that bytes begin with; None if it is not whole, or neither text nor message."""
     key, start = varint(content, 0)
     if not start or key & 7 != BLOCK or not PLANES <= key >> 3 <= HOSTS:
         return None

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analyse.communication.collective_times import LINKS, MEGABYTE, Operation, operations
+from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.tables import Tables
 
 #: Operation as sources call it, without its underscores → as HCCL calls it. Others keep their name.
@@ -99,7 +100,7 @@ def calls(tables: Tables) -> list[Call]:
         if _HCCL.fullmatch(names[one.span]):  # HCCL named it itself
             name = names[one.span]
             type_ = f"{name.split('__')[0]}_"
-        made.append(Call(one, name, type_, key, _place(one), moved.get(one.span, ())))
+        made.append(Call(one, name, type_, key, local(one, one.rank), moved.get(one.span, ())))
     return made
 
 
@@ -126,11 +127,6 @@ def _counted_alike(found: Iterable[Operation]) -> set[str]:
     for one in found:
         numbers[one.group].append(one.number)
     return {group for group, said in numbers.items() if None not in said and len(set(said)) == len(said)}
-
-
-def _place(one: Operation) -> int:
-    """Return this rank's place in the group; its rank where the group's ranks are not known."""
-    return local(one, one.rank)
 
 
 def local(one: Operation, rank: int) -> int:
@@ -184,7 +180,9 @@ def communication(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for step, found in _by_step(made, stepless=stepless).items():
         sorts = _sorts(found)
-        document[step] = {sort: {_label(call): _entry([call]) for call in chosen} for sort, chosen in sorts.items()}
+        document[step] = {
+            sort: {f"{call.name}@{call.group}": _entry([call]) for call in chosen} for sort, chosen in sorts.items()
+        }
         total = _entry(sorts["collective"])
         del total["Communication Time Info"]["Start Timestamp(us)"]
         for moved in total["Communication Bandwidth Info"].values():
@@ -223,10 +221,6 @@ def recorded_matrix(tables: Tables) -> dict[str, Any]:
     return document
 
 
-def _label(call: Call) -> str:
-    return f"{call.name}@{call.group}"
-
-
 def _by_step(made: Iterable[Call], *, stepless: bool) -> dict[str, list[Call]]:
     """Return the calls of each step; those outside every step stand under ``step-1``."""
     found: dict[str, list[Call]] = defaultdict(list)
@@ -248,13 +242,11 @@ def times(found: list[Call]) -> dict[str, float]:
     transit = sum(call.operation.moving for call in found)
     wait = sum(call.operation.wait or 0 for call in found)
     synchronisation = sum(call.operation.synchronisation or 0 for call in found)
+    start = min((call.operation.start for call in found), default=0)
+    ns = {"ts": start, "dur": elapsed, "transit": transit, "wait": wait, "synchronisation": synchronisation}
+    ns["idle"] = elapsed - transit - wait
     return {
-        "Start Timestamp(us)": min((call.operation.start for call in found), default=0) / 1000,
-        "Elapse Time(ms)": elapsed / 1e6,
-        "Transit Time(ms)": transit / 1e6,
-        "Wait Time(ms)": wait / 1e6,
-        "Synchronization Time(ms)": synchronisation / 1e6,
-        "Idle Time(ms)": (elapsed - transit - wait) / 1e6,
+        **{one.key: ns[one.ours] / one.parts for one in COMMUNICATION_TIMES},
         "Wait Time Ratio": _ratio(wait, wait + transit),
         "Synchronization Time Ratio": _ratio(synchronisation, synchronisation + transit),
     }
@@ -314,8 +306,11 @@ def _matrix(found: list[Call]) -> dict[str, Any]:
         links[matrix_type(call), call.group, link(call)].append(call)
     document: dict[str, Any] = defaultdict(dict)
     for (type_, group, joined), members in links.items():
-        ordered = sorted(members, key=lambda call: -_speed(call.operation))
-        for place, call in _places(ordered).items():
+        speeds = [(one.size or 0) / one.moving if one.moving else 0.0 for one in (call.operation for call in members)]
+        ordered = [members[row] for row in sorted(range(len(members)), key=lambda row: -speeds[row])]
+        named = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
+        named |= {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
+        for place, call in named.items():
             document[f"{type_}-{place}@{group}"][joined] = {**_link([call]), "Op Name": call.name}
             _own_link(document[f"{type_}-{place}@{group}"], call)
         document[f"{type_}-total@{group}"][joined] = _link(ordered)
@@ -349,16 +344,6 @@ def _own_link(cells: dict[str, Any], call: Call) -> None:
     """Add an empty link of this rank to itself, by which tools find out which rank a place in the group is."""
     nothing = {"Transport Type": "LOCAL", "Transit Size(MB)": 0, "Transit Time(ms)": 0, "Bandwidth(GB/s)": 0}
     cells.setdefault(f"{call.rank}-{call.rank}", {**nothing, "Op Name": call.name})
-
-
-def _speed(one: Operation) -> float:
-    return (one.size or 0) / one.moving if one.moving else 0.0
-
-
-def _places(ordered: list[Call]) -> dict[str, Call]:
-    """Return the operations that the matrix names, of a list ordered by falling bandwidth."""
-    places = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
-    return places | {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -111,7 +111,7 @@ def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> Non
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _RankFacts:
     rank: int
     worker: str
     process: int
@@ -126,7 +126,7 @@ def rank_of(source: Source) -> int:
     return int(ranks[0]) if len(ranks) else 0
 
 
-def _facts(source: Source, work: RankWork) -> _Facts:
+def _facts(source: Source, work: RankWork) -> _RankFacts:
     manifest, rank = source.manifest, rank_of(source)
     # Threads come first; what belongs to no process is often said to belong to process 0.
     tracks = source.tables["tracks"].sort("kind", "order").select("host", "process").collect()
@@ -139,7 +139,7 @@ def _facts(source: Source, work: RankWork) -> _Facts:
     moment = datetime.fromtimestamp(start // 10**9, UTC)
     time = f"{moment:%Y%m%d%H%M%S}{start // 10**6 % 1000:03d}"
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", str(worker)).strip("-.")[:100] or f"rank{rank}"
-    return _Facts(rank, name, int(process), time)
+    return _RankFacts(rank, name, int(process), time)
 
 
 def _is_torch(source: Source) -> bool:

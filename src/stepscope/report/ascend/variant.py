@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MEBIBYTE = 1024 * 1024
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -17,13 +15,8 @@ class Variant:
     Attributes:
         ending: Ending of a rank's directory.
         component: What memory of the framework's allocator is called.
-        megabyte: Bytes of an MB in memory files. MindSpore divides by 1024 and by 1000.
-        step: Column of the step in ``kernel_details.csv``.
-        blocks: Columns of the block counts in ``kernel_details.csv``.
         stage_of_work: Whether Stage runs from the first to the last work of a step; else only over its communication.
         device_columns: Whether statistics begin with the device (and the model).
-        stack_columns: Whether ``operator_details.csv`` has call stacks and times besides names and shapes.
-        stream_pointer: Whether ``memory_record.csv`` has the column Stream Ptr.
         missing: Cell of ``operator_memory.csv`` for what is not known.
         launch: Name of an arrow from an operator to its kernel.
         text_durations: Whether ``trace_view.json`` has durations as text.
@@ -34,13 +27,8 @@ class Variant:
 
     ending: str
     component: str
-    megabyte: int
-    step: str
-    blocks: tuple[str, str]
     stage_of_work: bool
     device_columns: bool
-    stack_columns: bool
-    stream_pointer: bool
     missing: str | None
     launch: str
     text_durations: bool
@@ -52,13 +40,8 @@ class Variant:
 MINDSPORE = Variant(
     ending="ascend_ms",
     component="MindSpore",
-    megabyte=1024 * 1000,
-    step="Step ID",
-    blocks=("Block Num", "Mix Block Num"),
     stage_of_work=False,
     device_columns=True,
-    stack_columns=False,
-    stream_pointer=False,
     missing="N/A",
     launch="mindspore_to_npu",
     text_durations=True,
@@ -69,13 +52,8 @@ MINDSPORE = Variant(
 PYTORCH = Variant(
     ending="ascend_pt",
     component="PTA",
-    megabyte=MEBIBYTE,
-    step="Step Id",
-    blocks=("Block Dim", "Mix Block Dim"),
     stage_of_work=True,
     device_columns=False,
-    stack_columns=True,
-    stream_pointer=True,
     missing=None,
     launch="torch_to_npu",
     text_durations=False,

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analyse.step.answer import Entry, Part, Summary
+from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.safe_text import printable
 from stepscope.report.terminal.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.trace.losses import Loss
@@ -31,8 +32,6 @@ _METERS_FROM = 72
 _LABEL = 12
 
 _STRONG, _QUIET, _WARNING, _OURS, _POINT = "bold", "dim", "yellow", "#2fa37c", "#e0a030"
-#: Collector of a framework → the framework's name.
-_FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "mindspore": "MindSpore", "paddle": "Paddle"}
 #: Colour of each part of the step, told apart also by those who do not see red and green, on dark and light ground; and
 #: its sign without colour, in Unicode and in ASCII.
 _PARTS: dict[str, tuple[str, str, str]] = {
@@ -293,10 +292,10 @@ def _program(manifest: Manifest) -> str:
 
 
 def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
-    for key, name in _FRAMEWORKS.items():
-        described = manifest.get("collectors", {}).get(key, {})
+    for framework in FRAMEWORKS.values():
+        described = manifest.get("collectors", {}).get(framework.operators.name, {})
         if isinstance(described, dict) and described.get("version"):
-            yield f"{name} {described['version']}"
+            yield f"{framework.title} {described['version']}"
     if manifest.get("source") == "import":
         yield "imported"
     yield ", ".join(summary.devices) if summary.on_device else "cpu"

@@ -17,11 +17,12 @@ from types import ModuleType
 import polars as pl
 import pytest
 
+import stepscope
 from stepscope import native
 from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_collector import CuptiCollector, other_user
-from stepscope.collect.cuda.cupti_names import Names
-from stepscope.native.cupti import Buffers
+from stepscope.collect.cuda.cupti_names import KernelNames
+from stepscope.native.cupti import CuptiBuffers
 from stepscope.read import read_files
 from stepscope.read.cupti.activity_records import RecordDecoder
 from stepscope.run import Run
@@ -44,8 +45,8 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
     head = f"""
         import ctypes, threading, time
         from pathlib import Path
-        from stepscope.collect.registry import cupti_library
-        from stepscope.collect.cuda.cupti_recorder import Recorder
+        from stepscope.collect.cuda import cupti_library
+        from stepscope.collect.cuda.cupti_recorder import CuptiRecorder
         library = cupti_library.load()
         cuda = ctypes.PyDLL(library.path)   # keeps Python's lock in calls, as many extensions do
         free = ctypes.CDLL(library.path)    # lets go of it
@@ -53,7 +54,7 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
         path = Path({str(directory / "cupti.ssc")!r})
     """
     text = textwrap.dedent(head) + textwrap.dedent(program)
-    environment = {**stand_in, "PATH": "/usr/bin:/bin"}
+    environment = {**stand_in, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment, check=False
     )
@@ -72,7 +73,7 @@ def test_a_recording_from_start_to_tables(stand_in: dict[str, str], tmp_path: Pa
         stand_in,
         tmp_path,
         """
-        recorder = Recorder(path, library)
+        recorder = CuptiRecorder(path, library)
         recorder.start()
         assert cuda.stand_in_thread_type() == 1
         begin = time.time_ns()
@@ -110,7 +111,7 @@ def test_callbacks_never_wait_for_python(stand_in: dict[str, str], tmp_path: Pat
         stand_in,
         tmp_path,
         """
-        recorder = Recorder(path, library)
+        recorder = CuptiRecorder(path, library)
         recorder.start()
         work = [(cuda, names[0]), (free, names[1])] * 3
         threads = [threading.Thread(target=which.stand_in_launch, args=(name, 100_000)) for which, name in work]
@@ -130,9 +131,9 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path)
         stand_in,
         tmp_path,
         """
-        from stepscope.collect.registry import cupti_recorder
+        from stepscope.collect.cuda import cupti_recorder
         cupti_recorder._PATIENCE = 0.5
-        recorder = Recorder(path, library)
+        recorder = CuptiRecorder(path, library)
         recorder.start()
         free.stand_in_launch(names[0], 10)
         time.sleep(1.2)                     # a block is written by then
@@ -158,7 +159,7 @@ def test_buffers_that_another_profiler_got_are_counted(stand_in: dict[str, str],
         stand_in,
         tmp_path,
         """
-        recorder = Recorder(path, library)
+        recorder = CuptiRecorder(path, library)
         recorder.start()
         free.stand_in_launch(names[0], 10)
         free.stand_in_take_over()
@@ -180,7 +181,7 @@ def test_windows_one_after_the_other_leave_nothing(stand_in: dict[str, str], tmp
         for number in range(60):
             if number == 10:
                 before = resident(), len(os.listdir("/proc/self/fd")), threading.active_count()
-            recorder = Recorder(path.with_name(f"{number}.ssc"), library)
+            recorder = CuptiRecorder(path.with_name(f"{number}.ssc"), library)
             recorder.start()
             free.stand_in_launch(names[0], 20_000)
             recorder.stop()
@@ -201,9 +202,9 @@ def test_two_recordings_at_once_are_refused(stand_in: dict[str, str], tmp_path: 
         stand_in,
         tmp_path,
         """
-        recorder = Recorder(path, library)
+        recorder = CuptiRecorder(path, library)
         recorder.start()
-        other = Recorder(path.with_name("other.ssc"), library)
+        other = CuptiRecorder(path.with_name("other.ssc"), library)
         try:
             other.start()
         except RuntimeError as error:
@@ -228,7 +229,7 @@ def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path
         tmp_path,
         f"""
         import stepscope
-        from stepscope.collect.registry import cupti
+        from stepscope.collect.cuda import cupti_collector as cupti
         cupti._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
         {before}
         with stepscope.profile(output=path.parent / "runs", analyse="later") as profile:
@@ -281,7 +282,7 @@ def test_cuda_profiler_from_block_to_log(stand_in: dict[str, str], tmp_path: Pat
 class Calls:
     """The two callbacks as CUPTI calls them."""
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: CuptiBuffers) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         requested, completed = buffers.callbacks()
         self._request = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(requested)
@@ -298,13 +299,13 @@ class Calls:
 
 
 @pytest.fixture
-def buffers() -> Buffers:
+def buffers() -> CuptiBuffers:
     layout = layout_of(1300)
-    return Buffers({int(kind): size for kind, size in layout.sizes.items()}, {10: 104})
+    return CuptiBuffers({int(kind): size for kind, size in layout.sizes.items()}, {10: 104})
 
 
 @needs_native
-def test_buffers_come_back_in_order_and_are_used_again(buffers: Buffers) -> None:
+def test_buffers_come_back_in_order_and_are_used_again(buffers: CuptiBuffers) -> None:
     calls = Calls(buffers)
     buffers.open(1 << 12)
     first, second = calls.request(), calls.request()
@@ -324,7 +325,7 @@ def test_buffers_come_back_in_order_and_are_used_again(buffers: Buffers) -> None
 
 
 @needs_native
-def test_memory_is_bounded_and_nothing_is_lent_after_the_end(buffers: Buffers) -> None:
+def test_memory_is_bounded_and_nothing_is_lent_after_the_end(buffers: CuptiBuffers) -> None:
     calls = Calls(buffers)
     buffers.open(1 << 12)
     lent = [calls.request()[0] for _ in range(130)]
@@ -339,7 +340,7 @@ def test_memory_is_bounded_and_nothing_is_lent_after_the_end(buffers: Buffers) -
 
 
 @needs_native
-def test_a_strange_buffer_is_left_alone(buffers: Buffers) -> None:
+def test_a_strange_buffer_is_left_alone(buffers: CuptiBuffers) -> None:
     calls = Calls(buffers)
     buffers.open(1 << 12)
     strange = ctypes.create_string_buffer(64)
@@ -349,7 +350,7 @@ def test_a_strange_buffer_is_left_alone(buffers: Buffers) -> None:
 
 
 @needs_native
-def test_names_are_those_that_the_decoder_sees(buffers: Buffers) -> None:
+def test_names_are_those_that_the_decoder_sees(buffers: CuptiBuffers) -> None:
     layout = layout_of(1300)
     kernels = [record(layout, Kind.CONCURRENT_KERNEL, start=1, end=2, name=0x1000 + n % 40) for n in range(300)]
     others = [record(layout, Kind.MEMCPY, start=1, end=2), record(layout, Kind.CONTEXT)]
@@ -366,7 +367,7 @@ def test_names_are_those_that_the_decoder_sees(buffers: Buffers) -> None:
 
 
 def test_names_are_read_and_spelled_in_cplusplus() -> None:
-    names = Names()
+    names = KernelNames()
     texts = [ctypes.create_string_buffer(text) for text in (b"_Z3addPf", b"main", b"x" * 5000)]
     pointers = [ctypes.addressof(text) for text in texts]
     assert names.new(pointers) == [

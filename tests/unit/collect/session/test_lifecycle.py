@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.profiler import profile as torch_profile
 
 from stepscope.collect.schedule import Action
-from stepscope.collect.session.lifecycle import END, TRANSITIONS, Operation
+from stepscope.collect.session.lifecycle import END, TRANSITIONS, WindowOperation
 
 
 def test_the_table_answers_for_the_pairs_that_torch_answers_for() -> None:
@@ -25,10 +25,10 @@ def test_every_path_opens_and_closes_windows_in_order(actions: Sequence[Action])
     for after in [*actions, END]:
         for operation in TRANSITIONS[before, after]:
             expected = {
-                Operation.PREPARE: ("closed", "prepared"),
-                Operation.START: ("prepared", "open"),
-                Operation.SAVE: ("open", "closed"),
-                Operation.DISCARD: ("prepared", "closed"),
+                WindowOperation.PREPARE: ("closed", "prepared"),
+                WindowOperation.START: ("prepared", "open"),
+                WindowOperation.SAVE: ("open", "closed"),
+                WindowOperation.DISCARD: ("prepared", "closed"),
             }
             needed, follows = expected[operation]
             assert state == needed

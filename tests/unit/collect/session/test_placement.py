@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.ranks import Place
+from stepscope.collect.ranks import JobRank
 from stepscope.collect.session import placement
 from stepscope.collect.session.placement import as_file_name, create_rank_directory
 
@@ -18,9 +18,9 @@ CHILD = """
 import sys
 from pathlib import Path
 from stepscope.collect.session.placement import create_rank_directory
-from stepscope.collect.ranks import find_place
+from stepscope.collect.ranks import find_job_rank
 for _ in range(int(sys.argv[2])):
-    print(create_rank_directory(Path(sys.argv[1]), "train", find_place()).path)
+    print(create_rank_directory(Path(sys.argv[1]), "train", find_job_rank()).path)
 """
 
 
@@ -60,27 +60,27 @@ def test_a_second_job_of_the_same_parent_has_a_directory_of_its_own(tmp_path: Pa
 
 def test_a_rank_does_not_join_a_job_that_nobody_named_long_ago(tmp_path: Path) -> None:
     # Given a run of two ranks of which only the first came, an hour ago
-    alone = create_rank_directory(tmp_path, "train", Place(0, 2, 0))
+    alone = create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
     hour_ago = time.time() - 3600
     (meeting,) = tmp_path.glob(".job-*.0")
     os.utime(meeting, (hour_ago, hour_ago))
     # When a second rank comes, it belongs to another job
     placement._passed.clear()
-    assert create_rank_directory(tmp_path, "train", Place(1, 2, 1)).path.parent != alone.path.parent
+    assert create_rank_directory(tmp_path, "train", JobRank(1, 2, 1)).path.parent != alone.path.parent
 
 
 def test_a_rank_of_a_named_job_joins_whenever_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPSCOPE_RUN_ID", "job")
-    first = create_rank_directory(tmp_path, "train", Place(0, 2, 0))
+    first = create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
     hour_ago = time.time() - 3600
     (meeting,) = tmp_path.glob(".job-*.0")
     os.utime(meeting, (hour_ago, hour_ago))
     placement._passed.clear()
-    assert create_rank_directory(tmp_path, "train", Place(1, 2, 1)).path.parent == first.path.parent
+    assert create_rank_directory(tmp_path, "train", JobRank(1, 2, 1)).path.parent == first.path.parent
 
 
 def test_single_processes_never_share_a_directory(tmp_path: Path) -> None:
-    paths = [create_rank_directory(tmp_path, "train", Place()).path for _ in range(5)]
+    paths = [create_rank_directory(tmp_path, "train", JobRank()).path for _ in range(5)]
     assert len(set(paths)) == 5
     assert {path.name for path in paths} == {"rank0"}
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o700}
@@ -89,12 +89,12 @@ def test_single_processes_never_share_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hostile", ["../../etc\n", "/etc/passwd\n", ".\n", "\n"])
 def test_a_hostile_meeting_file_leads_nowhere_else(tmp_path: Path, hostile: str) -> None:
     # Given somebody else's text where the ranks of the next job will meet
-    create_rank_directory(tmp_path, "train", Place(0, 2, 0))
+    create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
     (meeting,) = tmp_path.glob(".job-*.0")
     meeting.write_text(hostile)
     placement._passed.clear()
     # When a rank comes, then it makes a new run inside the output directory
-    directory = create_rank_directory(tmp_path, "train", Place(1, 2, 1))
+    directory = create_rank_directory(tmp_path, "train", JobRank(1, 2, 1))
     assert directory.path.parent.parent == tmp_path
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import stepscope
-from stepscope.collect.ranks import LAUNCHERS, Place
+from stepscope.collect.ranks import LAUNCHERS, JobRank
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
 from stepscope.collect.start.dynamic import CONFIG
 from stepscope.errors import UsageError
@@ -141,7 +141,7 @@ def test_a_step_that_has_passed(tmp_path: Path, monitors: list[Any], caplog: pyt
     edit(tmp_path, start_step=3, stop_step=9)
     iterations(watched, 7, 7)
     (record,) = caplog.records
-    assert record.getMessage().endswith("start_step 3, stop_step 9: step 8 is going on; name a later one.")
+    assert record.getMessage().endswith("start_step 3, stop_step 9: step 8 has begun; name a later one.")
 
 
 def test_a_file_that_is_half_written(tmp_path: Path, monitors: list[Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +158,7 @@ def test_a_file_that_is_half_written(tmp_path: Path, monitors: list[Any], caplog
     (tmp_path / CONFIG).write_text("{")
     iterations(watched, 7, 12)
     (record,) = caplog.records
-    assert "is no JSON" in record.getMessage()
+    assert "is not JSON" in record.getMessage()
 
 
 def test_wrong_types_are_one_warning_each(
@@ -187,7 +187,7 @@ def test_the_manifest_says_who_asked(tmp_path: Path, monitors: list[Any]) -> Non
     watched = monitor(tmp_path, monitors)
     iterations(watched, 1, 2)
     manifest = watched.recorded[0].manifest
-    assert manifest["schedule"] == f"steps 1 to 2, asked for in {tmp_path / CONFIG}"
+    assert manifest["schedule"] == f"steps 1 to 2, requested in {tmp_path / CONFIG}"
     assert manifest["steps"] == {"source": "declared", "by": "the dynamic profiler", "recorded": 2}
     assert list(manifest["switches_unavailable"]) == ["l2_cache"]
 
@@ -238,7 +238,7 @@ def test_a_wrong_interval(tmp_path: Path, interval: float) -> None:
 
 def test_all_ranks_read_the_same_verdict(tmp_path: Path) -> None:
     """Whoever comes first decides, and a rank that comes in the same moment reads what that one wrote."""
-    sides = [Agreement(tmp_path, Place(rank, 8, rank, "torchrun")) for rank in range(8)]
+    sides = [Agreement(tmp_path, JobRank(rank, 8, rank, "torchrun")) for rank in range(8)]
     with ThreadPoolExecutor(8) as pool:
         for round_ in range(40):
             proposal = sides[0].propose(Proposal(10, 12, {}))
@@ -251,7 +251,7 @@ def test_all_ranks_read_the_same_verdict(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_comes_too_late(tmp_path: Path) -> None:
-    first, second = (Agreement(tmp_path, Place(rank, 2, rank, "torchrun")) for rank in range(2))
+    first, second = (Agreement(tmp_path, JobRank(rank, 2, rank, "torchrun")) for rank in range(2))
     proposal = first.propose(Proposal(10, 12, {}))
     assert first.answer(proposal, 9)
     assert not second.answer(proposal, 10)
@@ -262,7 +262,7 @@ def test_an_answer_that_comes_too_late(tmp_path: Path) -> None:
 
 def test_what_an_earlier_job_left_is_not_followed(tmp_path: Path) -> None:
     # Given a proposal by a process that has ended
-    first, second = (Agreement(tmp_path, Place(rank, 2, rank, "torchrun")) for rank in range(2))
+    first, second = (Agreement(tmp_path, JobRank(rank, 2, rank, "torchrun")) for rank in range(2))
     first.propose(Proposal(10, 12, {}))
     (path,) = tmp_path.rglob("proposal.json")
     document = json.loads(path.read_text())
@@ -270,7 +270,7 @@ def test_what_an_earlier_job_left_is_not_followed(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     assert second.news() is None
     # When rank 0 of this job comes, nothing of it is left
-    Agreement(tmp_path, Place(0, 2, 0, "torchrun"))
+    Agreement(tmp_path, JobRank(0, 2, 0, "torchrun"))
     assert list(tmp_path.rglob("proposal.json")) == []
     first.propose(NOTHING)
     assert second.wait_for_opening(0)

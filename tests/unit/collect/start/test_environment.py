@@ -10,49 +10,52 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.start import environment
-from stepscope.collect.start.environment import MINDSPORES, OURS, Part, part_of
+import stepscope
+from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.start.environment import MINDSPORES, OURS, ProcessRole, role_of
 
+#: The sources under test: what an environment has installed may be those of another directory.
+SOURCE = Path(stepscope.__file__).parents[1]
 SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
 TRACKER = "from multiprocessing.resource_tracker import main;main(4)"
 
 
 @pytest.mark.parametrize(
-    ("command", "part"),
+    ("command", "role"),
     [
-        (["python", "train.py", "--epochs", "3"], Part.PROGRAM),
-        (["python", "-u", "train.py"], Part.PROGRAM),
-        (["python", "-W", "ignore", "-X", "dev", "train.py", "-m", "pip"], Part.PROGRAM),
-        (["python", "-Wignore", "train.py"], Part.PROGRAM),
-        (["python", "-m", "project.train", "-c", "x"], Part.PROGRAM),
-        (["python", "-uc", "import torch"], Part.PROGRAM),
-        (["python"], Part.PROGRAM),
-        (["python", "-"], Part.PROGRAM),
-        (["python", "/env/bin/torchrun", "--nproc-per-node", "2", "train.py"], Part.HELPER),
-        (["python", "-m", "torch.distributed.run", "train.py"], Part.HELPER),
-        (["python", "-m", "torch.distributed.launch", "train.py"], Part.HELPER),
-        (["python", "/env/bin/msrun", "--worker_num=2", "train.py"], Part.HELPER),
-        (["python", "-m", "pip", "install", "x"], Part.HELPER),
-        (["python", "-Im", "pip"], Part.HELPER),
-        (["python", "/env/bin/pip", "list"], Part.HELPER),
-        (["python", "-m", "stepscope", "run", "train.py"], Part.HELPER),
-        (["python", "-m", "stepscope.collect.doctor.probe"], Part.HELPER),
-        (["python", "-m", "stepscope_helper"], Part.PROGRAM),
-        (["python", "/env/bin/stepscope", "report", "x"], Part.HELPER),
-        (["python", "-s", "-c", TRACKER], Part.HELPER),
-        (["python", "-c", SPAWN, "--multiprocessing-fork"], Part.UNSURE),
-        (["python", "-c", "from multiprocessing.forkserver import main; main(4, 5, ['x'])"], Part.UNSURE),
-        (["python", "/env/torch/_inductor/compile_worker/__main__.py", "--pickler"], Part.HELPER),
+        (["python", "train.py", "--epochs", "3"], ProcessRole.PROGRAM),
+        (["python", "-u", "train.py"], ProcessRole.PROGRAM),
+        (["python", "-W", "ignore", "-X", "dev", "train.py", "-m", "pip"], ProcessRole.PROGRAM),
+        (["python", "-Wignore", "train.py"], ProcessRole.PROGRAM),
+        (["python", "-m", "project.train", "-c", "x"], ProcessRole.PROGRAM),
+        (["python", "-uc", "import torch"], ProcessRole.PROGRAM),
+        (["python"], ProcessRole.PROGRAM),
+        (["python", "-"], ProcessRole.PROGRAM),
+        (["python", "/env/bin/torchrun", "--nproc-per-node", "2", "train.py"], ProcessRole.HELPER),
+        (["python", "-m", "torch.distributed.run", "train.py"], ProcessRole.HELPER),
+        (["python", "-m", "torch.distributed.launch", "train.py"], ProcessRole.HELPER),
+        (["python", "/env/bin/msrun", "--worker_num=2", "train.py"], ProcessRole.HELPER),
+        (["python", "-m", "pip", "install", "x"], ProcessRole.HELPER),
+        (["python", "-Im", "pip"], ProcessRole.HELPER),
+        (["python", "/env/bin/pip", "list"], ProcessRole.HELPER),
+        (["python", "-m", "stepscope", "run", "train.py"], ProcessRole.HELPER),
+        (["python", "-m", "stepscope.collect.doctor.probe"], ProcessRole.HELPER),
+        (["python", "-m", "stepscope_helper"], ProcessRole.PROGRAM),
+        (["python", "/env/bin/stepscope", "report", "x"], ProcessRole.HELPER),
+        (["python", "-s", "-c", TRACKER], ProcessRole.HELPER),
+        (["python", "-c", SPAWN, "--multiprocessing-fork"], ProcessRole.UNSURE),
+        (["python", "-c", "from multiprocessing.forkserver import main; main(4, 5, ['x'])"], ProcessRole.UNSURE),
+        (["python", "/env/torch/_inductor/compile_worker/__main__.py", "--pickler"], ProcessRole.HELPER),
     ],
 )
-def test_what_a_process_is(command: list[str], part: Part) -> None:
-    assert part_of(command) is part
+def test_what_a_process_is(command: list[str], role: ProcessRole) -> None:
+    assert role_of(command) is role
 
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Iterator[Path]:
     """A folder with packages that go by the names of frameworks and tell what they see when they are imported."""
-    for name in environment.FRAMEWORKS:
+    for name in FRAMEWORKS:
         (tmp_path / f"{name}.py").write_text(f"import os; seen = os.environ.get({MINDSPORES!r})\n")
     yield tmp_path
 
@@ -62,7 +65,7 @@ def python(folder: Path, code: str, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(folder), **variables},
+        env={**kept, "PYTHONPATH": os.pathsep.join((str(folder), str(SOURCE))), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -82,11 +85,10 @@ def test_without_the_variables_nothing_of_ours_is_loaded(tmp_path: Path) -> None
 def test_a_process_that_imports_no_framework_is_left_alone(tmp_path: Path, variable: str) -> None:
     # Given options that are no JSON, which a program that trains would be told
     done = python(tmp_path, LOADED, **{variable: "{"})
-    # Then there is the hook, and nothing else of ours, no word and no directory
+    # Then there is the hook with its table of frameworks, nothing else of ours, no word and no directory
     assert (
-        done.stdout
-        == "['stepscope', 'stepscope.collect', 'stepscope.collect.start', 'stepscope.collect.start.environment', "
-        "'stepscope.collect.hooks', 'stepscope.collect.hooks.post_import']\n"
+        done.stdout == "['stepscope', 'stepscope.collect', 'stepscope.collect.frameworks', 'stepscope.collect.hooks', "
+        "'stepscope.collect.hooks.post_import', 'stepscope.collect.start', 'stepscope.collect.start.environment']\n"
     )
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +102,7 @@ def test_the_hook_can_be_switched_off(tmp_path: Path, switches: dict[str, str]) 
     plain = python(tmp_path, code)
     done = python(
         tmp_path,
-        f"{code}; from stepscope.collect import environment as e; print(e.current())",
+        f"{code}; from stepscope.collect.start import environment as e; print(e.current())",
         **{OURS: '{"start": true}', **switches},
     )
     assert done.stdout.splitlines()[1] == "None"
@@ -124,7 +126,7 @@ def test_wrong_json_is_one_warning_and_the_program_runs(packages: Path, framewor
     done = python(packages, f"import {framework}; print('trained')", STEPSCOPE_OPTIONS='{"start": tru')
     assert done.stdout == "trained\n"
     (line,) = done.stderr.splitlines()
-    assert line.startswith("stepscope: STEPSCOPE_OPTIONS is no JSON (Expecting value: line 1 column 11")
+    assert line.startswith("stepscope: STEPSCOPE_OPTIONS is not JSON (Expecting value: line 1 column 11")
     assert line.endswith("nothing is recorded, the program runs on.")
 
 
@@ -132,8 +134,7 @@ def test_start_must_be_true_itself(packages: Path) -> None:
     done = python(packages, "import jax; print('trained')", STEPSCOPE_OPTIONS='{"start": "true", "output_path": "o"}')
     assert done.stdout == "trained\n"
     assert done.stderr == (
-        "stepscope: STEPSCOPE_OPTIONS: 'start' should be true or false, but is \"true\" (str); "
-        "the default false is used.\n"
+        "stepscope: STEPSCOPE_OPTIONS: 'start' should be true or false, but is \"true\"; the default false is used.\n"
     )
     assert not (packages / "o").exists()
 
@@ -144,6 +145,6 @@ def test_other_ranks_do_not_repeat_a_warning(packages: Path) -> None:
 
 
 def test_ours_counts_where_both_are_set(packages: Path) -> None:
-    code = "import mindspore; from stepscope.collect import environment as e; print(e.current().variable)"
+    code = "import mindspore; from stepscope.collect.start import environment as e; print(e.current().variable)"
     done = python(packages, code, STEPSCOPE_OPTIONS="{}", MS_PROFILER_OPTIONS='{"start": true}')
     assert done.stdout == "STEPSCOPE_OPTIONS\n"

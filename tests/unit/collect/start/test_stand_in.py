@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.collect.start import stand_in
-from stepscope.collect.start.stand_in import PACKAGES, Package, StandIn
+from stepscope.collect.start.stand_in import Package, StandIn
 
 PACKAGE = Package(
     trigger="otherpackage",
@@ -35,7 +34,6 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (other / "profiler" / "deep.py").write_text("def analyse(): return 'theirs'\n")
     (tmp_path / "ourpackage.py").write_text("class Profiler: pass\ndef analyse(): return 'ours'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(stand_in.PACKAGES, "other", PACKAGE)
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] in ("otherpackage", "ourpackage")]:
         del sys.modules[name]
@@ -57,7 +55,7 @@ def test_every_way_to_the_name(packages: Path, code: str, before: bool) -> None:
     if before:
         __import__("otherpackage")
     errors: list[Exception] = []
-    place = StandIn("other", errors.append)
+    place = StandIn("other", PACKAGE, errors.append)
     place.install()
     names: dict[str, type] = {}
     exec(code, names)
@@ -77,7 +75,7 @@ def test_every_way_to_the_name(packages: Path, code: str, before: bool) -> None:
 def test_where_ours_is_not_whole_the_script_keeps_its_own(packages: Path) -> None:
     (packages / "ourpackage.py").write_text("class Profiler: pass\n")
     errors: list[Exception] = []
-    StandIn("other", errors.append).install()
+    StandIn("other", PACKAGE, errors.append).install()
     import otherpackage
 
     assert otherpackage.Profiler.__module__ == "otherpackage.profiler"
@@ -87,16 +85,7 @@ def test_where_ours_is_not_whole_the_script_keeps_its_own(packages: Path) -> Non
 
 def test_a_script_that_never_imports_it(packages: Path) -> None:
     finders = list(sys.meta_path)
-    place = StandIn("other", lambda error: None)
+    place = StandIn("other", PACKAGE, lambda error: None)
     place.install()
     place.remove()
     assert sys.meta_path == finders
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_every_name_has_one_of_ours(name: str) -> None:
-    package = PACKAGES[name]
-    home = pytest.importorskip(package.home)
-    for names in package.names.values():
-        for ours in names.values():
-            assert getattr(home, ours) is not None

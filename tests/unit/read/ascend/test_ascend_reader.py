@@ -15,12 +15,11 @@ import stepscope
 from stepscope.analyse import results
 from stepscope.errors import NotATraceError
 from stepscope.read import read_files, sniff
-from stepscope.read.ascend import ascend_files
 from stepscope.read.ascend.ascend_frames import FRAMES, complete
 from stepscope.read.ascend.ascend_kinds import kind_of_task, operation
 from stepscope.read.ascend.ascend_tables import shapes_json, texts_json
 from stepscope.read.ascend.text import text_values
-from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.ascend.text.op_range import CpuCounter
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, lazy
 from tests.unit import ascend_build as build
@@ -282,19 +281,20 @@ def test_a_directory_of_nothing(tmp_path: Path) -> None:
 def test_links_to_directories_and_pipes_are_not_followed(tmp_path: Path) -> None:
     root = capture(tmp_path / "a")
     (root / "PROF_1_2_A").symlink_to(tmp_path)
-    assert [found.root for found in ascend_files.captures(tmp_path)] == [root]
+    assert [found.root for found in sniff.look(tmp_path)] == [root]
 
 
 def test_what_a_directory_is(tmp_path: Path) -> None:
     root = capture(tmp_path, rank=3)
-    assert sniff.identify(root) == sniff.Identity("ascend", rank=3)
-    assert sniff.by_rank(tmp_path) == {3: [root]}
-    assert {path.name for path in sniff.files_of(root)} >= {"trace_view.json", "profiler_info_3.json", "hbm.csv"}
+    (found,) = sniff.look(root)
+    assert (found.format, found.rank, found.root) == ("ascend", 3, root)
+    assert sniff.look(tmp_path) == [found]
+    assert {path.name for path in found.all} >= {"trace_view.json", "profiler_info_3.json", "hbm.csv"}
 
 
 def test_mindspore_on_a_cpu_stays_what_it_is(shared_data: Path) -> None:
-    assert sniff.identify(shared_data / "mindspore_cpu" / "ms210_cpu_graph").format == "mindspore"
-    assert ascend_files.captures(shared_data / "mindspore_cpu") == []
+    for folder in (shared_data / "mindspore_cpu" / "ms210_cpu_graph", shared_data / "mindspore_cpu"):
+        assert {found.format for found in sniff.look(folder)} == {"mindspore"}
 
 
 @pytest.mark.parametrize(
@@ -418,8 +418,8 @@ def test_numbers_of_raw_records_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_the_counter_of_the_processor() -> None:
-    assert Counter(start=1000, epoch=T0, mhz=100.0).ns(1100) == T0 + 1000
-    assert Counter().ns(T0) == T0
+    assert CpuCounter(start=1000, epoch=T0, mhz=100.0).ns(1100) == T0 + 1000
+    assert CpuCounter().ns(T0) == T0
 
 
 def test_the_folder_of_mindspore_1(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_the_folder_of_mindspore_1(tmp_path: Path) -> None:
     assert rows(spans(read, "kernel"), "name", "ts", "dur", "step") == [("Default/Add-op1", 438068415920, 2660, 1)]
     assert rows(read["tasks"], "operation", "blocks", "input_shapes", "input_dtypes") == [("Add", 2, "1,2", "FLOAT32")]
     assert losses(read)["start_unknown"].endswith("output_timeline_data_1.txt")
-    assert sniff.identify(tmp_path).rank == 1
+    assert sniff.look(tmp_path)[0].rank == 1
 
 
 def test_a_timeline_of_cann(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_a_timeline_of_cann(tmp_path: Path) -> None:
         {"name": "Default/AllReduce-op1_0", "pid": 5, "tid": 70000, "ts": 1000030, "dur": 40, "ph": "X"},
     ]
     (device / "timeline" / "msprof_1_2_1.json").write_text(json.dumps(events))
-    assert sniff.identify(tmp_path).rank == 1
+    assert sniff.look(tmp_path)[0].rank == 1
     read = read_files([tmp_path])
     assert rows(spans(read, "kernel"), "ts", "dur", "step") == [(T0 + 1500, 23_100, 1)]
     assert rows(read["collectives"], "operation") == [("allreduce",)]

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from stepscope.read.ascend.database import sqlite, sqlite_columns
-from stepscope.read.ascend.database.sqlite import INT, TEXT, database
+from stepscope.read.ascend.database.sqlite import database
 from stepscope.read.common.distinct import combinations, either, filled, found, nth, of_all, of_each, ordered, where
+from stepscope.trace.ascend_columns import INT, TEXT
 from stepscope.trace.losses import LossLedger
 
 TEXTS = pl.Series("text", ["b", None, "a", "b"], dtype=pl.Categorical)

@@ -15,7 +15,7 @@ import pytest
 from stepscope.read import read_files
 from stepscope.read.cupti.activity_records import RecordDecoder
 from stepscope.read.cupti.occupancy import achieved, active_blocks, cuda_device
-from stepscope.read.sniff import identify
+from stepscope.read.sniff import look
 from stepscope.trace.cupti_layout import Kind, cuda_of, layout_of
 from stepscope.trace.losses import LossLedger
 from tests.conftest import WriteTrace
@@ -179,7 +179,7 @@ def a_capture(path: Path) -> File:
 
 def test_everything_becomes_rows(tmp_path: Path) -> None:
     path = a_capture(tmp_path / "cupti.ssc").close()
-    assert identify(path).format == "cupti"
+    assert look(path)[0].format == "cupti"
     frames = read_files([path])
     assert losses(frames) == {"correlation_dangling": 2}
     spans = (

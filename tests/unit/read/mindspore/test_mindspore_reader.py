@@ -15,11 +15,11 @@ import pytest
 
 from stepscope.analyse.results import RESULTS, compute
 from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError
-from stepscope.read import files_of, read_files, sniff
-from stepscope.read.mindspore.mindspore_files import captures
+from stepscope.read import read_files, sniff
 from stepscope.read.mindspore.mindspore_operators import details, lanes
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform, lazy
+from tests.conftest import files_in
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "mindspore_cpu"
 T0 = 1_795_225_717_661_445_312
@@ -318,31 +318,30 @@ def test_without_pairs_of_clocks_the_pipeline_begins_with_the_rest(tmp_path: Pat
 
 
 def test_what_a_directory_is(tmp_path: Path) -> None:
-    assert sniff.identify(DATA / "two_ranks" / "graph_rank1") == sniff.Identity("mindspore", rank=1)
-    assert set(sniff.by_rank(DATA / "two_ranks")) == {0, 1}
-    assert sniff.identify(DATA / "minddata").rank == 0
-    with pytest.raises(NotATraceError, match="2 ranks"):
-        sniff.identify(DATA / "two_ranks")
+    (found,) = sniff.look(DATA / "two_ranks" / "graph_rank1")
+    assert (found.format, found.rank, found.root.parent) == ("mindspore", 1, DATA / "two_ranks" / "graph_rank1")
+    assert [capture.rank for capture in sniff.look(DATA / "two_ranks")] == [0, 1]
+    assert sniff.look(DATA / "minddata")[0].rank == 0
     with pytest.raises(NotATraceError, match="2 ranks"):
         read_files([DATA / "two_ranks"])
     only_said = write(tmp_path, said='{"rank": 3}', events=event("A", "", 0, 1))
     (only_said / "rank_0").rename(tmp_path / "events")
     shutil.move(tmp_path / "events" / "RuntimeProfilerDetail17.csv", tmp_path)
-    assert sniff.identify(only_said).rank == 3
+    assert sniff.look(only_said)[0].rank == 3
 
 
 def test_files_of_two_ranks_in_one_directory_are_refused(tmp_path: Path) -> None:
     write(tmp_path, times=times(("A", 0, 1)))
     shutil.copy(tmp_path / "cpu_op_execute_timestamp_0.txt", tmp_path / "cpu_op_execute_timestamp_1.txt")
     with pytest.raises(NotATraceError, match="ranks 0, 1"):
-        captures(tmp_path)
+        sniff.look(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "a/b/c", "logs"])
 def test_a_directory_without_files_of_mindspore(tmp_path: Path, name: str) -> None:
     (tmp_path / "x" / name).mkdir(parents=True)
     (tmp_path / "x" / name / "notes.txt").write_text("hello")
-    with pytest.raises(NotATraceError, match="holds no file of MindSpore"):
+    with pytest.raises(NotATraceError, match=r"holds no capture.*MindSpore on a CPU"):
         read_files([tmp_path / "x"])
 
 
@@ -354,7 +353,7 @@ def test_empty_files_are_damaged_not_empty_tables(tmp_path: Path) -> None:
 def test_a_link_to_the_directory_above_ends(tmp_path: Path) -> None:
     write(tmp_path, times=times(("A", 0, 1)))
     (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
-    assert len(captures(tmp_path)) == 1
+    assert len(sniff.look(tmp_path)) == 1
 
 
 def test_a_newer_description_is_refused(tmp_path: Path) -> None:
@@ -383,7 +382,7 @@ def test_five_hundred_damaged_directories(tmp_path: Path) -> None:
     rows = read_files([DATA / "collected_graph"])["spans"].height
     for number in range(500):
         directory = Path(shutil.copytree(DATA / "collected_graph", tmp_path / "d"))
-        for path in chance.sample(files_of(directory), chance.randint(1, 3)):
+        for path in chance.sample(files_in(directory), chance.randint(1, 3)):
             content = bytearray(path.read_bytes())
             for _ in range(chance.randint(1, 6)):
                 start = chance.randrange(max(1, len(content)))
@@ -402,7 +401,7 @@ def test_five_hundred_damaged_directories(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sort", ["cpu_op_execute", "cpu_framework", "cpu_ms_memory", "RuntimeProfilerDetail", ".json"])
 def test_cut_at_many_lengths_what_is_before_stays(tmp_path: Path, sort: str) -> None:
     whole = read_files([DATA / "collected_graph"])
-    for path in files_of(DATA / "collected_graph"):
+    for path in files_in(DATA / "collected_graph"):
         if sort not in path.name:
             continue
         content = path.read_bytes()
@@ -432,7 +431,7 @@ def test_a_cut_file_of_times_is_noticed_even_at_the_end_of_a_line(tmp_path: Path
 )
 def test_any_file_may_be_missing(tmp_path: Path, missing: str) -> None:
     directory = Path(shutil.copytree(DATA / "collected_pynative", tmp_path / "d"))
-    for path in files_of(directory):
+    for path in files_in(directory):
         if missing in path.name:
             path.unlink()
     frames = attempt(directory)

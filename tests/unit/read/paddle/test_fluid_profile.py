@@ -11,7 +11,7 @@ import pytest
 from stepscope.errors import DamagedTraceError, InputError, NotATraceError
 from stepscope.read import read_files
 from stepscope.read.paddle import fluid_profile
-from stepscope.read.sniff import identify
+from stepscope.read.sniff import look
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 from tests import paddle_schemas
@@ -85,7 +85,7 @@ def test_phases_of_a_training(shared_data: Path) -> None:
 def test_what_the_old_bindings_of_paddle_3_write(shared_data: Path) -> None:
     path = shared_data / "paddle" / "fluid_profile_from_331.pb"
     frames = read_files([path])
-    assert identify(path).format == "fluid"
+    assert look(path)[0].format == "fluid"
     assert counted(frames, "operator") == {"feed": 2, "conv2d": 2, "elementwise_add": 2, "fetch_v2": 2}
     assert frames["steps"].height == 2
 

@@ -12,6 +12,7 @@ import pytest
 from stepscope.errors import InputError
 from stepscope.read import read_capture
 from stepscope.read.assemble.assemble import assemble
+from stepscope.read.sniff import look
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import conform
@@ -70,7 +71,7 @@ def attempt(path: Path, content: bytes) -> dict[str, pl.DataFrame] | None:
     path.write_bytes(content)
     ledger = LossLedger(path.name)
     try:
-        part = read_capture(path, ledger)
+        part = read_capture(look(path)[0], ledger)
     except InputError as error:
         assert "\n" not in str(error)
         return None

@@ -13,7 +13,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.errors import DamagedTraceError
 from stepscope.read import read_files
-from stepscope.read.sniff import identify
+from stepscope.read.sniff import look
 from stepscope.trace.tables import Frames
 from tests import paddle_schemas
 
@@ -118,7 +118,7 @@ def test_static_training_runs_on_other_threads() -> None:
 def test_every_format_is_known_and_imported(
     name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert identify(DATA / name).format == kind
+    assert [capture.format for capture in look(DATA / name)] == [kind]
     assert main(["import", str(DATA / name), "--output", str(tmp_path), "--quiet"]) == 0
     run = Path(capsys.readouterr().out.strip())
     assert (run / "rank0" / "results" / "op_statistic.csv").read_text().count("conv2d") >= 1
@@ -128,7 +128,7 @@ def test_every_format_is_known_and_imported(
 def test_the_host_stands_in_the_name(tmp_path: Path) -> None:
     path = tmp_path / "host_node-7pid_4711_time_2026_11_21_10_00_00_1.paddle_trace.pb"
     path.write_bytes((DATA / "paddle331_static.pb").read_bytes())
-    assert identify(path).host == "node-7"
+    assert look(path)[0].host == "node-7"
 
 
 def a_gpu_trace() -> Any:

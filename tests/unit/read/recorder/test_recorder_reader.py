@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stepscope.errors import InputError
 from stepscope.read import read_capture, read_files
 from stepscope.read.recorder.operator_inputs import texts_of
-from stepscope.read.sniff import identify
+from stepscope.read.sniff import look
 from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
@@ -81,7 +81,7 @@ def test_operators_lie_where_they_ran(file: File) -> None:
     path = file.close()
     frames = read_files([path])
     # Then: every column of every table is right
-    assert identify(path).format == "recorder"
+    assert look(path)[0].format == "recorder"
     assert spans(frames) == [
         ("aten::linear", 100, 400),
         ("aten::addmm", 200, 300),
@@ -580,7 +580,7 @@ def test_of_a_damaged_file_no_operator_is_wrong_and_every_loss_is_counted(seed: 
 def attempt(path: Path, ledger: LossLedger) -> dict[str, pl.DataFrame] | None:
     """Read one file into tables of its own, which is all that is this reader's."""
     try:
-        return read_capture(path, ledger)
+        return read_capture(look(path)[0], ledger)
     except InputError as error:
         assert str(error).count("\n") == 0
         return None
@@ -665,9 +665,9 @@ def test_any_words_are_read_alike_by_both(words: list[tuple[int, int]], folder: 
     file.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_NATIVE", "1")
-        fast = read_capture(path, LossLedger("x"))
+        fast = read_capture(look(path)[0], LossLedger("x"))
         patch.setenv("STEPSCOPE_NATIVE", "0")
-        plain = read_capture(path, LossLedger("x"))
+        plain = read_capture(look(path)[0], LossLedger("x"))
     assert all(fast[name].equals(plain[name]) for name in fast)
 
 

@@ -240,10 +240,10 @@ def test_hosts_of_one_recording_are_the_ranks_of_a_run(tmp_path: Path, capsys: p
         for name in names:
             shutil.copy(SAMPLE, directory / f"{name}.xplane.pb")
             (directory / f"{name}.trace.json.gz").write_bytes(b"not looked at")
-    assert [path.name for path in sniff.by_rank(recording)[1]] == ["node-b.xplane.pb"]
-    assert sniff.by_rank(tmp_path / "log") == sniff.by_rank(recording)
+    assert [capture.name for capture in sniff.ranks([sniff.look(recording)]).captures[1]] == ["node-b.xplane.pb"]
+    assert sniff.look(tmp_path / "log") == sniff.look(recording)
     with pytest.raises(NotATraceError, match="3 ranks"):
-        sniff.captures(recording)
+        read_files([recording])
     assert main(["import", str(recording), "--output", str(tmp_path / "runs"), "--quiet"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     assert sorted(path.name for path in run.iterdir() if path.name.startswith("rank")) == ["rank0", "rank1", "rank2"]
@@ -254,14 +254,13 @@ def test_hosts_of_one_recording_are_the_ranks_of_a_run(tmp_path: Path, capsys: p
 def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "host.xplane.pb.gz"
     path.write_bytes(gzip.compress(SAMPLE.read_bytes()))
-    assert sniff.identify(path).format == "xplane"
-    assert sniff.identify(path).host == "host"
+    assert [(found.format, found.host) for found in sniff.look(path)] == [("xplane", "host")]
     assert read_files([path])["spans"].equals(read_files([SAMPLE])["spans"])
 
 
 def test_a_file_is_known_by_what_is_in_it(tmp_path: Path) -> None:
     path = Path(shutil.copy(SAMPLE, tmp_path / "anything"))
-    assert sniff.identify(path).format == sniff.format_of(path) == "xplane"
+    assert sniff.look(path)[0].format == "xplane"
 
 
 @pytest.mark.parametrize("content", [b"{}", b"\x0a", b"\x08\x01", b"\x0a\x02\x12\x00", b"\xff" * 100])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.read.ascend.database.database_device import known, told
-from stepscope.read.ascend.database.sqlite import FLOAT, INT, NAME, TEXT, Database
+from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import combinations, either, found, nth, of_all, of_each, ordered, same, where
+from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES, INT, NO_NOTIFICATION
 
 #: Tables that are read here.
 TABLES = {
@@ -16,49 +17,17 @@ TABLES = {
     "CommAnalyzerBandwidth",
     "CommAnalyzerMatrix",
 }
-_OPERATION = {
-    "opName": NAME,
-    "startNs": INT,
-    "endNs": INT,
-    "connectionId": INT,
-    "groupName": NAME,
-    "opId": INT,
-    "dataType": "ENUM_HCCL_DATA_TYPE",
-    "algType": NAME,
-    "count": INT,
-    "opType": NAME,
-    "deviceId": INT,
-}
-_TASK = {
-    "globalTaskId": INT,
-    "taskType": NAME,
-    "planeId": INT,
-    "notifyId": INT,
-    "rdmaType": "ENUM_HCCL_RDMA_TYPE",
-    "srcRank": INT,
-    "dstRank": INT,
-    "transportType": "ENUM_HCCL_TRANSPORT_TYPE",
-    "size": INT,
-    "dataType": "ENUM_HCCL_DATA_TYPE",
-    "linkType": "ENUM_HCCL_LINK_TYPE",
-    "opId": INT,
-    "bandwidth": FLOAT,
-}
-_TIMES = {
-    "transit": "transit_time",
-    "wait": "wait_time",
-    "synchronisation": "synchronization_time",
-    "idle": "idle_time",
-}
-#: Number of a notification in 63 bits that stands for none, and how text has it.
-_NO_NOTIFY, _NO_NOTIFY_TEXT = 2**63 - 1, str(2**64 - 1)
+_TIMES = {number.ours: number for number in COMMUNICATION_TIMES}
+_SUMS = tuple(name for name in _TIMES if name not in ("ts", "dur"))
+#: How text files write “no notification”.
+_NO_NOTIFY_TEXT = str(2**64 - 1)
 #: What the name of an operation in the matrix ends with.
 _PLACE = r"-(top\d+|middle|bottom\d+|total)$"
 
 
-def operations(opened: Database) -> pl.DataFrame:
+def operations(opened: AscendDatabase) -> pl.DataFrame:
     """Return the frame ``communications`` with the column ``id``."""
-    rows = ordered(opened.rows("COMMUNICATION_OP", _OPERATION), "startNs")
+    rows = ordered(opened.rows("COMMUNICATION_OP"), "startNs")
     tasks = opened.rows("TASK", {"connectionId": INT, "deviceId": INT, "modelId": INT})
     task = tasks[found(rows["connectionId"], tasks["connectionId"])]
     _, lane = combinations(rows["groupName"])
@@ -85,7 +54,7 @@ def _said(text: str | None) -> str | None:
     return None if text == "N/A" else text
 
 
-def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+def tasks(opened: AscendDatabase, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
     """Return the frame ``communication_tasks``.
 
     Args:
@@ -93,7 +62,7 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
         communications: The operations, with the column ``id``.
         ran: The rows of ``TASK`` that belong to operations.
     """
-    rows = opened.rows("COMMUNICATION_TASK_INFO", _TASK)
+    rows = opened.rows("COMMUNICATION_TASK_INFO")
     task = found(rows["globalTaskId"], ran["globalTaskId"])
     order = pl.DataFrame([ran["startNs"][task], task.alias("task")]).with_row_index("row").drop_nulls("task")
     order = ordered(order, "startNs")
@@ -128,14 +97,14 @@ def tasks(opened: Database, communications: pl.DataFrame, ran: pl.DataFrame) -> 
 
 
 def _notification(number: int | None) -> str | None:
-    return None if number is None else _NO_NOTIFY_TEXT if number == _NO_NOTIFY else str(number)
+    return None if number is None else _NO_NOTIFY_TEXT if number == NO_NOTIFICATION else str(number)
 
 
 def _rdma(text: str | None) -> str | None:
     return None if text in {"N/A", "INVALID_TYPE"} else text
 
 
-def summed(opened: Database, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
+def summed(opened: AscendDatabase, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
     """Return the frames ``bandwidths`` and ``matrix``, and ``communications`` with what the profiler added up.
 
     Args:
@@ -151,23 +120,21 @@ def summed(opened: Database, communications: pl.DataFrame | None) -> dict[str, p
     }
 
 
-def _times(opened: Database) -> pl.DataFrame:
+def _times(opened: AscendDatabase) -> pl.DataFrame:
     """Return operations as the sums tell them, in the columns of ``communications``."""
-    columns = {"hccl_op_name": TEXT, "group_name": TEXT, "start_timestamp": FLOAT, "elapse_time": FLOAT, "step": TEXT}
-    columns |= dict.fromkeys(_TIMES.values(), FLOAT)
-    rows = opened.rows("CommAnalyzerTime", columns)
+    rows = opened.rows("CommAnalyzerTime")
     rows = rows.filter(rows["hccl_op_name"] != "Total Op Info")
-    # Multiplied by 1000 the whole would lose digits.
-    whole = pl.col("start_timestamp").floor()
-    began = whole.cast(pl.Int64, strict=False) * 1000 + _whole((pl.col("start_timestamp") - whole) * 1000)
+    # A float holds the digits of the µs and of their fraction only apart.
+    start = pl.col(_TIMES["ts"].column)
+    whole = start.floor()
+    began = whole.cast(pl.Int64, strict=False) * 1000 + _whole((start - whole) * 1000)
     return rows.select_seq(
         _step(),
         ts=began,
-        dur=_ms("elapse_time"),
         name="hccl_op_name",
         group="group_name",
         began=began,
-        **{name: _ms(column) for name, column in _TIMES.items()},
+        **{name: _whole(pl.col(number.column) * number.parts) for name, number in _TIMES.items() if name != "ts"},
     )
 
 
@@ -180,35 +147,29 @@ def _with_times(communications: pl.DataFrame, measured: pl.DataFrame) -> pl.Data
     known = of_each(lambda name, number: None if name is None else f"{number} {name}", both, rank)
     height = len(communications)
     place = found(known[:height], known[height:])
-    return communications.hstack([measured[name][place] for name in ("step", "began", *_TIMES)])
+    return communications.hstack([measured[name][place] for name in ("step", "began", *_SUMS)])
 
 
-def _bandwidths(opened: Database, communications: pl.DataFrame) -> pl.DataFrame:
-    numbers = ("transit_size", "transit_time", "bandwidth", "large_packet_ratio", "package_size", "count")
-    texts = ("hccl_op_name", "group_name", "transport_type", "step", "type")
-    columns = {**dict.fromkeys(texts, TEXT), **dict.fromkeys((*numbers, "total_duration"), FLOAT)}
-    rows = opened.rows("CommAnalyzerBandwidth", columns)
+def _bandwidths(opened: AscendDatabase, communications: pl.DataFrame) -> pl.DataFrame:
+    rows = opened.rows("CommAnalyzerBandwidth")
     rows = rows.with_columns(found(rows["hccl_op_name"], communications["name"]).cast(pl.Int64).alias("row"))
     place = [_step(), _point_to_point(), pl.col("hccl_op_name").alias("name"), pl.col("group_name").alias("group")]
     place += [pl.col("row"), pl.col("transport_type").alias("transport")]
     whole = rows.unique(["hccl_op_name", "group_name", "step", "transport_type"], keep="first", maintain_order=True)
-    everything = whole.select_seq(
-        *place, bytes=_mb("transit_size"), time=_ms("transit_time"), bandwidth="bandwidth", large="large_packet_ratio"
-    )
+    everything = whole.select_seq(*place, *_moved(), large="large_packet_ratio")
     packets = rows.filter(rows["count"] > 0).select_seq(
-        *place, packet=_mb("package_size"), count=_whole(pl.col("count")), time=_ms("total_duration")
+        *place, packet=_millions("package_size"), count=_whole(pl.col("count")), time=_millions("total_duration")
     )
     return pl.concat([everything, packets], how="diagonal")
 
 
-def _matrix(opened: Database) -> pl.DataFrame:
-    texts = ("hccl_op_name", "group_name", "src_rank", "dst_rank", "transport_type", "step", "type", "op_name")
-    columns = {**dict.fromkeys(texts, TEXT), "transit_size": FLOAT, "transit_time": FLOAT, "bandwidth": FLOAT}
-    rows = opened.rows("CommAnalyzerMatrix", columns)
+def _matrix(opened: AscendDatabase) -> pl.DataFrame:
+    rows = opened.rows("CommAnalyzerMatrix")
     name = pl.col("hccl_op_name").cast(pl.String)
     return rows.select_seq(
         _step(),
         _point_to_point(),
+        *_moved(),
         operation=name.str.replace(_PLACE, ""),
         # MindSpore's has every operation by itself.
         place=name.str.extract(_PLACE).fill_null("one"),
@@ -216,9 +177,6 @@ def _matrix(opened: Database) -> pl.DataFrame:
         source=_rank("src_rank"),
         destination=_rank("dst_rank"),
         transport="transport_type",
-        bytes=_mb("transit_size"),
-        time=_ms("transit_time"),
-        bandwidth="bandwidth",
         name=pl.when(pl.col("op_name") != "").then("op_name"),
     )
 
@@ -236,12 +194,17 @@ def _whole(value: pl.Expr) -> pl.Expr:
     return value.round(0).cast(pl.Int64, strict=False)
 
 
-def _ms(column: str) -> pl.Expr:
+def _millions(column: str) -> pl.Expr:
+    """Return ms as ns, MB of 10^6 bytes as bytes."""
     return _whole(pl.col(column) * 1_000_000)
 
 
-def _mb(column: str) -> pl.Expr:
-    return _whole(pl.col(column) * 1_000_000)
+def _moved() -> list[pl.Expr]:
+    """Return bytes, time and bandwidth of what was moved."""
+    return [
+        (pl.col(one.column) if one.parts == 1 else _whole(pl.col(one.column) * one.parts)).alias(one.ours)
+        for one in COMMUNICATION_MOVED
+    ]
 
 
 def _rank(column: str) -> pl.Expr:

@@ -6,45 +6,12 @@ import re
 
 import polars as pl
 
-from stepscope.read.ascend.database.sqlite import FLOAT, INT, NAME, Database
+from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import either, found, of_all, of_each, ordered, where, without_nulls
+from stepscope.trace.ascend_columns import COUNTER_OF_DATABASE, DATABASE, INT, KERNEL_DETAILS, UNKNOWN_32
 
 #: Tables that are read here.
 TABLES = {"TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "MEMCPY_INFO", "TASK_PMU_INFO", "DPU_TASK"}
-#: What stands for no number in 32 bits.
-NONE = 4294967295
-_TASK = {
-    "startNs": INT,
-    "endNs": INT,
-    "deviceId": INT,
-    "connectionId": INT,
-    "globalTaskId": INT,
-    "taskType": NAME,
-    "contextId": INT,
-    "streamId": INT,
-    "taskId": INT,
-    "modelId": INT,
-}
-_KERNEL = {
-    "name": NAME,
-    "globalTaskId": INT,
-    "blockNum": INT,
-    "mixBlockNum": INT,
-    # In the first versions the number of blocks, in the last ones text of another meaning besides blockNum.
-    "blockDim": INT,
-    "mixBlockDim": INT,
-    "taskType": NAME,
-    "opType": NAME,
-    "opState": NAME,
-    "hf32Eligible": NAME,
-    "inputShapes": NAME,
-    "inputDataTypes": NAME,
-    "inputFormats": NAME,
-    "outputShapes": NAME,
-    "outputDataTypes": NAME,
-    "outputFormats": NAME,
-    "attrInfo": NAME,
-}
 #: Columns of the frame that are those of the table.
 _PLACE = {
     "device": "deviceId",
@@ -55,32 +22,24 @@ _PLACE = {
     "connection": "connectionId",
 }
 _TEXTS = {
-    "op_type": "opType",
-    "core": "taskType",
-    "state": "opState",
-    "hf32": "hf32Eligible",
-    "input_shapes": "inputShapes",
-    "input_dtypes": "inputDataTypes",
-    "input_formats": "inputFormats",
-    "output_shapes": "outputShapes",
-    "output_dtypes": "outputDataTypes",
-    "output_formats": "outputFormats",
-    "attributes": "attrInfo",
+    column.ours: column.database
+    for column in KERNEL_DETAILS
+    if column.database in DATABASE["COMPUTE_TASK_INFO"] and column.ours != "name"
 }
 _UNIT = re.compile(r"\((.*)\)\Z")
 #: Counters of the database → the columns of the text file.
-_RENAMED = {"aic_total_time": "aicore_time", "aiv_total_time": "aiv_time"}
+_RENAMED = {theirs: name for name, theirs in COUNTER_OF_DATABASE.items()}
 
 
-def tasks(opened: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
+def tasks(opened: AscendDatabase) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frame ``tasks`` with the column ``id``, and the tasks that belong to communication operations."""
-    every = ordered(opened.rows("TASK", _TASK), "startNs")
+    every = ordered(opened.rows("TASK"), "startNs")
     planes = opened.rows("COMMUNICATION_TASK_INFO", {"globalTaskId": INT})
     in_planes = found(every["globalTaskId"], planes["globalTaskId"]).is_not_null()
     own = every.filter(in_planes)
     kernels = _kernels(opened)
     rest = _without_wholes(every.filter(~in_planes), every, kernels)
-    copies = opened.rows("MEMCPY_INFO", {"globalTaskId": INT, "size": INT, "memcpyOperation": "ENUM_MEMCPY_OPERATION"})
+    copies = opened.rows("MEMCPY_INFO")
     kernel = kernels[found(rest["globalTaskId"], kernels["globalTaskId"])]
     copy = copies[found(rest["globalTaskId"], copies["globalTaskId"])]
     made = [
@@ -102,8 +61,8 @@ def tasks(opened: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _without_wholes(rest: pl.DataFrame, every: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Leave out tasks that are nothing but the parts that have rows of their own, as the text files do."""
     place = ["deviceId", "streamId", "taskId"]
-    parts = every.filter(every["contextId"] != NONE)
-    wholes = rest.filter(rest["contextId"] == NONE)
+    parts = every.filter(every["contextId"] != UNKNOWN_32)
+    wholes = rest.filter(rest["contextId"] == UNKNOWN_32)
     if not len(parts) or not len(wholes):
         return rest
     wholes = wholes.filter(found(wholes["globalTaskId"], kernels["globalTaskId"]).is_null())
@@ -111,17 +70,17 @@ def _without_wholes(rest: pl.DataFrame, every: pl.DataFrame, kernels: pl.DataFra
     return rest.filter(found(rest["globalTaskId"], wholes["globalTaskId"]).is_null())
 
 
-def _kernels(opened: Database) -> pl.DataFrame:
+def _kernels(opened: AscendDatabase) -> pl.DataFrame:
     """Return kernels; of several of one task the first counts."""
-    computing = opened.rows("COMPUTE_TASK_INFO", _KERNEL)
+    computing = opened.rows("COMPUTE_TASK_INFO")
     # Communication that an AI CPU schedules.
-    scheduled = opened.rows("COMMUNICATION_SCHEDULE_TASK_INFO", _KERNEL)
+    scheduled = opened.rows("COMMUNICATION_SCHEDULE_TASK_INFO", DATABASE["COMPUTE_TASK_INFO"])
     return pl.concat([computing, scheduled]) if len(scheduled) else computing
 
 
 def known(number: pl.Series) -> pl.Series:
     """Return a number; null for that which stands for none."""
-    return where(number != NONE, number)
+    return where(number != UNKNOWN_32, number)
 
 
 def told(text: str | None) -> str | None:
@@ -129,9 +88,9 @@ def told(text: str | None) -> str | None:
     return None if text in (None, "N/A", "") else text.strip('"')
 
 
-def counters(opened: Database, made: pl.DataFrame) -> pl.DataFrame:
+def counters(opened: AscendDatabase, made: pl.DataFrame) -> pl.DataFrame:
     """Return the frame ``task_counters``: times in µs, as in the text file, where the database has ns."""
-    rows = opened.rows("TASK_PMU_INFO", {"globalTaskId": INT, "name": NAME, "value": FLOAT})
+    rows = opened.rows("TASK_PMU_INFO")
     row = found(rows["globalTaskId"], made["id"]).alias("row")
     rows = without_nulls(pl.DataFrame([row, rows["name"], rows["value"]]), ["row", "name", "value"])
     # With this many digits what is written again is the same.

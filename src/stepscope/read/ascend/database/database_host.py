@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import empty
-from stepscope.read.ascend.database.database_device import NONE
-from stepscope.read.ascend.database.sqlite import INT, NAME, Database
+from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import combinations, found, of_all, of_each, ordered, same, where, without_nulls
+from stepscope.trace.ascend_columns import INT, LAYERS, MARK_CALL, NAME, PYTHON_CALL, QUEUE_CALL, UNKNOWN_32
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
 
@@ -20,27 +20,16 @@ from stepscope.trace.tables import FRAME
 TABLES = {"PYTORCH_API", "CONNECTION_IDS", "PYTORCH_CALLCHAINS", "CANN_API", "MSTX_EVENTS", "GC_RECORD", "OSRT_API"}
 
 _SPAN = {"startNs": INT, "endNs": INT, "globalTid": INT, "name": NAME}
-_TORCH = {
-    **_SPAN,
-    "connectionId": INT,
-    "sequenceNumber": INT,
-    "fwdThreadId": INT,
-    "inputDtypes": NAME,
-    "inputShapes": NAME,
-    "callchainId": INT,
-    "type": INT,
-}
-#: Layers of calls by number, as every database has them in ``ENUM_API_TYPE``.
-_LEVELS = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
-_QUEUE, _PYTHON, _MARK = 50002, 50003, 50004
-_SORTS = {_PYTHON: "python", _MARK: "range"}
+#: Layers of calls by number in ``ENUM_API_TYPE``.
+_LEVELS = {number: level for number, level, _ in LAYERS}
+_SORTS = {PYTHON_CALL: "python", MARK_CALL: "range"}
 #: What names begin with → the sort of a call.
 _NAMED = {"ProfilerStep#": "step", "enumerate(DataLoader)": "data"}
 _LETTER = re.compile("[A-Za-z]")
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 
 
-def calls(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+def calls(opened: AscendDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frames ``host``, with the column ``key`` that ``CONNECTION_IDS`` has for it, and ``stacks``."""
     parts = [make(opened) for table, make in _SOURCES.items() if table in opened.tables]
     rows = pl.concat([_NOTHING, *parts], how="diagonal")
@@ -66,10 +55,10 @@ def _span(rows: pl.DataFrame, name: pl.Series, sort: pl.Series | str, *more: pl.
     )
 
 
-def _framework(opened: Database) -> pl.DataFrame:
-    rows = opened.rows("PYTORCH_API", _TORCH)
+def _framework(opened: AscendDatabase) -> pl.DataFrame:
+    rows = opened.rows("PYTORCH_API")
     shapes, dtypes = _inputs(rows)
-    queued = opened.rows("CONNECTION_IDS", {"id": INT, "connectionId": INT})
+    queued = opened.rows("CONNECTION_IDS")
     shared = queued["connectionId"][found(rows["connectionId"], queued["id"])]
     sort = of_each(_sort_of, rows["name"], rows["type"])
     sequence, forward = rows["sequenceNumber"], rows["fwdThreadId"]
@@ -90,7 +79,7 @@ def _framework(opened: Database) -> pl.DataFrame:
 def _sort_of(name: str | None, type_: int | None) -> str:
     """Return the sort of a call of the framework."""
     name = name or ""
-    if type_ == _QUEUE or (type_ is None and name.startswith(("Enqueue", "Dequeue"))):
+    if type_ == QUEUE_CALL or (type_ is None and name.startswith(("Enqueue", "Dequeue"))):
         return "dequeue" if name.startswith("Dequeue") else "enqueue"
     if type_ in _SORTS:
         return _SORTS[type_]
@@ -112,33 +101,33 @@ def _has_letters(text: str | None) -> bool:
     return text is not None and _LETTER.search(text) is not None
 
 
-def _cann(opened: Database) -> pl.DataFrame:
-    rows = opened.rows("CANN_API", {**_SPAN, "connectionId": INT, "type": INT})
+def _cann(opened: AscendDatabase) -> pl.DataFrame:
+    rows = opened.rows("CANN_API")
     level = of_each(_LEVELS.get, rows["type"]).alias("level")
     return _span(rows, rows["name"], "api", level, rows["connectionId"].alias("connection"))
 
 
-def _ranges(opened: Database) -> pl.DataFrame:
+def _ranges(opened: AscendDatabase) -> pl.DataFrame:
     columns = {"startNs": INT, "endNs": INT, "globalTid": INT, "message": NAME, "domainId": INT, "connectionId": INT}
     rows = opened.rows("MSTX_EVENTS", columns)
     # The first versions knew no domains, and wrote a number that is no text's.
     domain = opened.texts(rows["domainId"]).alias("domain")
-    shared = where(rows["connectionId"] < NONE, rows["connectionId"]).alias("connection")
+    shared = where(rows["connectionId"] < UNKNOWN_32, rows["connectionId"]).alias("connection")
     return _span(rows, rows["message"], "range", domain, shared)
 
 
-def _garbage(opened: Database) -> pl.DataFrame:
-    rows = opened.rows("GC_RECORD", {"startNs": INT, "endNs": INT, "globalTid": INT})
+def _garbage(opened: AscendDatabase) -> pl.DataFrame:
+    rows = opened.rows("GC_RECORD")
     return _span(rows, same("name", "GC", len(rows)), "garbage")
 
 
-def _system(opened: Database) -> pl.DataFrame:
+def _system(opened: AscendDatabase) -> pl.DataFrame:
     rows = opened.rows("OSRT_API", _SPAN)
     return _span(rows, rows["name"], "api", same("level", "system", len(rows)))
 
 
 #: Table → what makes rows of ``host`` of it.
-_SOURCES: dict[str, Callable[[Database], pl.DataFrame]] = {
+_SOURCES: dict[str, Callable[[AscendDatabase], pl.DataFrame]] = {
     "PYTORCH_API": _framework,
     "CANN_API": _cann,
     "MSTX_EVENTS": _ranges,
@@ -153,14 +142,14 @@ _NOTHING = pl.DataFrame(
 )
 
 
-def _stacks(opened: Database, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _stacks(opened: AscendDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the number of the stack of each chain of calls, and the frame ``stacks``.
 
     A line that is no ``file(line): function`` is a function without a file.
     """
     if "PYTORCH_CALLCHAINS" not in opened.tables:
         return pl.DataFrame(schema={"id": pl.Int64, "number": pl.Int64}), empty("stacks")
-    rows = opened.rows("PYTORCH_CALLCHAINS", {"id": INT, "stack": NAME, "stackDepth": INT})
+    rows = opened.rows("PYTORCH_CALLCHAINS")
     sound = without_nulls(rows, rows.columns)
     ledger.add("value_unreadable", len(rows) - len(sound))
     lines, line = combinations(sound["stack"])
@@ -192,7 +181,9 @@ def _frame(text: str) -> tuple[str, int | None, str]:
     return match["file"], int(match["line"]), match["function"]
 
 
-def flows(opened: Database, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame) -> pl.DataFrame:
+def flows(
+    opened: AscendDatabase, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame
+) -> pl.DataFrame:
     """Return the frame ``flows``: what shares a connection."""
     rows = pl.DataFrame([host["connection"], host["key"], pl.Series("from", np.arange(len(host)))])
     begins = {sort: rows.filter(host["sort"] == sort) for sort in ("api", "operator", "range", "enqueue", "dequeue")}
@@ -201,7 +192,7 @@ def flows(opened: Database, host: pl.DataFrame, tasks: pl.DataFrame, communicati
         for name, frame in (("tasks", tasks), ("communications", communications))
     ]
     ends = pl.concat(without_nulls(one, ["connection"]) for one in targets)
-    links = opened.rows("CONNECTION_IDS", {"id": INT, "connectionId": INT}).unique(maintain_order=True)
+    links = opened.rows("CONNECTION_IDS").unique(maintain_order=True)
     operators = begins["operator"].drop("connection").join(links, left_on="key", right_on="id")
     operators = operators.rename({"connectionId": "connection"})
     pairs = operators.filter(found(operators["connection"], begins["api"]["connection"]).is_null())

@@ -1,186 +1,31 @@
-"""Memory and samples of counters, from a database of events.
-
-Names and units of counters are those of ``trace_view.json``; its MB are 1024 × 1024 bytes, by which the database's
-numbers are multiplied.
-"""
+"""Memory and samples of counters, from a database of events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import empty
-from stepscope.read.ascend.database.sqlite import FLOAT, INT, NAME, Database
+from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.dense import places
 from stepscope.read.common.distinct import combinations, filled, ordered, same, where, without_nulls
-
-_MB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """How the samples of a table become counters.
-
-    Attributes:
-        table: The table.
-        group: Group of its counters.
-        values: Column → name of the counter with ``{}`` for labels, its unit, the database's parts of that unit.
-        label: Columns that tell the counters of one column apart, and their sorts.
-        host: Whether the host was sampled.
-    """
-
-    table: str
-    group: str
-    values: Mapping[str, tuple[str, str, int]]
-    label: Mapping[str, str] | None = None
-    host: bool = False
-
-
-_PCIE = {"Post": "post", "Nonpost": "nonpost", "Cpl": "cpl"}
-_KINDS: tuple[_Samples, ...] = (
-    _Samples("HBM", "HBM", {"bandwidth": ("HBM {}/{}", "MB/s", _MB)}, {"hbmId": INT, "type": NAME}),
-    _Samples("DDR", "DDR", {"read": ("Read", "MB/s", _MB), "write": ("Write", "MB/s", _MB)}),
-    _Samples(
-        "LLC",
-        "LLC",
-        {"throughput": ("LLC {} {}/Throughput", "MB/s", _MB), "hitRate": ("LLC {} {}/Hit Rate", "%", 1)},
-        {"llcId": INT, "mode": NAME},
-    ),
-    _Samples("NPU_MEM", "NPU MEM", {"ddr": ("{}/DDR", "bytes", 1), "hbm": ("{}/HBM", "bytes", 1)}, {"type": NAME}),
-    _Samples("NPU_MODULE_MEM", "NPU module memory", {"totalReserved": ("{}", "bytes", 1)}, {"moduleId": "ENUM_MODULE"}),
-    _Samples("AICORE_FREQ", "AI Core Freq", {"freq": ("AI Core Freq", "MHz", 1)}),
-    _Samples("QOS", "QoS", {"bandwidth": ("QoS {}", "", _MB)}, {"eventName": NAME}),
-    _Samples(
-        "ACC_PMU",
-        "Acc PMU",
-        {
-            "readBwLevel": ("read_bandwidth {}", "", 1),
-            "writeBwLevel": ("write_band_width {}", "", 1),
-            "readOstLevel": ("read_ost {}", "", 1),
-            "writeOstLevel": ("write_ost {}", "", 1),
-        },
-        {"accId": INT},
-    ),
-    _Samples(
-        "SOC_BANDWIDTH_LEVEL",
-        "Stars Soc Info",
-        {"l2BufferBwLevel": ("L2 Buffer Bw Level", "", 1), "mataBwLevel": ("Mata Bw Level", "", 1)},
-    ),
-    _Samples("HCCS", "HCCS", {"txThroughput": ("Tx", "MB/s", _MB), "rxThroughput": ("Rx", "MB/s", _MB)}),
-    _Samples(
-        "PCIE",
-        "PCIe",
-        {
-            f"{side}{column}{part}": (f"PCIe_{name}/{side.capitalize()} {part.lower()}", "MB/s", _MB)
-            for side in ("tx", "rx")
-            for column, name in _PCIE.items()
-            for part in ("Min", "Max", "Avg")
-        }
-        | {
-            f"txNonpostLatency{part}": (f"PCIe_nonpost_latency/Tx {part.lower()}", "us", 1000)
-            for part in ("Min", "Max", "Avg")
-        },
-    ),
-    *(
-        _Samples(
-            table,
-            {"ROCE": "RoCE"}.get(table, table),
-            {
-                f"{side}{column}": (f"Port {{}}/{side.capitalize()} {text}", unit, parts)
-                for side in ("rx", "tx")
-                for column, text, unit, parts in (
-                    ("PacketRate", "packets", "1/s", 1),
-                    ("ByteRate", "bandwidth", "MB/s", _MB),
-                    ("Errors", "errors", "", 1),
-                    ("Dropped", "dropped", "", 1),
-                )
-            },
-            {"funcId": INT},
-        )
-        for table in ("NIC", "ROCE")
-    ),
-    _Samples("CPU_USAGE", "Host CPU", {"usage": ("CPU {}", "%", 1)}, {"cpuId": INT}, host=True),
-    _Samples("HOST_MEM_USAGE", "Host Memory", {"usage": ("Memory Usage", "%", 1)}, host=True),
-    _Samples(
-        "HOST_DISK_USAGE",
-        "Host Disk",
-        {"readRate": ("Read", "MB/s", _MB), "writeRate": ("Write", "MB/s", _MB), "usage": ("Disk Usage", "%", 1)},
-        host=True,
-    ),
-    _Samples(
-        "HOST_NETWORK_USAGE",
-        "Host Network",
-        {"usage": ("Network Usage", "%", 1), "speed": ("Speed", "MB/s", _MB)},
-        host=True,
-    ),
-    _Samples(
-        "NETDEV_STATS",
-        "NIC",
-        {
-            name: (name, "MB/s" if name.endswith("Bandwidth") else "", _MB if name.endswith("Bandwidth") else 1)
-            for name in (
-                *("macTxPfcPkt", "macRxPfcPkt", "macTxByte", "macTxBandwidth", "macRxByte", "macRxBandwidth"),
-                *("macTxBadByte", "macRxBadByte", "roceTxPkt", "roceRxPkt", "roceTxErrPkt", "roceRxErrPkt"),
-                *("roceTxCnpPkt", "roceRxCnpPkt", "roceNewPktRty"),
-                *("nicTxByte", "nicTxBandwidth", "nicRxByte", "nicRxBandwidth"),
-            )
-        },
-    ),
-    _Samples(
-        "UB",
-        "UB",
-        {"rxUdmaBind": ("Port {}/Rx", "", 1), "txUdmaBind": ("Port {}/Tx", "", 1)},
-        {"portId": INT},
-    ),
-    _Samples(
-        "SIO",
-        "SIO",
-        {
-            f"{side}{part}": (f"{{}}/{side}{part}", "", 1)
-            for side in ("rx", "tx")
-            for part in ("Req", "Rsp", "Snp", "Dat")
-        },
-        {"name": NAME},
-    ),
-    _Samples(
-        "SAMPLE_PMU_TIMELINE",
-        "AI Core Utilization",
-        {"usage": ("{} {}/Utilization", "%", 1), "totalCycle": ("{} {}/Cycles", "", 1)},
-        {"coreType": NAME, "coreId": INT},
-    ),
+from stepscope.trace.ascend_columns import (
+    FLOAT,
+    INT,
+    MEMORY_RECORD,
+    NAME,
+    OPERATOR_MEMORY,
+    SAMPLE_LABELS,
+    SAMPLES,
+    SampledTable,
 )
 
 #: Tables that are read here.
-TABLES = {kind.table for kind in _KINDS} | {"MEMORY_RECORD", "OP_MEMORY", "NPU_OP_MEM"}
-#: Labels as the timeline has them.
-_LABELS = {"app": "APP", "device": "Device", "read": "Read", "write": "Write"}
-_MEMORY = {
-    "component": NAME,
-    "timestamp": INT,
-    "totalAllocated": INT,
-    "totalReserved": INT,
-    "totalActive": INT,
-    "streamPtr": INT,
-    "deviceId": INT,
-}
-_BLOCK = {
-    "device": "deviceId",
-    "name": "name",
-    "bytes": "size",
-    "ts": "allocationTime",
-    "release": "releaseTime",
-    "active_release": "activeReleaseTime",
-    "allocated": "allocationTotalAllocated",
-    "reserved": "allocationTotalReserved",
-    "active": "allocationTotalActive",
-    "released_allocated": "releaseTotalAllocated",
-    "released_reserved": "releaseTotalReserved",
-    "released_active": "releaseTotalActive",
-    "stream": "streamPtr",
-}
+TABLES = {kind.table for kind in SAMPLES} | {"MEMORY_RECORD", "OP_MEMORY", "NPU_OP_MEM"}
+#: Our column → that of OP_MEMORY.
+_BLOCK = {column.ours: column.database for column in OPERATOR_MEMORY if column.ours}
 _CHANGE = {
     "operatorName": NAME,
     "addr": INT,
@@ -195,14 +40,14 @@ _CHANGE = {
 }
 
 
-def counters(opened: Database) -> pl.DataFrame:
+def counters(opened: AscendDatabase) -> pl.DataFrame:
     """Return the frame ``counters``."""
-    sampled = [part for kind in _KINDS if kind.table in opened.tables for part in _sampled(opened, kind)]
+    sampled = [part for kind in SAMPLES if kind.table in opened.tables for part in _sampled(opened, kind)]
     return pl.concat(sampled) if sampled else empty("counters")
 
 
-def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:
-    label = kind.label or {}
+def _sampled(opened: AscendDatabase, kind: SampledTable) -> Iterator[pl.DataFrame]:
+    label = kind.labels
     columns = {"timestampNs": INT, "deviceId": INT, **label, **dict.fromkeys(kind.values, FLOAT)}
     rows = opened.rows(kind.table, columns)
     labels, label_of = combinations(*(rows[name] for name in label)) if label else ([()], np.zeros(len(rows), np.int64))
@@ -222,24 +67,17 @@ def _sampled(opened: Database, kind: _Samples) -> Iterator[pl.DataFrame]:
 
 def _named(name: str, labels: tuple[object, ...]) -> str:
     """Return the name of a counter with its labels in it."""
-    return name.format(*("" if one is None else _LABELS.get(str(one), one) for one in labels))
+    return name.format(*("" if one is None else SAMPLE_LABELS.get(str(one), one) for one in labels))
 
 
-def memory(opened: Database) -> pl.DataFrame:
+def memory(opened: AscendDatabase) -> pl.DataFrame:
     """Return the frame ``memory``: what the components of the framework hold, and what the process does in all."""
-    rows = opened.rows("MEMORY_RECORD", _MEMORY)
+    rows = opened.rows("MEMORY_RECORD")
     process = opened.rows("NPU_MEM", {"type": NAME, "ddr": INT, "hbm": INT, "timestampNs": INT, "deviceId": INT})
     # Only components with streams tell what is active; the others have 0.
     told = rows["streamPtr"].is_not_null() | (rows["totalActive"] > 0)
-    recorded = [
-        rows["timestamp"].alias("ts"),
-        rows["deviceId"].alias("device"),
-        rows["component"],
-        rows["streamPtr"].alias("stream"),
-        rows["totalAllocated"].alias("allocated"),
-        rows["totalReserved"].alias("reserved"),
-        where(told, rows["totalActive"]).alias("active"),
-    ]
+    active = where(told, rows["totalActive"]).alias("active")
+    recorded = [rows[column.database].alias(column.ours) for column in MEMORY_RECORD if column.ours != "active"]
     process = process.filter(process["type"] == "app")
     whole = [
         process["timestampNs"].alias("ts"),
@@ -247,13 +85,13 @@ def memory(opened: Database) -> pl.DataFrame:
         same("component", "APP", len(process)),
         (filled(process["ddr"], 0) + filled(process["hbm"], 0)).alias("reserved"),
     ]
-    return ordered(pl.concat([pl.DataFrame(recorded), pl.DataFrame(whole)], how="diagonal"), "ts")
+    return ordered(pl.concat([pl.DataFrame([*recorded, active]), pl.DataFrame(whole)], how="diagonal"), "ts")
 
 
-def blocks(opened: Database) -> pl.DataFrame:
+def blocks(opened: AscendDatabase) -> pl.DataFrame:
     """Return the frame ``blocks``; from the changes that GE wrote where the framework made no blocks of them."""
     if "OP_MEMORY" in opened.tables:
-        rows = opened.rows("OP_MEMORY", {**dict.fromkeys(_BLOCK.values(), INT), "name": NAME})
+        rows = opened.rows("OP_MEMORY")
         return pl.DataFrame([rows[name].alias(column) for column, name in _BLOCK.items()])
     if "NPU_OP_MEM" not in opened.tables:
         return empty("blocks")

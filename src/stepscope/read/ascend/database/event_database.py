@@ -8,7 +8,7 @@ those that CANN's and torch_npu's documents describe; each may be missing, and s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -18,8 +18,9 @@ from stepscope.read.ascend.database import database_communication as communicati
 from stepscope.read.ascend.database import database_device as device_of
 from stepscope.read.ascend.database import database_host as host_of
 from stepscope.read.ascend.database import database_samples as samples_of
-from stepscope.read.ascend.database.sqlite import INT, TEXT, Database, database
+from stepscope.read.ascend.database.sqlite import AscendDatabase, database
 from stepscope.read.common.distinct import without_nulls
+from stepscope.trace.ascend_columns import FLOAT, INT, NAME
 from stepscope.trace.losses import LossLedger
 
 #: Tables that say the same as others, or belong to tools that opened the file.
@@ -39,8 +40,8 @@ def read(events: Path | None, analysis: Path | None, ledger: LossLedger) -> Fram
     """Read the databases of one rank.
 
     Args:
-        events: Database of events; None where there is none.
-        analysis: Database of communication; None where there is none.
+        events: AscendDatabase of events; None where there is none.
+        analysis: AscendDatabase of communication; None where there is none.
         ledger: Counts losses.
 
     Raises:
@@ -58,7 +59,7 @@ def read(events: Path | None, analysis: Path | None, ledger: LossLedger) -> Fram
     return complete(frames)
 
 
-def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+def _events(opened: AscendDatabase, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     _count_unknown(opened, ledger)
     tasks, plane_tasks = device_of.tasks(opened)
     communications = communication_of.operations(opened)
@@ -80,8 +81,8 @@ def _events(opened: Database, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     return {name: _timed(frame, ledger) if name in _POINTS else frame for name, frame in frames.items()}
 
 
-def _steps(opened: Database) -> pl.DataFrame:
-    rows = opened.rows("STEP_TIME", {"id": INT, "startNs": INT, "endNs": INT}).drop_nulls("id")
+def _steps(opened: AscendDatabase) -> pl.DataFrame:
+    rows = opened.rows("STEP_TIME").drop_nulls("id")
     return opened.intervals(rows.select(number="id", ts="startNs", dur=pl.col("endNs") - pl.col("startNs")))
 
 
@@ -95,26 +96,26 @@ def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
     return known
 
 
-def _count_unknown(opened: Database, ledger: LossLedger) -> None:
+def _count_unknown(opened: AscendDatabase, ledger: LossLedger) -> None:
     """Count tables that nothing here reads, those that others need and are missing, and a version that is not known."""
     used = _KNOWN | host_of.TABLES | device_of.TABLES | communication_of.TABLES | samples_of.TABLES
     unknown = [name for name in opened.tables if name not in used and not name.startswith("ENUM_")]
     ledger.add("table_unknown", len(unknown))
     for table, needing in _NEEDED.items():
         ledger.add("table_missing", int(table not in opened.tables and not needing.isdisjoint(opened.tables)))
-    facts = dict(opened.rows("META_DATA", {"name": TEXT, "value": TEXT}).rows())
+    facts = dict(opened.rows("META_DATA").rows())
     major = str(facts.get("SCHEMA_VERSION_MAJOR", _MAJOR))
     ledger.add("version_unknown", int(major != str(_MAJOR)))
 
 
-def _facts(opened: Database) -> pl.DataFrame:
+def _facts(opened: AscendDatabase) -> pl.DataFrame:
     rows = [(key, _json(value)) for key, value in _said(opened)]
     return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
 
 
-def _said(opened: Database) -> Iterator[tuple[str, str]]:
+def _said(opened: AscendDatabase) -> Iterator[tuple[str, str]]:
     """Yield the facts of the table of facts, then those that have tables of their own."""
-    for key, value in opened.rows("META_DATA", {"name": TEXT, "value": TEXT}).rows():
+    for key, value in opened.rows("META_DATA").rows():
         if key is not None and not key.startswith("SCHEMA_VERSION_"):
             yield key, value or ""
     for table, columns in _FACT_TABLES.items():
@@ -123,12 +124,9 @@ def _said(opened: Database) -> Iterator[tuple[str, str]]:
             yield table, json.dumps(rows if table in _SEVERAL else rows[0])
 
 
-_FACT_TABLES: Mapping[str, Mapping[str, str]] = {
-    "SESSION_TIME_INFO": {"startTimeNs": INT, "endTimeNs": INT},
-    "NPU_INFO": {"id": INT, "name": TEXT},
-    "HOST_INFO": {"hostUid": TEXT, "hostName": TEXT},
-    "RANK_DEVICE_MAP": {"rankId": INT, "deviceId": INT},
-    "SAMPLE_PMU_SUMMARY": {"deviceId": INT, "metric": "name", "value": "float", "coreId": INT, "coreType": "name"},
+_FACT_TABLES: dict[str, dict[str, str] | None] = {
+    **dict.fromkeys(("SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP")),
+    "SAMPLE_PMU_SUMMARY": {"deviceId": INT, "metric": NAME, "value": FLOAT, "coreId": INT, "coreType": NAME},
 }
 _SEVERAL = ("NPU_INFO", "SAMPLE_PMU_SUMMARY")
 

@@ -23,15 +23,13 @@ from stepscope.errors import DamagedTraceError
 from stepscope.read.ascend.database.sqlite_columns import columns_of, quoted
 from stepscope.read.common.distinct import same
 from stepscope.read.common.source import open_trace
+from stepscope.trace.ascend_columns import DATABASE, FLOAT, INT, NAME, TEXT, UNREAD
 from stepscope.trace.losses import LossLedger
 
 #: First bytes of every SQLite file.
 MAGIC = b"SQLite format 3\0"
 #: Of the head: bytes of a page, number of changes, of pages, and of the change that wrote the number of pages.
 _HEAD = struct.Struct(">16xH6xII60xI")
-#: Sorts of columns: a number as it stands, a text as it stands, the number of a text in ``STRING_IDS``.
-INT, FLOAT, TEXT, NAME = "int", "float", "text", "name"
-
 _NUMBERS = (INT, FLOAT)
 _PLAIN = (*_NUMBERS, TEXT)
 #: Sort → type of the values in the file; ``ENUM_…`` are numbers too.
@@ -68,7 +66,7 @@ def _claimed(path: Path) -> int:
 
 
 @contextmanager
-def database(path: Path, ledger: LossLedger) -> Iterator[Database]:
+def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
     """Open a file for reading.
 
     Args:
@@ -87,18 +85,18 @@ def database(path: Path, ledger: LossLedger) -> Iterator[Database]:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         if hasattr(connection, "setlimit"):  # Python 3.11
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
-        connection.text_factory = _Text(ledger)
+        connection.text_factory = _TextOrLoss(ledger)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
             # Without it SQLite refuses a file that was cut, although most of its pages are there.
             connection.execute("PRAGMA writable_schema = ON")
-            yield Database(connection, ledger)
+            yield AscendDatabase(connection, ledger)
         except sqlite3.DatabaseError as error:
             message = f"{path} is damaged: {error}."
             raise DamagedTraceError(message, "Copy it again, or record again.") from None
 
 
-class _Text:
+class _TextOrLoss:
     """Makes text of a value's bytes; what is no UTF-8 is replaced and counted."""
 
     def __init__(self, ledger: LossLedger) -> None:
@@ -112,7 +110,7 @@ class _Text:
             return value.decode(errors="replace")
 
 
-class Database:
+class AscendDatabase:
     """An open database.
 
     Args:
@@ -135,14 +133,16 @@ class Database:
             found[table] = (*found.get(table, ()), column)
         return found
 
-    def rows(self, table: str, columns: Mapping[str, str]) -> pl.DataFrame:
+    def rows(self, table: str, columns: Mapping[str, str] | None = None) -> pl.DataFrame:
         """Return a table's columns; null where a column is missing or a value of another sort.
 
         Args:
             table: Its name; one that is not there has no rows.
-            columns: Column → its sort: ``INT``, ``FLOAT``, ``TEXT``, ``NAME``, or the ``ENUM_…`` that its numbers are
-                of. Those of the last three sorts are texts in the result, each distinct one kept once.
+            columns: Column → what it holds; by default those of :data:`stepscope.trace.ascend_columns.DATABASE`.
+                ``TEXT``, ``NAME`` and ``ENUM_…`` become categorical texts.
         """
+        if columns is None:
+            columns = {name: sort for name, sort in DATABASE[table].items() if sort != UNREAD}
         wanted = {name: _STORED[sort] if sort in _NUMBERS else pl.Categorical() for name, sort in columns.items()}
         if table not in self.tables:
             return pl.DataFrame(schema=wanted)
@@ -242,17 +242,17 @@ class Database:
         return self._strings.of(numbers)
 
     @cached_property
-    def _strings(self) -> _Dictionary:
+    def _strings(self) -> _AscendStrings:
         return self._dictionary("STRING_IDS", "value")
 
-    def _dictionary(self, table: str, text: str) -> _Dictionary:
+    def _dictionary(self, table: str, text: str) -> _AscendStrings:
         present = {"id", text} <= set(self.tables.get(table, ()))
         stored = {"id": pl.Int64(), text: pl.String()}
         frame = self._frame(table, stored) if present else pl.DataFrame(schema=stored)
-        return _Dictionary(frame["id"], frame[text])
+        return _AscendStrings(frame["id"], frame[text])
 
 
-class _Dictionary:
+class _AscendStrings:
     """Finds texts by their numbers.
 
     Args:

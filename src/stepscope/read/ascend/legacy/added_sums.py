@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.ascend_frames import Frames, complete, conform, rows_of
 from stepscope.read.ascend.text import csv_rows
 from stepscope.read.ascend.text.text_values import json_object, reals
 from stepscope.read.common.source import Progress
@@ -103,18 +103,7 @@ def links(path: Path, ledger: LossLedger, progress: Progress | None = None) -> p
                 operation = name.rpartition("_")[2].partition("-op")[0].lower()
                 place = {"step": number, "place": "one", "operation": operation, "name": name}
                 found += [place | link for link in _of_link(moved, ledger)]
-    schema = {"step": pl.Int64, "place": pl.String, "operation": pl.String, "name": pl.String, **_LINK}
-    return conform("matrix", pl.DataFrame(found, schema=schema))
-
-
-_LINK: dict[str, Any] = {
-    "source": pl.Int64,
-    "destination": pl.Int64,
-    "transport": pl.String,
-    "time": pl.Int64,
-    "bytes": pl.Int64,
-    "bandwidth": pl.Float64,
-}
+    return rows_of("matrix", found)
 
 
 def _of_link(links: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
@@ -141,7 +130,7 @@ def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
-def costs(rows: csv_rows.Rows) -> pl.DataFrame:
+def costs(rows: csv_rows.AscendRows) -> pl.DataFrame:
     """Return the sums of ``hccl_raw_{id}.csv`` for each step as one fact: ms of communication and of waiting."""
     records = pl.DataFrame({header: rows.raw(header) for header in _COSTS}).to_dicts()
     return pl.DataFrame({"key": ["hccl_raw"], "value": [json.dumps(records)]})

@@ -10,14 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import conform
+from stepscope.read.ascend.ascend_frames import rows_of
 from stepscope.read.common.plain_text import text_of
 from stepscope.read.common.source import Progress, tell_all
+from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
 
-_MEGABYTE = 1_000_000
-_MS = 1_000_000
-_TIMES = {"transit": "Transit", "wait": "Wait", "synchronisation": "Synchronization", "idle": "Idle"}
+#: ns of a ms, bytes of an MB.
+_MILLION = 1_000_000
 _PLACE = re.compile(r"(.+)-(top1|middle|bottom[123]|total)")
 _LINK = re.compile(r"(\d{1,9})-(\d{1,9})")
 _STEP = re.compile(r"step_?(\d{1,9})?")
@@ -40,46 +40,15 @@ def times(path: Path, ledger: LossLedger, progress: Progress | None = None) -> t
         said = _members(value, "Communication Time Info", ledger)
         place = {"step": step, "point_to_point": point_to_point, "name": name, "group": group}
         if name != _TOTAL:
-            operations.append(
-                {**place, "ts": _us(said.get("Start Timestamp(us)")), "dur": _ms(said, "Elapse")}
-                | {column: _ms(said, title) for column, title in _TIMES.items()}
-            )
+            operations.append(place | {one.ours: _scaled(said.get(one.key), one.parts) for one in COMMUNICATION_TIMES})
         for transport, moved in _members(value, "Communication Bandwidth Info", ledger).items():
             bandwidths += [{**place, "transport": transport, **row} for row in _moved(moved, ledger)]
-    frame = pl.DataFrame(operations, schema=_OPERATIONS)
-    return frame, conform("bandwidths", pl.DataFrame(bandwidths, schema=_BANDWIDTHS))
+    return pl.DataFrame(operations, schema=_OPERATIONS), rows_of("bandwidths", bandwidths)
 
 
-_PLACES: dict[str, pl.DataType] = {
-    "step": pl.Int64(),
-    "point_to_point": pl.Boolean(),
-    "name": pl.String(),
-    "group": pl.String(),
-}
-_OPERATIONS = {**_PLACES, "ts": pl.Int64(), "dur": pl.Int64(), **dict.fromkeys(_TIMES, pl.Int64())}
-_BANDWIDTHS = {
-    **_PLACES,
-    "transport": pl.String(),
-    "packet": pl.Int64(),
-    "count": pl.Int64(),
-    "bytes": pl.Int64(),
-    "time": pl.Int64(),
-    "bandwidth": pl.Float64(),
-    "large": pl.Float64(),
-}
-_MATRIX = {
-    "step": pl.Int64(),
-    "point_to_point": pl.Boolean(),
-    "operation": pl.String(),
-    "place": pl.String(),
-    "group": pl.String(),
-    "source": pl.Int64(),
-    "destination": pl.Int64(),
-    "transport": pl.String(),
-    "bytes": pl.Int64(),
-    "time": pl.Int64(),
-    "bandwidth": pl.Float64(),
-    "name": pl.String(),
+_OPERATIONS: dict[str, pl.DataType] = {
+    **{"step": pl.Int64(), "point_to_point": pl.Boolean(), "name": pl.String(), "group": pl.String()},
+    **{one.ours: pl.Int64() for one in COMMUNICATION_TIMES},
 }
 
 
@@ -109,13 +78,11 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
                     "source": int(ends[1]),
                     "destination": int(ends[2]),
                     "transport": _text(moved.get("Transport Type")),
-                    "bytes": _scaled(moved.get("Transit Size(MB)"), _MEGABYTE),
-                    "time": _scaled(moved.get("Transit Time(ms)"), _MS),
-                    "bandwidth": _real(moved.get("Bandwidth(GB/s)")),
+                    **_numbers(moved),
                     "name": _text(moved.get("Op Name", moved.get("op_name"))),
                 }
             )
-    return conform("matrix", pl.DataFrame(rows, schema=_MATRIX))
+    return rows_of("matrix", rows)
 
 
 def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:
@@ -154,22 +121,15 @@ def _moved(moved: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
     if not isinstance(moved, dict):
         ledger.add("value_unreadable")
         return
-    whole = {
-        "bytes": _scaled(moved.get("Transit Size(MB)"), _MEGABYTE),
-        "time": _scaled(moved.get("Transit Time(ms)"), _MS),
-    }
-    if any(whole.values()):
-        yield {
-            **whole,
-            "bandwidth": _real(moved.get("Bandwidth(GB/s)")),
-            "large": _real(moved.get("Large Packet Ratio")),
-        }
+    whole = _numbers(moved)
+    if whole["bytes"] or whole["time"]:
+        yield {**whole, "large": _real(moved.get("Large Packet Ratio"))}
     for size, pair in _objects(moved.get("Size Distribution", {}), ledger):
-        packet = _scaled(_number(size), _MEGABYTE)
+        packet = _scaled(_number(size), _MILLION)
         if packet is None or not (isinstance(pair, list) and len(pair) == 2):
             ledger.add("value_unreadable")
             continue
-        yield {"packet": packet, "count": _scaled(pair[0], 1), "time": _scaled(pair[1], _MS)}
+        yield {"packet": packet, "count": _scaled(pair[0], 1), "time": _scaled(pair[1], _MILLION)}
 
 
 def _number(text: str) -> float | None:
@@ -194,12 +154,12 @@ def _scaled(value: object, factor: int) -> int | None:
     return scaled if scaled is not None and abs(scaled) < _MOST else None
 
 
-def _us(value: object) -> int | None:
-    return _scaled(value, 1000)
-
-
-def _ms(said: dict[str, Any], title: str) -> int | None:
-    return _scaled(said.get(f"{title} Time(ms)"), _MS)
+def _numbers(moved: dict[str, Any]) -> dict[str, float | None]:
+    """Return bytes, time and bandwidth of what was moved."""
+    return {
+        one.ours: _real(moved.get(one.key)) if one.parts == 1 else _scaled(moved.get(one.key), one.parts)
+        for one in COMMUNICATION_MOVED
+    }
 
 
 def _text(value: object) -> str | None:

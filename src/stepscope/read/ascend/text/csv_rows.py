@@ -7,7 +7,7 @@ another order.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,21 @@ import polars as pl
 
 from stepscope.read.ascend.text import text_values
 from stepscope.read.common.source import Progress, read_blocks
+from stepscope.trace.ascend_columns import (
+    DEVICE,
+    HELD,
+    HELD_SIZE,
+    INDEX,
+    LABEL,
+    REAL,
+    SHAPES,
+    SIZE,
+    STAMP,
+    TIME,
+    WHOLE,
+    AscendColumn,
+    unit_of,
+)
 from stepscope.trace.losses import LossLedger
 
 #: A header longer than this is none.
@@ -25,7 +40,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class Rows:
+class AscendRows:
     """Some rows of a file.
 
     Attributes:
@@ -46,7 +61,7 @@ class Rows:
     def unit(self, name: str) -> str:
         """Return the unit in the header of the column that is called so but for its unit; empty where there is none."""
         for header in self.headers:
-            found, unit = text_values.unit_of(header)
+            found, unit = unit_of(header)
             if found.lower() == name.lower():
                 return unit
         return ""
@@ -59,7 +74,7 @@ class Rows:
         return self.frame[f"column_{place + 1}"]
 
     def _place(self, headers: tuple[str, ...]) -> int | None:
-        return next((self.places[_key(header)] for header in headers if _key(header) in self.places), None)
+        return next((self.places[key_of(header)] for header in headers if key_of(header) in self.places), None)
 
     def text(self, *headers: str) -> pl.Series:
         """Return a column of texts."""
@@ -86,12 +101,32 @@ class Rows:
         unit = self.unit(name)
         return text_values.sizes(self.raw(f"{name}({unit})", name), unit, self.ledger)
 
+    def device(self, *headers: str) -> pl.Series:
+        """Return the number in ``NPU:0`` or ``0``."""
+        text = self.text(*headers).cast(pl.String)
+        return text.str.extract(r"(\d{1,9})\s*$", 1).cast(pl.Int64, strict=False)
 
-def _key(header: str) -> str:
+    def column(self, column: AscendColumn) -> pl.Series:
+        """Return a column of the table of columns: times in ns, sizes in bytes."""
+        if column.sort in (SIZE, HELD_SIZE):
+            return self.size(unit_of(column.headers[0])[0])
+        return _READ[column.sort](self, *column.headers)
+
+
+#: What a column holds → the cells as values.
+_READ: dict[str, Callable[..., pl.Series]] = {
+    **dict.fromkeys((STAMP, HELD, TIME), AscendRows.ns),
+    **dict.fromkeys((DEVICE, INDEX), AscendRows.device),
+    **{WHOLE: AscendRows.integer, REAL: AscendRows.real, LABEL: AscendRows.text, SHAPES: AscendRows.quoted},
+}
+
+
+def key_of(header: str) -> str:
+    """Return a header without white space, in lower case."""
     return "".join(header.lower().split())
 
 
-def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[Rows]:
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Iterator[AscendRows]:
     """Yield the rows of a file.
 
     Raises:
@@ -105,8 +140,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> It
             headers = [str(cell or "") for cell in (frame.row(0) if frame.height else ())]
             frame = frame[1:]
         if frame.height:
-            names = {_key(header): place for place, header in reversed(list(enumerate(headers)))}
-            yield Rows(frame, names, headers, ledger)
+            names = {key_of(header): place for place, header in reversed(list(enumerate(headers)))}
+            yield AscendRows(frame, names, headers, ledger)
 
 
 def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Iterator[bytes]:

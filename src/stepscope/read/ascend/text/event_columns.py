@@ -101,7 +101,7 @@ KNOWN_ARROWS = ("HostToDevice", "Data_aug Bound")
 
 
 @dataclass
-class Events:
+class AscendEvents:
     """What a file's events say.
 
     Attributes:

@@ -12,6 +12,7 @@ import polars as pl
 
 from stepscope.read.ascend.ascend_frames import FRAMES, Frames, conform
 from stepscope.read.common.distinct import same, without_nulls
+from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
 
 #: Cores whose rows among the kernels are communication.
@@ -22,7 +23,7 @@ _ROUNDING = 1000
 _FIRST_TASK = 50_000_000
 _COUNTER = "counter "
 _OF_OPERATION = ("device", "gap", "step")
-_SUMS = ("transit", "wait", "synchronisation", "idle")
+_SUMS = tuple(one.ours for one in COMMUNICATION_TIMES if one.ours not in ("ts", "dur"))
 
 
 def with_kernels(frames: Frames, kernels: pl.DataFrame) -> Frames:
@@ -127,17 +128,14 @@ def with_counters(frames: Frames, said: Sequence[pl.DataFrame], ledger: LossLedg
     tasks = frames["tasks"].with_row_index("row").select(pl.col("row").cast(pl.Int64), "stream", "task", "ts", "name")
     parts = [frames["task_counters"]]
     for rows in said:
-        key = ["stream", "task", "op"] if _named_alike(rows, tasks) else ["stream", "task"]
+        named_alike = rows["op"].is_in(tasks["name"].unique().implode()).any()
+        key = ["stream", "task", *(["op"] if named_alike else [])]
         known = _numbered(tasks.drop_nulls(["stream", "task"]).sort("ts").rename({"name": "op"}), key)
         counted = _numbered(rows, [*key, "name"])
         found = counted.join(known, on=[*key, "number"], how="left", suffix="_task", maintain_order="left")
         ledger.add("counters_unmatched", found["row"].null_count())
         parts.append(conform("task_counters", found.drop_nulls("row")))
     return {**frames, "task_counters": pl.concat(parts).sort("row", maintain_order=True)}
-
-
-def _named_alike(rows: pl.DataFrame, tasks: pl.DataFrame) -> bool:
-    return bool(rows["op"].is_in(tasks["name"].unique().implode()).any())
 
 
 def _numbered(frame: pl.DataFrame, key: list[str]) -> pl.DataFrame:

@@ -60,7 +60,7 @@ _EVENTS = (
 
 
 @dataclass(frozen=True)
-class Counter:
+class CpuCounter:
     """The processor's counter: at ``start`` it was ``epoch`` ns since the epoch; it goes ``mhz`` steps a µs."""
 
     start: int = 0
@@ -75,14 +75,14 @@ class Counter:
         return self.epoch + (value - self.start) * 1_000_000 // max(1, round(self.mhz * 1000))
 
 
-def ranges(path: Path, ledger: LossLedger, counter: Counter | None, progress: Progress | None = None) -> Frames:
+def ranges(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:
     """Return the frame ``host`` and the steps of ``mindspore.op_range``.
 
     Raises:
         InputError: It cannot be read.
         DamagedTraceError: It is empty.
     """
-    clock = counter or Counter()
+    clock = counter or CpuCounter()
     rows: list[tuple[Any, ...]] = []
     for fixed, texts in _records(path, _RANGE, ledger, progress):
         thread, _, step, start, end, process, module, event, stage, _, is_graph, is_stage, is_stack = fixed
@@ -115,14 +115,14 @@ def ranges(path: Path, ledger: LossLedger, counter: Counter | None, progress: Pr
     return complete({"host": conform("host", host), "steps": steps})
 
 
-def memory(path: Path, ledger: LossLedger, counter: Counter | None, progress: Progress | None = None) -> Frames:
+def memory(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:
     """Return the frame ``blocks`` of ``mindspore.memory_usage``: a block is what is between taking and freeing.
 
     Raises:
         InputError: It cannot be read.
         DamagedTraceError: It is empty.
     """
-    clock = counter or Counter()
+    clock = counter or CpuCounter()
     rows = []
     for fixed, texts in _records(path, _MEMORY, ledger, progress):
         device, thread, _, at, address, size, used, _, reserved, _, _, stream, *_ = fixed

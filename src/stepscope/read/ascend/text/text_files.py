@@ -14,7 +14,7 @@ from typing import TypeVar
 import polars as pl
 
 from stepscope.errors import InputError
-from stepscope.read.ascend.ascend_facts import Facts
+from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_files import OF_GPU
 from stepscope.read.ascend.ascend_frames import Frames, complete, conform
 from stepscope.read.ascend.legacy import added_sums, gpu_folder, npu_folder
@@ -27,8 +27,7 @@ from stepscope.read.ascend.text import (
     timeline_events,
     timeline_frames,
 )
-from stepscope.read.ascend.text.csv_rows import Rows
-from stepscope.read.ascend.text.op_range import Counter
+from stepscope.read.ascend.text.csv_rows import AscendRows
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
 
@@ -50,18 +49,7 @@ _LEGACY: dict[str, Callable[[Path, LossLedger, Progress | None], Frames]] = {
 _Made = TypeVar("_Made")
 
 
-def _clocked(
-    read: Callable[[Path, LossLedger, Counter | None, Progress | None], Frames], counter: Counter | None
-) -> Callable[[Path, LossLedger, Progress | None], Frames]:
-    return lambda path, ledger, progress: read(path, ledger, counter, progress)
-
-
-def _has(frame: pl.DataFrame) -> bool:
-    """Return whether the framework's rows are in a frame; calls of CANN are none."""
-    return bool((frame.filter(pl.col("sort") != "api") if "sort" in frame.columns else frame).height)
-
-
-class Text:
+class AscendText:
     """Reads the text files of a capture.
 
     Args:
@@ -70,7 +58,7 @@ class Text:
         progress: Called with bytes read and bytes in total.
     """
 
-    def __init__(self, capture: Capture, facts: Facts, progress: Progress | None = None) -> None:
+    def __init__(self, capture: Capture, facts: AscendFacts, progress: Progress | None = None) -> None:
         self.ledgers: list[LossLedger] = []
         self._capture = capture
         self._facts = facts
@@ -99,7 +87,9 @@ class Text:
             frames: What a database says.
         """
         wanted = {"op_range": "host", "memory_usage": "blocks"}
-        lacking = [sort for sort, frame in wanted.items() if not _has(frames[frame])]
+        # Calls of CANN are not rows of the framework.
+        own = {"host": frames["host"].filter(pl.col("sort") != "api"), "blocks": frames["blocks"]}
+        lacking = [sort for sort, frame in wanted.items() if not own[frame].height]
         found = self._of_framework(lacking)
         whole = timeline_frames.merged([frames, *found]) if found else frames
         for inputs in self._each("calls", op_range.inputs) if found else ():
@@ -123,9 +113,8 @@ class Text:
         return made
 
     def _of_framework(self, sorts: Sequence[str] = ("op_range", "memory_usage")) -> list[Frames]:
-        counter = self._facts.counter
         read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
-        return [made for sort in sorts for made in self._each(sort, _clocked(read[sort], counter))]
+        return [made for sort in sorts for made in self._each(sort, partial(read[sort], counter=self._facts.counter))]
 
     def _of_old_versions(self) -> list[Frames]:
         made = [one for sort, read in _LEGACY.items() for one in self._each(sort, read)]
@@ -173,7 +162,7 @@ class Text:
             ),
         }
 
-    def _frame(self, name: str, make: Callable[[Rows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
+    def _frame(self, name: str, make: Callable[[AscendRows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
         parts = [conform(name, one) for one in self._rows(sort or name, make)]
         return pl.concat([conform(name, pl.DataFrame()), *parts])
 
@@ -192,16 +181,16 @@ class Text:
             for path in self._capture.of("derived"):
                 self._ledger(path).add("event_aggregate")
 
-    def _together(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+    def _together(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
         """Return the rows of all files of a sort as one frame; none where there are none."""
         found = [one for one in self._rows(sort, make) if one.height]
         return [pl.concat(found, how="diagonal_relaxed")] if found else []
 
-    def _rows(self, sort: str, make: Callable[[Rows], pl.DataFrame]) -> list[pl.DataFrame]:
+    def _rows(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
         made = (self._of_rows(path, make) for path in self._capture.of(sort))
         return [one for one in made if one is not None]
 
-    def _of_rows(self, path: Path, make: Callable[[Rows], pl.DataFrame]) -> pl.DataFrame | None:
+    def _of_rows(self, path: Path, make: Callable[[AscendRows], pl.DataFrame]) -> pl.DataFrame | None:
         def read(path: Path, ledger: LossLedger, progress: Progress | None) -> pl.DataFrame | None:
             parts = [make(rows) for rows in csv_rows.read(path, ledger, progress)]
             return pl.concat(parts, how="diagonal_relaxed") if parts else None

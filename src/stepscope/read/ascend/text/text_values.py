@@ -13,14 +13,11 @@ import polars as pl
 
 from stepscope.read.chrome_json.decoded_values import unusual_time
 from stepscope.read.chrome_json.event_schema import BAD
+from stepscope.trace.ascend_columns import BYTES
 from stepscope.trace.losses import LossLedger
 
 #: What stands for nothing, in lower case.
 NOTHING = ("", "n/a", "na", "nan", "none", "null", "-")
-#: Units of a size → bytes.
-BYTES = {"B": 1, "Byte": 1, "KB": 1024, "MB": 1 << 20, "GB": 1 << 30}
-#: A number in place of another that is not known.
-UNKNOWN_32 = 4_294_967_295
 
 _MOST = 1 << 62
 _PLAIN = r"^(\d{1,17})(?:\.(\d{1,40}))?$"
@@ -120,9 +117,3 @@ def whole(column: pl.Series) -> pl.Series:
     """Return texts as they stand, each distinct one kept once; null where they are empty."""
     text = column.cast(pl.String)
     return text.set(text == "", None).cast(pl.Categorical())
-
-
-def unit_of(header: str) -> tuple[str, str]:
-    """Return the name and the unit of a column: ``aic_mac_time(us)`` → ``aic_mac_time``, ``us``."""
-    name, separator, rest = header.strip().rpartition("(")
-    return (name.strip(), rest[:-1].strip()) if separator and rest.endswith(")") else (header.strip(), "")

@@ -29,7 +29,7 @@ from stepscope.read.ascend.text.event_columns import (
     KNOWN_ARROWS,
     REALS,
     TEXTS,
-    Events,
+    AscendEvents,
     names_of,
     numbers,
     samples_of,
@@ -49,7 +49,7 @@ _WINDOW = 64 << 10
 _MOST_PENDING = 256 << 20
 
 
-class _Event(msgspec.Struct, gc=False):
+class _DecodedEvent(msgspec.Struct, gc=False):
     ph: str = ""
     name: str | int | float | None = None
     cat: str | None = None
@@ -68,13 +68,13 @@ _Arguments = msgspec.defstruct(
     gc=False,
 )
 _PLACES = {spelling: f"_{place}" for place, spelling in enumerate(COLUMN_OF)}
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS = msgspec.json.Decoder(list[_DecodedEvent])
 _MANY = msgspec.json.Decoder(list[_Arguments])  # type: ignore[valid-type]
 _SAMPLES = msgspec.json.Decoder(list[dict[str, _Value]])
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Events:
+def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> AscendEvents:
     """Read the events of one file.
 
     Raises:
@@ -82,10 +82,10 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Ev
         DamagedTraceError: It ends before its first event.
     """
     document = Document(path, ledger)
-    collected = _Collected(ledger)
+    collected = _CollectedEvents(ledger)
     chunks = _chunks(document.after_head(read_blocks(path, ledger, progress)), ledger)
     for piece in tokenized.batches(chunks) if native.available() is None else chunks:
-        if isinstance(piece, tokenized.Batch):
+        if isinstance(piece, tokenized.TokenizedEvents):
             collected.take(piece)
         else:
             text, last = piece
@@ -93,7 +93,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Ev
     return collected.events()
 
 
-def _of_chunk(document: Document, chunk: bytes, *, last: bool) -> list[_Event]:
+def _of_chunk(document: Document, chunk: bytes, *, last: bool) -> list[_DecodedEvent]:
     try:
         if not last:
             return _EVENTS.decode(b"".join((b"[", chunk, b"]")))
@@ -104,18 +104,18 @@ def _of_chunk(document: Document, chunk: bytes, *, last: bool) -> list[_Event]:
         return _tolerantly(document, chunk, last=last)
 
 
-def _tolerantly(document: Document, chunk: bytes, *, last: bool) -> list[_Event]:
+def _tolerantly(document: Document, chunk: bytes, *, last: bool) -> list[_DecodedEvent]:
     objects, _ = repair.read_events(chunk, document.ledger, last=last)
     converted = [repair.convert(item, _loose, document.ledger) for item in objects]
     return [event for event in converted if event is not None]
 
 
-def _loose(**members: Any) -> _Event:  # noqa: ANN401 - as the file has them
+def _loose(**members: Any) -> _DecodedEvent:  # noqa: ANN401 - as the file has them
     raw = {
         key: msgspec.Raw(b"" if members[key] is None else json.dumps(members[key]).encode())
         for key in ("pid", "tid", "id")
     }
-    return _Event(**{**members, **raw})
+    return _DecodedEvent(**{**members, **raw})
 
 
 def _chunks(blocks: Iterable[bytes], ledger: LossLedger) -> Iterator[tuple[bytes, bool]]:
@@ -147,7 +147,7 @@ def _last_seam(text: bytes) -> int:
     return -1
 
 
-class _Collected:
+class _CollectedEvents:
     """Puts the events of all chunks together."""
 
     def __init__(self, ledger: LossLedger) -> None:
@@ -158,9 +158,9 @@ class _Collected:
         self._processes: dict[int, str] = {}
         self._threads: dict[tuple[int, int], str] = {}
 
-    def add(self, events: list[_Event]) -> None:
+    def add(self, events: list[_DecodedEvent]) -> None:
         """Take the events of a chunk."""
-        sorts: dict[str, list[_Event]] = {}
+        sorts: dict[str, list[_DecodedEvent]] = {}
         for event in events:
             sorts.setdefault(event.ph, []).append(event)
         for phase, chosen in sorts.items():
@@ -175,12 +175,12 @@ class _Collected:
             elif phase != "t":
                 self._ledger.add("event_unknown_kind", len(chosen))
 
-    def _add_complete(self, events: list[_Event]) -> None:
+    def _add_complete(self, events: list[_DecodedEvent]) -> None:
         base = self._base(events).with_columns(dur=_times([event.dur for event in events], self._ledger))
         self._ledger.add("event_without_duration", base["dur"].null_count())
         self._keep_complete(base.with_columns(self._arguments([event.args for event in events])))
 
-    def take(self, batch: tokenized.Batch) -> None:
+    def take(self, batch: tokenized.TokenizedEvents) -> None:
         """Take the events that the tokenizer read."""
         self._ledger.add("event_bad_time", batch.complete["ts"].null_count() + batch.without_time)
         self._ledger.add("event_without_duration", batch.complete["dur"].null_count())
@@ -197,7 +197,7 @@ class _Collected:
         self._ledger.add("event_negative_duration", sound.height - kept.height)
         self._complete.append(kept)
 
-    def _base(self, events: list[_Event]) -> pl.DataFrame:
+    def _base(self, events: list[_DecodedEvent]) -> pl.DataFrame:
         ts = _times([event.ts for event in events], self._ledger)
         self._ledger.add("event_bad_time", ts.null_count())
         names = [_printable(event.name) for event in events]
@@ -223,7 +223,7 @@ class _Collected:
             found[column] = pl.select(pl.coalesce(found[column], series)).to_series() if column in found else series
         return [series.alias(column) for column, series in found.items()]
 
-    def _add_counters(self, events: list[_Event]) -> None:
+    def _add_counters(self, events: list[_DecodedEvent]) -> None:
         base = self._base(events).select("ts", "process", "name")
         samples = _samples([event.args for event in events], self._ledger)
         rows = [(place, *one) for place, sample in enumerate(samples) for one in samples_of(sample)]
@@ -232,7 +232,7 @@ class _Collected:
         frame = names_of(frame).with_columns(pl.col("key").cast(pl.Categorical()))
         self._counters.append(frame.filter(pl.col("ts").is_not_null()).select(list(COUNTERS)))
 
-    def _add_arrows(self, events: list[_Event], *, start: bool) -> None:
+    def _add_arrows(self, events: list[_DecodedEvent], *, start: bool) -> None:
         drawn = [event for event in events if event.cat not in KNOWN_ARROWS]
         if drawn:
             ids = text_values.texts(split([event.id for event in drawn]))
@@ -240,7 +240,7 @@ class _Collected:
             frame = base.with_columns(id=ids, start=pl.lit(start))
             self._arrows.append(frame.filter(pl.col("ts").is_not_null()))
 
-    def _add_names(self, events: list[_Event]) -> None:
+    def _add_names(self, events: list[_DecodedEvent]) -> None:
         if not any(event.name in ("process_name", "thread_name") for event in events):
             return
         process, thread = _numbers([event.pid for event in events]), _numbers([event.tid for event in events])
@@ -256,13 +256,13 @@ class _Collected:
         elif sort == "thread_name" and thread is not None:
             self._threads.setdefault((process, thread), name)
 
-    def events(self) -> Events:
+    def events(self) -> AscendEvents:
         """Return everything that was taken."""
         complete, counters, arrows = (
             pl.concat(parts, how="diagonal") for parts in (self._complete, self._counters, self._arrows)
         )
         occurring = [name for name in COMPLETE if name in complete.columns]
-        return Events(complete.select(occurring), counters, arrows, self._processes, self._threads)
+        return AscendEvents(complete.select(occurring), counters, arrows, self._processes, self._threads)
 
 
 def _printable(text: object) -> str:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.native.kineto import Column, Description, Key, NotTokenized, Tokenizer
+from stepscope.native.kineto import ArgumentKey, Column, Description, NotTokenized, Tokenizer
 from stepscope.read.ascend.text import text_values
 from stepscope.read.ascend.text.event_columns import (
     ARROWS,
@@ -42,7 +42,7 @@ _UNREADABLE = (UnicodeDecodeError, msgspec.DecodeError, RecursionError)
 
 
 @dataclass(frozen=True)
-class Batch:
+class TokenizedEvents:
     """Some events.
 
     Attributes:
@@ -67,7 +67,7 @@ def _description() -> Description:
     types = {"integer": INTEGERS, "real": REALS, "text": TEXTS}
     columns = {column: type_ for type_, fields in types.items() for column in fields}
     keys = [
-        Key(spelling, list(columns).index(column), type_, _COMPLETE)
+        ArgumentKey(spelling, list(columns).index(column), type_, _COMPLETE)
         for type_, fields in types.items()
         for column, spellings in fields.items()
         for spelling in spellings
@@ -85,7 +85,7 @@ def _description() -> Description:
     )
 
 
-def batches(chunks: Iterable[Chunk]) -> Iterator[Batch | Chunk]:
+def batches(chunks: Iterable[Chunk]) -> Iterator[TokenizedEvents | Chunk]:
     """Yield the events of chunks, and the chunks that must be read another way."""
     waiting: list[Chunk] = []
     for chunk in chunks:
@@ -95,11 +95,11 @@ def batches(chunks: Iterable[Chunk]) -> Iterator[Batch | Chunk]:
             waiting = []
 
 
-def _read(chunks: list[Chunk]) -> Iterator[Batch | Chunk]:
+def _read(chunks: list[Chunk]) -> Iterator[TokenizedEvents | Chunk]:
     tokenizer = Tokenizer(_description())
     strange = [chunk for chunk in chunks if not _taken(tokenizer, *chunk)]
     try:
-        batch = _Converted(tokenizer).batch()
+        batch = _TokenizedColumns(tokenizer).batch()
     except _UNREADABLE:
         strange = chunks
     else:
@@ -115,7 +115,7 @@ def _taken(tokenizer: Tokenizer, text: bytes, last: bool) -> bool:  # noqa: FBT0
     return True
 
 
-class _Converted:
+class _TokenizedColumns:
     """Makes frames of what a tokenizer read."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -124,7 +124,7 @@ class _Converted:
         self._pool = tokenizer.texts()
         self._without_time = 0
 
-    def batch(self) -> Batch:
+    def batch(self) -> TokenizedEvents:
         """Return the events.
 
         Raises:
@@ -135,7 +135,7 @@ class _Converted:
         known = np.isin(phase, np.frombuffer(b"XCsfMt", np.uint8))
         counters, arrows = self._counters(), self._arrows(phase)
         unknown = int((~known).sum())
-        return Batch(self._complete(), counters, arrows, self._names(), self._without_time, unknown)
+        return TokenizedEvents(self._complete(), counters, arrows, self._names(), self._without_time, unknown)
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
         found = events.filter(pl.col("ts").is_not_null())

@@ -15,9 +15,9 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import Frames, complete
-from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, Events, chosen
-from stepscope.read.ascend.text.text_values import BYTES, UNKNOWN_32, unit_of
+from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, AscendEvents, chosen
 from stepscope.read.common.torch_events import parse_frame
+from stepscope.trace.ascend_columns import BYTES, LAYERS, UNKNOWN_32, unit_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
 
@@ -44,8 +44,7 @@ _SORT_OF_CATEGORY = {
     "gc": "garbage",
 }
 #: Layer of CANN in front of the name of a call → its level.
-_LEVELS = {"ascendcl": "acl", "runtime": "runtime", "node": "node", "model": "model", "ge": "model"}
-_LEVELS |= {"hccl": "hccl", "communication": "hccl"}
+_LEVELS = {layer.lower(): level for _, level, layer in LAYERS} | {"ge": "model", "communication": "hccl"}
 #: Sort of events → the columns of them that are read.
 _OF_TASKS = ("connection", "model", "task", "batch", "context", "stream", "bytes", "type", "direction")
 _WANTED: dict[str, tuple[str, ...]] = {
@@ -66,7 +65,6 @@ _FLOW_SORT = {
     "MsTx": "range",
     "async_mindspore": "queue",
 }
-_GROUP_LANE = r"(?i)^group (\d{1,6}) communication|^communication(?:_op)?$|^communication op|^hccl communication"
 #: Beginning of the names of the last level cache's counters.
 _CACHE = "LLC "
 _PLANE = re.compile(r"(?i)plane (\d{1,6})")
@@ -74,7 +72,7 @@ _GROUP = re.compile(r"(?i)group (\d{1,6})")
 
 
 @dataclass(frozen=True)
-class _Places:
+class _TraceOwners:
     """Whose events are whose.
 
     Attributes:
@@ -88,7 +86,7 @@ class _Places:
     device: int | None
 
 
-def frames(events: Events, device: int | None, ledger: LossLedger) -> Frames:
+def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Frames:
     """Return what a trace says.
 
     Args:
@@ -96,17 +94,17 @@ def frames(events: Events, device: int | None, ledger: LossLedger) -> Frames:
         device: Number of the device, where it is known; else the trace may tell.
         ledger: Counts losses.
     """
-    places = _places(events, device)
-    sort = pl.col("process").replace_strict(places.sort, default="host", return_dtype=pl.String)
+    owners = _owners_of(events, device)
+    sort = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
     found = events.complete.with_columns(sort=sort)
     of = {name: chosen(found.filter(pl.col("sort") == name), columns) for name, columns in _WANTED.items()}
     # Of large files each of these is a part of the memory there is.
     del found
     events.complete = events.complete.clear()
     is_step = of["tasks"]["category"].cast(pl.String).is_in(_STEP_TRACE).fill_null(value=False)
-    host, stacks = _host(of["host"], of["api"], places)
-    communications, parts = _communications(of["communications"], events, places)
-    tasks = _tasks(of["tasks"], is_step, places)
+    host, stacks = _host(of["host"], of["api"], owners)
+    communications, parts = _communications(of["communications"], events, owners)
+    tasks = _tasks(of["tasks"], is_step, owners)
     tasks = pl.concat([_without_parts(tasks, parts)])
     made = {
         "host": host,
@@ -116,13 +114,13 @@ def frames(events: Events, device: int | None, ledger: LossLedger) -> Frames:
         "communications": communications,
         "communication_tasks": parts,
         "steps": _steps(host, of["tasks"].filter(is_step)),
-        "counters": _counters(events, places),
+        "counters": _counters(events, owners),
     }
-    made["flows"] = _flows(events, made, places, ledger)
+    made["flows"] = _flows(events, made, owners, ledger)
     return complete(made)
 
 
-def _places(events: Events, device: int | None) -> _Places:
+def _owners_of(events: AscendEvents, device: int | None) -> _TraceOwners:
     sort: dict[int, str] = {}
     for process, name in events.processes.items():
         known = _SORT_OF_PROCESS.get(re.sub(r"\s*\(.*\)$", "", name).strip().lower())
@@ -134,10 +132,10 @@ def _places(events: Events, device: int | None) -> _Places:
     synthetic = [process for process in sort if host is not None and process >> 10 == host]
     if device is None and synthetic:
         device = synthetic[0] & 31
-    return _Places(sort, host, device)
+    return _TraceOwners(sort, host, device)
 
 
-def _host(host: pl.DataFrame, api: pl.DataFrame, places: _Places) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _host(host: pl.DataFrame, api: pl.DataFrame, owners: _TraceOwners) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frame ``host`` of events of the host and calls of CANN, and the frame ``stacks``."""
     name = pl.col("name").cast(pl.String)
     given = pl.col("category").cast(pl.String).replace_strict(_SORT_OF_CATEGORY, default="operator")
@@ -158,7 +156,7 @@ def _host(host: pl.DataFrame, api: pl.DataFrame, places: _Places) -> tuple[pl.Da
         level=pl.lit(None, pl.Categorical),
     )
     stack, stacks = _stacks(ours["stack"])
-    calls = _calls(api, host, places)
+    calls = _calls(api, host, owners)
     return pl.concat([ours.with_columns(stack), calls], how="diagonal_relaxed"), stacks
 
 
@@ -167,7 +165,7 @@ def _one_line(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.replace_all(r"[\r\n]", "").cast(pl.Categorical())
 
 
-def _calls(api: pl.DataFrame, host: pl.DataFrame, places: _Places) -> pl.DataFrame:
+def _calls(api: pl.DataFrame, host: pl.DataFrame, owners: _TraceOwners) -> pl.DataFrame:
     """Return calls of CANN, whose process is the host's on whose thread they ran."""
     split = pl.col("name").cast(pl.String).str.splitn("@", 2)
     layer = split.struct.field("field_0").str.to_lowercase().replace_strict(_LEVELS, default=None)
@@ -179,7 +177,7 @@ def _calls(api: pl.DataFrame, host: pl.DataFrame, places: _Places) -> pl.DataFra
         "dur",
         "thread",
         "connection",
-        process=pl.coalesce("real", pl.lit(places.host, pl.Int64)),
+        process=pl.coalesce("real", pl.lit(owners.host, pl.Int64)),
         name=pl.when(layer.is_not_null() & named.is_not_null()).then(named).otherwise(pl.col("name").cast(pl.String)),
         sort=pl.lit("api"),
         level=pl.coalesce(pl.col("level").cast(pl.String).str.to_lowercase().replace("communication", "hccl"), layer),
@@ -198,7 +196,7 @@ def _stacks(texts: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
     return numbers.alias("stack"), stacks
 
 
-def _tasks(found: pl.DataFrame, is_step: pl.Series, places: _Places) -> pl.DataFrame:
+def _tasks(found: pl.DataFrame, is_step: pl.Series, owners: _TraceOwners) -> pl.DataFrame:
     """Return the frame ``tasks``, besides the columns that only some traces have."""
     kind = pl.when(is_step).then(pl.lit("STEP_TRACE")).otherwise(pl.col("type").cast(pl.String).fill_null("UNKNOWN"))
     return found.with_columns(
@@ -206,7 +204,7 @@ def _tasks(found: pl.DataFrame, is_step: pl.Series, places: _Places) -> pl.DataF
         stream=pl.when(is_step).then(None).otherwise("thread"),
         physical="stream",
         type=kind.cast(pl.Categorical()),
-        device=pl.lit(places.device, pl.Int64),
+        device=pl.lit(owners.device, pl.Int64),
         context=_known("context"),
     )
 
@@ -225,11 +223,13 @@ def _core_counters(tasks: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _communications(found: pl.DataFrame, events: Events, places: _Places) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _communications(
+    found: pl.DataFrame, events: AscendEvents, owners: _TraceOwners
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frames ``communications`` and ``communication_tasks``."""
     lanes = _lanes(found, events)
     found = found.join(lanes, on=["process", "thread"], how="left", maintain_order="left")
-    device = pl.lit(places.device, pl.Int64).alias("device")
+    device = pl.lit(owners.device, pl.Int64).alias("device")
     operations = found.filter(pl.col("plane").is_null()).with_columns(device).sort("ts", maintain_order=True)
     parts = found.filter(pl.col("plane").is_not_null()).with_columns(
         device, _known("source"), _known("destination"), _known("context")
@@ -244,7 +244,7 @@ def _communications(found: pl.DataFrame, events: Events, places: _Places) -> tup
     return operations, placed.with_columns(inside, estimated=(pl.col("estimated") * 1000).round(0).cast(pl.Int64))
 
 
-def _lanes(found: pl.DataFrame, events: Events) -> pl.DataFrame:
+def _lanes(found: pl.DataFrame, events: AscendEvents) -> pl.DataFrame:
     """Return for each lane of communication the number of its group, and its plane; that of operations has none."""
     rows: list[tuple[Any, ...]] = []
     group: dict[int, int] = {}
@@ -285,7 +285,7 @@ def _steps(host: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
     return of_device.select(pl.coalesce("iteration", number).alias("number"), "ts", "dur").drop_nulls().unique("number")
 
 
-def _counters(events: Events, places: _Places) -> pl.DataFrame:
+def _counters(events: AscendEvents, owners: _TraceOwners) -> pl.DataFrame:
     """Return samples; the unit stands in the key of the value, sizes are made bytes."""
     found = events.counters
     distinct = found.select(pl.col("name", "key").cast(pl.String)).unique()
@@ -300,7 +300,7 @@ def _counters(events: Events, places: _Places) -> pl.DataFrame:
         joined.select(
             "ts",
             "unit",
-            device=pl.lit(places.device or 0, pl.Int64),
+            device=pl.lit(owners.device or 0, pl.Int64),
             group=group.fill_null("Counters"),
             name="title",
             value=pl.col("value") * pl.col("factor"),
@@ -334,7 +334,9 @@ def _unit(name: str, key: str) -> tuple[str, str, float]:
     return name if said else f"{name}/{bare}", unit, 1.0
 
 
-def _flows(events: Events, made: dict[str, pl.DataFrame], places: _Places, ledger: LossLedger) -> pl.DataFrame:
+def _flows(
+    events: AscendEvents, made: dict[str, pl.DataFrame], owners: _TraceOwners, ledger: LossLedger
+) -> pl.DataFrame:
     """Return arrows whose ends are slices; from one start several may go out."""
     sort = pl.col("category").cast(pl.String).replace_strict(_FLOW_SORT, default=None, return_dtype=pl.String)
     known = events.arrows.with_columns(sort=sort)
@@ -347,18 +349,14 @@ def _flows(events: Events, made: dict[str, pl.DataFrame], places: _Places, ledge
     origin = _rows_at(made["host"], arrows, "_from", None)
     parts = []
     for frame, of_sort in (("host", "host"), ("tasks", "tasks"), ("communications", "communications")):
-        inside = _of_sort(arrows, of_sort, places)
+        of = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
+        inside = arrows.filter(of == of_sort)
         target = _rows_at(made[frame], inside, "", frame)
         joined = target.join(origin.rename({"row": "from"}), on="arrow")
         parts.append(joined.select("from", pl.lit(frame).alias("frame"), pl.col("row").alias("to"), "arrow"))
     found = pl.concat(parts).join(arrows.select("arrow", "sort"), on="arrow").drop("arrow")
     ledger.add("flow_dangling", arrows.height - found.height)
     return found
-
-
-def _of_sort(arrows: pl.DataFrame, sort: str, places: _Places) -> pl.DataFrame:
-    of = pl.col("process").replace_strict(places.sort, default="host", return_dtype=pl.String)
-    return arrows.filter(of == sort)
 
 
 def _rows_at(frame: pl.DataFrame, arrows: pl.DataFrame, side: str, name: str | None) -> pl.DataFrame:

@@ -6,6 +6,7 @@ Work and the call that launched it share a connection. Where the host itself wor
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -15,19 +16,41 @@ from stepscope.report.ascend.database import host_events as host
 from stepscope.report.ascend.database import task_events as device
 from stepscope.report.ascend.database.sample_events import samples
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.variant import MEBIBYTE, PYTORCH, Variant
+from stepscope.report.ascend.variant import PYTORCH, Variant
 from stepscope.report.protocol import Result, Source
 from stepscope.report.safe_text import storable
+from stepscope.trace.ascend_columns import (
+    BYTES,
+    DATABASE,
+    DEVICE,
+    HELD,
+    HELD_SIZE,
+    INT,
+    LABEL,
+    LAYERS,
+    MARK_CALL,
+    MEMORY_RECORD,
+    NAME,
+    OPERATOR_CALL,
+    OPERATOR_MEMORY,
+    PYTHON_CALL,
+    QUEUE_CALL,
+    SIZE,
+    STAMP,
+    TEXT,
+    AscendColumn,
+    unit_of,
+)
 
-#: Numbers of the sorts of calls.
-_API_TYPES = {5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl"}
-_API_TYPES |= {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
+#: ``ENUM_API_TYPE``.
+_API_TYPES = {number: level for number, level, _ in LAYERS}
+_API_TYPES |= {OPERATOR_CALL: "op", QUEUE_CALL: "queue", PYTHON_CALL: "trace", MARK_CALL: "mstx"}
 #: Tables that are written only where they have rows.
 _WHERE_KNOWN = {"COMMUNICATION_TASK_INFO", "TASK_PMU_INFO", "MEMCPY_INFO", "GC_RECORD", "PYTORCH_CALLCHAINS"}
 
 
 @dataclass
-class _Strings:
+class _NumberedTexts:
     """Texts by number."""
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -41,10 +64,13 @@ class _Strings:
         made = [self.numbers.setdefault(storable(text), len(self.numbers)) for text in distinct]
         return column.replace_strict(distinct, pl.Series(made, dtype=pl.Int64), default=None, return_dtype=pl.Int64)
 
-    def frame(self, frame: pl.DataFrame, texts: tuple[str, ...] = ()) -> pl.DataFrame:
-        """Return a table with all texts but those of some columns as their numbers."""
-        chosen = [column for column in frame if column.dtype == pl.String and column.name not in texts]
-        return frame.with_columns(self.column(column) for column in chosen)
+    def table(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the columns of a table, in its order and with the numbers of texts."""
+        holds = DATABASE.get(name) or dict.fromkeys(frame.columns, TEXT if name == "ENUM_MODULE" else NAME)
+        chosen = frame.select(column for column in holds if column in frame.columns)
+        # PYTORCH_API has times as text.
+        texts = [one for one in chosen if one.dtype == pl.String and holds[one.name] not in (TEXT, INT)]
+        return chosen.with_columns(self.column(one) for one in texts)
 
 
 def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[str, pl.DataFrame]:
@@ -56,9 +82,9 @@ def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[
     tables = {
         "COMPUTE_TASK_INFO": device.compute_tasks(rows, work, variant),
         "TASK": device.tasks(rows, work, apis, parts),
-        "COMMUNICATION_OP": operations.drop("track", "modelId"),
-        "CANN_API": apis.drop("span"),
-        "COMMUNICATION_TASK_INFO": parts.drop("connectionId", "modelId"),
+        "COMMUNICATION_OP": operations,
+        "CANN_API": apis,
+        "COMMUNICATION_TASK_INFO": parts,
         "TASK_PMU_INFO": device.counters(rows, work),
         "MEMCPY_INFO": device.copies(rows, work),
         "GC_RECORD": host.garbage(work),
@@ -68,17 +94,14 @@ def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[
         tables["PYTORCH_API"] = host.framework(work)
         tables["CONNECTION_IDS"] = host.connections(work, apis)
         tables["PYTORCH_CALLCHAINS"] = host.callchains(work)
-        tables["OP_MEMORY"] = _operator_memory(source.results["operator_memory"])
+        tables["OP_MEMORY"] = _stored(_table(source.results["operator_memory"]), OPERATOR_MEMORY)
         tables["MEMORY_RECORD"] = _memory_record(source.results["memory_record"], work, variant)
     if work.windows.declared:
         steps = work.windows
         tables["STEP_TIME"] = pl.DataFrame({"id": steps.number, "startNs": steps.start, "endNs": steps.end})
-    strings = _Strings()
+    strings = _NumberedTexts()
     stored = {
-        # Texts, but for those that the format keeps as text.
-        name: frame if name == "ENUM_MODULE" else strings.frame(frame, ("startNs", "endNs"))
-        for name, frame in tables.items()
-        if len(frame) or name not in _WHERE_KNOWN
+        name: strings.table(name, frame) for name, frame in tables.items() if len(frame) or name not in _WHERE_KNOWN
     }
     stored["STRING_IDS"] = pl.DataFrame(
         {"id": list(strings.numbers.values()), "value": list(strings.numbers)},
@@ -124,51 +147,33 @@ def _memory_record(result: Result, work: RankWork, variant: Variant) -> pl.DataF
     if work.recorded_by_npu:
         # Components without streams have 0, as nothing is told apart.
         rows = rows.filter(pl.col("Component") != "APP").with_columns(active.fill_null(0))
-    pointer = pl.col("Stream Ptr").cast(pl.Int64) if "Stream Ptr" in rows.columns else pl.lit(None, pl.Int64)
-    return rows.select(
-        pl.col("Component").replace("Framework", variant.component).alias("component"),
-        _ns("Timestamp(us)").alias("timestamp"),
-        *(_bytes(f"Total {name}(MB)", MEBIBYTE).alias(f"total{name}") for name in ("Allocated", "Reserved", "Active")),
-        pointer.alias("streamPtr"),
-        _device_index(rows),
-    )
-
-
-def _operator_memory(result: Result) -> pl.DataFrame:
-    """Return the life of every block in bytes and ns."""
-    rows = _table(result)
-    moments = {"allocationTime": "Allocation Time(us)", "releaseTime": "Release Time(us)"}
-    totals = {
-        f"{moment.lower()}Total{name}": _bytes(f"{moment} Total {name}(MB)", MEBIBYTE)
-        for moment in ("Allocation", "Release")
-        for name in ("Allocated", "Reserved", "Active")
-    }
-    return rows.select(
-        pl.col("Name").cast(pl.String).alias("name"),
-        _bytes("Size(KB)", 1024).alias("size"),
-        *(_ns(name).alias(column) for column, name in moments.items()),
-        _ns("Active Release Time(us)").alias("activeReleaseTime"),
-        _bytes("Duration(us)", 1000).alias("duration"),
-        _bytes("Active Duration(us)", 1000).alias("activeDuration"),
-        *(value.alias(column) for column, value in totals.items()),
-        pl.col("Stream Ptr").cast(pl.Int64).alias("streamPtr"),
-        _device_index(rows),
-    )
+    pointer = [] if "Stream Ptr" in rows.columns else [pl.lit(None, pl.Int64).alias("Stream Ptr")]
+    named = rows.with_columns(pl.col("Component").replace("Framework", variant.component), *pointer)
+    return _stored(named, MEMORY_RECORD)
 
 
 def _table(result: Result) -> pl.DataFrame:
     return result if isinstance(result, pl.DataFrame) else pl.DataFrame()
 
 
-def _ns(column: str) -> pl.Expr:
-    return (pl.col(column) * 1000).cast(pl.Int64)
-
-
-def _bytes(column: str, unit: int) -> pl.Expr:
-    return (pl.col(column) * unit).round(0).cast(pl.Int64)
+def _stored(rows: pl.DataFrame, columns: Iterable[AscendColumn]) -> pl.DataFrame:
+    """Return a result in the columns of its table: ns, bytes, the number of the device."""
+    made = []
+    for column in columns:
+        value, (_, unit) = pl.col(column.torch), unit_of(column.torch)
+        if column.sort == STAMP:
+            value = (value * 1000).cast(pl.Int64)
+        elif column.sort in (HELD, SIZE, HELD_SIZE):
+            value = (value * (1000 if column.sort == HELD else BYTES[unit])).round(0).cast(pl.Int64)
+        elif column.sort == DEVICE:
+            value = _device_index(rows)
+        else:
+            value = value.cast(pl.String if column.sort == LABEL else pl.Int64)
+        made.append(value.alias(column.database))
+    return rows.select(made)
 
 
 def _device_index(rows: pl.DataFrame) -> pl.Expr:
     names = rows["Device Type"].cast(pl.String).unique().drop_nulls()
     numbers = pl.Series([device.index(name) for name in names], dtype=pl.Int64)
-    return pl.col("Device Type").cast(pl.String).replace_strict(names, numbers, default=0).alias("deviceId")
+    return pl.col("Device Type").cast(pl.String).replace_strict(names, numbers, default=0)

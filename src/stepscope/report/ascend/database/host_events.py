@@ -6,14 +6,17 @@ import polars as pl
 
 from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
+from stepscope.trace.ascend_columns import LAYERS, MARK_CALL, OPERATOR_CALL, PYTHON_CALL, QUEUE_CALL
 
 #: Sorts of calls by kind of span, and by the layer that a name of CANN begins with.
 _TYPE_OF_KIND = {"runtime": 5000, "driver": 5000, "sync": 5000, "collective": 5500, "operator": 10000}
-_TYPE_OF_LAYER = {"Runtime": 5000, "Hccl": 5500, "Node": 10000, "Model": 15000, "AscendCL": 20000}
-_LAYER = "^(Runtime|Hccl|Node|Model|AscendCL)@"
+_TYPE_OF_LAYER = {layer: number for number, _, layer in LAYERS}
+_LAYER = f"^({'|'.join(_TYPE_OF_LAYER)})@"
 #: Sorts of the framework's events by kind of span.
-_OF_FRAMEWORK = {"operator": 50001, "data": 50001, "step": 50001, "python": 50003, "annotation": 50004}
-_QUEUE = 50002
+_OF_FRAMEWORK = {
+    **dict.fromkeys(("operator", "data", "step"), OPERATOR_CALL),
+    **{"python": PYTHON_CALL, "annotation": MARK_CALL},
+}
 #: An operator is handed to the thread that launches, or taken by it.
 QUEUED = "^(Enqueue$|Dequeue@|Dequeue$)"
 
@@ -73,7 +76,7 @@ def framework(work: RankWork) -> pl.DataFrame:
     connected = _connected_spans(work)
     rows = spans.join(inputs.unique("id"), on="id", how="left").join(connected, on="id", how="left")
     found = rows.sort("ts", "id").collect()
-    type_ = pl.col("kind").cast(pl.String).replace_strict(_OF_FRAMEWORK, default=_QUEUE, return_dtype=pl.Int64)
+    type_ = pl.col("kind").cast(pl.String).replace_strict(_OF_FRAMEWORK, default=QUEUE_CALL, return_dtype=pl.Int64)
     return found.select(
         pl.col("ts").cast(pl.String).alias("startNs"),
         (pl.col("ts") + pl.col("dur")).cast(pl.String).alias("endNs"),

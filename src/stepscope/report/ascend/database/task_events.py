@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analyse.device.npu_counters import L2_CACHE
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import NO_MODEL, core, kernel_shapes, kernel_types, texts, told
-from stepscope.report.ascend.variant import Variant
+from stepscope.report.ascend.text.csv_tables import core, kernel_shapes, kernel_types, texts, told
+from stepscope.report.ascend.variant import MINDSPORE, Variant
+from stepscope.trace.ascend_columns import (
+    BYTES_OF_TYPE,
+    COUNTER_OF_DATABASE,
+    KERNEL_DETAILS,
+    L2_CACHE,
+    NO_NOTIFICATION,
+    UNKNOWN_32,
+)
 
 DATA_TYPES = (
     *("INT8", "INT16", "INT32", "FP16", "FP32", "INT64", "UINT64", "UINT8", "UINT16", "UINT32", "FP64", "BFP16"),
@@ -20,13 +27,12 @@ RDMA_TYPES = (
     *("RDMA_PAYLOAD_CHECK", "RDMA_PAYLOAD_ACK", "RDMA_SEND_OP"),
 )
 NO_TYPE, INVALID_TYPE = 65534, 65535
-_BYTES = dict(enumerate((1, 2, 4, 2, 4, 8, 8, 1, 2, 4, 8, 2, 16)))
+_BYTES = {number: BYTES_OF_TYPE[name] for number, name in enumerate(DATA_TYPES)}
 _TYPE_OF_ELEMENTS = {"char": 0, "short": 1, "int": 2, "half": 3, "float": 4, "long": 5, "byte": 7, "double": 10}
 _TYPE_OF_ELEMENTS |= {"int8": 0, "int16": 1, "int32": 2, "float16": 3, "float32": 4, "int64": 5, "float64": 10}
 _TYPE_OF_ELEMENTS |= {"bfloat16": 11} | {name.lower(): number for number, name in enumerate(DATA_TYPES)}
-#: Counters of the text file → their names in databases.
-_OF_DATABASE = {"aicore_time": "aic_total_time", "aiv_time": "aiv_total_time"}
-_NO_NOTIFY = 2**63 - 1
+#: Columns of the table ``tasks`` that are texts of a kernel.
+_DETAILS = ("state", "input_formats", "output_formats", "output_dtypes", "attributes")
 
 
 def index(device: str) -> int:
@@ -111,46 +117,41 @@ def tasks(rows: pl.DataFrame, work: RankWork, calls: pl.DataFrame, parts: pl.Dat
         "globalTaskId",
         pl.lit(0).alias("globalPid"),
         rest.alias("taskType"),
-        context.fill_null(NO_MODEL).alias("contextId"),
+        context.fill_null(UNKNOWN_32).alias("contextId"),
         pl.col("lane").alias("streamId"),
         pl.coalesce("task", "globalTaskId").alias("taskId"),
-        pl.coalesce("model", "of_model").fill_null(NO_MODEL).alias("modelId"),
+        pl.coalesce("model", "of_model").fill_null(UNKNOWN_32).alias("modelId"),
     )
 
 
 def compute_tasks(rows: pl.DataFrame, work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the tasks that compute."""
     rows = rows.filter(pl.col("id").is_in(work.computing["id"].implode()))
-    blocks = variant.blocks[0].removeprefix("Block ")
+    blocks = "blockNum" if variant is MINDSPORE else "blockDim"
     recorded = pl.col("operation").is_not_null()
     grid = pl.col("grid").list.eval(pl.element().product()).list.first()
     shapes, types = texts(rows["shapes"], kernel_shapes), texts(rows["dtypes"], kernel_types)
-    more = {"attrInfo": "attributes"}
-    if work.recorded_by_npu and rows["state"].null_count() < len(rows):
-        more |= {"opState": "state", "hf32Eligible": "reduced_precision"}
+    details = {"reduced_precision": "hf32"} | {name: name for name in _DETAILS}
+    if not work.recorded_by_npu or rows["state"].null_count() == len(rows):
+        del details["reduced_precision"], details["state"]
+    known = {ours: pl.col(name) for name, ours in details.items()} | {
+        "core": pl.coalesce("core", core()),
+        "op_type": pl.coalesce("operation", "name"),
+        "input_dtypes": pl.when(recorded).then("input_dtypes").otherwise(types),
+        "input_shapes": pl.when(recorded).then(_quoted("input_shapes")).otherwise(shapes),
+        "output_shapes": _quoted("output_shapes"),
+    }
     return rows.select(
         "name",
         "globalTaskId",
-        pl.coalesce("told_blocks", grid).fill_null(0).alias(f"block{blocks}"),
-        pl.col("mix_blocks").fill_null(0).alias(f"mixBlock{blocks}"),
-        pl.coalesce("core", core()).alias("taskType"),
-        pl.coalesce("operation", "name").alias("opType"),
-        _or_unknown("input_formats").alias("inputFormats"),
-        pl.when(recorded).then("input_dtypes").otherwise(types).fill_null("N/A").alias("inputDataTypes"),
-        pl.when(recorded).then(_quoted("input_shapes")).otherwise(shapes).fill_null("N/A").alias("inputShapes"),
-        _or_unknown("output_formats").alias("outputFormats"),
-        _or_unknown("output_dtypes").alias("outputDataTypes"),
-        _quoted("output_shapes").fill_null("N/A").alias("outputShapes"),
-        *(_or_unknown(column).alias(name) for name, column in more.items()),
+        pl.coalesce("told_blocks", grid).fill_null(0).alias(blocks),
+        pl.col("mix_blocks").fill_null(0).alias(f"mixB{blocks[1:]}"),
+        *(known[one.ours].fill_null("N/A").alias(one.database) for one in KERNEL_DETAILS if one.ours in known),
     )
 
 
 def _quoted(column: str) -> pl.Expr:
     return pl.format('"{}"', pl.col(column))
-
-
-def _or_unknown(column: str) -> pl.Expr:
-    return pl.col(column).fill_null("N/A")
 
 
 def counters(rows: pl.DataFrame, work: RankWork) -> pl.DataFrame:
@@ -164,7 +165,7 @@ def counters(rows: pl.DataFrame, work: RankWork) -> pl.DataFrame:
         found.sort("globalTaskId", maintain_order=True)
         .select(
             "globalTaskId",
-            titled.replace(_OF_DATABASE).alias("name"),
+            titled.replace(COUNTER_OF_DATABASE).alias("name"),
             pl.when(time).then(pl.col("value") * 1000).otherwise("value").alias("value"),
         )
         .collect()
@@ -259,10 +260,10 @@ def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataF
         pl.col("name").alias("taskType"),
         pl.col("owner").str.extract(r"Plane (\d+)").cast(pl.Int64).alias("planeId"),
         "groupName",
-        pl.col("notification").cast(pl.Int64, strict=False).fill_null(_NO_NOTIFY).alias("notifyId"),
+        pl.col("notification").cast(pl.Int64, strict=False).fill_null(NO_NOTIFICATION).alias("notifyId"),
         _enumerated("rdma type", RDMA_TYPES, INVALID_TYPE).alias("rdmaType"),
-        pl.col("source").fill_null(NO_MODEL).alias("srcRank"),
-        pl.col("destination").fill_null(NO_MODEL).alias("dstRank"),
+        pl.col("source").fill_null(UNKNOWN_32).alias("srcRank"),
+        pl.col("destination").fill_null(UNKNOWN_32).alias("dstRank"),
         _enumerated("transport", TRANSPORT_TYPES, NO_TYPE).alias("transportType"),
         pl.col("bytes").fill_null(0).alias("size"),
         _enumerated("data type", DATA_TYPES, NO_TYPE).alias("dataType"),

@@ -17,6 +17,7 @@ from stepscope.report.ascend.variant import PYTORCH, Variant
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import storable
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
 
 _BATCH = 50_000
 
@@ -63,7 +64,7 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
     if work.calls:
         tables["CommAnalyzerTime"] = _frame([_time(work, call) for call in work.calls])
         tables["CommAnalyzerBandwidth"] = _frame([row for call in work.calls for row in _sizes(work, call)])
-        rows = _links(work) if variant is PYTORCH else operation_links(work)
+        rows = _links(work) if variant is PYTORCH else _operation_links(work)
         tables["CommAnalyzerMatrix"] = _frame(list(rows))
     return tables
 
@@ -86,16 +87,8 @@ def _call(work: RankWork, call: Call) -> dict[str, Any]:
 
 def _time(work: RankWork, call: Call) -> dict[str, Any]:
     found = times([call])
-    columns = {
-        "start_timestamp": "Start Timestamp(us)",
-        "elapse_time": "Elapse Time(ms)",
-        "transit_time": "Transit Time(ms)",
-        "wait_time": "Wait Time(ms)",
-        "synchronization_time": "Synchronization Time(ms)",
-        "idle_time": "Idle Time(ms)",
-    }
     named = {"hccl_op_name": call.name, "group_name": call.group}
-    return {**named, **{column: found[key] for column, key in columns.items()}, **_call(work, call)}
+    return {**named, **{one.column: found[one.key] for one in COMMUNICATION_TIMES}, **_call(work, call)}
 
 
 def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
@@ -107,9 +100,7 @@ def _sizes(work: RankWork, call: Call) -> Iterator[dict[str, Any]]:
                     "hccl_op_name": call.name,
                     "group_name": call.group,
                     "transport_type": storable(transport),
-                    "transit_size": float(moved["Transit Size(MB)"]),
-                    "transit_time": moved["Transit Time(ms)"],
-                    "bandwidth": float(moved["Bandwidth(GB/s)"]),
+                    **_moved(moved),
                     "large_packet_ratio": 0.0,
                     "package_size": float(size),
                     "count": int(count),
@@ -129,7 +120,7 @@ def _links(work: RankWork) -> Iterator[dict[str, Any]]:
                     yield {"hccl_op_name": name, "group_name": group, **_link(link, cell), **last}
 
 
-def operation_links(work: RankWork) -> Iterator[dict[str, Any]]:
+def _operation_links(work: RankWork) -> Iterator[dict[str, Any]]:
     """Return a row for each link of each operation."""
     for call in work.calls:
         for joined, cell in links(call).items():
@@ -142,7 +133,9 @@ def _link(joined: str, cell: dict[str, Any]) -> dict[str, Any]:
         "src_rank": source,
         "dst_rank": destination,
         "transport_type": storable(cell["Transport Type"]),
-        "transit_size": float(cell["Transit Size(MB)"]),
-        "transit_time": float(cell["Transit Time(ms)"]),
-        "bandwidth": float(cell["Bandwidth(GB/s)"]),
+        **_moved(cell),
     }
+
+
+def _moved(cell: dict[str, Any]) -> dict[str, float]:
+    return {one.column: float(cell[one.key]) for one in COMMUNICATION_MOVED}

@@ -6,32 +6,44 @@ Times since the epoch end with a tab, so that a spreadsheet does not round them;
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import polars as pl
 
-from stepscope.analyse.device.npu_counters import L2_CACHE
 from stepscope.analyse.units import timestamp_us, us
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.variant import MEBIBYTE, Variant
+from stepscope.report.ascend.variant import MINDSPORE, Variant
 from stepscope.report.files.csv_results import safe
 from stepscope.report.protocol import Result
 from stepscope.report.safe_text import csv_cell
 from stepscope.report.whole_files import replacing
-
-#: Model of work that belongs to none.
-NO_MODEL = 4294967295
-_NOT_KNOWN = "N/A"
-#: Columns that end with a tab.
-_STAMPS = (
-    "Start Time(us)",
-    "Timestamp(us)",
-    "Allocation Time(us)",
-    "Release Time(us)",
-    "Active Release Time(us)",
-    "Active Duration(us)",
+from stepscope.trace.ascend_columns import (
+    BYTES,
+    DEVICE,
+    HELD,
+    HELD_SIZE,
+    INDEX,
+    KERNEL_DETAILS,
+    L2_CACHE,
+    L2_CACHE_RATES,
+    MEMORY_RECORD,
+    NPU_MODULE_MEM,
+    OPERATOR_DETAILS,
+    OPERATOR_MEMORY,
+    REAL,
+    SIZE,
+    STAMP,
+    STATIC_OP_MEM,
+    TIME,
+    UNKNOWN_32,
+    AscendColumn,
+    unit_of,
 )
+
+_NOT_KNOWN = "N/A"
+#: Our column of ``kernel_details.csv`` → what stands for the unknown, if that is not ``N/A``.
+_UNKNOWN = {"step": None, "model": UNKNOWN_32, "blocks": 0}
 
 
 def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> dict[str, pl.DataFrame]:
@@ -50,11 +62,11 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "api_statistic": api_statistic(frames["api_statistic"], variant),
         "operator_details": operator_details(frames["operator_details"], variant),
         "memory_record": memory_record(frames["memory_record"], variant),
-        "operator_memory": operator_memory(frames["operator_memory"], variant),
+        "operator_memory": _file(frames["operator_memory"], OPERATOR_MEMORY, variant),
         "dataset": frames["dataset"],
     }
-    of_npu = {"l2_cache": l2_cache, "npu_module_mem": npu_module_mem, "static_op_mem": static_op_mem}
-    made |= {name: shown(frames[name], variant) for name, shown in of_npu.items() if name in frames}
+    of_npu = {"l2_cache": L2_CACHE_RATES, "npu_module_mem": NPU_MODULE_MEM, "static_op_mem": STATIC_OP_MEM}
+    made |= {name: _file(frames[name], columns, variant) for name, columns in of_npu.items() if name in frames}
     return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
 
 
@@ -62,59 +74,65 @@ def write(frame: pl.DataFrame, path: Path) -> None:
     """Write one table; texts are safe in a spreadsheet, and lines within a cell stay lines."""
     stacks = [name for name in frame.columns if name in ("Call Stack", "Input Shapes")]
     lines = {name: frame[name].str.split("\n").list.eval(_guarded()).list.join("\n") for name in stacks}
-    shown = safe(frame.drop(stacks)).with_columns(pl.Series(name, column) for name, column in lines.items())
-    stamps = [name for name in frame.columns if name in _STAMPS]
-    # A duration ends with a tab where its neighbours do: in the life of a block.
-    stamps += ["Duration(us)"] if "Release Time(us)" in stamps else []
-    tabbed = [_tabbed(name, frame.schema[name]) for name in stamps]
+    # Times are numbers, also those that are text because of their tab.
+    times = frame.select(name for name in frame.columns if name.endswith("(us)"))
+    shown = safe(frame.drop(stacks, times.columns)).hstack(times).with_columns(**lines)
     with replacing(path) as temporary:
-        shown.select(frame.columns).with_columns(tabbed).write_csv(temporary, float_precision=3)
+        shown.select(frame.columns).write_csv(temporary, float_precision=3)
 
 
 def _guarded() -> pl.Expr:
     return pl.element().map_elements(csv_cell, return_dtype=pl.String, skip_nulls=True)
 
 
-def _tabbed(name: str, dtype: pl.DataType) -> pl.Expr:
-    value = pl.col(name)
-    if dtype.is_float():
-        value = value.cast(pl.Decimal(38, 3))
-    return value.cast(pl.String) + "\t"
+def _file(result: pl.DataFrame, columns: Iterable[AscendColumn], variant: Variant) -> pl.DataFrame:
+    """Return a result under the headers of a variant and in its units."""
+    named = [(column, column.header(mindspore=variant is MINDSPORE)) for column in columns]
+    return result.select(
+        _cell(result, column.sort, header, variant).alias(header) for column, header in named if header
+    )
+
+
+def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.Expr:
+    value = pl.col(header)
+    if sort in (SIZE, HELD_SIZE):
+        name, unit = unit_of(header)
+        # The result may have another unit.
+        source = next(one for one in result.columns if unit_of(one)[0] == name)
+        parts = 1000 * BYTES["KB"] if sort == HELD_SIZE and variant is MINDSPORE else BYTES[unit]
+        value = (pl.col(source) * (BYTES[unit_of(source)[1]] / parts)).cast(pl.String)
+    elif sort in (STAMP, HELD):
+        value = (value.cast(pl.Decimal(38, 3)) if result.schema[header].is_float() else value).cast(pl.String)
+    elif sort == INDEX:
+        value = value.str.extract(r":(\d+)$").fill_null("0")
+    elif sort == DEVICE:
+        value = value.cast(pl.String).str.to_uppercase()
+    elif sort == REAL:
+        value = value.cast(pl.String).fill_null(_NOT_KNOWN)
+    if header.startswith(("Release", "Duration", "Active")) and variant.missing is not None:
+        value = value.fill_null(variant.missing)
+    return value + "\t" if sort in (STAMP, HELD) else value
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the pieces of work that compute or communicate, in order of start, and behind them their counters."""
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
-    blocks, mixed = variant.blocks
-    columns = {
-        variant.step: pl.col("step"),
-        "Model ID": pl.col("model").fill_null(NO_MODEL),
-        "Task ID": _or_unknown("task"),
-        "Stream ID": _or_unknown("lane"),
-        "Name": pl.col("name"),
-        "Type": pl.col("type"),
-        "OP State": _or_unknown("state"),
-        "Accelerator Core": pl.col("core"),
-        "Start Time(us)": timestamp_us("ts"),
-        "Duration(us)": us("dur"),
-        "Wait Time(us)": us("idle"),
-        blocks: pl.col("blocks").fill_null(0),
-        mixed: _or_unknown("mix_blocks"),
-        "HF32 Eligible": _or_unknown("reduced_precision"),
-        "Input Shapes": _or_unknown("shapes"),
-        "Input Data Types": _or_unknown("dtypes"),
-        "Input Formats": _or_unknown("input_formats"),
-        "Output Shapes": _or_unknown("output_shapes"),
-        "Output Data Types": _or_unknown("output_dtypes"),
-        "Output Formats": _or_unknown("output_formats"),
-        "Context ID": _or_unknown("context"),
-    }
-    shown = pl.concat([rows.select(**columns), _counters(work, rows["id"])], how="horizontal")
-    return shown if work.windows.declared else shown.drop(variant.step)
-
-
-def _or_unknown(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String).fill_null(_NOT_KNOWN)
+    shown = []
+    for column in KERNEL_DETAILS:
+        header, name = column.header(mindspore=variant is MINDSPORE), column.ours
+        if not header:
+            continue
+        if column.sort == STAMP:
+            cell = timestamp_us(name).cast(pl.String) + "\t"
+        elif column.sort == TIME:
+            cell = us(name)
+        elif name in _UNKNOWN:
+            cell = pl.col(name).fill_null(pl.lit(_UNKNOWN[name]))
+        else:
+            cell = pl.col(name).cast(pl.String).fill_null(_NOT_KNOWN)
+        shown.append(cell.alias(header))
+    found = pl.concat([rows.select(shown), _counters(work, rows["id"])], how="horizontal")
+    return found if work.windows.declared else found.drop(KERNEL_DETAILS[0].header(mindspore=variant is MINDSPORE))
 
 
 def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
@@ -133,19 +151,20 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
         pl.coalesce("told_step", "step").alias("step"),
         "ts",
         "dur",
-        pl.coalesce("wait", "idle").alias("idle"),
-        "lane",
+        pl.coalesce("wait", "idle").alias("gap"),
+        pl.col("lane").alias("stream"),
         pl.when(recorded).then("told_context").otherwise("context").alias("context"),
         pl.coalesce("task", pl.when(~recorded).then(pl.int_range(pl.len()))).alias("task"),
         pl.concat_str(owner, "name", separator="/", ignore_nulls=True).alias("name"),
-        pl.coalesce("operation", "name").alias("type"),
+        pl.coalesce("operation", "name").alias("op_type"),
         pl.coalesce("core", core()).alias("core"),
         pl.coalesce("told_blocks", grid).alias("blocks"),
-        pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("shapes"),
-        pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("dtypes"),
+        pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("input_shapes"),
+        pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("input_dtypes"),
         pl.format('"{}"', pl.col("output_shapes")).alias("output_shapes"),
         pl.col("mix_blocks").fill_null(0),
-        *("model", "state", "reduced_precision", "input_formats", "output_dtypes", "output_formats"),
+        pl.col("reduced_precision").alias("hf32"),
+        *("model", "state", "input_formats", "output_dtypes", "output_formats"),
     )
 
 
@@ -195,9 +214,10 @@ def _communication(work: RankWork) -> pl.DataFrame:
     frame = frame.join(known, on="id", how="left", maintain_order="left")
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
     return frame.select(
-        *("id", "ts", "dur", "name", "type", "model"),
+        *("id", "ts", "dur", "name", "model"),
+        pl.col("type").alias("op_type"),
         pl.coalesce("told_step", pl.when(pl.col("step") >= 0).then("step")).alias("step"),
-        pl.coalesce("wait", (pl.col("ts") - ended).clip(0).fill_null(0)).alias("idle"),
+        pl.coalesce("wait", (pl.col("ts") - ended).clip(0).fill_null(0)).alias("gap"),
         pl.lit("HCCL").alias("core"),
     )
 
@@ -240,75 +260,17 @@ def api_statistic(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
 
 def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return every operator call; MindSpore's file has only those whose shapes were recorded."""
-    rows = result if variant.stack_columns else result.drop_nulls("Input Shapes")
+    rows = result.drop_nulls("Input Shapes") if variant is MINDSPORE else result
     rows = rows.with_columns(texts(rows["Input Shapes"], operator_shapes).alias("Input Shapes"))
-    if not variant.stack_columns:
-        return rows.select("Name", "Input Shapes")
-    times = [f"{where} {which} Duration(us)" for where in ("Host", "Device") for which in ("Self", "Total")]
     cores = [pl.lit(0.0).alias(f"Device {which} Duration With AICore(us)") for which in ("Self", "Total")]
-    return rows.select("Name", "Input Shapes", "Call Stack", *times, *cores)
+    return _file(rows.with_columns(cores), OPERATOR_DETAILS, variant)
 
 
 def memory_record(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return memory over time, sizes in the variant's MB."""
     component = pl.col("Component").replace("Framework", variant.component)
-    sizes = [_size(f"Total {name}(MB)", variant) for name in ("Allocated", "Reserved", "Active")]
-    known = "Stream Ptr" in result.columns
-    pointer = pl.col("Stream Ptr").cast(pl.String) if known else pl.lit(None, pl.String).alias("Stream Ptr")
-    return result.select(component, "Timestamp(us)", *sizes, *([pointer] if variant.stream_pointer else []), _device())
-
-
-def _size(column: str, variant: Variant) -> pl.Expr:
-    """Return a size in the variant's unit with all its digits."""
-    factor = MEBIBYTE / variant.megabyte if column.endswith("(MB)") else 1
-    return (pl.col(column) * factor).cast(pl.String)
-
-
-def operator_memory(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
-    """Return the life of every block, sizes in KB of 1024 bytes and in the variant's MB."""
-    sizes = [_size(name, variant) for name in result.columns if name.endswith(("(KB)", "(MB)"))]
-    shown = result.with_columns(*sizes, _device())
-    if variant.missing is None:
-        return shown
-    released = [name for name in result.columns if name.startswith(("Release", "Duration", "Active"))]
-    return shown.with_columns(_shown(name, shown.schema[name]).fill_null(variant.missing) for name in released)
-
-
-def _shown(name: str, dtype: pl.DataType) -> pl.Expr:
-    value = pl.col(name).cast(pl.Decimal(38, 3)) if dtype.is_float() else pl.col(name)
-    return value.cast(pl.String)
-
-
-def l2_cache(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
-    """Return the hits of each task in the L2 cache, in order of start."""
-    rates = [pl.col(rate).cast(pl.String).fill_null(_NOT_KNOWN) for rate in L2_CACHE]
-    shown = result.with_columns(_number_of_device(), *rates)
-    return shown if variant.device_columns else shown.drop("Device_id")
-
-
-def npu_module_mem(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
-    """Return what each part of an NPU's software reserves over time, in KB or, of torch_npu, in MB."""
-    size = pl.col("Total Reserved(KB)")
-    shown = result.with_columns(_number_of_device(), pl.col("Device").str.to_uppercase())
-    if variant.device_columns:
-        return shown.with_columns(size.cast(pl.String))
-    in_mb = (size / 1024).cast(pl.String).alias("Total Reserved(MB)")
-    return shown.select("Component", "Timestamp(us)", in_mb, "Device")
-
-
-def static_op_mem(result: pl.DataFrame, _: Variant) -> pl.DataFrame:
-    """Return the memory that compiled graphs set aside for operators."""
-    end = pl.col("Node Index End").fill_null(NO_MODEL)
-    return result.with_columns(_number_of_device(), end, pl.col("Size(KB)").cast(pl.String))
-
-
-def _number_of_device() -> pl.Expr:
-    """Return the number in a device's name: ``npu:1`` → 1."""
-    return pl.col("Device_id").str.extract(r":(\d+)$").fill_null("0")
-
-
-def _device() -> pl.Expr:
-    return pl.col("Device Type").cast(pl.String).str.to_uppercase()
+    pointer = [] if "Stream Ptr" in result.columns else [pl.lit(None, pl.Int64).alias("Stream Ptr")]
+    return _file(result.with_columns(component, *pointer), MEMORY_RECORD, variant)
 
 
 def texts(column: pl.Series, convert: Callable[[str], str]) -> pl.Series:

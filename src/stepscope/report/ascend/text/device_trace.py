@@ -17,8 +17,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import NO_MODEL, operator_shapes, texts
-from stepscope.report.ascend.text.scope_layer import scopes
+from stepscope.report.ascend.text.csv_tables import operator_shapes, texts
 from stepscope.report.ascend.variant import Variant
 from stepscope.report.files.json_results import dumps
 from stepscope.report.protocol import Source
@@ -26,6 +25,7 @@ from stepscope.report.timeline import lanes
 from stepscope.report.timeline.places import Lane
 from stepscope.report.timeline.slices import Counter, Timeline, build
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import UNKNOWN_32
 
 _CHUNK = 100_000
 #: Numbers of the processes that are none: behind those that :mod:`stepscope.report.timeline.places` makes up.
@@ -60,25 +60,25 @@ _ARROWS = {"launch": "HostToDevice", "forward_backward": "fwdbwd", "send_receive
 def write(source: Source, work: RankWork, variant: Variant, path: Path) -> None:
     """Write the file."""
     timeline = build(source, step_name="ProfilerStep#", marked_steps=True)
-    places = _Places(timeline, variant)
+    threads = _TraceThreads(timeline, variant)
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(b"[")
-        lines = _Lines(file, variant)
+        lines = _TraceLines(file, variant)
         for begin in range(0, len(timeline.slices), _CHUNK):
-            lines.slices(_slices(timeline, timeline.slices[begin : begin + _CHUNK], work, places))
-        lines.slices(_communication(work, places))
-        lines.slices(_overlap(work, places))
+            lines.slices(_slices(timeline, timeline.slices[begin : begin + _CHUNK], work, threads))
+        lines.slices(_communication(work, threads))
+        lines.slices(_overlap(work, threads))
         if variant.processes:
-            lines.slices(_scopes(work, places))
+            lines.slices(_scopes(work, threads))
         for arrows in _arrows(timeline, work, variant):
-            lines.text(_arrow_lines(timeline, arrows, places))
+            lines.text(_arrow_lines(timeline, arrows, threads))
         for number, counter in enumerate(timeline.counters):
-            lines.text(_samples(counter, number, places))
-        lines.text(pl.Series(places.names(), dtype=pl.String))
+            lines.text(_samples(counter, number, threads))
+        lines.text(pl.Series(threads.names(), dtype=pl.String))
         file.write(b"]\n")
 
 
-class _Lines:
+class _TraceLines:
     """Writes events with commas between them."""
 
     def __init__(self, file: BufferedWriter, variant: Variant) -> None:
@@ -105,10 +105,10 @@ class _Lines:
             pl.lit('{"ph":"X","name":'),
             "name",
             pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","dur":'),
             quote,
-            _us("dur"),
+            us_text("dur"),
             quote,
             pl.format(',"cat":"{}"', "category"),
             pl.lit(',"args":{'),
@@ -118,7 +118,7 @@ class _Lines:
         self.text(frame.select(pl.concat_str(parts, ignore_nulls=True)).to_series())
 
 
-class _Places:
+class _TraceThreads:
     """The processes and threads of the file, numbered when first used; no thread has the number 0."""
 
     def __init__(self, timeline: Timeline, variant: Variant) -> None:
@@ -178,30 +178,30 @@ def _name(what: str, pid: int, tid: int = 1, **arguments: object) -> str:
     return dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments})
 
 
-def _us(column: str) -> pl.Expr:
+def us_text(column: str) -> pl.Expr:
     """Return ns, not negative, as the text of µs with three decimals."""
     ns = pl.col(column)
     return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
 
 
-def _at(chunk: pl.DataFrame, places: _Places) -> pl.DataFrame:
+def _at(chunk: pl.DataFrame, threads: _TraceThreads) -> pl.DataFrame:
     """Return pid and tid of slices."""
     pairs = chunk.select("lane", "kind").unique(maintain_order=True)
-    found = [places.of_slice(lane, kind) for lane, kind in pairs.rows()]
+    found = [threads.of_slice(lane, kind) for lane, kind in pairs.rows()]
     numbers = pl.DataFrame(found, schema={"pid": pl.Int64, "tid": pl.Int64}, orient="row")
     known = pl.concat([pairs, numbers], how="horizontal")
     rows = chunk.select("lane", "kind").join(known, on=["lane", "kind"], how="left", maintain_order="left")
     return rows.select("pid", "tid")
 
 
-def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, places: _Places) -> pl.DataFrame:
+def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
     """Return slices as they are written; of the steps, the resolved ones and not the source's marks of them."""
     chunk = chunk.filter((pl.col("kind") != "step") | pl.col("id").is_null())
     names = pl.Series(timeline.names.json, dtype=pl.String).gather(chunk["name"])
     device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
     stream = pl.Series([lane.stream for lane in timeline.lanes], dtype=pl.Int64).gather(chunk["lane"])
     frame = chunk.select("id", "ts", "dur", "kind", "correlation", "sequence")
-    frame = pl.concat([frame, _at(chunk, places)], how="horizontal")
+    frame = pl.concat([frame, _at(chunk, threads)], how="horizontal")
     frame = frame.with_columns(name=names, device=device, stream=stream).join(
         _details(work, chunk["id"]), on="id", how="left", maintain_order="left"
     )
@@ -209,7 +209,7 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, places: _Pl
     cann = pl.col("kind").is_in(list(_CANN)) & ~pl.col("device")
     level = pl.col("kind").replace_strict(_CANN, default="", return_dtype=pl.String)
     # Operators of cells have their whole path, as MindSpore writes it.
-    before = pl.when(cann).then(level + pl.lit("@")).when(places.with_cells).then("module").fill_null("")
+    before = pl.when(cann).then(level + pl.lit("@")).when(threads.with_cells).then("module").fill_null("")
     return frame.select(
         pl.concat_str(pl.lit('"'), before, pl.col("name").str.slice(1)).alias("name"),
         pl.when(~cann & ~pl.col("device")).then(category).alias("category"),
@@ -240,7 +240,7 @@ def _lines(text: str) -> str:
 
 def _hardware() -> pl.Expr:
     stream = pl.format('"Physic Stream Id":{}', "stream")
-    kind = pl.format(f'"Model Id":{NO_MODEL},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
+    kind = pl.format(f'"Model Id":{UNKNOWN_32},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
     return pl.concat_str(kind, stream, _connection(), separator=",", ignore_nulls=True)
 
 
@@ -255,7 +255,7 @@ def _host() -> pl.Expr:
     return pl.when(pl.col("kind").is_in(["operator", "collective"])).then(arguments).otherwise(pl.lit(""))
 
 
-def _communication(work: RankWork, places: _Places) -> pl.DataFrame:
+def _communication(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
     """Return the communication, a thread for each group, and another one for what crosses there."""
     rows = []
     for call in work.calls:
@@ -265,38 +265,61 @@ def _communication(work: RankWork, places: _Places) -> pl.DataFrame:
         rows.append((dumps(call.name), call.group, one.start, one.elapsed, args[1:-1]))
     schema = {"name": pl.String, "group": pl.String, "ts": pl.Int64, "dur": pl.Int64, "args": pl.String}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return _on_threads(frame, "group", "HCCL", "Group {} Communication", places)
+    return _on_threads(frame, "group", "HCCL", "Group {} Communication", threads)
 
 
-def _overlap(work: RankWork, places: _Places) -> pl.DataFrame:
+def _overlap(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
     parts = [
         pl.DataFrame({"lane": name, "name": dumps(name), "ts": lane.start, "dur": lane.end - lane.start})
         for name, lane in work.overlap.items()
     ]
     frame = pl.concat(part.cast({"lane": pl.String, "name": pl.String}) for part in parts)
-    return _on_threads(frame.with_columns(args=pl.lit("")), "lane", "Overlap Analysis", "{}", places)
+    return _on_threads(frame.with_columns(args=pl.lit("")), "lane", "Overlap Analysis", "{}", threads)
 
 
-def _scopes(work: RankWork, places: _Places) -> pl.DataFrame:
-    found = scopes(work.computing, work.tables)
+def _scopes(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
+    """Return the lanes *Scope Layer*: the cells that the work belongs to, one lane for each depth.
+
+    Adjacent pieces of work in one cell make one bar, with the gaps between them, as MindSpore draws it.
+    """
+    owner = pl.when(pl.col("kind") == "operator").then("id").otherwise("operator").alias("span")
+    modules = work.tables["operators"].select("span", pl.col("module").cast(pl.String).str.split("/")).collect()
+    rows = work.computing.select(owner, "ts", (pl.col("ts") + pl.col("dur")).alias("end"))
+    rows = rows.join(modules, on="span", how="left", maintain_order="left")
+    deepest = rows["module"].list.len().max()
+    bars = [_bars(rows, depth) for depth in range(deepest if isinstance(deepest, int) else 0)]
+    nothing = pl.DataFrame(schema={"depth": pl.Int64, "name": pl.String, "ts": pl.Int64, "dur": pl.Int64})
+    found = pl.concat([nothing, *bars])
     names = pl.Series("name", [dumps(name) for name in found["name"]], dtype=pl.String)
-    return _on_threads(found.with_columns(names, args=pl.lit("")), "depth", "Scope Layer", "Scope {}", places)
+    return _on_threads(found.with_columns(names, args=pl.lit("")), "depth", "Scope Layer", "Scope {}", threads)
 
 
-def _on_threads(frame: pl.DataFrame, by: str, process: str, title: str, places: _Places) -> pl.DataFrame:
+def _bars(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Return the bars of one depth: runs of pieces that lie in the same cell."""
+    path = pl.when(pl.col("module").list.len() > depth).then(pl.col("module").list.head(depth + 1).list.join("/"))
+    runs = rows.with_columns(path.alias("path")).with_columns(pl.col("path").rle_id().alias("run")).drop_nulls("path")
+    bars = runs.group_by("run", maintain_order=True).agg(
+        pl.col("module").list.get(depth).first().alias("name"), pl.col("ts").first(), pl.col("end").max()
+    )
+    return bars.select(
+        pl.lit(depth, pl.Int64).alias("depth"), "name", "ts", (pl.col("end") - pl.col("ts")).alias("dur")
+    )
+
+
+def _on_threads(frame: pl.DataFrame, by: str, process: str, title: str, threads: _TraceThreads) -> pl.DataFrame:
     """Put slices on a thread of ``process`` for each value of a column, and on more threads those that cross."""
     if frame.is_empty():
         return frame
     values = frame[by].unique(maintain_order=True)
     code = frame[by].replace_strict(values, pl.Series(range(len(values))), return_dtype=pl.Int64).to_numpy()
     order, lane = lanes.assign(code, frame["ts"].to_numpy(), frame["dur"].to_numpy())
-    pid = places.process(process)
+    pid = threads.process(process)
     pairs, inverse = np.unique(code << 32 | lane, return_inverse=True)
     tids = []
     for pair in pairs.tolist():
         extra = f" ({(pair & 0xFFFFFFFF) + 1})" if pair & 0xFFFFFFFF else ""
         name = title.format(values[pair >> 32]) + extra
-        tids.append(places.thread(pid, name, name))
+        tids.append(threads.thread(pid, name, name))
     numbers = pl.Series("tid", np.array(tids, np.int64)[inverse])
     placed = frame.with_columns(numbers, pl.lit(pid).alias("pid"), pl.lit(None, pl.String).alias("category"))
     return placed[order]
@@ -314,13 +337,13 @@ def _arrows(timeline: Timeline, work: RankWork, variant: Variant) -> Iterator[pl
     yield ends.select("origin", "target", category=pl.lit("async_npu"), name=pl.lit(variant.launch))
 
 
-def _arrow_lines(timeline: Timeline, arrows: pl.DataFrame, places: _Places) -> pl.Series:
+def _arrow_lines(timeline: Timeline, arrows: pl.DataFrame, threads: _TraceThreads) -> pl.Series:
     """Return the two events of each arrow; Ascend puts the number into the name of an arrow to the device."""
     numbered = arrows.with_row_index("number", offset=1)
     halves = []
     for row, phase in (("origin", '"s"'), ("target", '"f","bp":"e"')):
         slices = timeline.slices[numbered[row]]
-        frame = pl.concat([numbered, slices.select("ts"), _at(slices, places)], how="horizontal")
+        frame = pl.concat([numbered, slices.select("ts"), _at(slices, threads)], how="horizontal")
         number = pl.col("number").cast(pl.String)
         text = pl.concat_str(
             pl.lit(f'{{"ph":{phase},"id":"'),
@@ -331,16 +354,16 @@ def _arrow_lines(timeline: Timeline, arrows: pl.DataFrame, places: _Places) -> p
             "name",
             pl.when(pl.col("category") == "HostToDevice").then(number).otherwise(pl.lit("")),
             pl.format('","pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('"}'),
         )
         halves.append(frame.select(text).to_series())
     return pl.concat(halves)
 
 
-def _samples(counter: Counter, number: int, places: _Places) -> pl.Series:
-    pid = places.process("Counters")
+def _samples(counter: Counter, number: int, threads: _TraceThreads) -> pl.Series:
+    pid = threads.process("Counters")
     head = f'{{"ph":"C","name":{dumps(counter.name)},"id":{number},"pid":{pid},"tid":1,"ts":"'
     unit = dumps(counter.unit or "value")
-    text = pl.concat_str(pl.lit(head), _us("ts"), pl.lit(f'","args":{{{unit}:'), "value", pl.lit("}}"))
+    text = pl.concat_str(pl.lit(head), us_text("ts"), pl.lit(f'","args":{{{unit}:'), "value", pl.lit("}}"))
     return counter.samples.select(text).to_series()

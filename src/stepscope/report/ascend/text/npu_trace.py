@@ -15,39 +15,36 @@ import polars as pl
 from stepscope.report.ascend.database.host_events import QUEUED, queued
 from stepscope.report.ascend.database.task_events import communication, said_of_parts
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import NO_MODEL, operator_shapes, operator_types, texts
+from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
+from stepscope.report.ascend.text.device_trace import us_text
 from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
+from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
 
 #: Process of the trace → its place, which is part of its number.
 _PLACES = {"CANN": 7, "Ascend Hardware": 13, "HCCL": 15, "Overlap Analysis": 23}
 _FIRST_OF_COUNTERS = 24
 _CATEGORIES = {"operator": "cpu_op", "data": "cpu_op", "step": "cpu_op", "python": "python_function"}
 _CATEGORIES |= {"annotation": "user_annotation", "garbage": "GC"}
-_LEVELS = {"AscendCL": "acl", "Runtime": "runtime", "Node": "node", "Model": "model", "Hccl": "hccl"}
-_NOT_IN_TRACE = "^(Memory of |NPU module memory$)"
+_LEVELS = {layer: level for _, level, layer in LAYERS}
+_NOT_IN_TRACE = f"^(Memory of |{MODULE_MEMORY}$)"
 
 
 def write(work: RankWork, path: Path) -> None:
     """Write the file."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write("[")
-        for number, lines in enumerate(lines for lines in _Trace(work).events() if len(lines)):
+        for number, lines in enumerate(lines for lines in _NpuTrace(work).events() if len(lines)):
             file.write(",\n" if number else "")
             file.write(lines.str.join(",\n").item())
         file.write("]\n")
-
-
-def _us(column: str) -> pl.Expr:
-    ns = pl.col(column)
-    return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
 
 
 def _json(column: pl.Series) -> pl.Series:
     return texts(column.cast(pl.String), dumps)
 
 
-class _Trace:
+class _NpuTrace:
     """The events of one rank."""
 
     def __init__(self, work: RankWork) -> None:
@@ -105,9 +102,9 @@ class _Trace:
             pl.lit('{"ph":"X","name":'),
             pl.col("name"),
             pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","dur":'),
-            _us("dur"),
+            us_text("dur"),
             pl.lit("") if category is None else pl.format(',"cat":"{}"', category),
             pl.lit(',"args":{'),
             pl.col("args"),
@@ -194,12 +191,12 @@ class _Trace:
         frame = frame.join(sizes.unique("id"), on="id", how="left", maintain_order="left")
         frame = frame.join(self._argument("direction"), on="id", how="left", maintain_order="left")
         args = pl.concat_str(
-            pl.format('"Model Id":{}', pl.col("model").fill_null(NO_MODEL)),
+            pl.format('"Model Id":{}', pl.col("model").fill_null(UNKNOWN_32)),
             pl.format('"Task Type":{}', _json(frame["type"])),
             pl.format('"Physic Stream Id":{}', "stream"),
             pl.format('"Task Id":{}', "task"),
             pl.format('"Batch Id":{}', "batch"),
-            pl.format('"Subtask Id":{}', pl.col("context").fill_null(NO_MODEL)),
+            pl.format('"Subtask Id":{}', pl.col("context").fill_null(UNKNOWN_32)),
             pl.format('"connection_id":{}', "correlation"),
             pl.format('"data size(Byte)":{}', "bytes"),
             pl.format('"memcpy direction":{}', "direction"),
@@ -230,7 +227,7 @@ class _Trace:
         )
         args = pl.concat_str(
             pl.format('"connection_id":{}', "correlation"),
-            pl.format('"model id":{}', pl.col("model").fill_null(NO_MODEL)),
+            pl.format('"model id":{}', pl.col("model").fill_null(UNKNOWN_32)),
             pl.format('"data_type":{}', _json(frame["dtype"])),
             pl.format('"alg_type":{}', _json(frame["algType"].replace("N/A", None))),
             pl.format('"count":{}', "count"),
@@ -249,10 +246,10 @@ class _Trace:
             "duration estimated(us)": (pl.col("estimated").cast(pl.Int64) / 1000).cast(pl.String),
             "stream id": pl.col("physical").cast(pl.String),
             "task id": pl.col("task").cast(pl.String),
-            "context id": pl.col("context").fill_null(NO_MODEL).cast(pl.String),
+            "context id": pl.col("context").fill_null(UNKNOWN_32).cast(pl.String),
             "task type": _json(frame["type"]),
-            "src rank": pl.col("source").fill_null(NO_MODEL).cast(pl.String),
-            "dst rank": pl.col("destination").fill_null(NO_MODEL).cast(pl.String),
+            "src rank": pl.col("source").fill_null(UNKNOWN_32).cast(pl.String),
+            "dst rank": pl.col("destination").fill_null(UNKNOWN_32).cast(pl.String),
             "transport type": _json(frame["transport"]),
             "size(Byte)": pl.col("bytes").cast(pl.String),
             "data type": _json(frame["data type"]),
@@ -303,7 +300,7 @@ class _Trace:
         )
         tid = pl.coalesce("thread", "stream", "tid", pl.lit(0, pl.Int64))
         line = pl.concat_str(
-            pl.lit(head), "number", pl.format(',"pid":{},"tid":{},"ts":"', pid, tid), _us("ts"), pl.lit('"}')
+            pl.lit(head), "number", pl.format(',"pid":{},"tid":{},"ts":"', pid, tid), us_text("ts"), pl.lit('"}')
         )
         return frame.drop_nulls("ts").select(line).to_series()
 
@@ -342,7 +339,7 @@ class _Trace:
             pl.lit('{"ph":"C","name":'),
             _json(rows["name"]),
             pl.format(',"pid":{},"tid":0,"ts":"', "pid"),
-            _us("ts"),
+            us_text("ts"),
             pl.lit('","args":{'),
             _json(rows["key"]),
             pl.lit(":"),

@@ -13,7 +13,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from stepscope.read.ascend.database import sqlite, sqlite_columns
-from stepscope.read.ascend.database.sqlite import FLOAT, INT, database
+from stepscope.read.ascend.database.sqlite import database
+from stepscope.trace.ascend_columns import FLOAT, INT
 from stepscope.trace.losses import LossLedger
 
 COLUMNS = {"a": INT, "b": INT, "c": FLOAT}

@@ -12,14 +12,14 @@ from polars.testing import assert_frame_equal
 
 from stepscope import native
 from stepscope.read.ascend.text import timeline_events, timeline_events_tokenized
-from stepscope.read.ascend.text.event_columns import Events
+from stepscope.read.ascend.text.event_columns import AscendEvents
 from stepscope.trace.losses import LossLedger
 from tests.unit.ascend_build import OUTPUT, capture
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
 
 
-def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Events, LossLedger]]:
+def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[AscendEvents, LossLedger]]:
     """Read a file with the C tokenizer, and without."""
     found = []
     for switch in ("1", "0"):
@@ -34,7 +34,7 @@ def rows(frame: pl.DataFrame) -> pl.DataFrame:
     return plain.sort(pl.all(), maintain_order=True)
 
 
-def assert_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> Events:
+def assert_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> AscendEvents:
     (one, lost), (other, lost_too) = both(path, monkeypatch)
     for name in ("complete", "counters", "arrows"):
         assert_frame_equal(rows(getattr(one, name)), rows(getattr(other, name)))

@@ -1,4 +1,4 @@
-"""Switches that come as JSON: a wrong one is a warning and its default, whatever it is."""
+"""Options that come as JSON: a wrong value is a warning and the default, whatever it is."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.collect.options import Activity
-from stepscope.collect.start.switches import DYNAMIC, ENVIRONMENT, Switch, options_of, read_switches, unavailable
+from stepscope.collect.options import Activity, Option
+from stepscope.collect.start.json_options import (
+    DYNAMIC,
+    ENVIRONMENT,
+    environment_keys,
+    options_of,
+    read_options,
+    unavailable,
+)
 
 
-def read(known: dict[str, Switch] = ENVIRONMENT, /, **switches: Any) -> Any:  # type: ignore[assignment]
-    return read_switches(json.dumps(switches), known)
+def read(known: dict[str, Option] = ENVIRONMENT, /, **switches: Any) -> Any:  # type: ignore[assignment]
+    return read_options(json.dumps(switches), known)
 
 
 def test_the_sample_of_the_documents() -> None:
     text = (
         '{"start": true, "output_path": "/XXX", "memory": false, "hccl": false, "aicore_metrics": 0, "l2_cache": false}'
     )
-    reading = read_switches(text, ENVIRONMENT)
+    reading = read_options(text, ENVIRONMENT)
     assert reading.warnings == ()
     assert reading.values["start"] is True
-    assert reading.values["output_path"] == "/XXX"
+    assert reading.values["output"] == "/XXX"
     assert reading.values["profile_memory"] is False
     assert reading.values["aic_metrics"] == "ArithmeticUtilization"
 
@@ -32,13 +39,25 @@ def test_the_sample_of_the_documents() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("start", "false", "'start' should be true or false, but is \"false\" (str); the default false is used"),
-        ("start", 1, "'start' should be true or false, but is 1 (int); the default false is used"),
-        ("memory", None, "'memory' should be true or false, but is null (NoneType); the default false is used"),
-        ("output_path", 3, "'output_path' should be a text, but is 3 (int); the default \"\" is used"),
-        ("timeline_limit", 0, "'timeline_limit' should be a whole number from 1 on, but is 0 (int)"),
-        ("activities", ["CPU", "TPU"], "'activities' should be a list of CPU | NPU | GPU"),
-        ("aicore_metrics", 9, "'aicore_metrics' should be a whole number (or -1, 0, 1, 2, 3, 4, 5, 6)"),
+        ("start", "false", "'start' should be true or false, but is \"false\"; the default false is used"),
+        ("start", 1, "'start' should be true or false, but is 1; the default false is used"),
+        ("memory", None, "'memory' should be true or false, but is null; the default false is used"),
+        (
+            "output_path",
+            3,
+            "'output_path' should be the path of a directory, but is 3; the default \"stepscope-runs\" is used",
+        ),
+        ("timeline_limit", 0, "'timeline_limit' should be a whole number from 1 on, but is 0"),
+        (
+            "activities",
+            ["CPU", "TPU"],
+            "'activities' should be a list of cpu | cuda | xpu | mtia | hpu | privateuse1 | GPU | NPU, but is",
+        ),
+        (
+            "aicore_metrics",
+            9,
+            "'aicore_metrics' should be a whole number from -1 to 6, but is 9; the default \"None\" is used",
+        ),
         ("profiler_level", "Level9", "'profiler_level' should be LevelNone | Level0 | Level1 | Level2"),
         ("memry", True, "'memry' is unknown and ignored; did you mean 'memory'?"),
     ],
@@ -47,9 +66,9 @@ def test_a_wrong_value_is_one_warning_and_the_default(key: str, value: object, e
     reading = read(**{key: value})
     (warning,) = reading.warnings
     assert warning.startswith(expected)
-    name = ENVIRONMENT[key].name or key if key in ENVIRONMENT else "start"
-    assert reading.values[name] == next(s.default for k, s in ENVIRONMENT.items() if (s.name or k) == name)
-    assert reading.given == frozenset()
+    assert reading.values == read().values
+    option = ENVIRONMENT.get(key, ENVIRONMENT["start"])
+    assert reading.values[option.name] == option.default
 
 
 @pytest.mark.parametrize(
@@ -98,15 +117,42 @@ def test_options_are_those_that_we_have() -> None:
 
 
 def test_what_no_machine_of_ours_can_serve() -> None:
-    assert unavailable(read()) == {}
-    missing = unavailable(read(l2_cache=True, aic_metrics="Memory", activities=["NPU"], host_sys=["osrt"]))
+    assert unavailable(read().values) == {}
+    missing = unavailable(read(l2_cache=True, aic_metrics="Memory", activities=["NPU"], host_sys=["osrt"]).values)
     assert list(missing) == ["aic_metrics", "l2_cache", "activities NPU"]
+
+
+def test_each_variable_has_its_own_directory() -> None:
+    keys = environment_keys("data")
+    assert read(keys).values["output"] == "data"
+    (warning,) = read(keys, output_path="").warnings
+    assert warning.endswith('but is ""; the default "data" is used')
+    assert read(keys, output_path="/runs").values["output"] == read(keys, output="/runs").values["output"] == "/runs"
+
+
+@pytest.mark.parametrize(
+    ("names", "activities"),
+    [(["cpu"], (Activity.CPU,)), (["CUDA", "cpu"], (Activity.CUDA, Activity.CPU)), (["GPU"], (Activity.CUDA,))],
+)
+def test_activities_have_our_names_and_mindspores(names: list[str], activities: tuple[Activity, ...]) -> None:
+    for known in (ENVIRONMENT, DYNAMIC):
+        reading = read(known, activities=names)
+        assert (reading.warnings, options_of(reading.values).activities) == ((), activities)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(True, True), (False, False), ("background", "background"), ("now", "now")]
+)
+def test_the_dynamic_file_says_when_results_are_computed_in_both_ways(given: object, expected: object) -> None:
+    reading = read(DYNAMIC, analyse=given)
+    assert (reading.warnings, reading.values["analyse"]) == ((), expected)
+    assert read(DYNAMIC, analyse=1).warnings
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", '{"start": tru}', '"start"'])
 def test_no_json_object(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read_switches(text, ENVIRONMENT)
+        read_options(text, ENVIRONMENT)
 
 
 _VALUES = st.recursive(
@@ -122,10 +168,11 @@ _VALUES = st.recursive(
 )
 def test_any_values_give_options(table: str, document: dict[str, object]) -> None:
     known = {"ENVIRONMENT": ENVIRONMENT, "DYNAMIC": DYNAMIC}[table]
-    reading = read_switches(json.dumps(document), known)
+    reading = read_options(json.dumps(document), known)
     options_of(reading.values)
-    unavailable(reading)
+    unavailable(reading.values)
     assert len(reading.warnings) <= len(document)
-    for key, switch in known.items():
-        if key not in document and not any((s.name or k) == (switch.name or key) for k, s in known.items() if k != key):
-            assert reading.values[switch.name or key] == switch.default
+    named = {known[key].name for key in document if key in known}
+    for option in known.values():
+        if option.name not in named:
+            assert reading.values[option.name] == option.default
