@@ -18,7 +18,7 @@ from stepscope.read.common.plain_text import printable
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.xplane import xplane_events
 from stepscope.read.xplane.xplane_events import Line, XplaneStats
-from stepscope.read.xplane.xplane_files import Part
+from stepscope.read.xplane.xplane_files import XSpaceField
 from stepscope.trace.losses import LossLedger
 
 #: Value of a stat.
@@ -47,7 +47,7 @@ class Plane:
     ledger: LossLedger
 
     @staticmethod
-    def of(part: Part, ledger: LossLedger) -> Plane:
+    def of(part: XSpaceField, ledger: LossLedger) -> Plane:
         """Return the plane that a field of the file is."""
         whole = Messages(part.content, np.zeros(1, np.int64), np.full(1, part.length, np.int64))
         return Plane(part.content, whole.fields(), ledger)
