@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stepscope.read import read_files
 from stepscope.read.cupti import cupti_reader as cupti
-from stepscope.read.cupti.activity_records import Decoder
+from stepscope.read.cupti.activity_records import RecordDecoder
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind, Layout, layout_of
 from stepscope.trace.losses import LossLedger
@@ -114,8 +114,8 @@ def main() -> None:
         packing = best(lambda: [zlib.compress(buffer, 1) for buffer in content[:8]], 1) / min(len(content), 8)
         write(path, content, cuda)
 
-        def decode() -> Decoder:
-            decoder = Decoder(layout_of(cuda), LossLedger("benchmark"))
+        def decode() -> RecordDecoder:
+            decoder = RecordDecoder(layout_of(cuda), LossLedger("benchmark"))
             for buffer in content:
                 decoder.add(buffer, NAMES)
             return decoder

@@ -1,7 +1,7 @@
 """Memory profiles in pprof's form, as ``jax.profiler.device_memory_profile`` gives them → table ``live_memory``.
 
-A profile is what was alive at one moment: for each call stack, device and sort of memory, how many blocks and how many
-bytes. Field numbers are those of pprof's ``profile.proto``.
+A profile says what was alive at one moment: number and bytes of the blocks of each call stack, device and sort of
+memory. Field numbers are those of pprof's ``profile.proto``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import NotATraceError
+from stepscope.read.common.part_builder import PartBuilder, sound_rows
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.common.source import Progress, read_blocks, tell_all
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import FRAME, complete, conform
+from stepscope.trace.tables import complete
 
 #: What our collector calls the file.
 NAME = "memory.pb.gz"
@@ -25,7 +26,7 @@ _HEAD = re.compile(
     rb"(?:\x0a[\x02-\x08](?:[\x08\x10](?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])){1,2})+[\x12\x1a\x22\x2a\x32]"
 )
 _BYTES, _COUNT = "bytes", "count"
-#: Of several sizes in a profile, the one that tells what is alive.
+#: Of several sizes in a profile, the name of the one of living blocks.
 _ALIVE = ("space", "inuse_space")
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)[^0-9]*(\d{1,6})?", re.IGNORECASE)
 
@@ -40,30 +41,28 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
 
     Args:
         path: The file, plain or gzip.
-        ledger: Counts what is damaged; what stands before it is there.
+        ledger: Counts damage; what stands before it is read.
         progress: Called with bytes read, and in total.
 
     Returns:
         All tables, empty but for ``live_memory``, ``stacks`` and ``metadata``.
 
     Raises:
-        InputError: It cannot be read, or is no profile of memory.
+        InputError: It cannot be read, or is not a memory profile.
     """
     content = b"".join(read_blocks(path, ledger, progress))
     profile = Messages.whole(content).fields()
     texts = profile.every_text(6, ledger)[1]
     count, size = _columns(profile, texts, path)
     ledger.add("file_cut", int(profile.broken.any() or _incomplete(profile, texts)))
-    samples, stacks = _samples(profile, texts, ledger)
-    rows = samples.with_columns(
+    part = PartBuilder()
+    rows = _samples(part, profile, texts, ledger).with_columns(
         count=pl.col("values").list.get(count, null_on_oob=True) if count is not None else pl.lit(None, pl.Int64),
         bytes=pl.col("values").list.get(size, null_on_oob=True),
     )
-    lost = rows["bytes"].null_count()
-    ledger.add("event_damaged", lost)
-    live = rows.filter(pl.col("bytes").is_not_null()).drop("values")
+    part.add("live_memory", sound_rows(rows, ledger, event_damaged=pl.col("bytes").is_not_null()).drop("values"))
     tell_all(path, progress)
-    return complete({"live_memory": conform("live_memory", live), "stacks": stacks})
+    return complete(part.tables())
 
 
 def _incomplete(profile: Fields, texts: Sequence[str]) -> bool:
@@ -86,15 +85,15 @@ def _columns(profile: Fields, texts: Sequence[str], path: Path) -> tuple[int | N
     names, units = (_named(types.integers(number), texts) for number in (1, 2))
     sizes = [place for place, unit in enumerate(units) if unit == _BYTES]
     if not sizes:
-        message = f"{path} is no profile of memory."
+        message = f"{path} is not a memory profile."
         raise NotATraceError(message, "Name one that jax.profiler.save_device_memory_profile wrote.")
     size = next((place for place in sizes if names[place] in _ALIVE), sizes[-1])
     # A number of blocks stands before their size.
     return (size - 1 if size and units[size - 1] == _COUNT else None), size
 
 
-def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the samples with their values, and their stacks."""
+def _samples(part: PartBuilder, profile: Fields, texts: Sequence[str], ledger: LossLedger) -> pl.DataFrame:
+    """Return the samples with their values; add their stacks."""
     _, messages = profile.within(2)
     fields = messages.fields()
     ledger.add("event_damaged", int(fields.broken.sum()))
@@ -102,12 +101,9 @@ def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple
     places = _lists(fields, 1)
     known: dict[tuple[int, ...], int] = {}
     numbers = [known.setdefault(tuple(one), len(known)) if one else None for one in places]
-    stacks = [[frame for place in chain for frame in frames.get(place, [])] for chain in known]
-    table = pl.DataFrame(
-        {"id": list(range(len(known))), "frames": stacks}, schema={"id": pl.Int64, "frames": pl.List(FRAME)}
-    )
+    part.add_stacks([[frame for place in chain for frame in frames.get(place, [])] for chain in known])
     labels = _labels(fields, texts)
-    rows = pl.DataFrame(
+    return pl.DataFrame(
         {
             "kind": [one.get("kind", "memory") for one in labels],
             "device": [_device(one.get("device")) for one in labels],
@@ -116,7 +112,6 @@ def _samples(profile: Fields, texts: Sequence[str], ledger: LossLedger) -> tuple
         },
         schema={"kind": pl.String, "device": pl.String, "stack": pl.Int64, "values": pl.List(pl.Int64)},
     )
-    return rows, table
 
 
 def _frames(profile: Fields, texts: Sequence[str]) -> dict[int, list[dict[str, object]]]:

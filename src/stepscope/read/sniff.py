@@ -14,7 +14,7 @@ from stepscope.read import pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, rank_in_name, read_blocks
-from stepscope.read.kineto.kineto_facts import Facts
+from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.mindspore import mindspore_files
 from stepscope.read.paddle import fluid_profile, node_trees
 from stepscope.read.xplane import xplane_files
@@ -194,7 +194,7 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
         raise NotATraceError(message, LOOKED_FOR) from None
     except NotATraceError as error:
         raise NotATraceError(error.message, LOOKED_FOR) from None
-    facts = Facts(document.metadata)
+    facts = KinetoFacts(document.metadata)
     named = _OF_TENSORBOARD.fullmatch(path.name)
     first = _FIRST_TIME.search(text[:HEAD])
     start = facts.base_ns + (int(first[1]) * 1000 + int(f"{(first[2] or b'').decode():0<3}"[:3]) if first else 0)

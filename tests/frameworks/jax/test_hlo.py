@@ -17,8 +17,8 @@ import pytest
 from jax import lax
 from jaxlib import _hlo, _jax
 
+from stepscope.read.xplane.compiled_programs import instructions
 from stepscope.read.xplane.hlo.hlo_collectives import collectives
-from stepscope.read.xplane.hlo.program_instructions import instructions
 from stepscope.report.timeline.perfetto.protobuf import block
 from stepscope.trace.losses import LossLedger
 

@@ -17,9 +17,9 @@ import polars as pl
 from stepscope.errors import InputError
 from stepscope.read.ascend.ascend_frames import Frames, conform
 from stepscope.read.ascend.text import csv_rows
+from stepscope.read.common import minddata_files
+from stepscope.read.common.minddata_files import DataPipeline
 from stepscope.read.common.source import Capture
-from stepscope.read.mindspore import minddata_files
-from stepscope.read.mindspore.minddata_files import DataPipeline
 from stepscope.trace.losses import LossLedger
 
 _MS = 1_000_000
@@ -36,7 +36,7 @@ def added(frames: Frames, capture: Capture, shift: int | None, ledger: LossLedge
         shift: ns from the monotonic clock to the epoch; None where the capture does not say.
         ledger: Counts losses.
     """
-    files = minddata_files.Files(*(capture.of(sort) for sort in ("queues", "queue_cpu", "batches")))
+    files = minddata_files.MindDataFiles(*(capture.of(sort) for sort in ("queues", "queue_cpu", "batches")))
     found = DataPipeline()
     try:
         if capture.of("queues", "queue_cpu", "batches"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,19 +11,11 @@ import polars as pl
 from stepscope.read.assemble.timeline import Timeline
 from stepscope.read.common.dense import or_null
 from stepscope.read.common.nesting import Integers, looked_up
+from stepscope.read.common.torch_events import parse_frame
 from stepscope.trace.tables import FRAME
 
 _MODULE = "nn.Module: "
 _CALL_COLUMNS = ("call_ts", "call_thread")
-_FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
-
-
-def parse_frame(text: str) -> dict[str, Any]:
-    """Return file, line and function of a frame as PyTorch writes it: ``file.py(12): function``."""
-    match = _FRAME_TEXT.fullmatch(text)
-    if match is None:
-        return {"file": None, "line": None, "function": text}
-    return {"file": match[1], "line": int(match[2]), "function": match[3]}
 
 
 def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

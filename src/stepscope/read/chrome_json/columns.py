@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.read.chrome_json.event_schema import FIELDS, WHOLE, Class
+from stepscope.read.common.plain_text import printable
 from stepscope.trace.losses import LossLedger
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int32]
 Column: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Column]
@@ -55,7 +55,7 @@ def class_columns(kind: Class) -> dict[str, type[np.generic]]:
 class Interner(dict[Any, int]):
     """Numbers texts as they come: ``str`` is a text, ``bytes`` a JSON value as written, ``int`` itself.
 
-    What is not there, None, is −1.
+    None is −1.
     """
 
     def __missing__(self, key: Any) -> int:  # noqa: ANN401 - any of the three types above
@@ -67,8 +67,8 @@ class Interner(dict[Any, int]):
 
 
 @dataclass
-class Batch:
-    """Events of a file that follow each other, in the file's order.
+class ChromeBatch:
+    """Consecutive events of a file.
 
     Attributes:
         base: Columns of :data:`BASE`.
@@ -85,7 +85,7 @@ class Batch:
 
 
 @dataclass
-class Events:
+class ChromeEvents:
     """All events of a file.
 
     Attributes:
@@ -108,13 +108,15 @@ class Events:
         return {name: np.empty(0, dtype) for name, dtype in class_columns(kind).items()}
 
 
-def join(batches: Sequence[Batch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger) -> Events:
-    """Put batches one behind the other and make the pools of texts one readable pool.
+def join(
+    batches: Sequence[ChromeBatch], pools: Sequence[Iterable[str | bytes | int]], ledger: LossLedger
+) -> ChromeEvents:
+    """Concatenate batches and merge their pools of texts into one readable pool.
 
     Args:
-        batches: In the file's order; the codes of each are places in its pool.
+        batches: In the file's order; the codes of each index its pool.
         pools: What was interned, see :class:`Interner`.
-        ledger: Counts texts that are no UTF-8.
+        ledger: Counts texts that are not UTF-8.
     """
     texts, codes_of = _merge_pools(pools, ledger)
     starts = np.cumsum([0, *(len(batch) for batch in batches)])
@@ -129,10 +131,10 @@ def join(batches: Sequence[Batch], pools: Sequence[Iterable[str | bytes | int]],
         parts = [(int(start), batch) for start, batch in zip(starts, batches, strict=False) if kind in batch.classes]
         if parts:
             classes[kind] = _join_class(kind, parts, codes_of)
-    return Events(base, classes, texts)
+    return ChromeEvents(base, classes, texts)
 
 
-def _join_class(kind: Class, parts: list[tuple[int, Batch]], codes_of: Sequence[Codes | None]) -> Columns:
+def _join_class(kind: Class, parts: list[tuple[int, ChromeBatch]], codes_of: Sequence[Codes | None]) -> Columns:
     texts = {item.column for item in FIELDS.get(kind, ()) if item.type == "text"} | {"arguments"}
     joined = {}
     for name, dtype in class_columns(kind).items():
@@ -153,7 +155,7 @@ def _concatenate(pieces: list[Column], dtype: type[np.generic]) -> Column:
 
 
 def _recode(codes: Column, code_of: Codes | None) -> Column:
-    """Replace codes whose texts turned out equal; −1 stays, as the last entry of ``code_of``."""
+    """Replace the codes of one pool by those of the merged pool; −1 stays, as the last entry of ``code_of``."""
     return codes if code_of is None else code_of[codes]
 
 
@@ -187,25 +189,8 @@ def _readable(key: str | bytes | int) -> tuple[str, bool]:
     return text, text is key
 
 
-def printable(text: str) -> str:
-    """Return a text with bytes that were no UTF-8, and halves of surrogate pairs, as escapes: outputs stay valid."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        pass
-    else:
-        return text
-    try:
-        source = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        source = text.encode("utf-8", "surrogatepass")
-    return source.decode("utf-8", "backslashreplace")
-
-
 def _from_json(source: bytes) -> str:
-    """Return the content of a JSON string, or other JSON without white space; what is no JSON stays as it is."""
+    """Return the content of a JSON string, or other JSON without white space; anything else stays as it is."""
     text = source.decode("utf-8", "surrogateescape")
     if text[:1] == '"':
         return _content(text) if "\\" in text else text[1:-1]
@@ -223,7 +208,7 @@ def _content(text: str) -> str:
 
 
 def parse_arguments(source: str) -> dict[str, Any]:
-    """Return arguments kept as JSON text; empty where they are no object."""
+    """Return arguments kept as JSON text; empty if they are not an object."""
     try:
         value = json.loads(source, strict=False)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Events from JSON text with msgspec: fast where the text is as Kineto writes it, tolerant where it is not.
+"""Events from JSON text with msgspec: fast for text as Kineto writes it, tolerant of other text.
 
-A chunk of events is decoded into typed records at once. If anything in it is not as described in ``kineto_schema``, its
+A chunk of events is decoded into typed records at once. If anything in it is not as ``event_schema`` describes it, its
 events are read one by one with the standard library, repaired where that is possible, counted where it is not, and
 then take the same way.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepscope.read.chrome_json import repair as kineto_repair
-from stepscope.read.chrome_json.columns import Batch, Column, Columns, Integers, Interner
+from stepscope.read.chrome_json import repair
+from stepscope.read.chrome_json.columns import ChromeBatch, Column, Columns, Interner
 from stepscope.read.chrome_json.decoded_values import NOTHING, codes, identifiers, integers, json_codes, reals, times
 from stepscope.read.chrome_json.event_schema import (
     ABSENT,
@@ -28,6 +28,7 @@ from stepscope.read.chrome_json.event_schema import (
     Class,
     Field,
 )
+from stepscope.read.common.nesting import Integers
 from stepscope.trace.losses import LossLedger
 
 _PHASES = {chr(code): code for code in range(33, 127)}
@@ -36,7 +37,7 @@ _NO_ARGUMENTS = (b"", b"null")
 _SEPARATORS = b" \t\r\n,"
 
 
-class Event(msgspec.Struct, gc=False):
+class ChromeEvent(msgspec.Struct, gc=False):
     """One event as written; times and arguments stay text until they are read in bulk."""
 
     ph: str = ""
@@ -50,12 +51,12 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[ChromeEvent])
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Decoder:
+class ChromeDecoder:
     """Decodes chunks of one file into batches.
 
     Args:
@@ -66,7 +67,7 @@ class Decoder:
         self.interner = Interner()
         self._ledger = ledger
 
-    def decode(self, chunk: bytes | memoryview) -> Batch:
+    def decode(self, chunk: bytes | memoryview) -> ChromeBatch:
         """Return the events of ``chunk``: JSON objects separated by commas, without the brackets around the list."""
         view = memoryview(chunk)
         behind = bytes(view[-256:])
@@ -76,7 +77,7 @@ class Decoder:
         except _UNREADABLE:
             return self._tolerantly(bytes(chunk), last=False)[0]
 
-    def decode_last(self, chunk: bytes | memoryview, *, in_object: bool) -> tuple[Batch, bytes | str | None]:
+    def decode_last(self, chunk: bytes | memoryview, *, in_object: bool) -> tuple[ChromeBatch, bytes | str | None]:
         """Return the events of the file's last chunk, and the text after the list.
 
         Args:
@@ -94,12 +95,12 @@ class Decoder:
         except _UNREADABLE:
             return self._tolerantly(bytes(chunk), last=True)
 
-    def _tolerantly(self, chunk: bytes, *, last: bool) -> tuple[Batch, str | None]:
-        objects, rest = kineto_repair.read_events(chunk, self._ledger, last=last)
-        loose = [kineto_repair.convert(item, Event, self._ledger) for item in objects]
+    def _tolerantly(self, chunk: bytes, *, last: bool) -> tuple[ChromeBatch, str | None]:
+        objects, rest = repair.read_events(chunk, self._ledger, last=last)
+        loose = [repair.convert(item, ChromeEvent, self._ledger) for item in objects]
         return self._batch([event for event in loose if event is not None]), rest
 
-    def _batch(self, events: list[Event]) -> Batch:
+    def _batch(self, events: list[ChromeEvent]) -> ChromeBatch:
         base = self._base(events)
         classes: dict[Class, Columns] = {}
         for kind in Class:
@@ -109,7 +110,7 @@ class Decoder:
                 classes[kind] = {"event": rows, **self._arguments(kind, sources)}
                 if kind in COLLECTIVE_IN:
                     self._add_collectives(classes, rows, sources)
-        return Batch(base, classes)
+        return ChromeBatch(base, classes)
 
     def _add_collectives(self, classes: dict[Class, Columns], rows: Integers, sources: list[msgspec.Raw]) -> None:
         """Add to the class COLLECTIVE those events that name one."""
@@ -124,7 +125,7 @@ class Decoder:
             columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
         classes[Class.COLLECTIVE] = columns
 
-    def _base(self, events: list[Event]) -> Columns:
+    def _base(self, events: list[ChromeEvent]) -> Columns:
         code = self.interner.__getitem__
         phase = _phases([event.ph for event in events])
         category = codes([event.cat for event in events], code)
@@ -164,7 +165,7 @@ class Decoder:
         return columns
 
     def _records(self, kind: Class, sources: list[msgspec.Raw]) -> list[Any]:
-        """Return the arguments of one class; where a value has another type, or there are none, they are repaired."""
+        """Return the arguments of one class; arguments of another type, or without any, are repaired first."""
         decoder = _arguments_decoder(kind)
         try:
             records = decoder.decode(b"[" + b",".join(sources) + b"]")
@@ -172,7 +173,7 @@ class Decoder:
             records = []
         if len(records) == len(sources):
             return records
-        repaired = [kineto_repair.arguments(bytes(source), FIELDS[kind], self._ledger) for source in sources]
+        repaired = [repair.arguments(bytes(source), FIELDS[kind], self._ledger) for source in sources]
         return decoder.decode(b"[" + b",".join(repaired) + b"]")
 
     def _column(self, item: Field, records: list[Any]) -> Column:
@@ -187,7 +188,7 @@ class Decoder:
 
 
 def _phases(values: list[str]) -> Column:
-    """Return the characters that say what events are; 0 for what is no single visible character."""
+    """Return the phase of each event as a character code; 0 for anything but one visible character."""
     joined = "".join(values)
     if len(joined) == len(values) and joined.isascii() and "" not in values:
         return np.frombuffer(joined.encode(), np.uint8)

@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json.columns import Column, Integers
+from stepscope.read.chrome_json.columns import Column
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD
+from stepscope.read.common.nesting import Integers
 
-#: The text of a value that is not there.
+#: The text of an absent value.
 NOTHING = msgspec.Raw()
-#: A number's place in a pool, given its text.
+#: Text → its code in a pool.
 Code = Callable[[Any], int]
 
 _INT64 = range(ABSENT + 1, -ABSENT)
@@ -29,12 +30,12 @@ _MOST_DIGITS = 18
 
 
 def codes(values: Iterable[Any], code: Code) -> Column:
-    """Return the codes of texts or numbers; −1 where there is none."""
+    """Return the codes of texts or numbers; −1 for None."""
     return np.fromiter(map(code, values), np.int32)
 
 
 def json_codes(values: list[Any], code: Code) -> Column:
-    """Return the codes of JSON values as written; −1 where there is none, or null."""
+    """Return the codes of JSON values as written; −1 for absent ones and null."""
     if _all_are(NOTHING, values):
         return np.full(len(values), -1, np.int32)
     found = codes(map(bytes, values), code)
@@ -47,7 +48,7 @@ def _all_are(value: object, values: list[Any]) -> bool:
 
 
 def integers(values: list[Any], *, unsigned: bool) -> tuple[Integers, int]:
-    """Return integers, absent where there is none, and how many were too large and are left out.
+    """Return integers, :data:`ABSENT` for None, and how many were too large and are left out.
 
     Args:
         values: Integers, :data:`ABSENT` or None.
@@ -73,12 +74,12 @@ def _fitting(value: int | None, *, unsigned: bool) -> int | None:
 
 
 def reals(values: list[Any]) -> Column:
-    """Return real numbers, not-a-number where there is none."""
+    """Return real numbers; NaN for None."""
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def identifiers(values: list[Any], code: Code) -> Integers:
-    """Return identifiers as numbers: texts like ``0x1f`` by their value, others by their place in the pool."""
+    """Return identifiers as numbers: texts like ``0x1f`` by their value, others by their code in the pool."""
     if _all_are(None, values):
         return np.full(len(values), ABSENT, np.int64)
     numbers = [ABSENT if value is None else value for value in values]
@@ -102,7 +103,7 @@ def _identifier(value: int | str, code: Code) -> int:
 def times(values: Sequence[msgspec.Raw]) -> Integers:
     """Return times written in µs as ns, exactly; digits beyond the nanosecond are rounded half up.
 
-    A time that is not there is :data:`ABSENT`; one that is no number, or lies outside 64 bits of ns, is :data:`BAD`.
+    An absent time is :data:`ABSENT`; one that is not a number, or exceeds 64 bits of ns, is :data:`BAD`.
     """
     joined = b"\n".join(values)
     usual = _usual_times(joined, len(values))
@@ -125,10 +126,10 @@ def times(values: Sequence[msgspec.Raw]) -> Integers:
 
 
 def _usual_times(joined: bytes, count: int) -> Integers | None:
-    """Return times that are all written with the same number of decimals, up to three; None where they are not.
+    """Return times if all are written with the same number of decimals, up to three; else None.
 
     Args:
-        joined: The times, a line each; an empty line for one that is not there.
+        joined: The times, a line each; an empty line for an absent one.
         count: Number of lines.
     """
     text = np.frombuffer(joined + b"\n", np.uint8)

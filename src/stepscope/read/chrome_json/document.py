@@ -28,7 +28,7 @@ class Document:
     Attributes:
         path: For messages.
         ledger: Counts what is missing.
-        metadata: Top-level keys of the document other than the events, as JSON; complete once the chunks are read.
+        metadata: Top-level keys of the document without the events, as JSON; complete once the chunks are read.
         is_object: Whether the list of events is a member of an object, or the whole document.
     """
 
@@ -38,11 +38,11 @@ class Document:
     is_object: bool = True
 
     def chunks(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
-        """Yield chunks of whole events, and for each whether it is the last, which may end in the end of the list.
+        """Yield chunks of whole events, each with whether it is the last; the last may hold the end of the list.
 
         Raises:
-            NotATraceError: There is no list of events.
-            DamagedTraceError: The document ends before one begins.
+            NotATraceError: It has no list of events.
+            DamagedTraceError: It ends before the list begins.
         """
         yield from _whole_events(self.after_head(blocks))
 
@@ -50,13 +50,13 @@ class Document:
         """Read the metadata before the events only.
 
         Raises:
-            NotATraceError: There is no list of events.
-            DamagedTraceError: The document ends before one begins.
+            NotATraceError: It has no list of events.
+            DamagedTraceError: It ends before the list begins.
         """
         next(self.after_head(blocks))
 
     def read_tail(self, tail: bytes | str | None) -> None:
-        """Take the metadata that comes after the list of events; None: the list has no end, which has been counted."""
+        """Take the metadata after the list of events; None for a list without end, which is counted already."""
         if tail is None:
             return
         if isinstance(tail, str):
@@ -73,8 +73,8 @@ class Document:
         """Yield the text from the first event on, to the end of the file; blocks are cut anywhere.
 
         Raises:
-            NotATraceError: There is no list of events.
-            DamagedTraceError: The document ends before one begins.
+            NotATraceError: It has no list of events.
+            DamagedTraceError: It ends before the list begins.
         """
         head = b""
         for block in blocks:
@@ -128,22 +128,22 @@ def _may_be_json(head: bytes) -> bool:
 
 
 def _start_of_events(head: bytes) -> int | None:
-    """Return where the first event would begin; None where the list has not begun."""
+    """Return the offset at which the first event would begin; None if the list has not begun."""
     text = head.removeprefix(_BYTE_ORDER_MARK)
     skipped = len(head) - len(text)
     stripped = text.lstrip(_WHITE)
     if stripped.startswith(b"["):
         inside = stripped[1:].lstrip(_WHITE)
-        # A list of something else (numbers, lists) is no trace; the first element tells.
+        # The first element decides: a list of numbers or lists is not a trace.
         return len(head) - len(stripped) + 1 if inside[:1] in (b"{", b"]") else None
     match = _LIST.search(head, skipped) if stripped.startswith(b"{") else None
     return None if match is None else match.end()
 
 
 def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes | memoryview, bool]]:
-    """Cut blocks where an event begins, and join what lies across their seams.
+    """Cut blocks at beginnings of events, and join the events that two blocks share.
 
-    Where no event's beginning can be told, blocks are kept until one comes, if need be to the end of the file.
+    Blocks without a recognisable beginning of an event wait for the next one, if need be to the end of the file.
     """
     pending: list[bytes] = []
     for block in blocks:
@@ -160,13 +160,13 @@ def _whole_events(blocks: Iterable[bytes]) -> Iterator[tuple[bytes | memoryview,
 
 
 def first_event(text: bytes) -> int:
-    """Return where the first event begins, or −1 where that cannot be told; see :func:`last_event`."""
+    """Return the offset of the first recognisable event, else −1; see :func:`last_event`."""
     match = _EVENT.search(text)
     return match.start() if match else -1
 
 
 def last_event(text: bytes) -> int:
-    """Return where the last event begins, or −1 where that cannot be told.
+    """Return the offset of the last recognisable event, else −1.
 
     ``{`` and ``"ph"`` with nothing but white space between cannot be inside a string, whose quotes would be escaped: it
     is the start of an event wherever ``ph`` is its first key, as in every file that Kineto writes.

@@ -10,9 +10,9 @@ from enum import IntEnum
 
 import numpy as np
 
-#: The value of an integer column where the event has none. INT64_MIN is no time, size or identifier.
+#: The value of an integer column for events without one. INT64_MIN is never a time, size or identifier.
 ABSENT = int(np.iinfo(np.int64).min)
-#: The value of a time that is there and is no number.
+#: The value of a time that is present but not a number.
 BAD = ABSENT + 1
 
 
@@ -54,7 +54,7 @@ CLASS_OF_CATEGORY: dict[str, Class] = {
     "cpu_op": Class.OPERATOR,
     "Operator": Class.OPERATOR,
     "user_annotation": Class.ANNOTATION,
-    # Their arguments number them and their callers; how the spans lie in each other says the same.
+    # Their arguments number them and their callers, which the nesting of the spans says as well.
     "python_function": Class.NONE,
     "cpu_instant_event": Class.MEMORY,
 }

@@ -1,4 +1,4 @@
-"""Events out of JSON that is damaged, cut, or not as Kineto writes it: slow, patient, and counting every loss."""
+"""Events out of JSON that is damaged, cut, or not as Kineto writes it: slow and tolerant; every loss is counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepscope.trace.losses import LossLedger
 
 T = TypeVar("T")
 
-# So many events one behind the other that cannot be read, and the chunk is given up: it may be nothing but braces.
+# After so many unreadable events in a row the chunk is given up: it may hold nothing but braces.
 _MOST_FAILURES = 1000
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64_MAX = (1 << 64) - 1
@@ -33,7 +33,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_float=_Number, parse_int=_Number
 _SEPARATORS = re.compile(r"[\s,]*")
 _EVENT_START = re.compile(r'\{\s*"ph"')
 _OBJECT_START = re.compile(r'\{\s*"')
-# Strings are matched first, so that nothing inside one is touched; then what some writers put and JSON does not allow.
+# Strings are matched first, so that their content stays; then what some writers write and JSON does not allow.
 _REPAIRABLE = re.compile(r'"(?:[^"\\]|\\.)*"|\bN/A\b|,(?=\s*[}\]])', re.DOTALL)
 
 
@@ -42,11 +42,11 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
 
     Args:
         chunk: Objects separated by commas; perhaps the end of the list and what follows.
-        ledger: Counts events that are damaged or no objects, and a list without end.
+        ledger: Counts events that are damaged or not objects, and a list without end.
         last: Whether the file ends here.
 
     Returns:
-        The events with numbers as text, and what follows the list; None where the list does not end in this chunk.
+        The events with numbers as text, and what follows the list; None if the list does not end in this chunk.
     """
     text = _repair(chunk.decode("utf-8", "surrogateescape"))
     events: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def _repair(text: str) -> str:
 
 
 def convert(item: dict[str, Any], record: Callable[..., T], ledger: LossLedger) -> T | None:
-    """Make an event record of a loosely read event; None (and counted) where even that cannot be done."""
+    """Make an event record of a loosely read event; None, and a loss, if that fails."""
     arguments = item.get("args")
     try:
         return record(

@@ -1,4 +1,4 @@
-"""Events from JSON text with the C tokenizer: several chunks at once, on as many cores as there are."""
+"""Events from JSON text with the C tokenizer: one chunk per core at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from stepscope import native
 from stepscope.native.kineto import ArgumentKey, Description, NotTokenized, Tokenizer
-from stepscope.read.chrome_json.columns import Batch, class_columns
+from stepscope.read.chrome_json.columns import ChromeBatch, class_columns
 from stepscope.read.chrome_json.event_schema import (
     CLASS_OF_CATEGORY,
     COLLECTIVE_IN,
@@ -21,7 +21,7 @@ from stepscope.read.chrome_json.event_schema import (
     Class,
 )
 
-#: More cores than this wait for memory and for the reading of the file.
+#: More cores than this only wait for memory and for the file.
 _MOST_CORES = 8
 
 
@@ -93,7 +93,7 @@ class Tokenizers:
         self._threads = ThreadPoolExecutor(workers, "stepscope-read") if workers > 1 else None
 
     def submit(self, chunk: bytes | memoryview) -> Future[_Slice]:
-        """Tokenize a chunk soon; the result raises :class:`NotTokenized` where the chunk must be read another way."""
+        """Queue a chunk; the result raises :class:`NotTokenized` if the chunk must be read another way."""
         if self._threads is not None:
             return self._threads.submit(self._tokenize, chunk)
         future: Future[_Slice] = Future()
@@ -111,7 +111,7 @@ class Tokenizers:
             self._free.put(worker)
 
     def tokenize_last(self, chunk: bytes | memoryview) -> tuple[_Slice, int]:
-        """Tokenize the last chunk now; return its rows, and where in the chunk the list of events has ended."""
+        """Tokenize the last chunk now; return its rows, and the offset at which the list of events ends."""
         worker = self._free.get()
         try:
             return self._slice(worker, chunk, last=True)
@@ -130,7 +130,7 @@ class Tokenizers:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
-    def batches(self, parts: Iterable[_Slice | Batch], first_pool: int) -> list[Batch]:
+    def batches(self, parts: Iterable[_Slice | ChromeBatch], first_pool: int) -> list[ChromeBatch]:
         """Return the events of slices, and of batches that were read another way, as batches.
 
         Args:
@@ -141,7 +141,7 @@ class Tokenizers:
         columns = [{kind: tokenizer.columns(kind) for kind in description().columns} for tokenizer in self._tokenizers]
         result = []
         for part in _without_seams(parts):
-            if isinstance(part, Batch):
+            if isinstance(part, ChromeBatch):
                 result.append(part)
                 continue
             begin, end = part.rows
@@ -154,7 +154,7 @@ class Tokenizers:
                     if begin:
                         classes[kind]["event"] = classes[kind]["event"] - begin
             whole = {name: column[begin:end] for name, column in base[part.worker].items()}
-            result.append(Batch(whole, classes, first_pool + part.worker))
+            result.append(ChromeBatch(whole, classes, first_pool + part.worker))
         return result
 
     def pools(self) -> list[list[bytes]]:
@@ -162,9 +162,9 @@ class Tokenizers:
         return [tokenizer.texts() for tokenizer in self._tokenizers]
 
 
-def _without_seams(parts: Iterable[_Slice | Batch]) -> list[_Slice | Batch]:
+def _without_seams(parts: Iterable[_Slice | ChromeBatch]) -> list[_Slice | ChromeBatch]:
     """Join slices that follow each other in one tokenizer, so that their columns need no copy."""
-    joined: list[_Slice | Batch] = []
+    joined: list[_Slice | ChromeBatch] = []
     for part in parts:
         last = joined[-1] if joined else None
         if isinstance(part, _Slice) and isinstance(last, _Slice) and last.worker == part.worker:

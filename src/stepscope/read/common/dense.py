@@ -1,4 +1,4 @@
-"""Distinct values, matches and gaps in long columns of small numbers, found without sorting."""
+"""Distinct values, matches and nulls in long columns of small integers, found without sorting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Intege
     """Find the distinct combinations of integer columns of equal length.
 
     Returns:
-        Place at which each combination occurs first, ascending; and for each place the number of its combination.
+        The row in which each combination occurs first, ascending; and for each row the number of its combination.
     """
     combined, count = _dense(columns[0])
     for column in columns[1:]:
@@ -28,7 +28,7 @@ def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[Integers, Intege
             combined = combined.astype(np.int64)
         combined, count = _dense(combined * distinct + values)
     first = np.full(count, len(combined), np.int64)
-    # Assigned from behind, so that the first place of each combination is the one that stays.
+    # Assigned backwards: the first row of each combination is written last and stays.
     first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
     order = np.argsort(first)
     number = np.empty(count, np.int64)
@@ -54,22 +54,31 @@ def _dense(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
 
 
 def or_null(name: str, numbers: Integers) -> pl.Series:
-    """Return numbers as a column in which null stands for −1."""
+    """Return numbers as a column, with null in place of negative ones."""
     column, missing = pl.Series(name, numbers, dtype=pl.Int64), numbers < 0
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
-def places(numbers: Integers) -> pl.Series:
-    """Return places of rows as Polars takes them; null stands for −1.
+def nullable(values: Integers, absent: int) -> pl.Series:
+    """Return integers as a column, with null in place of the value ``absent``."""
+    missing = values == absent
+    if missing.all():
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(values))
+    column = pl.Series(values)
+    return column.set(pl.Series(missing), None) if missing.any() else column
 
-    They are unsigned: with others Polars looks for negative ones first, and takes no nulls from a table without rows.
+
+def places(numbers: Integers) -> pl.Series:
+    """Return row numbers as Polars indexes with them, with null in place of −1.
+
+    They are unsigned: Polars searches signed ones for negative values first, and refuses nulls on an empty column.
     """
     column, missing = pl.Series(numbers.astype(np.uint32)), numbers < 0
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
 def first_places(keys: Integers, wanted: Integers) -> Integers:
-    """Return for each wanted number the place at which it occurs first among the keys, −1 where it does not."""
+    """Return for each wanted number its first position among the keys; −1 if it is not among them."""
     if not len(keys) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)
     low, high = int(keys.min()), int(keys.max())
@@ -77,7 +86,7 @@ def first_places(keys: Integers, wanted: Integers) -> Integers:
         found, first = np.unique(keys, return_index=True)
         place = np.minimum(np.searchsorted(found, wanted), len(found) - 1)
         return np.where(found[place] == wanted, first[place], -1)
-    # One entry more, for all numbers outside the table.
+    # The last entry stands for all numbers outside the table.
     table = np.full(high - low + 2, -1, np.int64)
     table[keys[::-1] - low] = np.arange(len(keys) - 1, -1, -1)
     inside = (wanted >= low) & (wanted <= high)

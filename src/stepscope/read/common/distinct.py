@@ -1,7 +1,7 @@
-"""Columns made of columns, where few values are distinct: each combination is looked at once, in Python.
+"""Columns made of columns with few distinct values: Python sees each combination once.
 
-A capture has many columns and tables, most of them short. A plan of Polars that hands work to other threads costs as
-much for one row as for ten thousand; what stands here hands none, and costs no more where there are millions of rows.
+A capture has many columns and tables, most of them short. A Polars plan that uses other threads costs as much for one
+row as for ten thousand. The functions here use no other threads, and cost no more for millions of rows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from stepscope.read.common.dense import distinct_rows, first_places, places
 from stepscope.read.common.nesting import Integers, looked_up
 
 _TEXT = pl.Categorical()
-#: Numbers of texts, truths and values of an enumeration: never negative, so that −1 stands for null.
+#: Numbers of texts, truths and values of an enumeration are never negative, so −1 stands for null.
 _CODES = pl.first().to_physical().cast(pl.Int64)
 _CODES_OR_NULL = _CODES.fill_null(-1)
-#: Numbers without null, and where there was one.
+#: Numbers with 0 in place of null, and which were null.
 _KNOWN = pl.first().fill_null(0), pl.first().is_null().cast(pl.Int8).alias("null")
 
 
@@ -29,7 +29,7 @@ def of_each(make: Callable[..., object], *columns: pl.Series, dtype: pl.DataType
 
     Args:
         make: Called with the values of columns, once for each distinct combination of them; null is None.
-        columns: Integers, truths, or texts of which each distinct one is kept once.
+        columns: Integers, truths, or categorical texts.
         dtype: Type of what is made.
     """
     rows, number = combinations(*columns)
@@ -38,7 +38,7 @@ def of_each(make: Callable[..., object], *columns: pl.Series, dtype: pl.DataType
 
 
 def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
-    """Return the distinct combinations of values, in order of appearance, and the place of each row's among them."""
+    """Return the distinct combinations of values in order of appearance, and for each row the number of its own."""
     height = len(columns[0])
     if height and all(column.null_count() == height for column in columns):
         return [(None,) * len(columns)], np.zeros(height, np.int64)
@@ -48,7 +48,7 @@ def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
 
 
 def _comparable(column: pl.Series) -> list[npt.NDArray[Any]]:
-    """Return numbers that are the same where the values are; where there are nulls, also which those are."""
+    """Return numbers that are equal exactly where the values are; for nulls a second column says which they are."""
     nulls = column.null_count()
     if column.dtype != pl.Int64:
         return [column.to_frame().select_seq(_CODES_OR_NULL if nulls else _CODES).to_series().to_numpy()]
@@ -73,7 +73,7 @@ def filled(column: pl.Series, value: object) -> pl.Series:
 
 
 def of_all(make: Callable[[Any], object], columns: Sequence[pl.Series]) -> list[pl.Series]:
-    """Return what is made of each value of columns of texts, of one length and name: all are looked at together."""
+    """Return what is made of each text of columns of equal length, with one look at each distinct text of all."""
     if not columns:
         return []
     made, height = of_each(make, pl.concat(columns)), len(columns[0])
@@ -81,7 +81,7 @@ def of_all(make: Callable[[Any], object], columns: Sequence[pl.Series]) -> list[
 
 
 def found(wanted: pl.Series, keys: pl.Series) -> pl.Series:
-    """Return where each number or text stands first among keys; null for one that does not, and for null."""
+    """Return the first position of each number or text among keys; null for others, and for null."""
     if wanted.dtype == pl.Categorical:
         both = pl.concat([wanted, keys])
         number = where(both.is_not_null(), pl.Series(combinations(both)[1], dtype=pl.Int64))
@@ -105,7 +105,7 @@ def nth(column: pl.Series) -> pl.Series:
 
 
 def ordered(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Return rows in the order of a column; those of one value as they stand. Most come in order."""
+    """Return rows sorted by a column, stably; most columns come sorted."""
     return frame if frame[column].is_sorted() else frame.sort(column, maintain_order=True)
 
 

@@ -1,4 +1,4 @@
-"""How spans of a track lie in each other: order, parents, depth, and what follows from parents."""
+"""How spans of a track nest: order, parents, depth, and what follows from parents."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Nesting(NamedTuple):
     """Spans in order of track, start, and longest first.
 
     Attributes:
-        order: Index of the span that comes at each place.
-        parent: Place of the innermost span of the same track that contains it; −1 at the top. It is smaller.
+        order: Index of the span at each position.
+        parent: Position of the innermost span of the same track that contains it, always smaller; −1 at the top.
         depth: Number of ancestors.
-        crossing: Whether it begins inside the child of the same parent that comes before it, and ends behind that.
+        crossing: Whether it begins inside the preceding child of the same parent and ends after it.
     """
 
     order: Integers
@@ -97,10 +97,10 @@ def _crossings(track: npt.NDArray[Any], parent: Integers, start: Integers, end: 
 
 
 def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers:
-    """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none.
+    """Return for each span its innermost chosen ancestor, itself included; −1 without one.
 
     Args:
-        parent: Place of each span's parent, −1 at the top; parents come before children.
+        parent: Position of each span's parent, −1 at the top; parents come before children.
         chosen: Which spans are chosen.
     """
     fast = native.nearest(parent, chosen)
@@ -114,11 +114,11 @@ def nearest_in_python(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Intege
 
 
 def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-    """Give every span the value of its nearest ancestor that has one, itself included.
+    """Give every span the value of its nearest ancestor with one, itself included.
 
     Args:
-        parent: Place of each span's parent, −1 at the top; parents come before children.
-        own: Value of each span; −1 where it has none.
+        parent: Position of each span's parent, −1 at the top; parents come before children.
+        own: Value of each span; −1 for none.
     """
     fast = native.inherit(parent, own)
     return inherit_in_python(parent, own) if fast is None else fast
@@ -145,10 +145,10 @@ def _inherited(parent: Integers, result: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def innermost(
     parent: Integers, bounds: tuple[npt.NDArray[Any], Integers, Integers], track: npt.NDArray[Any], at: Integers
 ) -> Integers:
-    """Return for each point the place of the innermost span that contains it, −1 where none does.
+    """Return for each point the position of the innermost span that contains it; −1 if none does.
 
     Args:
-        parent: Place of the parent of each span, −1 at the top.
+        parent: Position of the parent of each span, −1 at the top.
         bounds: Track, start and end of the spans, in order.
         track: Track of each point.
         at: Time of each point.
@@ -169,7 +169,7 @@ def innermost(
 
 
 def outermost(bounds: tuple[npt.NDArray[Any], Integers], track: npt.NDArray[Any], at: Integers) -> Integers:
-    """Return for each point the place of the first of the spans that start there, −1 where none does.
+    """Return for each point the position of the first span that starts there; −1 if none does.
 
     Args:
         bounds: Track and start of the spans, in order.
@@ -189,7 +189,7 @@ def outermost(bounds: tuple[npt.NDArray[Any], Integers], track: npt.NDArray[Any]
 
 
 def looked_up(values: Integers, places: Integers) -> Integers:
-    """Return the value at each place, −1 where the place is −1."""
+    """Return the value at each position; −1 for position −1."""
     result = np.full(len(places), -1, np.int64)
     known = places >= 0
     result[known] = values[places[known]]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.chrome_json.columns import printable
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.plain_text import printable
 from stepscope.trace.losses import LossLedger
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

@@ -1,6 +1,6 @@
 """Activity buffers of CUPTI → arrays of records, one per kind.
 
-A buffer holds records of many kinds and sizes, one behind the other; only the sizes tell where the next one starts. A
+A buffer holds records of many kinds and sizes, back to back; the size of each gives the start of the next. A
 plain loop finds the starts (0.1 µs a record), numpy does the rest.
 """
 
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.read.common.nesting import Integers
 from stepscope.trace.cupti_layout import Kind, Layout
 from stepscope.trace.losses import LossLedger
 
 Records = npt.NDArray[np.void]
-Integers = npt.NDArray[np.int64]
 
 #: Kinds whose records point to a name.
 _NAMED = (Kind.KERNEL, Kind.CONCURRENT_KERNEL)
 _SLOT = 8
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes buffers, and keeps what is in them.
 
     Args:
@@ -36,7 +36,7 @@ class Decoder:
         self._words = {int(kind): size // 4 for kind, size in layout.sizes.items()}
         self._dtypes = {kind: _dtype(layout, kind) for kind in layout.sizes}
         self._found: dict[Kind, list[Records]] = {}
-        self._names: dict[Kind, list[npt.NDArray[np.int64]]] = {}
+        self._names: dict[Kind, list[Integers]] = {}
         self.texts: list[str] = []
         self._text_codes: dict[str, int] = {}
 
@@ -58,7 +58,7 @@ class Decoder:
         return np.concatenate(found) if found else np.empty(0, self._dtypes.get(kind, np.dtype([])))
 
     def names(self, kind: Kind) -> Integers:
-        """Return for each record of a kind of kernel the place of its name in :attr:`texts`."""
+        """Return for each record of a kind of kernel the index of its name in :attr:`texts`."""
         found = self._names.get(kind)
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
@@ -75,7 +75,7 @@ class Decoder:
         }
 
     def _starts(self, words: memoryview[int]) -> list[int]:
-        """Return the word at which each record starts; counts what cannot be told apart behind a damage."""
+        """Return the word at which each record starts; a damage ends the buffer and is counted."""
         starts: list[int] = []
         sizes, append, at, end = self._words, starts.append, 0, len(words)
         try:
@@ -106,7 +106,7 @@ class Decoder:
 
 
 def _dtype(layout: Layout, kind: Kind) -> np.dtype[Any]:
-    """Return the type of a record as far as its last field that is read."""
+    """Return the type of a record up to the last field that is read."""
     fields = layout.fields(kind)
     offsets = [offset for offset, _ in fields.values()]
     formats = [form for _, form in fields.values()]
@@ -116,7 +116,7 @@ def _dtype(layout: Layout, kind: Kind) -> np.dtype[Any]:
 
 
 def _records(buffer: bytes, dtype: np.dtype[Any], slots: Integers) -> Records:
-    """Return the records that start at these places of 8 bytes."""
+    """Return the records that start at these multiples of 8 bytes."""
     count = max((len(buffer) - dtype.itemsize) // _SLOT + 1, 0)
     everywhere: Records = np.ndarray((count,), dtype, buffer, strides=(_SLOT,))
     return everywhere[slots]

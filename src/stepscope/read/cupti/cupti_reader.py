@@ -1,13 +1,13 @@
 """A file of CUPTI's activity buffers → tables: what devices did, and which calls asked for it.
 
 The blocks of the file are described in :mod:`stepscope.collect.cuda.cupti_recorder`, the records in
-:mod:`stepscope.trace.cupti_layout`. Nothing of it is trusted: what is damaged costs itself, and is counted.
+:mod:`stepscope.trace.cupti_layout`. Nothing in them is trusted: damaged data is left out and counted.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +15,15 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from stepscope.read.common.part_builder import PartBuilder, as_json
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.read.cupti import cupti_tables, cupti_work
-from stepscope.read.cupti.activity_records import Decoder
-from stepscope.read.cupti.occupancy import Device, device_of
+from stepscope.read.cupti.activity_records import RecordDecoder
+from stepscope.read.cupti.occupancy import CudaDevice, cuda_device
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind, layout_of
-from stepscope.trace.losses import CATALOGUE, LossLedger
-from stepscope.trace.tables import conform, empty
+from stepscope.trace.losses import LossLedger
 
 _MOST = 1 << 61
 _Time = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
@@ -31,7 +31,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 _Pointer = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Facts(msgspec.Struct):
+class _CuptiFacts(msgspec.Struct):
     process: int | None = None
     host: str = ""
     cuda: int = 0
@@ -57,8 +57,8 @@ class CuptiFile:
         closed: Whether the recording was closed.
     """
 
-    facts: _Facts = field(default_factory=_Facts)
-    decoder: Decoder | None = None
+    facts: _CuptiFacts = field(default_factory=_CuptiFacts)
+    decoder: RecordDecoder | None = None
     spelled: dict[str, str] = field(default_factory=dict)
     anchors: list[Anchor] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class CuptiFile:
         """Return :meth:`device_work` in ns since the epoch, with ``dur`` and ``call``: of the launching call."""
         work = self.device_work(ledger)
         calls = self.calls(ledger).select("correlation", call=pl.col("end") - pl.col("ts"))
-        # Of a call inside a call with the same number the outer one, which takes longer, launched.
+        # Of nested calls with one number the outer one, which takes longer, launched.
         calls = calls.drop_nulls("correlation").sort("call", descending=True).unique("correlation", keep="first")
         clock = Clock(self.anchors or [Anchor(0, 0, 0)])
         start, end = (pl.Series(cupti_tables.epochs(work[name].to_numpy(), clock)) for name in ("ts", "end"))
@@ -87,50 +87,41 @@ class CuptiFile:
 
     def tables(self, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         """Return the tables of the part."""
-        decoder = self._decoder(ledger)
-        content = cupti_tables.Content(
+        decoder, facts = self._decoder(ledger), self.facts
+        content = cupti_tables.CuptiContent(
             self.device_work(ledger),
             self.calls(ledger),
             cupti_work.waits(decoder, ledger),
             cupti_work.overheads(decoder, ledger),
             cupti_work.allocations(decoder, ledger),
+            facts.process,
+            self._contexts(decoder),
         )
         clock = Clock(self.anchors or [Anchor(0, 0, 0)])
         ledger.add("clock_set", clock.jumps)
-        owner = cupti_tables.Owner(self.facts.process, self.facts.host, self._contexts(decoder))
-        tables = cupti_tables.build(content, owner, clock)
-        return {**tables, "metadata": self._metadata(), "losses": self._losses()}
+        part = PartBuilder(host=facts.host)
+        cupti_tables.add_to(part, content, clock)
+        if facts.cuda:
+            said = {"cupti_version": facts.version, "cuda": f"{facts.cuda // 100}.{facts.cuda % 100}"}
+            part.add_facts(as_json({**said, **({"deviceProperties": facts.devices} if facts.devices else {})}))
+        part.add_losses(self.losses, "cupti")
+        return part.tables()
 
     @property
-    def devices(self) -> dict[int, Device]:
+    def devices(self) -> dict[int, CudaDevice]:
         """What is known of each GPU."""
-        known = {row.get("device"): device_of(row) for row in self.facts.devices}
+        known = {row.get("device"): cuda_device(row) for row in self.facts.devices}
         return {number: device for number, device in known.items() if isinstance(number, int) and device is not None}
 
-    def _decoder(self, ledger: LossLedger) -> Decoder:
-        return self.decoder or Decoder(layout_of(1300), ledger)
+    def _decoder(self, ledger: LossLedger) -> RecordDecoder:
+        return self.decoder or RecordDecoder(layout_of(1300), ledger)
 
-    def _contexts(self, decoder: Decoder) -> dict[int, int]:
+    def _contexts(self, decoder: RecordDecoder) -> dict[int, int]:
         """Return the device of each context."""
         records = decoder.of(Kind.CONTEXT)
         if not len(records):
             return {}
         return dict(zip(records["context"].tolist(), records["device"].tolist(), strict=True))
-
-    def _metadata(self) -> pl.DataFrame:
-        facts = self.facts
-        values: dict[str, object] = {"cupti_version": facts.version, "cuda": f"{facts.cuda // 100}.{facts.cuda % 100}"}
-        if facts.devices:
-            values["deviceProperties"] = facts.devices
-        rows = [(key, msgspec.json.encode(value).decode()) for key, value in values.items()] if facts.cuda else []
-        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
-
-    def _losses(self) -> pl.DataFrame:
-        rows = [
-            (what, count, *CATALOGUE.get(what, ("info", "")), "cupti") for what, count in self.losses.items() if count
-        ]
-        schema = ["what", "count", "severity", "advice", "source"]
-        return conform("losses", pl.DataFrame(rows, schema=schema, orient="row")) if rows else empty("losses")
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
@@ -142,7 +133,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         progress: Called once, at the end.
 
     Raises:
-        InputError: The file cannot be read, is none of these, or a newer stepscope wrote it.
+        InputError: The file cannot be read, has another format, or a newer stepscope wrote it.
     """
     tables = open_capture(path, ledger).tables(ledger)
     tell_all(path, progress)
@@ -156,7 +147,7 @@ def open_capture(path: Path, ledger: LossLedger) -> CuptiFile:
         InputError: As :func:`read`.
     """
     capture, names = CuptiFile(), dict[int, str]()
-    facts_decoder = msgspec.json.Decoder(_Facts)
+    facts_decoder = msgspec.json.Decoder(_CuptiFacts)
     for sort, content in _blocks(path, ledger):
         if sort == FACTS:
             known = _add_facts(capture, names, facts_decoder, content, ledger)
@@ -176,7 +167,7 @@ def _blocks(path: Path, ledger: LossLedger) -> Iterator[tuple[bytes, bytes]]:
         sort, packed = payload[:1], payload[1:]
         try:
             if sort not in (FACTS, RECORDS):
-                message = "No sort of block."
+                message = "Unknown sort of block."
                 raise ValueError(message)  # noqa: TRY301 - counted with the others
             yield sort, unpack(packed) if sort == FACTS else _inflated(packed)
         except (ValueError, zlib.error):
@@ -193,24 +184,24 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def _add_facts(
-    capture: CuptiFile, names: dict[int, str], decoder: msgspec.json.Decoder[_Facts], content: bytes, ledger: LossLedger
+    capture: CuptiFile,
+    names: dict[int, str],
+    decoder: msgspec.json.Decoder[_CuptiFacts],
+    content: bytes,
+    ledger: LossLedger,
 ) -> bool:
-    """Add what a block says; return False, and add nothing, where it is not what the collector writes."""
+    """Add what a block says; return False, and add nothing, if the collector does not write such blocks."""
     try:
         facts = decoder.decode(content)
         layout = layout_of(facts.cuda) if facts.cuda else None
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return False
     if layout is not None and capture.decoder is None:
-        capture.facts, capture.decoder = facts, Decoder(layout, ledger)
+        capture.facts, capture.decoder = facts, RecordDecoder(layout, ledger)
     names.update((pointer, symbol) for pointer, symbol, _ in facts.names)
     capture.spelled.update((symbol, spelled) for _, symbol, spelled in facts.names)
     capture.anchors += [Anchor(*anchor) for anchor in facts.anchors]
     capture.closed = capture.closed or facts.closed
-    _add_counts(capture.losses, facts.losses)
+    for what, count in facts.losses.items():
+        capture.losses[what] = min(capture.losses.get(what, 0) + count, _MOST)
     return True
-
-
-def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
-    for what, count in counts.items():
-        totals[what] = min(totals.get(what, 0) + count, _MOST)

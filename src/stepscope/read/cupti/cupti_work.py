@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.cupti.activity_records import Decoder, Integers, Records
-from stepscope.read.cupti.occupancy import Device, achieved, active_blocks, theoretical
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import Mask, coded, sound
+from stepscope.read.cupti.activity_records import RecordDecoder, Records
+from stepscope.read.cupti.occupancy import CudaDevice, achieved, active_blocks, theoretical
 from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
 
@@ -39,32 +40,24 @@ _COMPILER = 9
 #: Times and numbers from these on are damage.
 _MOST_TIME, _MOST_NUMBER = 1 << 62, 1 << 31
 
-_Flags = npt.NDArray[np.bool_]
 
-
-def sound(records: Records, ledger: LossLedger) -> _Flags:
-    """Return which records have times and places that can be; the others are counted.
-
-    CUPTI writes zeros where it could not take the times.
-    """
+def _sound(records: Records, ledger: LossLedger) -> Mask:
+    """Return which records have possible times and numbers; count the others. CUPTI writes zero for an unknown time."""
     start, end = records["start"], records["end"]
-    missing = (start == 0) | (end == 0)
-    late = ~missing & ((start >= _MOST_TIME) | (end >= _MOST_TIME))
-    negative = ~missing & ~late & (end < start)
-    timed = ~missing & ~late & ~negative
     placed = np.ones(len(records), np.bool_)
     if "device" in (records.dtype.names or ()):
         placed = (records["device"] < _MOST_NUMBER) & (records["stream"] < _MOST_NUMBER)
-    ledger.add("event_without_duration", int(missing.sum()))
-    ledger.add("event_bad_time", int(late.sum()))
-    ledger.add("event_negative_duration", int(negative.sum()))
-    ledger.add("device_records_damaged", int((timed & ~placed).sum()))
-    kept: _Flags = timed & placed
-    return kept
+    return sound(
+        ledger,
+        event_without_duration=(start != 0) & (end != 0),
+        event_bad_time=(start < _MOST_TIME) & (end < _MOST_TIME),
+        event_negative_duration=end >= start,
+        device_records_damaged=placed,
+    )
 
 
 def device_work(
-    decoder: Decoder, spelled: Mapping[str, str], devices: Mapping[int, Device], ledger: LossLedger
+    decoder: RecordDecoder, spelled: Mapping[str, str], devices: Mapping[int, CudaDevice], ledger: LossLedger
 ) -> pl.DataFrame:
     """Return one row per kernel, copy and fill.
 
@@ -124,19 +117,23 @@ def _placed(records: Records) -> dict[str, Any]:
 
 
 def _kernels(
-    decoder: Decoder, kind: Kind, spelled: Mapping[str, str], devices: Mapping[int, Device], ledger: LossLedger
+    decoder: RecordDecoder,
+    kind: Kind,
+    spelled: Mapping[str, str],
+    devices: Mapping[int, CudaDevice],
+    ledger: LossLedger,
 ) -> pl.DataFrame:
     records, names = decoder.of(kind), decoder.names(kind)
     if not len(records):
         return pl.DataFrame()
-    kept = sound(records, ledger)
+    kept = _sound(records, ledger)
     records, names = records[kept], names[kept]
     columns = _placed(records)
     columns |= _numbers(records, ("registers", "static_shared", "dynamic_shared", "cache", "priority"))
     sizes = {name: _sizes(records, name) for name in ("grid", "block")}
     texts = decoder.texts
-    columns["symbol"] = pl.Series(texts, dtype=pl.Categorical()).gather(names)
-    columns["name"] = pl.Series([spelled.get(text, text) for text in texts], dtype=pl.Categorical()).gather(names)
+    columns["symbol"] = coded(texts, names)
+    columns["name"] = coded([spelled.get(text, text) for text in texts], names)
     columns |= {name: pl.Series(values).arr.to_list() for name, values in sizes.items()}
     columns |= _occupancy(columns, sizes, devices)
     return pl.DataFrame(columns).with_columns(kind=pl.lit("kernel"))
@@ -147,7 +144,7 @@ def _sizes(records: Records, name: str) -> Integers:
 
 
 def _occupancy(
-    columns: Mapping[str, Any], sizes: Mapping[str, Integers], devices: Mapping[int, Device]
+    columns: Mapping[str, Any], sizes: Mapping[str, Integers], devices: Mapping[int, CudaDevice]
 ) -> dict[str, pl.Series]:
     """Return how kernels fill the multiprocessors; null for GPUs of which nothing is known."""
     shape = len(columns["ts"])
@@ -168,14 +165,15 @@ def _occupancy(
 def _copies(records: Records, ledger: LossLedger) -> pl.DataFrame:
     if not len(records):
         return pl.DataFrame()
-    records = records[sound(records, ledger)]
+    records = records[_sound(records, ledger)]
     kinds = {"copy": "copy_kind", "source": "source_kind", "destination": "destination_kind", "flags": "flags"}
     numbers = {name: records[field].astype(np.int64) for name, field in kinds.items()}
     code = numbers["copy"] << 16 | numbers["source"] << 8 | numbers["destination"]
     distinct, inverse = np.unique(code, return_inverse=True)
     names = [_copy_name(number >> 16, number >> 8 & 255, number & 255) for number in distinct.tolist()]
-    name = pl.Series(names, dtype=pl.Categorical()).gather(inverse)
-    return pl.DataFrame({**_placed(records), **numbers, "name": name}).with_columns(kind=pl.lit("memcpy"))
+    return pl.DataFrame({**_placed(records), **numbers, "name": coded(names, inverse)}).with_columns(
+        kind=pl.lit("memcpy")
+    )
 
 
 def _copy_name(copy: int, source: int, destination: int) -> str:
@@ -185,11 +183,11 @@ def _copy_name(copy: int, source: int, destination: int) -> str:
 def _fills(records: Records, ledger: LossLedger) -> pl.DataFrame:
     if not len(records):
         return pl.DataFrame()
-    records = records[sound(records, ledger)]
+    records = records[_sound(records, ledger)]
     memory = records["memory_kind"].astype(np.int64)
     distinct, inverse = np.unique(memory, return_inverse=True)
-    names = pl.Series([f"Memset ({_at(MEMORIES, number)})" for number in distinct.tolist()], dtype=pl.Categorical())
-    columns = {**_placed(records), "destination": memory, "name": names.gather(inverse)}
+    names = coded([f"Memset ({_at(MEMORIES, number)})" for number in distinct.tolist()], inverse)
+    columns = {**_placed(records), "destination": memory, "name": names}
     return pl.DataFrame(columns).with_columns(kind=pl.lit("memset"))
 
 
@@ -197,7 +195,7 @@ def _at(texts: Sequence[str], number: int) -> str:
     return texts[number] if number < len(texts) else texts[0]
 
 
-def calls(decoder: Decoder, names: Mapping[str, Mapping[int, str]], ledger: LossLedger) -> pl.DataFrame:
+def calls(decoder: RecordDecoder, names: Mapping[str, Mapping[int, str]], ledger: LossLedger) -> pl.DataFrame:
     """Return one row per call of the runtime or driver: ts, end, kind, name, process, thread, correlation.
 
     Args:
@@ -220,7 +218,7 @@ _CALLS: dict[str, pl.DataType | type[pl.DataType]] = {
 def _calls(records: Records, kind: str, names: Mapping[str, Mapping[int, str]], ledger: LossLedger) -> pl.DataFrame:
     if not len(records):
         return pl.DataFrame(schema=_CALLS)
-    records = records[sound(records, ledger)]
+    records = records[_sound(records, ledger)]
     distinct, inverse = np.unique(records["callback"], return_inverse=True)
     known = names.get(kind, {})
     texts = [known.get(number, f"{kind} call {number}") for number in distinct.tolist()]
@@ -228,22 +226,20 @@ def _calls(records: Records, kind: str, names: Mapping[str, Mapping[int, str]], 
         {
             "ts": records["start"].astype(np.int64),
             "end": records["end"].astype(np.int64),
-            "name": pl.Series(texts, dtype=pl.Categorical()).gather(inverse),
+            "name": coded(texts, inverse),
             **_numbers(records, ("process", "thread")),
             "correlation": pl.Series(records["correlation"].astype(np.int64)).replace(0, None),
         }
     ).with_columns(kind=pl.lit(kind))
 
 
-def waits(decoder: Decoder, ledger: LossLedger) -> pl.DataFrame:
+def waits(decoder: RecordDecoder, ledger: LossLedger) -> pl.DataFrame:
     """Return one row per wait for a stream, event or context: ts, end, name, context, stream, correlation."""
     records = decoder.of(Kind.SYNCHRONIZATION)
     if not len(records):
         return pl.DataFrame(schema=_WAIT_COLUMNS)
-    records = records[sound(records, ledger)]
-    names = pl.Series(_WAITS, dtype=pl.Categorical()).gather(
-        np.where(records["sort"] < len(_WAITS), records["sort"], 0)
-    )
+    records = records[_sound(records, ledger)]
+    names = coded(_WAITS, np.where(records["sort"] < len(_WAITS), records["sort"], 0))
     columns = _numbers(records, ("context", "stream", "correlation"))
     times = {"ts": records["start"].astype(np.int64), "end": records["end"].astype(np.int64)}
     return pl.DataFrame({**times, "name": names, **columns}).cast(_WAIT_COLUMNS)  # type: ignore[arg-type]
@@ -256,20 +252,20 @@ _WAIT_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def overheads(decoder: Decoder, ledger: LossLedger) -> pl.DataFrame:
+def overheads(decoder: RecordDecoder, ledger: LossLedger) -> pl.DataFrame:
     """Return one row per span of CUPTI's and the driver's own work: ts, end, name."""
     records = decoder.of(Kind.OVERHEAD)
     schema: dict[str, pl.DataType | type[pl.DataType]] = {"ts": pl.Int64, "end": pl.Int64, "name": pl.Categorical()}
     if not len(records):
         return pl.DataFrame(schema=schema)
-    records = records[sound(records, ledger)]
+    records = records[_sound(records, ledger)]
     sort = np.where(records["overhead_kind"] == 1, _COMPILER, records["overhead_kind"] >> 16)
-    names = pl.Series(_OVERHEADS, dtype=pl.Categorical()).gather(np.where(sort < len(_OVERHEADS), sort, 0))
+    names = coded(_OVERHEADS, np.where(sort < len(_OVERHEADS), sort, 0))
     times = {"ts": records["start"].astype(np.int64), "end": records["end"].astype(np.int64)}
     return pl.DataFrame({**times, "name": names}).cast(schema)  # type: ignore[arg-type]
 
 
-def allocations(decoder: Decoder, ledger: LossLedger) -> pl.DataFrame:
+def allocations(decoder: RecordDecoder, ledger: LossLedger) -> pl.DataFrame:
     """Return one row per piece of device memory taken or freed: ts, device, address, bytes (negative when freed)."""
     records = decoder.of(Kind.MEMORY2)
     schema: dict[str, pl.DataType | type[pl.DataType]] = {

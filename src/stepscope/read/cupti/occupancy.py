@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
+from stepscope.read.common.nesting import Integers
 
 _REGISTER_UNIT, _WARP_UNIT = 256, 4
 _SYSTEM = 1024
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """What one multiprocessor of a GPU has, and how many there are.
 
     Attributes:
@@ -45,14 +45,14 @@ class Device:
     shared_memory: int
 
 
-def device_of(described: Mapping[str, Any]) -> Device | None:
+def cuda_device(described: Mapping[str, Any]) -> CudaDevice | None:
     """Return the device that a mapping describes by the attributes' names; None where one is missing or no number."""
-    values = {field.name: described.get(field.name) for field in fields(Device)}
+    values = {field.name: described.get(field.name) for field in fields(CudaDevice)}
     numbers = {name: value for name, value in values.items() if isinstance(value, int) and 0 < value < 1 << 40}
-    return Device(**numbers) if len(numbers) == len(values) else None
+    return CudaDevice(**numbers) if len(numbers) == len(values) else None
 
 
-def active_blocks(device: Device, threads: Integers, registers: Integers, shared: Integers) -> Integers:
+def active_blocks(device: CudaDevice, threads: Integers, registers: Integers, shared: Integers) -> Integers:
     """Return how many blocks of each kernel fit on a multiprocessor; 0 where not even one does.
 
     Args:
@@ -74,13 +74,13 @@ def active_blocks(device: Device, threads: Integers, registers: Integers, shared
     return found
 
 
-def theoretical(device: Device, threads: Integers, active: Integers) -> npt.NDArray[np.float64]:
+def theoretical(device: CudaDevice, threads: Integers, active: Integers) -> npt.NDArray[np.float64]:
     """Return active warps over the most there can be, between 0 and 1."""
     warps = -(-threads // device.warp_threads)
     return np.asarray(active * warps / (device.threads // device.warp_threads), np.float64)
 
 
-def achieved(device: Device, blocks: Integers, threads: Integers, active: Integers) -> npt.NDArray[np.float64]:
+def achieved(device: CudaDevice, blocks: Integers, threads: Integers, active: Integers) -> npt.NDArray[np.float64]:
     """Return the share of a multiprocessor's threads that a grid of so many blocks fills, in whole %, as Kineto has it.
 
     But for kernels with more than 48 KiB of dynamic shared memory, of which Kineto says 0 %.

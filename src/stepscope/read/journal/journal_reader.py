@@ -1,7 +1,7 @@
 """The journal of a recording → tables.
 
-What a block holds is described in ``collect/journal/journal.py``. Nothing of it is trusted: a block with a right
-checksum and a wrong content costs that block, and is counted.
+``collect/journal/journal.py`` describes the blocks. None is trusted: a block whose checksum is right and whose content
+is wrong is left out and counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from stepscope.read.common.part_builder import PartBuilder, TrackRow, sound
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.clock import Anchor, Clock
-from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import KINDS, STEP_SOURCES
-from stepscope.trace.tables import Frames, complete, empty
+from stepscope.trace.tables import Frames, complete
 
 # Times and offsets of this size can be added within 64 bits.
 _MOST = 1 << 61
@@ -29,7 +30,7 @@ _Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 
-class _Spans(msgspec.Struct):
+class _JournalSpans(msgspec.Struct):
     thread: list[_Int] = []
     start: list[_Time] = []
     dur: list[_Time] = []
@@ -38,14 +39,14 @@ class _Spans(msgspec.Struct):
     args: list[str | None] = []
 
 
-class _Steps(msgspec.Struct):
+class _JournalSteps(msgspec.Struct):
     number: list[_Index] = []
     start: list[_Time] = []
     dur: list[_Time] = []
     source: list[_Index] = []
 
 
-class _Counters(msgspec.Struct):
+class _JournalCounters(msgspec.Struct):
     time: list[_Time] = []
     lane: list[_Index] = []
     name: list[_Index] = []
@@ -53,25 +54,25 @@ class _Counters(msgspec.Struct):
     unit: list[_Index] = []
 
 
-class _Block(msgspec.Struct):
+class _JournalBlock(msgspec.Struct):
     process: _Int | None = None
     host: str = ""
     anchors: list[tuple[_Time, _Time, _Count]] = []
     threads: list[tuple[_Int, str]] = []
     names: list[str] = []
-    spans: _Spans = msgspec.field(default_factory=_Spans)
-    steps: _Steps = msgspec.field(default_factory=_Steps)
-    counters: _Counters = msgspec.field(default_factory=_Counters)
+    spans: _JournalSpans = msgspec.field(default_factory=_JournalSpans)
+    steps: _JournalSteps = msgspec.field(default_factory=_JournalSteps)
+    counters: _JournalCounters = msgspec.field(default_factory=_JournalCounters)
     metadata: list[tuple[str, str]] = []
     losses: dict[str, _Count] = {}
     closed: bool = False
 
 
-#: Rows that are kept as Python objects before they become a frame; 50 bytes a value.
+#: Rows kept as Python objects, 50 bytes a value, before they become a frame.
 _CHUNK = 1 << 16
 
 
-class _Rows:
+class _TimedRows:
     """Rows of one table from many blocks; their times are still monotonic."""
 
     def __init__(self, **schema: type[pl.DataType]) -> None:
@@ -107,21 +108,25 @@ class _Rows:
 
 
 @dataclass
-class _Content:
+class _JournalContent:
     """What the blocks of a file hold together."""
 
     process: int | None = None
     host: str = ""
     anchors: list[Anchor] = field(default_factory=list)
     threads: dict[int, str] = field(default_factory=dict)
-    spans: _Rows = field(
-        default_factory=lambda: _Rows(
+    spans: _TimedRows = field(
+        default_factory=lambda: _TimedRows(
             ts=pl.Int64, dur=pl.Int64, thread=pl.Int64, name=pl.String, kind=pl.String, args=pl.String
         )
     )
-    steps: _Rows = field(default_factory=lambda: _Rows(ts=pl.Int64, dur=pl.Int64, number=pl.Int64, source=pl.String))
-    counters: _Rows = field(
-        default_factory=lambda: _Rows(ts=pl.Int64, lane=pl.String, name=pl.String, value=pl.Float64, unit=pl.String)
+    steps: _TimedRows = field(
+        default_factory=lambda: _TimedRows(ts=pl.Int64, dur=pl.Int64, number=pl.Int64, source=pl.String)
+    )
+    counters: _TimedRows = field(
+        default_factory=lambda: _TimedRows(
+            ts=pl.Int64, lane=pl.String, name=pl.String, value=pl.Float64, unit=pl.String
+        )
     )
     metadata: dict[str, str] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
@@ -139,30 +144,34 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
         progress: Called once, at the end.
 
     Raises:
-        InputError: The file cannot be read, is no journal, or a newer stepscope wrote it.
+        InputError: The file cannot be read, is not a journal, or a newer stepscope wrote it.
     """
-    content = _Content()
-    decoder = msgspec.json.Decoder(_Block)
+    content = _JournalContent()
+    decoder = msgspec.json.Decoder(_JournalBlock)
     for payload in read_frames(path, ledger):
         if not _add(payload, decoder, content):
             ledger.add("journal_unreadable")
     tell_all(path, progress)
     if not content.closed:
         ledger.add("ended_abruptly")
-    if not content.anchors:  # without one, no time can be told
+    part = PartBuilder(host=content.host)
+    if content.anchors:
+        clock = Clock(content.anchors)
+        ledger.add("clock_set", clock.jumps)
+        _add_tables(part, content, clock, ledger)
+    else:  # without an anchor no time is known
         ledger.add("journal_unreadable", sum(map(len, (content.spans, content.steps, content.counters))))
-        return complete({"metadata": _metadata(content), "losses": _losses(content)})
-    clock = Clock(content.anchors)
-    ledger.add("clock_set", clock.jumps)
-    return complete(_tables(content, clock, ledger))
+    part.add_facts({key: _json(value) for key, value in content.metadata.items()})
+    part.add_losses(content.losses, "journal")
+    # Without arrows, by which the assembly knows the steps of the journal from those of a trace.
+    return complete(part.tables())
 
 
-def _add(payload: bytes, decoder: msgspec.json.Decoder[_Block], content: _Content) -> bool:
-    """Add what a block holds; return False, and add nothing, where it is not what the journal writes."""
+def _add(payload: bytes, decoder: msgspec.json.Decoder[_JournalBlock], content: _JournalContent) -> bool:
+    """Add what a block holds; return False, and add nothing, if the journal does not write such blocks."""
     try:
         block = decoder.decode(unpack(payload))
-        name = _Names(block.names)
-        columns = _spans(block.spans, name), _steps(block.steps, name), _counters(block.counters, name)
+        columns = _spans(block), _steps(block), _counters(block)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return False
     for rows, added in zip((content.spans, content.steps, content.counters), columns, strict=True):
@@ -178,136 +187,89 @@ def _add(payload: bytes, decoder: msgspec.json.Decoder[_Block], content: _Conten
     return True
 
 
-def _spans(spans: _Spans, name: _Names) -> list[list[object]]:
-    return _even(spans.start, spans.dur, spans.thread, name.all(spans.name), name.all(spans.kind), spans.args)
+def _spans(block: _JournalBlock) -> list[list[object]]:
+    spans, names, kinds = block.spans, _texts(block.names, block.spans.name), _texts(block.names, block.spans.kind)
+    return _even(spans.start, spans.dur, spans.thread, names, kinds, spans.args)
 
 
-def _steps(steps: _Steps, name: _Names) -> list[list[object]]:
-    return _even(steps.start, steps.dur, steps.number, name.all(steps.source))
+def _steps(block: _JournalBlock) -> list[list[object]]:
+    steps = block.steps
+    return _even(steps.start, steps.dur, steps.number, _texts(block.names, steps.source))
 
 
-def _counters(counters: _Counters, name: _Names) -> list[list[object]]:
-    values = [float(value) for value in counters.value]
-    return _even(counters.time, name.all(counters.lane), name.all(counters.name), values, name.all(counters.unit))
+def _counters(block: _JournalBlock) -> list[list[object]]:
+    counters = block.counters
+    lanes, names, units = (_texts(block.names, one) for one in (counters.lane, counters.name, counters.unit))
+    return _even(counters.time, lanes, names, [float(value) for value in counters.value], units)
 
 
 def _even(*columns: list[Any]) -> list[list[object]]:
-    """Return the columns; ValueError where one is longer than another."""
+    """Return the columns; ValueError unless all have one length."""
     if len({len(column) for column in columns}) > 1:
         message = "Columns of unequal length."
         raise ValueError(message)
     return list(columns)
 
 
-class _Names:
-    """The texts of one block, by number."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self._texts = texts
-
-    def all(self, numbers: Sequence[int]) -> list[str]:
-        """Return the texts of all numbers; ValueError where one has none."""
-        try:
-            return [self._texts[number] for number in numbers]
-        except IndexError:
-            message = "A number has no name."
-            raise ValueError(message) from None
+def _texts(texts: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Return the texts of numbers; ValueError for a number without a text."""
+    try:
+        return [texts[number] for number in numbers]
+    except IndexError:
+        message = "A number has no name."
+        raise ValueError(message) from None
 
 
-def _tables(content: _Content, clock: Clock, ledger: LossLedger) -> Frames:
-    spans = _keep(content.spans.frame(clock), "kind", tuple(KINDS), ledger)
-    steps = _keep(content.steps.frame(clock), "source", STEP_SOURCES, ledger)
+def _add_tables(part: PartBuilder, content: _JournalContent, clock: Clock, ledger: LossLedger) -> None:
+    spans = _sound(content.spans.frame(clock), "kind", tuple(KINDS), ledger)
     counters = content.counters.frame(clock)
-    threads = spans["thread"].unique(maintain_order=True).to_list()
-    lanes = counters["lane"].unique(maintain_order=True).to_list() if counters.height else []
-    lane_ids = {lane: len(threads) + index for index, lane in enumerate(lanes)}
-    thread_ids = {thread: index for index, thread in enumerate(threads)}
-    spans = spans.with_row_index("id")
-    return {
-        "spans": spans.select(
-            "id", _numbered("thread", thread_ids).alias("track"), "ts", "dur", "name", "kind", depth=pl.lit(0)
-        ),
-        "tracks": _tracks(content, threads, lanes),
-        "counters": counters.select("ts", _numbered("lane", lane_ids).alias("track"), "name", "value", "unit")
-        if counters.height
-        else empty("counters"),
-        "steps": steps,
-        "arguments": _arguments(spans, ledger),
-        "metadata": _metadata(content),
-        "losses": _losses(content),
-    }
+    process, names = content.process, content.threads
+
+    def thread(number: int) -> TrackRow:
+        return TrackRow("thread", "cpu", names.get(number, f"thread {number}"), process, number)
+
+    def lane(name: str) -> TrackRow:
+        return TrackRow("counter", "cpu", name, process)
+
+    track = part.tracks.numbered(thread, spans["thread"])
+    numbered = spans.with_row_index("id").with_columns(track, depth=pl.lit(0))
+    part.add_spans(numbered.drop("thread", "args"))
+    track = part.tracks.numbered(lane, counters["lane"].cast(pl.Categorical()))
+    part.add("counters", counters.drop("lane").hstack([track]))
+    part.add("steps", _sound(content.steps.frame(clock), "source", STEP_SOURCES, ledger))
+    part.add_rows("arguments", _arguments(spans["args"], ledger), "span", "key", "value")
 
 
-def _keep(frame: pl.DataFrame, column: str, known: tuple[str, ...], ledger: LossLedger) -> pl.DataFrame:
+def _sound(frame: pl.DataFrame, column: str, known: tuple[str, ...], ledger: LossLedger) -> pl.DataFrame:
     """Leave out rows with a negative duration, or with a value that the schema does not know."""
-    if not frame.height:
-        return frame
-    forward, sound = frame["dur"] >= 0, frame[column].is_in(known)
-    ledger.add("event_negative_duration", int((~forward).sum()))
-    ledger.add("journal_unreadable", int((forward & ~sound).sum()))
-    return frame if forward.all() and sound.all() else frame.filter(forward & sound)
+    kept = sound(ledger, event_negative_duration=frame["dur"] >= 0, journal_unreadable=frame[column].is_in(known))
+    return frame if kept.all() else frame.filter(pl.Series(kept))
 
 
-def _numbered(column: str, numbers: dict[object, int]) -> pl.Expr:
-    return pl.col(column).replace_strict(list(numbers), list(numbers.values()), return_dtype=pl.Int32)
-
-
-def _tracks(content: _Content, threads: list[int], lanes: list[str]) -> pl.DataFrame:
-    names = [content.threads.get(thread, f"thread {thread}") for thread in threads] + lanes
-    count = len(names)
-    return pl.DataFrame(
-        {
-            "id": range(count),
-            "kind": ["thread"] * len(threads) + ["counter"] * len(lanes),
-            "rank": [0] * count,
-            "host": [content.host] * count,
-            "device": ["cpu"] * count,
-            "process": pl.Series([content.process] * count, dtype=pl.Int64),
-            "thread": pl.Series([*threads, *([None] * len(lanes))], dtype=pl.Int64),
-            "name": pl.Series(names, dtype=pl.String),
-            "order": range(count),
-        }
-    )
-
-
-def _arguments(spans: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    if spans["args"].null_count() == spans.height:
-        return empty("arguments")
-    given = spans.filter(spans["args"].is_not_null())
+def _arguments(texts: pl.Series, ledger: LossLedger) -> list[tuple[int, str, str]]:
+    """Return span, key and value of all arguments, from the JSON text of each span."""
     decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
     rows: list[tuple[int, str, str]] = []
-    for span, text in zip(given["id"].to_list(), given["args"].to_list(), strict=True):
+    given = texts.is_not_null().arg_true()
+    for span, text in zip(given.to_list(), texts.gather(given).to_list(), strict=True):
         values = _values(decoder, text)
         rows += [(span, key, value) for key, value in values.items()]
         ledger.add("value_unreadable", int(not values))
-    return pl.DataFrame(rows, schema={"span": pl.Int64, "key": pl.String, "value": pl.String}, orient="row")
+    return rows
 
 
 def _values(decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]], text: str) -> dict[str, str]:
-    """Return each argument's value as JSON; nothing where the text is no JSON object."""
+    """Return each argument's value as JSON; nothing if the text is not a JSON object."""
     try:
         return {key: bytes(value).decode() for key, value in decoder.decode(text).items()}
     except (ValueError, RecursionError):
         return {}
 
 
-def _metadata(content: _Content) -> pl.DataFrame:
-    values = [_json(value) for value in content.metadata.values()]
-    return pl.DataFrame({"key": list(content.metadata), "value": values}, schema={"key": pl.String, "value": pl.String})
-
-
 def _json(value: str) -> str:
-    """Return ``value``, which should be JSON; as a JSON text where it is none."""
+    """Return ``value`` if it is JSON, else ``value`` as a JSON text."""
     try:
         msgspec.json.decode(value)
     except (ValueError, RecursionError):
         return msgspec.json.encode(value).decode()
     return value
-
-
-def _losses(content: _Content) -> pl.DataFrame:
-    rows = [
-        (what, count, *CATALOGUE.get(what, ("info", "")), "journal") for what, count in content.losses.items() if count
-    ]
-    schema = ["what", "count", "severity", "advice", "source"]
-    return pl.DataFrame(rows, schema=schema, orient="row") if rows else empty("losses")

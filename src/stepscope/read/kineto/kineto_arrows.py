@@ -1,30 +1,29 @@
-"""Flow events of a Kineto trace → arrows whose ends are places on tracks."""
+"""Flow events of a Kineto trace → arrows from a track and time to a track and time."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json.columns import Integers
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
-from stepscope.read.kineto.kineto_facts import Facts
-from stepscope.read.kineto.kineto_kinds import KIND_CODE
-from stepscope.read.kineto.kineto_spans import Spans, one_of, rows_of
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import KIND_CODE, LARGEST_TIME, Mask
+from stepscope.read.kineto.kineto_facts import KinetoFacts
+from stepscope.read.kineto.kineto_spans import KinetoSpans, one_of, rows_of
 from stepscope.trace.losses import LossLedger
 
 _KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
-_LIMIT = 1 << 62
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel")
 
 
-def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
+def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.DataFrame:
     """Return arrows: columns ``kind``, ``from_track``, ``from_ts``, ``to_track``, ``to_ts``.
 
-    Launches are left out where every device event has a correlation number, which says the same and more.
+    Launches are left out if every device event has a correlation number, which says the same and more.
     """
     base = spans.events.base
     usable = (base["phase"] == ord("s")) | (base["phase"] == ord("f"))
-    usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < _LIMIT) & (base["id"] != ABSENT)
+    usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < LARGEST_TIME) & (base["id"] != ABSENT)
     wanted = usable if _device_work_lacks_correlation(spans) else usable & ~_of_kind(spans, "launch")
     between_ranges = _to_ranges(spans)
     if not wanted.any():
@@ -32,18 +31,18 @@ def build(spans: Spans, facts: Facts, ledger: LossLedger) -> pl.DataFrame:
     places = _places(spans, np.flatnonzero(wanted), facts)
     starts = places.filter("start").unique(["category", "id"], keep="first", maintain_order=True).drop("start")
     ends = places.filter(~pl.col("start")).drop("start")
-    arrows = ends.join(starts, on=["category", "id"], how="left", suffix="_from", maintain_order="left")
-    whole = arrows.filter((pl.col("track") >= 0) & (pl.col("track_from") >= 0))
-    lost = arrows.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
+    drawn = ends.join(starts, on=["category", "id"], how="left", suffix="_from", maintain_order="left")
+    whole = drawn.filter((pl.col("track") >= 0) & (pl.col("track_from") >= 0))
+    lost = drawn.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
     ledger.add("flow_dangling", lost + _without_end(starts, ends))
-    drawn = whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
-    return pl.concat([drawn, between_ranges])
+    between_events = whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
+    return pl.concat([between_events, between_ranges])
 
 
-def _to_ranges(spans: Spans) -> pl.DataFrame:
+def _to_ranges(spans: KinetoSpans) -> pl.DataFrame:
     """Return arrows from launches to CUPTI's ranges, which have no number in common and times that mean nothing.
 
-    The profiler measures kernel after kernel; where there is a range for every launch, the first belongs to the first.
+    The profiler measures kernel after kernel: with one range per launch, the n-th range belongs to the n-th launch.
     """
     ranges = _ordered(spans, spans.named("category", "cuda_profiler_range"))
     calls = (spans.kind == KIND_CODE["runtime"]) | (spans.kind == KIND_CODE["driver"])
@@ -56,7 +55,7 @@ def _to_ranges(spans: Spans) -> pl.DataFrame:
     return pl.DataFrame({"kind": kind, **places})
 
 
-def _ordered(spans: Spans, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Integers:
+def _ordered(spans: KinetoSpans, chosen: Mask) -> Integers:
     rows = np.flatnonzero(chosen)
     return rows[np.argsort(spans.ts[rows], kind="stable")]
 
@@ -65,17 +64,17 @@ def _without_end(starts: pl.DataFrame, ends: pl.DataFrame) -> int:
     return starts.filter(pl.col("kind") != "launch").join(ends, on=["category", "id"], how="anti").height
 
 
-def _device_work_lacks_correlation(spans: Spans) -> bool:
+def _device_work_lacks_correlation(spans: KinetoSpans) -> bool:
     columns, _ = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
     return bool((columns["correlation"] == ABSENT).any())
 
 
-def _of_kind(spans: Spans, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _of_kind(spans: KinetoSpans, kind: str) -> Mask:
     names = [name for name, value in _KIND_OF_CATEGORY.items() if value == kind]
     return one_of(spans.events, spans.events.base["category"], names)
 
 
-def _places(spans: Spans, rows: Integers, facts: Facts) -> pl.DataFrame:
+def _places(spans: KinetoSpans, rows: Integers, facts: KinetoFacts) -> pl.DataFrame:
     base = spans.events.base
     category = spans.texts(base["category"][rows]).cast(pl.String)
     return pl.DataFrame(

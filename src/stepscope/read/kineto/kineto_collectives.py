@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.chrome_json.columns import Codes, Columns
-from stepscope.read.chrome_json.event_schema import Class
-from stepscope.read.kineto.kineto_facts import Facts
-from stepscope.read.kineto.kineto_kinds import KIND_CODE
-from stepscope.read.kineto.kineto_spans import Spans, distinct, gather, nullable, rows_of, text_of
+from stepscope.read.chrome_json.event_schema import ABSENT, Class
+from stepscope.read.common.dense import nullable
+from stepscope.read.common.part_builder import KIND_CODE
+from stepscope.read.kineto.kineto_facts import KinetoFacts
+from stepscope.read.kineto.kineto_spans import KinetoSpans, rows_of, text_of
 from stepscope.trace.tables import empty
 
 #: Bytes per element by the name that PyTorch gives the type, in lower case and without its namespace.
@@ -33,7 +34,7 @@ _OPERATION = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|b
 _ALGORITHM = re.compile(r"(RING|TREE|COLLNET\w*|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)", re.IGNORECASE)
 
 
-def build(spans: Spans, facts: Facts) -> pl.DataFrame:
+def collectives(spans: KinetoSpans, facts: KinetoFacts) -> pl.DataFrame:
     """Return the table ``collectives``."""
     ids = np.flatnonzero(spans.kind == KIND_CODE["collective"])
     if not len(ids):
@@ -56,38 +57,37 @@ def build(spans: Spans, facts: Facts) -> pl.DataFrame:
     return _with_only_group(filled.drop("said", "dtype_shaped", "bytes_shaped"), facts)
 
 
-def _from_names(spans: Spans, name: Codes, facts: Facts) -> dict[str, pl.Series]:
-    """Return operation, algorithm and transport, which the name of the event may tell."""
-    found = distinct(name, spans.events.texts)
-    parsed = [_parse_name(text_of(spans.events, code), facts) for code in found]
+def _from_names(spans: KinetoSpans, name: Codes, facts: KinetoFacts) -> dict[str, pl.Series]:
+    """Return operation, algorithm and transport that the name of the event says; null for the others."""
     columns = ("operation", "algorithm", "transport")
-    values = {
-        column: pl.Series([row[place] for row in parsed], dtype=pl.String) for place, column in enumerate(columns)
-    }
-    return {column: gather(series, found, name) for column, series in values.items()}
+    said = pl.Struct(dict.fromkeys(columns, pl.String))
+    parsed = spans.made_of(name, lambda text: dict(zip(columns, _parse_name(text, facts), strict=True)), said)
+    return {column: parsed.struct.field(column) for column in columns}
 
 
-def _from_arguments(spans: Spans, columns: Columns, facts: Facts) -> pl.DataFrame:
+def _from_arguments(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) -> pl.DataFrame:
     """Return what torch.distributed wrote on the event."""
-    size = _element_size(spans, columns["dtype"])
+    size = spans.made_of(
+        columns["dtype"], lambda text: _ELEMENT_SIZE.get(text.lower().removeprefix("c10::")), pl.Int64()
+    )
     return pl.DataFrame(
         {
             "span": spans.of_event[columns["event"]],
             "said": spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase(),
             "group": spans.texts(columns["group"]).cast(pl.String),
             "group_ranks": _group_ranks(spans, columns, facts),
-            "group_size": nullable(columns["group_size"]),
+            "group_size": nullable(columns["group_size"], ABSENT),
             "dtype": spans.texts(columns["dtype"]).cast(pl.String),
-            "bytes_in": nullable(columns["elements_in"]) * size,
-            "bytes_out": nullable(columns["elements_out"]) * size,
-            "source": nullable(columns["source_rank"]),
-            "destination": nullable(columns["destination_rank"]),
-            "sequence": nullable(columns["collective_sequence"]),
+            "bytes_in": nullable(columns["elements_in"], ABSENT) * size,
+            "bytes_out": nullable(columns["elements_out"], ABSENT) * size,
+            "source": nullable(columns["source_rank"], ABSENT),
+            "destination": nullable(columns["destination_rank"], ABSENT),
+            "sequence": nullable(columns["collective_sequence"], ABSENT),
         }
     )
 
 
-def _from_shapes(spans: Spans) -> pl.DataFrame:
+def _from_shapes(spans: KinetoSpans) -> pl.DataFrame:
     """Return type and bytes of the inputs of calls that say no more than an operator does: those of gloo."""
     columns, ids = rows_of(spans, Class.ANNOTATION, ("collective",))
     codes = np.column_stack([columns["shapes"], columns["dtypes"]])
@@ -110,8 +110,8 @@ def _parse_inputs(shapes: str, dtypes: str) -> tuple[str | None, int | None]:
     return (found.pop() if len(found) == 1 else None), total
 
 
-def _with_only_group(frame: pl.DataFrame, facts: Facts) -> pl.DataFrame:
-    """Name the process group where the job has one and the call does not say; with several it cannot be told."""
+def _with_only_group(frame: pl.DataFrame, facts: KinetoFacts) -> pl.DataFrame:
+    """Name the only process group of a job for calls that do not say their group."""
     if len(facts.groups) != 1:
         return frame
     ((name, ranks),) = facts.groups.items()
@@ -123,7 +123,7 @@ def _with_only_group(frame: pl.DataFrame, facts: Facts) -> pl.DataFrame:
     )
 
 
-def _parse_name(name: str, facts: Facts) -> tuple[str, str | None, str | None]:
+def _parse_name(name: str, facts: KinetoFacts) -> tuple[str, str | None, str | None]:
     kernel = _KERNEL_NAME.match(name)
     if kernel:
         algorithm = _ALGORITHM.search(kernel[2])
@@ -135,13 +135,7 @@ def _parse_name(name: str, facts: Facts) -> tuple[str, str | None, str | None]:
     return (operation_in_name[0] if operation_in_name else name).lower(), None, facts.backend
 
 
-def _element_size(spans: Spans, codes: Codes) -> pl.Series:
-    found = distinct(codes, spans.events.texts)
-    sizes = [_ELEMENT_SIZE.get(text_of(spans.events, code).lower().removeprefix("c10::")) for code in found]
-    return gather(pl.Series(sizes, dtype=pl.Int64), found, codes)
-
-
-def _group_ranks(spans: Spans, columns: Columns, facts: Facts) -> pl.Series:
+def _group_ranks(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) -> pl.Series:
     """Return the ranks of the group as the event lists them, else as the document does."""
     said = spans.texts(columns["group_ranks"]).cast(pl.String)
     listed = {name: json.dumps(ranks) for name, ranks in facts.groups.items()}

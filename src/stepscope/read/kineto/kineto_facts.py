@@ -1,4 +1,4 @@
-"""What the document of a trace says besides its events: rank, host, time base, devices, process groups."""
+"""Metadata of a Kineto trace: rank, host, time base, process groups."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import polars as pl
-
-from stepscope.read.chrome_json.columns import printable
+from stepscope.read.common.plain_text import printable
 
 #: A file without ``baseTimeNanoseconds`` gives times since the Unix epoch.
 _NO_BASE = 0
 
 
-class Facts:
+class KinetoFacts:
     """Metadata of one trace file.
 
     Args:
@@ -23,11 +21,12 @@ class Facts:
     """
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
-        self._metadata = metadata
+        #: Top-level key → value as JSON.
+        self.metadata = metadata
 
     def _value(self, key: str) -> Any:  # noqa: ANN401 - any JSON value
         try:
-            return json.loads(self._metadata.get(key, "null"), strict=False)
+            return json.loads(self.metadata.get(key, "null"), strict=False)
         except (ValueError, RecursionError):
             return None
 
@@ -41,23 +40,23 @@ class Facts:
 
     @cached_property
     def distributed(self) -> dict[str, Any]:
-        """The block ``distributedInfo``; empty where the file has none."""
+        """The block ``distributedInfo``; empty if the file has none."""
         value = self._value("distributedInfo")
         return value if isinstance(value, dict) else {}
 
     @property
     def rank(self) -> int | None:
-        """Rank of the process, where the file says it."""
+        """Rank of the process; None if the file does not say it."""
         return _number(self.distributed.get("rank"))
 
     @property
     def world_size(self) -> int | None:
-        """Number of processes of the job, where the file says it."""
+        """Number of processes of the job; None if the file does not say it."""
         return _number(self.distributed.get("world_size"))
 
     @property
     def host(self) -> str | None:
-        """Host name, where the file says it."""
+        """Host name; None if the file does not say it."""
         value = self._value("host_name")
         return printable(value) if isinstance(value, str) else None
 
@@ -73,15 +72,10 @@ class Facts:
 
     @property
     def backend(self) -> str | None:
-        """The only communication backend, in lower case; None where there are several or none."""
+        """The communication backend, in lower case; None unless the file names exactly one."""
         value = self.distributed.get("backend")
         names = {part.rpartition(":")[2] for part in value.split(",")} if isinstance(value, str) else set()
         return printable(names.pop().lower()) if len(names) == 1 else None
-
-    def frame(self) -> pl.DataFrame:
-        """Return the table ``metadata``."""
-        rows = [{"key": key, "value": value} for key, value in self._metadata.items()]
-        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String})
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401 - any JSON value

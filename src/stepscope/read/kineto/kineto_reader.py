@@ -10,12 +10,14 @@ from typing import Any
 import polars as pl
 
 from stepscope.native.kineto import NotTokenized
-from stepscope.read.chrome_json import tokenizer as kineto_native
-from stepscope.read.chrome_json.columns import Batch, Events, join
-from stepscope.read.chrome_json.decode import Decoder
+from stepscope.read.chrome_json import tokenizer
+from stepscope.read.chrome_json.columns import ChromeBatch, ChromeEvents, join
+from stepscope.read.chrome_json.decode import ChromeDecoder
 from stepscope.read.chrome_json.document import Document
+from stepscope.read.common.part_builder import PartBuilder
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.kineto import kineto_tables
+from stepscope.read.kineto import kineto_details, kineto_spans
+from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.trace.losses import LossLedger
 
 
@@ -23,41 +25,45 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """Read one trace file.
 
     Returns:
-        Tables of the schema, without parents, steps and links between spans; ``allocations`` has besides the column
-        ``track``, and ``arrows`` are flows whose ends are given as places (track, ts).
+        Tables of the schema, without parents, steps and links between spans; ``allocations`` also has the column
+        ``track``, and ``arrows`` are flows between (track, ts) and (track, ts).
 
     Raises:
-        InputError: The file cannot be read, is no trace, or is damaged before its first event.
+        InputError: The file cannot be read, is not a trace, or is damaged before its first event.
     """
     document = Document(path, ledger)
     events = read_events(document, progress)
-    return kineto_tables.build(events, document.metadata, ledger)
+    facts = KinetoFacts(document.metadata)
+    part = PartBuilder(facts.rank or 0, facts.host or "")
+    kineto_details.add_to(part, kineto_spans.add_to(part, events, facts, ledger), facts, ledger)
+    part.add_facts(facts.metadata)
+    return part.tables()
 
 
-def read_events(document: Document, progress: Progress | None = None) -> Events:
+def read_events(document: Document, progress: Progress | None = None) -> ChromeEvents:
     """Read the columns of all events of a document; its metadata is complete afterwards."""
-    if kineto_native.available():
-        return _read_natively(document, progress, kineto_native.cores())
-    decoder = Decoder(document.ledger)
+    if tokenizer.available():
+        return _read_natively(document, progress, tokenizer.cores())
+    decoder = ChromeDecoder(document.ledger)
     batches = []
     for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):
         batches.append(_decode_last(document, decoder, chunk) if last else decoder.decode(chunk))
     return join(batches, [decoder.interner], document.ledger)
 
 
-def _decode_last(document: Document, decoder: Decoder, chunk: bytes | memoryview) -> Batch:
+def _decode_last(document: Document, decoder: ChromeDecoder, chunk: bytes | memoryview) -> ChromeBatch:
     batch, tail = decoder.decode_last(chunk, in_object=document.is_object)
     document.read_tail(tail)
     return batch
 
 
-def _read_natively(document: Document, progress: Progress | None, workers: int) -> Events:
+def _read_natively(document: Document, progress: Progress | None, workers: int) -> ChromeEvents:
     """Tokenize chunk after chunk in C; a chunk that the tokenizer does not take is decoded in Python.
 
     The file is read and inflated in this thread while others tokenize; the number of chunks in memory is bounded.
     """
-    decoder = Decoder(document.ledger)
-    tokenizers = kineto_native.Tokenizers(workers)
+    decoder = ChromeDecoder(document.ledger)
+    tokenizers = tokenizer.Tokenizers(workers)
     waiting: deque[tuple[bytes | memoryview, Future[Any]]] = deque()
     parts: list[Any] = []
 
@@ -83,7 +89,7 @@ def _read_natively(document: Document, progress: Progress | None, workers: int) 
 
 
 def _tokenize_last(
-    document: Document, tokenizers: kineto_native.Tokenizers, decoder: Decoder, chunk: bytes | memoryview
+    document: Document, tokenizers: tokenizer.Tokenizers, decoder: ChromeDecoder, chunk: bytes | memoryview
 ) -> Any:  # noqa: ANN401 - a batch, or what becomes one
     try:
         part, end = tokenizers.tokenize_last(chunk)

@@ -1,23 +1,23 @@
-"""Tracks of a Kineto trace: host threads, device streams, and lanes for what must not mix with them."""
+"""Tracks of a Kineto trace: host threads, device streams, and separate lanes for annotations and waits."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
-from stepscope.read.chrome_json.columns import Codes, Events, Integers, parse_arguments, printable
+from stepscope.read.chrome_json.columns import ChromeEvents, Codes, parse_arguments
 from stepscope.read.chrome_json.event_schema import ABSENT, Class
 from stepscope.read.common.dense import distinct_rows
-from stepscope.read.kineto.kineto_facts import Facts
-from stepscope.read.kineto.kineto_kinds import KIND_CODE
-from stepscope.trace.tables import dtype
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import KIND_CODE, PartTracks, TrackRow
+from stepscope.read.common.plain_text import printable
 
 _NUMBER = re.compile(r"-?\d+")
-# What has a lane of its own, so that streams and threads hold only what runs there.
+# Events with a lane of their own, so that streams and threads hold only what runs there.
 _LANE_OF_CATEGORY = {"gpu_user_annotation": "annotation", "cuda_profiler_range": "ranges"}
 _LANE_OF_KIND = {KIND_CODE["sync"]: "sync", KIND_CODE["overhead"]: "overhead"}
 _LANES = ("", "annotation", "ranges", "sync", "overhead")
@@ -26,37 +26,38 @@ _SUFFIXES = {"annotation": " annotations", "sync": " synchronisation"}
 _TRACK_KIND = {"thread": "thread", "stream": "stream", "annotation": "annotation", "counter": "counter"}
 
 
-class Place(NamedTuple):
-    """Where an event lies: process and thread on a host, device and stream on a device; :data:`ABSENT` is none."""
+class KinetoKey(NamedTuple):
+    """What identifies a track: its lane; process and thread on a host, device and stream on a device."""
 
-    process: str
-    thread: str
+    lane: str
+    process: str = ""
+    thread: str = ""
     device: int = ABSENT
     stream: int = ABSENT
 
 
-class Key(NamedTuple):
-    """What makes a track: its lane, and where it is."""
-
-    lane: str
-    place: Place
-
-
-class Tracks:
-    """The tracks of one file, numbered as they are first asked for.
+class KinetoTracks:
+    """The tracks of one file.
 
     Args:
         events: All events of the file.
+        tracks: Numbers them as they are first asked for.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: ChromeEvents, tracks: PartTracks) -> None:
         self._events = events
-        self._numbers: dict[Key, int] = {}
+        self._tracks = tracks
+        self._keys: list[KinetoKey] = []
+        self._names = _thread_names(events)
         self._device_type = _device_type(events)
 
-    def number(self, key: Key) -> int:
-        """Return the track with this key, new where there is none yet."""
-        return self._numbers.setdefault(key, len(self._numbers))
+    def number(self, key: KinetoKey) -> int:
+        """Return the track with this key; the first call registers it."""
+        number = self._tracks.known(key)
+        if number < 0:
+            number = self._tracks.number(self._row(key), key)
+            self._keys.append(key)
+        return number
 
     def of_spans(self, rows: Integers, kinds: npt.NDArray[np.uint8]) -> Codes:
         """Return the track of each span.
@@ -68,19 +69,22 @@ class Tracks:
         device_classes = np.array([kind is Class.DEVICE for kind in Class])[self._events.base["class"][rows]]
         result = np.empty(len(rows), np.int32)
         for chosen in (~device_classes, device_classes):
-            result[chosen] = self._of_places(rows[chosen], kinds[chosen], device=chosen is device_classes)
+            result[chosen] = self._of_distinct(rows[chosen], kinds[chosen], device=chosen is device_classes)
         return result
 
-    def _of_places(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:
+    def _of_distinct(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:
         base = self._events.base
         columns = [self._lanes(base["category"][rows], kinds), base["process"][rows], base["thread"][rows]]
-        columns += [column[rows] for column in self._places()] if device else []
+        columns += [column[rows] for column in self._devices()] if device else []
         first, inverse = distinct_rows(columns)
         numbers = []
         for row in first.tolist():
             lane, process, thread, *where = (int(column[row]) for column in columns)
-            place = Place(self._text(process), self._text(thread), *where)
-            numbers.append(self.number(_device_key(_LANES[lane], place) if device else _host_key(_LANES[lane], place)))
+            names = (self._text(process), self._text(thread))
+            if device:
+                numbers.append(self.number(_device_key(_LANES[lane] or "stream", names, *where)))
+            else:
+                numbers.append(self.number(KinetoKey(_LANES[lane] or "thread", *names)))
         return np.array(numbers, np.int32)[inverse]
 
     def _lanes(self, category: Codes, kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -95,30 +99,30 @@ class Tracks:
         return np.maximum(of_category[category], of_kind[kinds])
 
     def of_thread(self, rows: Integers) -> Codes:
-        """Return the host thread's track of each event that is not a span: marks and arrows."""
-        places, inverse = self._distinct_places(rows)
-        numbers = [self.number(Key("thread", place)) for place in places]
-        return np.array(numbers, np.int32)[inverse]
+        """Return the host thread's track of events that are not spans: marks and arrows."""
+        return self._of_threads(rows, lambda process, thread: self.number(KinetoKey("thread", process, thread)))
 
     def of_flows(self, rows: Integers) -> Codes:
-        """Return the track of each flow event, −1 where nothing else lies there: a thread's, else a stream's."""
-        places, inverse = self._distinct_places(rows)
-        numbers = []
-        for place in places:
-            stream = Key("stream", Place("", "", _number(place.process, 0), _number(place.thread, 0)))
-            numbers.append(self._numbers.get(Key("thread", place), self._numbers.get(stream, -1)))
-        return np.array(numbers, np.int32)[inverse]
+        """Return the track of each flow event: a registered thread's, else a stream's, else −1."""
 
-    def _distinct_places(self, rows: Integers) -> tuple[list[Place], Integers]:
-        """Return the threads of events, and which of them each event is on."""
+        def known(process: str, thread: str) -> int:
+            number = self._tracks.known(KinetoKey("thread", process, thread))
+            stream = _device_key("stream", (process, thread), ABSENT, ABSENT)
+            return number if number >= 0 else self._tracks.known(stream)
+
+        return self._of_threads(rows, known)
+
+    def _of_threads(self, rows: Integers, number: Callable[[str, str], int]) -> Codes:
+        """Return a number for each event, made once for each distinct process and thread."""
         process, thread = (self._events.base[name][rows] for name in ("process", "thread"))
         first, inverse = distinct_rows([process, thread])
-        return [Place(self._text(int(process[row])), self._text(int(thread[row]))) for row in first.tolist()], inverse
+        numbers = [number(self._text(int(process[row])), self._text(int(thread[row]))) for row in first.tolist()]
+        return np.array(numbers, np.int32)[inverse]
 
     def _text(self, code: int) -> str:
         return self._events.texts[code] if code >= 0 else ""
 
-    def _places(self) -> tuple[Integers, Integers]:
+    def _devices(self) -> tuple[Integers, Integers]:
         """Return device and stream of every event, as its arguments say them."""
         device, stream = (np.full(len(self._events), ABSENT, np.int64) for _ in range(2))
         columns = self._events.of(Class.DEVICE)
@@ -128,63 +132,34 @@ class Tracks:
         return device, stream
 
     def places(self) -> tuple[Integers, Integers]:
-        """Return device index and stream of every track, :data:`ABSENT` for tracks that are on no device."""
-        device, stream = (
-            np.array([getattr(key.place, name) for key in self._numbers], np.int64) for name in ("device", "stream")
-        )
-        return device, stream
+        """Return device index and stream of every track; :data:`ABSENT` for tracks of a host."""
+        return np.array([key.device for key in self._keys]), np.array([key.stream for key in self._keys])
 
-    def device_name(self, index: int) -> str:
-        """Return the name of a device: type and index."""
-        return f"{self._device_type}:{index}"
-
-    def frame(self, facts: Facts) -> pl.DataFrame:
-        """Return the table ``tracks``."""
-        names = _thread_names(self._events)
-        rows = [self._row(number, key, names) for key, number in self._numbers.items()]
-        schema: dict[str, pl.DataType | type[pl.DataType]] = {
-            "id": pl.Int32,
-            "kind": dtype("enum:track_kind"),
-            "device": pl.String,
-            "process": pl.Int64,
-            "thread": pl.Int64,
-            "stream": pl.Int64,
-            "name": pl.String,
-            "order": pl.Int32,
-        }
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
-        return frame.with_columns(rank=pl.lit(facts.rank or 0, pl.Int32), host=pl.lit(facts.host or ""))
-
-    def _row(self, number: int, key: Key, names: dict[tuple[str, str], str]) -> tuple[object, ...]:
-        place = key.place
+    def _row(self, key: KinetoKey) -> TrackRow:
         kind = _TRACK_KIND.get(key.lane, "other")
-        if place.device != ABSENT:
-            name = f"stream {place.stream}{_SUFFIXES.get(key.lane, '')}"
-            return number, kind, self.device_name(place.device), None, None, place.stream, name, number
-        process, thread = (int(text) if _is_number(text) else None for text in (place.process, place.thread))
+        if key.device != ABSENT:
+            name = f"stream {key.stream}{_SUFFIXES.get(key.lane, '')}"
+            return TrackRow(kind, f"{self._device_type}:{key.device}", name, stream=key.stream)
+        process, thread = (int(text) if _is_number(text) else None for text in (key.process, key.thread))
         if kind != "thread":
-            return number, kind, "cpu", process, None, None, _LANE_NAMES.get(key.lane, place.thread), number
-        name = names.get((place.process, place.thread)) or (place.thread if thread is None else f"thread {thread}")
-        return number, kind, "cpu", process, thread, None, name, number
+            return TrackRow(kind, "cpu", _LANE_NAMES.get(key.lane, key.thread), process)
+        unnamed = key.thread if thread is None else f"thread {thread}"
+        return TrackRow(kind, "cpu", self._names.get((key.process, key.thread)) or unnamed, process, thread)
 
 
-def _device_key(lane: str, place: Place) -> Key:
-    """Return the key of a track on a device, which the process and thread name where the arguments do not."""
-    device = _number(place.process, 0) if place.device == ABSENT else place.device
-    stream = _number(place.thread, 0) if place.stream == ABSENT else place.stream
-    return Key(lane or "stream", Place("", "", device, stream))
+def _device_key(lane: str, names: tuple[str, str], device: int, stream: int) -> KinetoKey:
+    """Return the key of a track on a device, by process and thread where the arguments do not name it."""
+    process, thread = names
+    device = _number(process, 0) if device == ABSENT else device
+    return KinetoKey(lane, "", "", device, _number(thread, 0) if stream == ABSENT else stream)
 
 
-def _host_key(lane: str, place: Place) -> Key:
-    return Key(lane or "thread", place)
-
-
-def _device_type(events: Events) -> str:
+def _device_type(events: ChromeEvents) -> str:
     types = (("mtia_ccp_events", "mtia"), ("xpu_runtime", "xpu"), ("privateuse1_runtime", "privateuseone"))
     return next((name for category, name in types if category in events.texts), "cuda")
 
 
-def _thread_names(events: Events) -> dict[tuple[str, str], str]:
+def _thread_names(events: ChromeEvents) -> dict[tuple[str, str], str]:
     """Return the names that metadata events give to threads; the last one counts, as in Chrome's viewer."""
     base, texts = events.base, events.texts
     columns = events.of(Class.OTHER)

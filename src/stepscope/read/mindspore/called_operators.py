@@ -39,6 +39,8 @@ _SAME = {"BatchMatMul": "MatMul"}
 
 #: Events that call one operator each, on the thread that asks for it.
 CALLING_EVENTS = ("RunOp", "NativeFunc", "EmitOp")
+#: Events around the noting of a network's graph, and the event of its gradient.
+_OPENING, _CLOSING, _GRADIENT = "new_graph", "end_graph", "RunGrad"
 #: The event of a thread that runs a compiled graph and waits for it.
 _GRAPH = "RunGraph"
 
@@ -57,7 +59,7 @@ _CALLS = {
 }
 
 
-class _Columns(msgspec.Struct):
+class _CallColumns(msgspec.Struct):
     thread: list[_Time] = []
     time: list[_Time] = []
     name: list[_Text] = []
@@ -66,10 +68,10 @@ class _Columns(msgspec.Struct):
     values: list[_Text] = []
 
 
-class _Block(msgspec.Struct):
+class _CallBlock(msgspec.Struct):
     anchors: list[tuple[_Time, _Time, _Time]] = []
     names: list[str] = []
-    calls: _Columns = msgspec.field(default_factory=_Columns)
+    calls: _CallColumns = msgspec.field(default_factory=_CallColumns)
     closed: bool = False
 
 
@@ -88,7 +90,7 @@ def read(paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
 
 
 def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
-    decoder = msgspec.json.Decoder(_Block)
+    decoder = msgspec.json.Decoder(_CallBlock)
     anchors, rows, closed = [], [], False
     for payload in read_frames(path, ledger):
         try:
@@ -106,7 +108,7 @@ def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
     return frame.with_columns(pl.Series("call_ts", Clock(anchors).epochs(frame["call_ts"].to_list()), pl.Int64))
 
 
-def _rows(block: _Block) -> pl.DataFrame:
+def _rows(block: _CallBlock) -> pl.DataFrame:
     """Return the calls of a block; their times are still monotonic."""
     calls = block.calls
     texts = pl.Series(block.names, dtype=pl.String)
@@ -193,6 +195,51 @@ def with_graphs(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         call_ts=pl.when(inside).then("ts").otherwise("call_ts"),
         call_thread=pl.when(inside).then("waits").otherwise("call_thread"),
     ).drop("waits", "end")
+
+
+def with_phases(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Give PyNative's operators, whose names are the same forward and backward, the phase of their call.
+
+    An operator is forward if it was called while the network's graph was noted (between ``new_graph`` and
+    ``end_graph``), and backward if it was called while the gradient ran (``stage:RunGrad``). Calls wait in a queue,
+    which keeps their order: the n-th call of a type is the n-th operator of that type. Types with more calls than
+    operators, or fewer, keep the phase that their names say.
+
+    Args:
+        operators: Operators in order of start, with columns type and phase.
+        events: What :func:`stepscope.read.mindspore.host_pipeline.read` returned, in order of start.
+    """
+    calls = events.filter(pl.col("name").is_in(CALLING_EVENTS)).select("ts", "thread", type="op")
+    if not calls.height:
+        return operators
+    calls = _inside(calls, _recordings(events), "forward")
+    calls = _inside(calls, _intervals(events, _GRADIENT), "backward")
+    turn, count = pl.int_range(pl.len()).over("type"), pl.len().over("type").alias("count")
+    said = calls.select("type", count, turn=turn, called=pl.coalesce("backward", "forward"))
+    joined = operators.with_columns(count, turn=turn).join(
+        said, on=["type", "count", "turn"], how="left", maintain_order="left"
+    )
+    return joined.with_columns(phase=pl.coalesce("phase", "called")).drop("count", "turn", "called")
+
+
+def _intervals(events: pl.DataFrame, name: str) -> pl.DataFrame:
+    chosen = events.filter(pl.col("name") == name)
+    return chosen.select("ts", "thread", end=pl.col("ts") + pl.col("dur")).sort("ts")
+
+
+def _recordings(events: pl.DataFrame) -> pl.DataFrame:
+    """Return from each begin of a network's graph to its end on the same thread."""
+    closing = _intervals(events, _CLOSING).select("ts", "thread", "end")
+    opening = _intervals(events, _OPENING).select("ts", "thread")
+    found = opening.join_asof(closing, on="ts", by="thread", strategy="forward", check_sortedness=False)
+    return found.drop_nulls("end")
+
+
+def _inside(calls: pl.DataFrame, spans: pl.DataFrame, phase: str) -> pl.DataFrame:
+    """Add a column with the phase's name: that name for calls that begin inside a span of their thread, else null."""
+    found = calls.join_asof(spans, on="ts", by="thread", check_sortedness=False)
+    inside = pl.when(pl.col("ts") <= pl.col("end")).then(pl.lit(phase))
+    return found.with_columns(inside.alias(phase)).drop("end")
 
 
 def _nothing(height: int) -> pl.DataFrame:

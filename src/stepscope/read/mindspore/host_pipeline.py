@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.read.mindspore.mindspore_lines import lines_of, sound_spans
+from stepscope.read.common.part_builder import sound_spans
+from stepscope.read.common.plain_text import lines_of
 from stepscope.trace.losses import LossLedger
 
 _LINE = (
@@ -45,8 +46,8 @@ def read(paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
 
 def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
     lines = lines_of(path, ledger)
-    told = lines.filter(~lines.str.contains(_HEADER)).to_frame()
-    parsed = told.select(pl.col("line").str.extract_groups(_LINE).alias("at")).unnest("at")
+    events = lines.filter(~lines.str.contains(_HEADER)).to_frame()
+    parsed = events.select(pl.col("line").str.extract_groups(_LINE).alias("at")).unnest("at")
     whole = parsed.filter(pl.col("sort").is_not_null())
     ledger.add("event_damaged", parsed.height - whole.height)
     numbers = whole.with_columns(pl.col("ts", "end", "thread", "process").cast(pl.Int64, strict=False))

@@ -30,7 +30,7 @@ _VALUES = msgspec.json.Decoder(list[str])
 
 
 def count(operators: pl.DataFrame) -> pl.Series:
-    """Return the operations of each operator; null where they cannot be told.
+    """Return the operations of each operator; null if they are unknown.
 
     Args:
         operators: Columns type, shapes, phase and, where calls were recorded, call and concrete; in order of start.
@@ -62,7 +62,7 @@ def _count(kind: str, shapes: _Shapes | None, phase: str | None, call: str | Non
 
 
 def _shapes(text: str | None) -> _Shapes | None:
-    """Return the shapes of a JSON text; None where they are no lists of sizes (those of lists of tensors)."""
+    """Return the shapes of a JSON text; None if they are not lists of sizes (those of lists of tensors)."""
     try:
         return _DECODER.decode(text or "")
     except (ValueError, RecursionError):

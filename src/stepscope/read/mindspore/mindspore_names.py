@@ -43,7 +43,7 @@ class OperatorName:
         short: Name within its cell: ``MatMul-op0``.
         type: Type of the operator: ``MatMul``.
         module: Its cells, outermost first, separated by ``/``; None where the name has none.
-        phase: ``forward``, ``backward``, ``optimizer`` or ``communication``; None where the name cannot tell.
+        phase: ``forward``, ``backward``, ``optimizer`` or ``communication``; None if the name does not say it.
         operation: For communication, the operation as the table ``collectives`` calls it; else None.
     """
 

@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import sound_spans
+from stepscope.read.common.plain_text import lines_of
 from stepscope.read.mindspore.host_pipeline import LAUNCHES
-from stepscope.read.mindspore.mindspore_lines import lines_of, sound_spans
 from stepscope.read.mindspore.mindspore_names import OperatorName, parse
 from stepscope.trace.losses import LossLedger
 
@@ -102,7 +103,7 @@ def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, 
 
     Args:
         paths: Files ``cpu_op_detail_info_*.csv``.
-        ledger: Counts bytes that are no text.
+        ledger: Counts bytes that are not UTF-8.
     """
     parsed = pl.concat(
         [
@@ -144,7 +145,7 @@ def with_shapes(operators: pl.DataFrame, paths: Sequence[Path], ledger: LossLedg
 
 
 def _shapes(text: str) -> str:
-    """Return the shapes of a line's inputs as JSON; what is no tensor has none, as PyTorch writes it."""
+    """Return the shapes of a line's inputs as JSON; inputs that are not tensors have none, as PyTorch writes it."""
     found = ("[]" if shape == "NoShape" else shape for shape in _INPUT.findall(text))
     return f"[{','.join(shape.replace(' ', '') for shape in found)}]"
 
@@ -200,7 +201,7 @@ def _reached(following: Integers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def details(operators: pl.DataFrame, said: Mapping[str, object]) -> pl.DataFrame:
     """Return the table ``collectives`` of operators with a column ``span``.
 
-    Type and bytes are those of the inputs. A compiled graph tells no types; what it reduces are gradients, whose type
+    Type and bytes are those of the inputs. A compiled graph says no types; it reduces gradients, whose type
     is that of the parameters of their shape.
 
     Args:

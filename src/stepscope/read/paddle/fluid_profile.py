@@ -23,6 +23,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import DamagedTraceError, NotATraceError
+from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, as_json, sound_rows
 from stepscope.read.common.protobuf import BLOCK, CUT_BLOCK, VARINT, Fields, Messages
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
@@ -32,10 +33,8 @@ from stepscope.trace.tables import dtype
 PLACES = ("cuda", "cpu", "cuda_pinned")
 #: ``device`` of calls of CUDA on the host.
 CUDA_CALLS = -1
-#: So many first bytes tell what a file is.
+#: Number of first bytes that identify a file.
 _HEAD = 4096
-#: Times and sizes beyond this are damage.
-_MOST = 1 << 62
 _BLOCK = r"^block_-?\d+$"
 #: One run of the executor: in Paddle 1 its outermost block, in Paddle 3 the event itself.
 _RUN = r"^(block_0|StandaloneExecutor::run)$"
@@ -47,7 +46,6 @@ _OPTIMIZERS = (
     "proximal_gd", "adadelta", "adam", "adamax", "adamw", "rmsprop", "ftrl", "lamb", "dpsgd", "merged_adam",
     "merged_momentum",
 )  # fmt: skip
-_ARROWS = {"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +86,7 @@ def load(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Pr
     """
     content = b"".join(read_blocks(path, ledger, progress))
     if not is_profile(content[:_HEAD]):
-        message = f"{path} is no profile file of paddle.fluid.profiler."
+        message = f"{path} is not a profile file of paddle.fluid.profiler."
         raise NotATraceError(message, "Use `stepscope import` for traces of other profilers.")
     whole = Messages.whole(content).fields()
     # Paddle writes its own times, set or not, between the events and the memory.
@@ -139,20 +137,22 @@ def _memory(profile: Fields, ledger: LossLedger) -> pl.DataFrame:
             "free_in": fields.texts(8, ledger).fill_null("Unknown"),
         }
     )
-    return _sound(frame, fields, ledger, pl.col("bytes").is_between(0, _MOST))
+    return _sound(frame, fields, ledger, pl.col("bytes").is_between(0, LARGEST_TIME))
 
 
 def _sound(frame: pl.DataFrame, fields: Fields, ledger: LossLedger, *conditions: pl.Expr) -> pl.DataFrame:
     """Leave out what is damaged, and intervals that end before they begin; count them."""
-    names = frame["name"].is_not_null() if "name" in frame.columns else pl.lit(value=True)
-    whole = frame.filter(~pl.Series(fields.broken) & names & pl.all_horizontal(pl.lit(value=True), *conditions))
-    ledger.add("event_damaged", frame.height - whole.height)
-    numbered = pl.col("device").is_between(-(1 << 31), (1 << 31) - 1)
-    timed = whole.filter(pl.col("ts").is_between(0, _MOST) & pl.col("end").is_between(0, _MOST) & numbered)
-    ledger.add("event_bad_time", whole.height - timed.height)
-    kept = timed.filter(pl.col("end") >= pl.col("ts"))
-    ledger.add("event_negative_duration", timed.height - kept.height)
-    return kept
+    named = [pl.col("name").is_not_null()] if "name" in frame.columns else []
+    whole = ~pl.Series(fields.broken)
+    return sound_rows(
+        frame,
+        ledger,
+        event_damaged=pl.all_horizontal(whole, *named, *conditions),
+        event_bad_time=pl.col("ts").is_between(0, LARGEST_TIME)
+        & pl.col("end").is_between(0, LARGEST_TIME)
+        & pl.col("device").is_between(-(1 << 31), (1 << 31) - 1),
+        event_negative_duration=pl.col("end") >= pl.col("ts"),
+    )
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
@@ -167,11 +167,10 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         InputError: See :func:`load`.
     """
     profile = load(path, ledger, progress)
-    events, memory = _kinds(profile.events), profile.memory
-    tracks = _tracks(events)
-    placed = _placed(events, tracks)
-    return {
-        "spans": placed.select(
+    part = PartBuilder()
+    placed = _placed(_kinds(profile.events), part.tracks)
+    part.add_spans(
+        placed.select(
             "track",
             "ts",
             "name",
@@ -179,18 +178,18 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
             pl.col("phase").cast(dtype("enum:phase")).alias("said_phase"),
             "external",
             dur=pl.col("end") - pl.col("ts"),
-        ),
-        "kernels": _kernels(placed),
-        "allocations": _allocations(memory, placed),
-        "steps": _steps(placed),
-        "tracks": tracks.drop("device_id", "sub", "on_gpu"),
-        "metadata": pl.DataFrame({"key": ["profiler"], "value": ['"paddle.fluid.profiler"']}),
-        "arrows": pl.DataFrame(schema=_ARROWS),
-    }
+        )
+    )
+    on_gpu = placed.filter("on_gpu")
+    part.add("kernels", on_gpu.select("device", "bytes", span="row", stream="sub"))
+    part.add("allocations", _allocations(profile.memory, placed))
+    part.add_steps(_steps(placed), "inferred")
+    part.add_facts(as_json({"profiler": "paddle.fluid.profiler"}))
+    return part.tables()
 
 
 def _kinds(events: pl.DataFrame) -> pl.DataFrame:
-    """Tell what each event is, in which phase, and which operator it belongs to."""
+    """Add kind, phase and operator of each event."""
     name = pl.col("name")
     forward = events.filter(name.str.contains(_BACKWARD))["name"].str.replace(_BACKWARD, "$1").unique()
     operator = name.str.contains(_OPERATOR) & ~name.str.contains(_BLOCK)
@@ -222,40 +221,25 @@ def _kinds(events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _tracks(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ``tracks``, with the keys that events find theirs by."""
-    places = events.select(
-        "on_gpu", "sub", device_id=pl.when("on_gpu").then(pl.col("device")).otherwise(pl.lit(-1))
-    ).unique()
-    ordered = places.sort("on_gpu", "device_id", "sub").with_row_index("id")
-    stream = pl.when("on_gpu").then(pl.lit("stream ")).otherwise(pl.lit("thread "))
-    device = pl.when("on_gpu").then(pl.lit("cuda:") + pl.col("device_id").cast(pl.String)).otherwise(pl.lit("cpu"))
-    return ordered.with_columns(
-        pl.col("id").cast(pl.Int32),
-        kind=pl.when("on_gpu").then(pl.lit("stream")).otherwise(pl.lit("thread")).cast(dtype("enum:track_kind")),
-        rank=pl.lit(0, pl.Int32),
-        host=pl.lit(""),
-        device=device,
-        # Paddle's numbers of threads are its own; no system knows them.
-        process=pl.lit(None, pl.Int64),
-        thread=pl.lit(None, pl.Int64),
-        stream=pl.when("on_gpu").then("sub"),
-        name=stream + pl.col("sub").cast(pl.String),
-        order=pl.col("id").cast(pl.Int32),
-    )
+def _track(on_gpu: bool, device: int, number: int) -> TrackRow:  # noqa: FBT001 - a value of a column
+    """Return a stream, or a thread; Paddle numbers threads by itself, so that no number of the system is known."""
+    if on_gpu:
+        return TrackRow("stream", f"cuda:{device}", f"stream {number}", stream=number)
+    return TrackRow("thread", "cpu", f"thread {number}")
 
 
-def _placed(events: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+def _placed(events: pl.DataFrame, tracks: PartTracks) -> pl.DataFrame:
     """Give events their track, and operators and what they launched a number in common (``external``).
 
-    A kernel says the name of its operator: it is the last one of this name that began before it.
+    A kernel says the name of its operator: the last operator of this name that began before it launched it.
     """
-    key = pl.when("on_gpu").then(pl.col("device")).otherwise(pl.lit(-1))
-    known = tracks.select("on_gpu", "sub", "device_id", track="id")
-    placed = events.with_columns(device_id=key).join(
-        known, on=["on_gpu", "sub", "device_id"], how="left", maintain_order="left"
+    of_gpu = pl.when("on_gpu").then("device").otherwise(-1)
+    for row in events.select("on_gpu", of_gpu, "sub").unique().sort(pl.all()).rows():
+        tracks.number(_track(*row))
+    placed = events.with_columns(
+        tracks.numbered(_track, events["on_gpu"], events["device"], events["sub"]),
+        row=pl.int_range(pl.len(), dtype=pl.Int64),
     )
-    placed = placed.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     operators = placed.filter(kind="operator").select("ts", external="row", operator="name").sort("ts")
     device = placed.filter("on_gpu").select("row", "ts", "operator").sort("ts")
     launched = device.join_asof(operators, on="ts", by="operator", check_sortedness=False).select("row", "external")
@@ -264,13 +248,6 @@ def _placed(events: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     return placed.join(numbers, on="row", how="left", maintain_order="left").with_columns(
         # What runs on a device is shown under its own name.
         name=pl.when(pl.col("on_gpu") & (pl.col("detail") != "")).then("detail").otherwise("name")
-    )
-
-
-def _kernels(placed: pl.DataFrame) -> pl.DataFrame:
-    work = placed.filter("on_gpu")
-    return work.select(
-        pl.col("row").alias("span"), pl.col("device").cast(pl.Int32), pl.col("sub").alias("stream"), "bytes"
     )
 
 
@@ -305,6 +282,4 @@ def _steps(placed: pl.DataFrame) -> pl.DataFrame:
         "ts",
         dur=until - pl.col("ts"),
         number=pl.int_range(pl.len(), dtype=pl.Int32),
-        epoch=pl.lit(None, pl.Int32),
-        source=pl.lit("inferred").cast(dtype("enum:step_source")),
     )

@@ -19,7 +19,7 @@ from stepscope.errors import DamagedTraceError
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.paddle.paddle_tables import DEVICE, HOST, MEMORY, MEMORY_TYPES, TYPES, Recorded, build
+from stepscope.read.paddle.paddle_tables import DEVICE, HOST, MEMORY, MEMORY_TYPES, TYPES, PaddleRecording, tables
 from stepscope.trace.losses import LossLedger
 
 # A version, and the number of the recording in its process.
@@ -58,7 +58,7 @@ def is_trace(head: bytes) -> bool:
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.build`.
+    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.tables`.
 
     Raises:
         InputError: It cannot be read.
@@ -78,8 +78,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     ledger.add("event_damaged", int(threads.broken.sum()))
     host = pl.concat([_host(nodes, ledger), _calls(calls, ledger)], how="diagonal")
     device, memory = _device(calls, ledger), _memory(nodes, ledger)
-    recorded = Recorded(host, device, memory, _extra(whole, ledger), _metadata(whole, ledger))
-    return build(recorded, ledger)
+    recorded = PaddleRecording(host, device, memory, _extra(whole, ledger), _metadata(whole, ledger))
+    return tables(recorded, ledger)
 
 
 def _only(fields: Fields, number: int) -> tuple[Integers, Fields]:
@@ -99,7 +99,7 @@ def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
 
 
 def _type(numbers: pl.Series, names: tuple[str, ...]) -> pl.Series:
-    """Return the names of numbers; null where there is none."""
+    """Return the names of numbers; null for numbers without a name."""
     code = numbers.fill_null(-1).to_numpy()
     code = np.where((code < 0) | (code >= len(names)), len(names), code)
     return pl.Series([*names, None], dtype=pl.String)[pl.Series(code)]

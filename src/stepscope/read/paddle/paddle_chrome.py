@@ -2,7 +2,7 @@
 
 They are Chrome traces of Paddle's own making: the duration is written into the name (``conv2d[9.093 ms]``), a thread is
 ``19536(Python)`` and ``19536(C++)``, times are whole µs. The nanoseconds are in the arguments, counted from the first
-event; where that lies to the nanosecond, all events together tell.
+event; all events together say to the nanosecond when that was.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json import repair as kineto_repair
-from stepscope.read.chrome_json.columns import Integers, parse_arguments, printable
-from stepscope.read.chrome_json.decode import Event
+from stepscope.read.chrome_json import repair
+from stepscope.read.chrome_json.columns import parse_arguments
+from stepscope.read.chrome_json.decode import ChromeEvent
 from stepscope.read.chrome_json.decoded_values import times
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.chrome_json.event_schema import MEMORY_EVENT
-from stepscope.read.common.nesting import Nesting, nest
+from stepscope.read.common.nesting import Integers, Nesting, nest
+from stepscope.read.common.part_builder import LARGEST_TIME
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, Recorded, build
+from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, PaddleRecording, tables
 from stepscope.trace.losses import LossLedger
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[ChromeEvent])
 _DURATION_IN_NAME = re.compile(r"\[\d+\.\d{3} [mun]?s\]$")
 _THREAD = re.compile(r"(\d{1,18})(?:\(|$)")
-#: Names of threads, which stand in ``ExtraInfo`` too, and arrows, which the correlation numbers tell.
+#: Names of threads, which ``ExtraInfo`` holds too, and arrows, which follow from the correlation numbers.
 _OTHER_PHASES = frozenset({"M", "s", "f"})
-#: Times and numbers beyond this are damage.
-_LIMIT = 1 << 62
 _US = 1000
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.build`.
+    """Read one file; see :func:`stepscope.read.paddle.paddle_tables.tables`.
 
     Raises:
-        InputError: It cannot be read, or is no trace.
+        InputError: It cannot be read, or is not a trace.
         DamagedTraceError: It ends before its first event.
     """
     document = Document(path, ledger)
@@ -59,15 +59,15 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     host = [row for row in rows if row[0].cat not in DEVICE_TYPES]
     extra = {key: printable(str(value)) for key, value in _value(document, "ExtraInfo").items()}
     metadata = {key: value for key, value in document.metadata.items() if key != "ExtraInfo"}
-    recorded = Recorded(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
-    return build(recorded, ledger)
+    recorded = PaddleRecording(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
+    return tables(recorded, ledger)
 
 
 def _value(document: Document, key: str) -> dict[str, Any]:
     return parse_arguments(document.metadata.get(key, "{}"))
 
 
-def _events(document: Document, progress: Progress | None) -> list[Event]:
+def _events(document: Document, progress: Progress | None) -> list[ChromeEvent]:
     """Return the events of a document, whose metadata is complete afterwards; one by one where it is damaged."""
     blocks = read_blocks(document.path, document.ledger, progress)
     text = b"".join(bytes(chunk) for chunk, _ in document.chunks(blocks))
@@ -75,8 +75,8 @@ def _events(document: Document, progress: Progress | None) -> list[Event]:
         members = _MEMBERS.decode(b'{"":[' + text)
         events = _EVENTS.decode(members.pop(""))
     except _UNREADABLE:
-        objects, rest = kineto_repair.read_events(text, document.ledger, last=True)
-        converted = [kineto_repair.convert(item, Event, document.ledger) for item in objects]
+        objects, rest = repair.read_events(text, document.ledger, last=True)
+        converted = [repair.convert(item, ChromeEvent, document.ledger) for item in objects]
         document.read_tail(rest)
         return [event for event in converted if event is not None]
     document.read_tail(msgspec.json.encode(members)[1:])
@@ -84,7 +84,7 @@ def _events(document: Document, progress: Progress | None) -> list[Event]:
 
 
 #: Integers that fit the tables with room to spare.
-_Int = Annotated[int, msgspec.Meta(ge=-_LIMIT, le=_LIMIT)]
+_Int = Annotated[int, msgspec.Meta(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 
 
 class _Arguments(msgspec.Struct, gc=False):
@@ -122,10 +122,10 @@ class _MemoryArguments(msgspec.Struct, gc=False):
 
 _Decoded = TypeVar("_Decoded", _Arguments, _MemoryArguments)
 #: A complete event, its arguments, its start and its duration, ns.
-_Row: TypeAlias = tuple[Event, _Arguments, int | None, int | None]
+_Row: TypeAlias = tuple[ChromeEvent, _Arguments, int | None, int | None]
 
 
-def _arguments(events: list[Event], kind: type[_Decoded], ledger: LossLedger) -> list[_Decoded]:
+def _arguments(events: list[ChromeEvent], kind: type[_Decoded], ledger: LossLedger) -> list[_Decoded]:
     """Return the arguments of events; those that are not as Paddle writes them are left out, and counted."""
     decoder = msgspec.json.Decoder(kind)
     found = []
@@ -138,18 +138,18 @@ def _arguments(events: list[Event], kind: type[_Decoded], ledger: LossLedger) ->
     return found
 
 
-def _intervals(events: list[Event], arguments: list[_Arguments]) -> tuple[pl.Series, pl.Series]:
-    """Return start and duration in ns; null where they are no times.
+def _intervals(events: list[ChromeEvent], arguments: list[_Arguments]) -> tuple[pl.Series, pl.Series]:
+    """Return start and duration in ns; null for times that are damaged.
 
     The event's own time is the whole µs that it began in; its arguments are start and end since the first event, but
-    through a number of 24 bits, which after 17 ms is no longer exact to the ns and after 17 s not to the µs. So the
-    arguments tell how events lie in each other (rounding keeps the order), and where in its µs each began.
+    through a number of 24 bits, which beyond 17 ms is not exact to the ns and beyond 17 s not to the µs. So the
+    arguments decide how events nest (rounding keeps the order), and at which ns of its µs each began.
     """
     whole, duration = times([event.ts for event in events]), times([event.dur for event in events])
     since, until = (
         times([_microseconds(getattr(one, name)) for one in arguments]) for name in ("start_time", "end_time")
     )
-    exact = (np.abs(whole) < _LIMIT) & (since >= 0) & (until >= since) & (until < _LIMIT) & (duration >= 0)
+    exact = (np.abs(whole) < LARGEST_TIME) & (since >= 0) & (until >= since) & (until < LARGEST_TIME) & (duration >= 0)
     start = whole.copy()
     start[exact] = _within_microseconds(whole[exact], since[exact])
     rows = np.flatnonzero(exact)
@@ -167,8 +167,8 @@ def _within_microseconds(whole: Integers, since: Integers) -> Integers:
     """
     error = (np.spacing((since / _US).astype(np.float32)) * (_US / 2)).astype(np.int64) + 1
     earliest, latest = (
-        (whole - since - error).max(initial=-_LIMIT),
-        (whole + _US - 1 - since + error).min(initial=_LIMIT),
+        (whole - since - error).max(initial=-LARGEST_TIME),
+        (whole + _US - 1 - since + error).min(initial=LARGEST_TIME),
     )
     if earliest > latest:
         return whole
@@ -197,7 +197,7 @@ def _microseconds(text: str | None) -> msgspec.Raw:
 
 
 def _times(values: Integers) -> pl.Series:
-    return pl.Series(values).set(pl.Series(np.abs(values) >= _LIMIT), None)
+    return pl.Series(values).set(pl.Series(np.abs(values) >= LARGEST_TIME), None)
 
 
 def _host(rows: list[_Row]) -> pl.DataFrame:
@@ -232,7 +232,7 @@ def _device(rows: list[_Row]) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=DEVICE)
 
 
-def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
+def _memory(events: list[ChromeEvent], ledger: LossLedger) -> pl.DataFrame:
     arguments = _arguments(events, _MemoryArguments, ledger)
     columns: dict[str, Any] = {
         "ts": _times(times([event.ts for event in events])),
@@ -248,7 +248,7 @@ def _memory(events: list[Event], ledger: LossLedger) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=MEMORY)
 
 
-def _name(event: Event) -> str | None:
+def _name(event: ChromeEvent) -> str | None:
     return None if event.name is None else _text(_DURATION_IN_NAME.sub("", event.name))
 
 
@@ -270,6 +270,6 @@ def _address(value: int | str | None) -> int | None:
 
 
 def _flat(values: dict[str, list[Any]] | None) -> str | None:
-    """Return what lies in lists by name of the input as one list, as JSON; null where there is nothing."""
+    """Return the lists of all inputs, by name, as one JSON list; null for none."""
     flat = [item for items in (values or {}).values() for item in items]
     return json.dumps(flat) if flat else None

@@ -1,24 +1,23 @@
 """What Paddle's profiler (``paddle.profiler``, Paddle 2.3 and later) records → tables of one part.
 
-Its two files, JSON and protobuf, hold the same; their readers give it as :class:`Recorded`.
+Its two files, JSON and protobuf, hold the same; their readers give it as :class:`PaddleRecording`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from stepscope.read.common.nesting import nest
+from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, sound_rows
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.paddle_updates import UPDATES
-from stepscope.trace.tables import conform, dtype, empty
-
-#: Times beyond this, ns, are damage.
-_MOST = 1 << 62
+from stepscope.trace.tables import dtype
 
 #: Paddle's types of events, in the order in which it numbers them, and what they are.
 KIND_OF_TYPE: dict[str, str] = {
@@ -98,11 +97,10 @@ MEMORY: dict[str, pl.DataType | type[pl.DataType]] = {
     "allocated": pl.Int64,
     "reserved": pl.Int64,
 }
-_ARROWS = {"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class PaddleRecording:
     """Everything of one file; times in ns since the epoch.
 
     Attributes:
@@ -120,131 +118,86 @@ class Recorded:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def build(recorded: Recorded, ledger: LossLedger) -> dict[str, pl.DataFrame]:
+def tables(recorded: PaddleRecording, ledger: LossLedger) -> dict[str, pl.DataFrame]:
     """Make the tables of one file; what cannot be a span is counted.
 
     Steps are declared by ``Profiler.step``. Phases are those that Paddle marks: layers (forward), ``backward`` and the
     step of the optimizer. A layer inside another is a part of it, and names the module of the operators in it. Parts of
-    operators, launches of kernels and C++'s own ranges are annotations, as the user's are.
+    operators, launches of kernels and ranges of C++ are annotations, as ranges of the user are.
     """
-    host = _sound(recorded.host, ledger)
-    device = recorded.device
-    device = _sound(device.filter(pl.col("type").is_in(list(DEVICE_TYPES))), ledger) if device.height else device
-    memory = _sound_memory(recorded.memory, ledger)
-    tracks = _tracks(host, device, memory, recorded.extra)
-    host, device = _numbered(host, tracks, 0), _numbered(device, tracks, host.height)
-    operators, stacks = _operators(host)
-    return {
-        "spans": _spans(host, device),
-        "kernels": conform("kernels", device.select(_KERNEL_COLUMNS)) if device.height else empty("kernels"),
-        "operators": operators,
-        "stacks": stacks,
-        "collectives": _collectives(host),
-        "allocations": _allocations(memory, tracks),
-        "steps": _steps(host),
-        "metadata": _metadata(recorded),
-        "tracks": tracks[[name for name in tracks.columns if name != "key"]],
-        "arrows": pl.DataFrame(schema=_ARROWS),
-    }
+    part = PartBuilder()
+    host, memory = _sound(recorded.host, ledger), _sound_memory(recorded.memory, ledger)
+    device = _sound(recorded.device.filter(pl.col("type").is_in(list(DEVICE_TYPES))), ledger)
+    thread = _register_tracks(part.tracks, (host, memory), device, recorded.extra)
+    host = _numbered(host, part.tracks.numbered(thread, host["process"], host["thread"]), 0)
+    device = _numbered(device, part.tracks.numbered(_stream, device["device"], device["stream"]), host.height)
+    names = pl.concat([host["name"], device["name"]])
+    marked = pl.col("type").replace_strict(_PHASE_OF_TYPE, default=None, return_dtype=pl.String)
+    phase = pl.coalesce(marked, _phase_in_program(names)).cast(dtype("enum:phase"))
+    kind = pl.col("type").replace_strict(KIND_OF_TYPE).cast(dtype("enum:kind"))
+    for frame in (host, device):
+        if frame.height:
+            part.add_spans(frame.select("track", "ts", "dur", "name", "correlation", kind=kind, said_phase=phase))
+    if device.height:
+        part.add("kernels", device.select("span", *_KERNEL_COLUMNS))
+    _add_operators(part, host)
+    part.add("collectives", _collectives(host))
+    if memory.height:
+        track = part.tracks.numbered(thread, memory["process"], memory["thread"])
+        part.add("allocations", _allocations(memory.with_columns(track)))
+    number = pl.col("name").str.extract(_STEP).cast(pl.Int32, strict=False)
+    marks = host.filter(type="ProfileStep").select("ts", "dur", number=number).drop_nulls("number")
+    part.add_steps(marks.sort("ts"), "declared")
+    facts = {key: json.dumps(value) for key, value in recorded.extra.items() if not key.isdigit()}
+    part.add_facts({**recorded.metadata, **facts, "profiler": '"paddle.profiler"'})
+    return part.tables()
 
 
 def _sound(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    """Leave out events without a name, a known type or a place, and those whose times are none; count them."""
-    if not frame.height:
-        return frame
+    """Leave out events without name, known type, track or possible times; count them."""
     where = [name for name in ("process", "thread", "device", "stream") if name in frame.columns]
-    placed = pl.all_horizontal(pl.col(where).is_between(-(1 << 31), (1 << 31) - 1))
-    named = frame.filter(pl.col("name").is_not_null() & pl.col("type").is_in(TYPES) & placed)
-    ledger.add("event_damaged", frame.height - named.height)
-    timed = named.filter(pl.col("ts").is_between(0, _MOST) & (pl.col("dur") <= _MOST))
-    ledger.add("event_bad_time", named.height - timed.height)
-    kept = timed.filter(pl.col("dur") >= 0)
-    ledger.add("event_negative_duration", timed.height - kept.height)
-    return kept
+    return sound_rows(
+        frame,
+        ledger,
+        event_damaged=pl.col("name").is_not_null() & pl.col("type").is_in(TYPES) & _small(*where),
+        event_bad_time=pl.col("ts").is_between(0, LARGEST_TIME) & (pl.col("dur") <= LARGEST_TIME),
+        event_negative_duration=pl.col("dur") >= 0,
+    )
 
 
 def _sound_memory(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    if not frame.height:
-        return frame
-    whole = frame.filter(
-        pl.col("ts").is_between(0, _MOST)
-        & pl.col("bytes").is_between(-_MOST, _MOST)
-        & pl.col("place").is_not_null()
-        & pl.col("type").is_in(MEMORY_TYPES)
-        & pl.all_horizontal(pl.col("process", "thread").is_between(-(1 << 31), (1 << 31) - 1))
-    )
-    ledger.add("event_damaged", frame.height - whole.height)
-    return whole
+    known = pl.col("place").is_not_null() & pl.col("type").is_in(MEMORY_TYPES) & _small("process", "thread")
+    possible = pl.col("ts").is_between(0, LARGEST_TIME) & pl.col("bytes").is_between(-LARGEST_TIME, LARGEST_TIME)
+    return sound_rows(frame, ledger, event_damaged=known & possible)
 
 
-def _key(*columns: str) -> pl.Expr:
-    return pl.concat_str([pl.col(column).cast(pl.String) for column in columns], separator=" ")
+def _small(*columns: str) -> pl.Expr:
+    return pl.all_horizontal(pl.col(columns).is_between(-(1 << 31), (1 << 31) - 1))
 
 
-def _tracks(host: pl.DataFrame, device: pl.DataFrame, memory: pl.DataFrame, extra: dict[str, str]) -> pl.DataFrame:
-    """Return the table ``tracks``, with the key that events find theirs by."""
-    places = pl.concat([frame[["process", "thread"]] for frame in (host, memory)])
+def _register_tracks(
+    tracks: PartTracks, on_threads: Sequence[pl.DataFrame], device: pl.DataFrame, extra: Mapping[str, str]
+) -> Callable[[int, int], TrackRow]:
+    """Register threads, then streams, in order of their numbers; return what makes the track of a thread."""
     names = {int(key): value for key, value in extra.items() if key.isdigit() and len(key) < 19 and value}
-    threads = places.unique().sort("process", "thread").with_columns(key=_key("process", "thread"))
-    threads = threads.with_columns(
-        device=pl.lit("cpu"),
-        kind=pl.lit("thread"),
-        name=pl.col("thread").replace_strict(
-            names, default=pl.lit("thread ") + pl.col("thread").cast(pl.String), return_dtype=pl.String
-        ),
-    )
-    streams = [_streams(device)] if device.height else []
-    tracks = pl.concat([threads, *streams], how="diagonal").with_row_index("id")
-    return tracks.with_columns(
-        pl.col("id").cast(pl.Int32),
-        pl.col("kind").cast(dtype("enum:track_kind")),
-        rank=pl.lit(0, pl.Int32),
-        host=pl.lit(""),
-        order=pl.col("id").cast(pl.Int32),
-    )
+
+    def thread(process: int, number: int) -> TrackRow:
+        return TrackRow("thread", "cpu", names.get(number, f"thread {number}"), process, number)
+
+    threads = pl.concat([frame[["process", "thread"]] for frame in on_threads])
+    for make, keys in ((thread, threads), (_stream, device[["device", "stream"]])):
+        for row in keys.unique().sort(pl.all()).rows():
+            tracks.number(make(*row))
+    return thread
 
 
-def _streams(device: pl.DataFrame) -> pl.DataFrame:
-    """Return the tracks of streams, with their keys."""
-    return (
-        device.select("device", "stream")
-        .unique()
-        .sort("device", "stream")
-        .select(
-            "stream",
-            key=pl.lit("on ") + _key("device", "stream"),
-            device=pl.lit("cuda:") + pl.col("device").cast(pl.String),
-            kind=pl.lit("stream"),
-            name=pl.lit("stream ") + pl.col("stream").cast(pl.String),
-        )
-    )
+def _stream(device: int, stream: int) -> TrackRow:
+    return TrackRow("stream", f"cuda:{device}", f"stream {stream}", stream=stream)
 
 
-def _numbered(frame: pl.DataFrame, tracks: pl.DataFrame, first: int) -> pl.DataFrame:
+def _numbered(frame: pl.DataFrame, track: pl.Series, first: int) -> pl.DataFrame:
     """Give events their track and their number among the spans."""
-    if not frame.height:
-        return frame
-    key = pl.lit("on ") + _key("device", "stream") if "device" in frame.columns else _key("process", "thread")
-    known = tracks.select("key", track="id")
-    placed = frame.with_columns(key=key).join(known, on="key", how="left", maintain_order="left")
-    return placed.with_columns(span=pl.int_range(pl.len(), dtype=pl.Int64) + first)
-
-
-def _spans(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
-    frames = [frame for frame in (host, device) if frame.height]
-    if not frames:
-        return empty("spans")
-    both = pl.concat(frames, how="diagonal_relaxed")
-    phase = pl.col("type").replace_strict(_PHASE_OF_TYPE, default=None, return_dtype=pl.String)
-    return both.select(
-        "track",
-        "ts",
-        "dur",
-        "name",
-        "correlation",
-        kind=pl.col("type").replace_strict(KIND_OF_TYPE).cast(dtype("enum:kind")),
-        said_phase=pl.coalesce(phase, _phase_in_program(both["name"])).cast(dtype("enum:phase")),
-    )
+    return frame.with_columns(track, span=pl.int_range(pl.len(), dtype=pl.Int64) + first)
 
 
 def _phase_in_program(names: pl.Series) -> pl.Expr:
@@ -268,7 +221,6 @@ def _phase_in_program(names: pl.Series) -> pl.Expr:
 
 
 _KERNEL_COLUMNS = (
-    "span",
     "device",
     "context",
     "stream",
@@ -284,21 +236,16 @@ _KERNEL_COLUMNS = (
 )
 
 
-def _operators(host: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the tables ``operators`` and ``stacks``."""
+def _add_operators(part: PartBuilder, host: pl.DataFrame) -> None:
+    """Add the tables ``operators`` and ``stacks``."""
     if not (host["type"] == "Operator").any():
-        return empty("operators"), empty("stacks")
+        return
     chosen = host.with_columns(module=_modules(host)).filter(type="Operator")
-    texts = chosen["stack"].drop_nulls().unique(maintain_order=True)
-    numbers = dict(zip(texts.to_list(), range(len(texts)), strict=True))
+    texts = chosen["stack"].drop_nulls().unique(maintain_order=True).to_list()
+    numbers = dict(zip(texts, range(len(texts)), strict=True))
     stack = pl.col("stack").replace_strict(numbers, default=None, return_dtype=pl.Int64)
-    frames = [[{"file": None, "line": None, "function": line} for line in text.splitlines()] for text in numbers]
-    stacks = conform("stacks", pl.DataFrame({"id": list(numbers.values()), "frames": frames})) if frames else None
-    operators = chosen.select("span", "shapes", "dtypes", "module", stack=stack)
-    return conform("operators", operators), conform("stacks", _NO_STACKS) if stacks is None else stacks
-
-
-_NO_STACKS = pl.DataFrame(schema={"id": pl.Int64, "frames": pl.List(pl.Null)})
+    part.add("operators", chosen.select("span", "shapes", "dtypes", "module", stack=stack))
+    part.add_stacks([[{"file": None, "line": None, "function": line} for line in one.splitlines()] for one in texts])
 
 
 def _modules(host: pl.DataFrame) -> pl.Series:
@@ -317,31 +264,21 @@ def _modules(host: pl.DataFrame) -> pl.Series:
 
 
 def _collectives(host: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls for communication; of what is sent, Paddle's events say nothing."""
-    if not (host["type"] == "Communication").any():
-        return empty("collectives")
-    name = pl.col("name")
-    operation = name.str.extract(_OPERATION).fill_null(name).str.to_lowercase()
-    return conform("collectives", host.filter(type="Communication").select("span", operation=operation))
+    """Return the calls for communication; Paddle's events say nothing of what is sent."""
+    operation = pl.col("name").str.extract(_OPERATION).fill_null(pl.col("name")).str.to_lowercase()
+    return host.filter(type="Communication").select("span", operation=operation)
 
 
-def _allocations(memory: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """Return memory taken and freed; what the allocator reserves for itself takes nothing, but says how much it has."""
-    if not memory.height:
-        return empty("allocations")
-    places = memory["place"].unique().to_list()
-    devices = {place: _device(place) for place in places}
-    of_allocator = pl.col("type").str.starts_with("Reserved")
-    placed = memory.with_columns(key=_key("process", "thread")).join(
-        tracks.select("key", track="id"), on="key", how="left", maintain_order="left"
-    )
-    return placed.select(
+def _allocations(memory: pl.DataFrame) -> pl.DataFrame:
+    """Return memory taken and freed; a reservation takes no memory, but says how much the allocator holds."""
+    devices = {place: _device(place) for place in memory["place"].unique().to_list()}
+    return memory.select(
         "ts",
         "track",
         "address",
         "allocated",
         "reserved",
-        bytes=pl.when(of_allocator).then(0).otherwise("bytes"),
+        bytes=pl.when(pl.col("type").str.starts_with("Reserved")).then(0).otherwise("bytes"),
         device=pl.col("place").replace_strict(devices, return_dtype=pl.String),
     ).sort("ts", maintain_order=True)
 
@@ -353,18 +290,3 @@ def _device(place: str) -> str:
         return place
     name = "cuda" if match[1] == "gpu" else match[1]
     return name if match[2] is None else f"{name}:{match[2]}"
-
-
-def _steps(host: pl.DataFrame) -> pl.DataFrame:
-    if not (host["type"] == "ProfileStep").any():
-        return empty("steps")
-    number = pl.col("name").str.extract(_STEP).cast(pl.Int32, strict=False)
-    marks = host.filter(type="ProfileStep").select("ts", "dur", number=number).drop_nulls("number").sort("ts")
-    declared = pl.lit("declared").cast(dtype("enum:step_source"))
-    return marks.with_columns(epoch=pl.lit(None, pl.Int32), source=declared)
-
-
-def _metadata(recorded: Recorded) -> pl.DataFrame:
-    facts = {key: json.dumps(value) for key, value in recorded.extra.items() if not key.isdigit()}
-    rows = list({**recorded.metadata, **facts, "profiler": '"paddle.profiler"'}.items())
-    return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")

@@ -29,7 +29,7 @@ _LONGEST_NUMBER = 10
 _WHOLE = 1e10
 
 
-class Texts(NamedTuple):
+class InputTexts(NamedTuple):
     """What is known of the inputs of an operator, each a JSON list with one entry per input."""
 
     shapes: str
@@ -38,20 +38,20 @@ class Texts(NamedTuple):
     concrete: str
 
 
-class _Item(NamedTuple):
+class _InputItem(NamedTuple):
     shape: list[Any]
     dtype: str
     strides: list[Any]
     value: str
 
 
-_NOTHING = _Item([], "", [], "")
+_NOTHING = _InputItem([], "", [], "")
 
 
-def texts_of(content: bytes) -> tuple[Texts, bool]:
+def texts_of(content: bytes) -> tuple[InputTexts, bool]:
     """Return what a definition says, and whether it was read to its end; what comes before damage or a cut is there."""
-    bytes_ = _Bytes(content)
-    items: list[_Item] = []
+    bytes_ = _InputBytes(content)
+    items: list[_InputItem] = []
     whole = True
     try:
         while bytes_.left() and whole:
@@ -62,11 +62,11 @@ def texts_of(content: bytes) -> tuple[Texts, bool]:
     except ValueError:
         whole = False
     columns = zip(*items, strict=True) if items else ([], [], [], [])
-    return Texts(*(json.dumps(list(column), separators=(",", ":")) for column in columns)), whole
+    return InputTexts(*(json.dumps(list(column), separators=(",", ":")) for column in columns)), whole
 
 
-class _Bytes:
-    """A place in a definition that moves on. Its methods raise ``ValueError`` where there is not what they read."""
+class _InputBytes:
+    """A cursor in a definition. Its methods raise ``ValueError`` if the bytes are not what they read."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -105,29 +105,29 @@ class _Bytes:
         value: float = _REAL.unpack(self._take(_REAL.size))[0]
         return value
 
-    def item(self, kind: int) -> _Item:
+    def item(self, kind: int) -> _InputItem:
         if kind == Input.TENSORS:
             tensors = [self._tensor(self.byte()) for _ in range(self._number())]
-            return _Item([item.shape for item in tensors], "TensorList", [item.strides for item in tensors], "")
+            return _InputItem([item.shape for item in tensors], "TensorList", [item.strides for item in tensors], "")
         if kind == Input.LIST:
             values = [self._scalar(self.byte()) for _ in range(self._number())]
-            return _Item([], "ScalarList", [], f"[{', '.join(values)}]")
+            return _InputItem([], "ScalarList", [], f"[{', '.join(values)}]")
         if kind == Input.OTHER:
             return _NOTHING
         if kind in (Input.TENSOR, Input.UNDEFINED):
             return self._tensor(kind)
-        return _Item([], "Scalar", [], self._scalar(kind))
+        return _InputItem([], "Scalar", [], self._scalar(kind))
 
-    def _tensor(self, kind: int) -> _Item:
+    def _tensor(self, kind: int) -> _InputItem:
         if kind == Input.UNDEFINED:
             return _NOTHING
         if kind != Input.TENSOR:
-            message = f"{kind} is no tensor"
+            message = f"{kind} is not a tensor"
             raise ValueError(message)
         number = self.byte()
         shape = self._numbers(self._number())
         strides = self._numbers(len(shape)) if self.byte() else []
-        return _Item(shape, _TYPES[number] if number < len(_TYPES) else f"ScalarType {number}", strides, "")
+        return _InputItem(shape, _TYPES[number] if number < len(_TYPES) else f"ScalarType {number}", strides, "")
 
     def _scalar(self, kind: int) -> str:
         if kind == Input.INTEGER:
@@ -142,7 +142,7 @@ class _Bytes:
             return f"{_real_text(real)}{'+' if imaginary >= 0 else '-'}{_real_text(abs(imaginary))}j"
         if kind == Input.OTHER:
             return ""
-        message = f"{kind} is no scalar"
+        message = f"{kind} is not a scalar"
         raise ValueError(message)
 
 

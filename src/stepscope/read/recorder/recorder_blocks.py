@@ -1,7 +1,7 @@
 """Blocks of a recorder's file → facts, clocks, names of threads, and the words of all threads in the order of each.
 
-What is damaged costs itself. Where something is missing between two blocks of a thread, nobody can tell any more which
-end belongs to which beginning; so it is noted which blocks surely follow each other.
+A damaged block costs only itself. Where a block of a thread is missing, the ends after it cannot be matched with the
+beginnings before it; so each block says whether it directly follows the one before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from stepscope.trace.recorder_layout import (
     WORDS_HEAD,
 )
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 _WORD = 8
@@ -38,7 +37,7 @@ _MOST = 1 << 61
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 
-class Facts(msgspec.Struct):
+class RecorderFacts(msgspec.Struct):
     """What the first block and the last one say."""
 
     process: int | None = None
@@ -54,7 +53,7 @@ class Facts(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Thread:
+class RecordedThread:
     """A thread: its native id, ``threading.get_ident``, torch's number of it, and its name, empty where unknown."""
 
     native: int
@@ -83,7 +82,7 @@ class Moment:
 
 
 @dataclass
-class Block:
+class WordBlock:
     """Words of one block, and what its head says of them.
 
     ``follows``: its first word comes directly after the last word of the thread's block before it.
@@ -98,7 +97,7 @@ class Block:
 
 
 @dataclass
-class Content:
+class RecorderContent:
     """What a file holds.
 
     Attributes:
@@ -112,23 +111,23 @@ class Content:
         missing: From when to when, in ticks, words of any thread are missing because blocks of the file are.
     """
 
-    facts: Facts = field(default_factory=Facts)
+    facts: RecorderFacts = field(default_factory=RecorderFacts)
     moments: list[Moment] = field(default_factory=list)
-    threads: dict[int, Thread] = field(default_factory=dict)
-    blocks: list[Block] = field(default_factory=list)
+    threads: dict[int, RecordedThread] = field(default_factory=dict)
+    blocks: list[WordBlock] = field(default_factory=list)
     whole: set[int] = field(default_factory=set)
     dropped: int = 0
     rates: list[tuple[int, float]] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
 
 
-def open_file(path: Path, ledger: LossLedger) -> Content:
+def open_file(path: Path, ledger: LossLedger) -> RecorderContent:
     """Take a file apart.
 
     Raises:
         InputError: The file cannot be read, is none of these, or a newer stepscope wrote it.
     """
-    reading = _Reading(ledger)
+    reading = _BlockReader(ledger)
     damage = LossLedger(path.name)
     for payload in read_frames(path, damage, MAGIC):
         if not reading.add(payload, _total(damage)):
@@ -145,23 +144,23 @@ def _total(damage: LossLedger) -> int:
     return sum(loss.count for loss in damage.rows())
 
 
-class _Reading:
+class _BlockReader:
     """Collects blocks; ``damages`` is how many of the file are known to be missing so far."""
 
     def __init__(self, ledger: LossLedger) -> None:
         self._ledger = ledger
-        self._content = Content()
+        self._content = RecorderContent()
         self._names: dict[int, str] = {}
-        self._of_thread: dict[int, list[Block]] = {}
+        self._of_thread: dict[int, list[WordBlock]] = {}
         # Damages that were known when a thread's last block came.
         self._seen: dict[int, int] = {}
         self._damages = 0
         # Readings of the clocks that came before each damage.
         self._damaged_at: list[int] = []
-        self._decoder = msgspec.json.Decoder(Facts)
+        self._decoder = msgspec.json.Decoder(RecorderFacts)
 
     def add(self, payload: bytes, damages: int) -> bool:
-        """Add a block; return False where it is not what the recorder writes."""
+        """Add a block; return False if the recorder does not write such blocks."""
         self._note(damages)
         sort = payload[:1]
         if sort == WORDS:
@@ -218,7 +217,7 @@ class _Reading:
         if len(payload) <= WORDS_HEAD.size or (len(payload) - WORDS_HEAD.size) % _WORD:
             return False
         _, thread, chunk, place, dropped, native, ident, torch = WORDS_HEAD.unpack_from(payload)
-        block = Block(thread, chunk, place, dropped, np.frombuffer(payload, "<u8", offset=WORDS_HEAD.size))
+        block = WordBlock(thread, chunk, place, dropped, np.frombuffer(payload, "<u8", offset=WORDS_HEAD.size))
         blocks = self._of_thread.setdefault(thread, [])
         if blocks and (chunk, place) < (blocks[-1].chunk, blocks[-1].place + len(blocks[-1].words)):
             return False
@@ -228,17 +227,17 @@ class _Reading:
             self._content.dropped += dropped
         blocks.append(block)
         self._seen[thread] = damages
-        self._content.threads.setdefault(thread, Thread(native, ident, torch))
+        self._content.threads.setdefault(thread, RecordedThread(native, ident, torch))
         return True
 
     @staticmethod
-    def _follows(before: Block, block: Block, *, missing: bool) -> bool:
+    def _follows(before: WordBlock, block: WordBlock, *, missing: bool) -> bool:
         """Return whether nothing lies between two blocks of a thread; chunks may end before they are full."""
         if block.chunk == before.chunk:
             return block.place == before.place + len(before.words)
         return block.chunk == before.chunk + 1 and block.place == 0 and not block.dropped and not missing
 
-    def finish(self, damages: int) -> Content:
+    def finish(self, damages: int) -> RecorderContent:
         content = self._content
         content.threads = {
             number: replace(thread, name=content.facts.threads.get(str(thread.ident)) or self._names.get(number, ""))

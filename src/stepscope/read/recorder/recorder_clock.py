@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.native import recorder_words as native
-from stepscope.read.recorder.recorder_blocks import Integers, Moment, Words
+from stepscope.read.common.nesting import Integers
+from stepscope.read.recorder.recorder_blocks import Moment, Words
 from stepscope.trace.clock import Anchor, Clock
 
 #: So far outside what the clocks say, in ns, times are damaged: the recorder reads them twice a second.
@@ -21,7 +22,7 @@ _REACH = 600_000_000_000
 _MOST_NS = 1 << 62
 
 
-class Ticks:
+class RecorderTicks:
     """Converts ticks.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from stepscope.read.recorder.operator_inputs import Texts
+from stepscope.read.recorder.operator_inputs import InputTexts
 
 #: Operator → which of its inputs are the factors.
 _PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
@@ -25,8 +25,8 @@ COUNTED = frozenset({*_PRODUCTS, *_BY_ELEMENT, _CONVOLUTION})
 _Shape = Sequence[int]
 
 
-def count(name: str, texts: Texts) -> int | None:
-    """Return the operations of one call; None where they cannot be told.
+def count(name: str, texts: InputTexts) -> int | None:
+    """Return the operations of one call; None if they are unknown.
 
     Args:
         name: Name of the operator, one of :data:`COUNTED`.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from stepscope.native import recorder_words as native
 from stepscope.native.recorder_words import Walk
-from stepscope.read.recorder.chunk_definitions import Definitions, Pool
-from stepscope.read.recorder.recorder_blocks import Block, Content, Integers, Words
+from stepscope.read.common.nesting import Integers
+from stepscope.read.recorder.recorder_blocks import RecorderContent, WordBlock, Words
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import Definition, Tag
 
@@ -51,10 +51,10 @@ class Operators:
         end: Ticks; 0 where no end is known.
         state: A :class:`State`.
         scope: ``at::RecordScope``, or that of Python functions.
-        name: Place in ``names``.
+        name: Index in ``names``.
         sequence: Autograd's sequence number; -1 where it has none.
         forward: Torch's number of the thread of the forward operator; 0 where it has none.
-        inputs: Place in ``input_texts``; 0 where they were not recorded.
+        inputs: Index in ``input_texts``; 0 if they were not recorded.
         names: Texts of names; the first stands for a name that is lost.
         input_texts: Definitions of inputs; the first stands for none.
     """
@@ -73,7 +73,7 @@ class Operators:
 
 
 @dataclass
-class Memory:
+class MemoryReports:
     """One entry per report of memory: thread, ticks, address, bytes, allocated, reserved, and device as recorded."""
 
     thread: npt.NDArray[np.int32]
@@ -93,19 +93,62 @@ class _Found:
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
-def decode(content: Content, ledger: LossLedger) -> tuple[Operators, Memory]:
+def decode(content: RecorderContent, ledger: LossLedger) -> tuple[Operators, MemoryReports]:
     """Return the operators and reports of memory of a file."""
-    reader = _Reader(content)
+    reader = _WordReader(content)
     reader.read()
     ledger.add("event_unmatched_end", reader.found.unmatched)
     ledger.add("event_damaged", reader.found.damaged)
     return reader.operators(ledger), reader.memory()
 
 
-class _Reader:
+class _ContentPool:
+    """Distinct contents of definitions; the first stands for numbers whose definition is missing."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = [b""]
+        self._places: dict[bytes, int] = {}
+
+    def place(self, content: bytes) -> int:
+        """Return the index of a content; the first call with it appends it."""
+        place = self._places.setdefault(content, len(self.contents))
+        if place == len(self.contents):
+            self.contents.append(content)
+        return place
+
+
+class _ChunkDefinitions:
+    """The definitions of one sort in one chunk.
+
+    Args:
+        pool: Where their contents are kept.
+    """
+
+    def __init__(self, pool: _ContentPool) -> None:
+        self._pool = pool
+        self._places: dict[int, int] = {}
+
+    def add(self, number: int, content: bytes) -> None:
+        """Take one definition."""
+        self._places[number] = self._pool.place(content)
+
+    def places(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Return the index in the pool of each number, 0 for undefined ones.
+
+        The table has an entry per number up to the largest; its untouched pages take no memory.
+        """
+        if not self._places:
+            return np.zeros(len(numbers), np.int32)
+        table = np.zeros(max(self._places) + 2, np.int32)
+        table[list(self._places)] = list(self._places.values())
+        table[0] = 0
+        return np.take(table, numbers.view(np.int64) if numbers.itemsize == 8 else numbers, mode="clip")
+
+
+class _WordReader:
     """Walks over the blocks of a file, thread after thread."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: RecorderContent) -> None:
         self._content = content
         words = sum(len(block.words) for block in content.blocks)
         most = max((len(block.words) for block in content.blocks), default=0)
@@ -117,7 +160,7 @@ class _Reader:
         self._columns |= {name: np.empty(words // 2 + 1, dtype) for name, dtype in native.ENDING_COLUMNS.items()}
         self._stack = np.empty(_ROOM, np.int64)
         self._walk = Walk()
-        self._names, self._inputs = Pool(), Pool()
+        self._names, self._inputs = _ContentPool(), _ContentPool()
         self._name = np.zeros(words // 2 + 1, np.int32)
         self.found = _Found()
 
@@ -129,7 +172,7 @@ class _Reader:
             self.found.ends.append((thread, self._walk.endings - first_end))
         self.found.unmatched, self.found.damaged = self._walk.unmatched, self._walk.damaged
 
-    def _read_thread(self, thread: int, blocks: list[Block]) -> None:
+    def _read_thread(self, thread: int, blocks: list[WordBlock]) -> None:
         self._walk.depth = 0
         self._walk.unknown = -1
         for before, block in pairwise(blocks):
@@ -140,9 +183,9 @@ class _Reader:
         if thread not in self._content.whole:
             self._lose_open()
 
-    def _read_chunk(self, thread: int, blocks: Iterable[Block]) -> None:
+    def _read_chunk(self, thread: int, blocks: Iterable[WordBlock]) -> None:
         """Walk over the blocks of one chunk, whose definitions they share."""
-        names, inputs = Definitions(self._names), Definitions(self._inputs)
+        names, inputs = _ChunkDefinitions(self._names), _ChunkDefinitions(self._inputs)
         begin = self._walk.rows
         for block in blocks:
             if not block.follows:
@@ -157,7 +200,7 @@ class _Reader:
         self._columns["inputs"][rows] = inputs.places(self._columns["inputs"][rows])
 
     def _lose_open(self) -> None:
-        """What is open where something is missing: nobody knows when it ended."""
+        """Mark the open operators as lost: words are missing, so their ends are unknown."""
         self._columns["state"][self._stack[: self._walk.depth]] = State.LOST
         self._walk.depth = 0
 
@@ -166,7 +209,7 @@ class _Reader:
         if not native.words(words, self._walk, self._stack, self._columns):
             walk_in_python(words, self._walk, self._stack, self._columns)
 
-    def _define(self, words: Words, names: Definitions, inputs: Definitions) -> None:
+    def _define(self, words: Words, names: _ChunkDefinitions, inputs: _ChunkDefinitions) -> None:
         """Take the definitions of a block."""
         at = self._columns["definition"][: self._walk.definitions]
         heads = words[at]
@@ -186,13 +229,13 @@ class _Reader:
             places = at[:, None] + np.arange(_VALUES_OF_MEMORY + 1)
             self.found.memory.append((thread, words[places] & np.uint64(_VALUE_BITS)))
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryReports:
         parts = self.found.memory
         rows = np.concatenate([part for _, part in parts] or [np.zeros((0, _VALUES_OF_MEMORY + 1), np.uint64)])
         thread = np.repeat([thread for thread, _ in parts], [len(part) for _, part in parts]).astype(np.int32)
         # Signed numbers of 60 bits.
         values = (rows[:, 1:] << np.uint64(4)).view(np.int64) >> 4
-        return Memory(thread, np.ascontiguousarray(rows[:, 0]), values)
+        return MemoryReports(thread, np.ascontiguousarray(rows[:, 0]), values)
 
     def operators(self, ledger: LossLedger) -> Operators:
         count, columns = self._walk.rows, self._columns

@@ -1,4 +1,4 @@
-"""Events of a line that become spans: sound, with a place in time, and not noise; and what their stats say."""
+"""Events of a line that become spans, those with sound times that are not noise; and their stats."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.common.dense import distinct_rows
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import Mask, sound
 from stepscope.read.xplane import xplane_events
 from stepscope.read.xplane.planes import Plane
-from stepscope.read.xplane.xplane_events import Events, Line, Stats
+from stepscope.read.xplane.xplane_events import Line, XplaneEvents, XplaneStats
 
 #: Times further from the beginning of the recording than this, ps, are damage.
 _MOST = 1 << 61
@@ -23,39 +23,39 @@ EPOCH = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class XplaneBatch:
     """Some events of one line.
 
     Attributes:
         plane: The plane.
-        place: Place of each event's metadata.
+        place: Position of each event's metadata.
         ts: Start, ns since the recording began, or since the Unix epoch where it lies behind :data:`EPOCH`.
         dur: ns.
-        stats: Their stats; ``owner`` is the number of the event in this batch, ``key`` the place of the stat's name.
+        stats: Their stats; ``owner`` is the number of the event in this batch, ``key`` the position of the stat's name.
     """
 
     plane: Plane
     place: Integers
     ts: Integers
     dur: Integers
-    stats: Stats
+    stats: XplaneStats
 
     def __len__(self) -> int:
         return len(self.place)
 
-    def of(self, name: str) -> Stats:
+    def of(self, name: str) -> XplaneStats:
         """Return the stats of a name."""
         place = self.plane.stat_place_of.get(name)
         return self.stats.where(self.stats.key == (-2 if place is None else place))
 
-    def has(self, name: str) -> npt.NDArray[np.bool_]:
+    def has(self, name: str) -> Mask:
         """Return which events have a stat of a name."""
         having = np.zeros(len(self), np.bool_)
         having[self.of(name).owner] = True
         return having
 
     def integers(self, name: str) -> pl.Series:
-        """Return the integers of a stat; null where an event has none, or one that is no integer."""
+        """Return the integers of a stat; null for events without one."""
         stats = self.of(name)
         stats = stats.where((stats.field == xplane_events.SIGNED) | (stats.field == xplane_events.UNSIGNED))
         values, known = np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
@@ -64,10 +64,10 @@ class Batch:
         return pl.Series(values).set(pl.Series(~known), None)
 
     def texts(self, name: str) -> pl.Series:
-        """Return the texts of a stat; null where an event has none. Each distinct one is looked at once."""
+        """Return the texts of a stat; null for events without one. Each distinct text is decoded once."""
         return self.gathered(self.of(name))
 
-    def gathered(self, stats: Stats) -> pl.Series:
+    def gathered(self, stats: XplaneStats) -> pl.Series:
         """Return texts of stats, of which an event has at most one."""
         found, number = distinct(stats)
         values = self.plane.values(found)
@@ -76,15 +76,15 @@ class Batch:
         place[stats.owner] = number
         return texts.gather(pl.Series(place).replace(-1, None))
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Batch:
+    def where(self, chosen: Mask) -> XplaneBatch:
         """Return some of the events."""
         number = np.cumsum(chosen) - 1
         stats = self.stats.where(chosen[self.stats.owner])
         stats = dataclasses.replace(stats, owner=number[stats.owner])
-        return Batch(self.plane, self.place[chosen], self.ts[chosen], self.dur[chosen], stats)
+        return XplaneBatch(self.plane, self.place[chosen], self.ts[chosen], self.dur[chosen], stats)
 
 
-def distinct(stats: Stats) -> tuple[Stats, Integers]:
+def distinct(stats: XplaneStats) -> tuple[XplaneStats, Integers]:
     """Return the distinct values among stats, and for each stat the number of its value."""
     first, number = distinct_rows([stats.field, stats.value, stats.end])
     chosen = np.zeros(len(stats.owner), np.bool_)
@@ -92,13 +92,13 @@ def distinct(stats: Stats) -> tuple[Stats, Integers]:
     return stats.where(chosen), number
 
 
-def batches(plane: Plane, line: Line, noise: npt.NDArray[np.bool_]) -> Iterator[Batch]:
+def batches(plane: Plane, line: Line, noise: Mask) -> Iterator[XplaneBatch]:
     """Yield the events of a line; those left out are counted.
 
     Args:
         plane: The plane.
         line: The line.
-        noise: Which places of metadata are noise.
+        noise: Which metadata, by position, are noise.
     """
     if not 0 <= line.timestamp < 2 * EPOCH:
         plane.ledger.add(
@@ -111,30 +111,26 @@ def batches(plane: Plane, line: Line, noise: npt.NDArray[np.bool_]) -> Iterator[
             yield batch
 
 
-def _batch(plane: Plane, line: Line, events: Events, noise: npt.NDArray[np.bool_]) -> Batch:
+def _batch(plane: Plane, line: Line, events: XplaneEvents, noise: Mask) -> XplaneBatch:
     place = plane.event_places(events.metadata)
     kept = _sound(plane, events, place, noise)
     offset, duration = events.offset[kept], events.duration[kept]
-    # Both ends are rounded, so that what lay within something else still does.
+    # Both ends are rounded alike, so that nested events stay nested.
     ts = line.timestamp + (offset + 500) // 1000
     end = line.timestamp + (offset + duration + 500) // 1000
     number = np.cumsum(kept) - 1
     stats = events.stats.where(kept[events.stats.owner])
     stats = dataclasses.replace(stats, owner=number[stats.owner], key=plane.stat_places(stats.key))
-    return Batch(plane, place[kept], ts, end - ts, stats)
+    return XplaneBatch(plane, place[kept], ts, end - ts, stats)
 
 
-def _sound(plane: Plane, events: Events, place: Integers, noise: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _sound(plane: Plane, events: XplaneEvents, place: Integers, noise: Mask) -> Mask:
     """Return which events become spans; count the others."""
-    named = (place >= 0) & ~events.damaged
-    plane.ledger.add("event_damaged", int((~named).sum()))
-    timed = named & ~events.aggregate
-    plane.ledger.add("event_aggregate", int((named & events.aggregate).sum()))
-    within = (np.abs(events.offset) < _MOST) & (events.duration < _MOST)
-    plane.ledger.add("event_bad_time", int((timed & ~within).sum()))
-    forward = events.duration >= 0
-    plane.ledger.add("event_negative_duration", int((timed & within & ~forward).sum()))
-    sound = timed & within & forward
-    noisy = np.append(noise, np.False_)[place] & sound
-    plane.ledger.add("event_noise", int(noisy.sum()))
-    return sound & ~noisy
+    return sound(
+        plane.ledger,
+        event_damaged=(place >= 0) & ~events.damaged,
+        event_aggregate=~events.aggregate,
+        event_bad_time=(np.abs(events.offset) < _MOST) & (events.duration < _MOST),
+        event_negative_duration=events.duration >= 0,
+        event_noise=~np.append(noise, np.False_)[place],
+    )

@@ -10,8 +10,8 @@ import polars as pl
 
 from stepscope.read.common.dense import distinct_rows
 from stepscope.read.common.nesting import Integers
-from stepscope.read.xplane.batches import Batch
-from stepscope.read.xplane.hlo import hlo_collectives, program_instructions
+from stepscope.read.xplane.batches import XplaneBatch
+from stepscope.read.xplane.hlo import hlo_collectives, hlo_costs, hlo_phases, hlo_program
 from stepscope.read.xplane.planes import Plane
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import conform, empty
@@ -19,10 +19,20 @@ from stepscope.trace.tables import conform, empty
 _PROGRAM = "Hlo Proto"
 #: Name of a program with its number: ``jit_step(30)``.
 _NUMBERED = re.compile(r".*\((\d{1,19})\)$", re.DOTALL)
+#: More operands than this are not written out; a tuple of all weights has thousands.
+_MOST_OPERANDS = 32
+#: Calls of JAX, whose names are those of functions; and transformations, around the name of a scope.
+_CALL = re.compile(r"(?:jit|pjit|xla_call|xla_pmap|shard_map|core_call|custom_jvp|custom_vjp)\(.*\)")
+_TRANSFORMED = re.compile(r"(?:jvp|transpose|vmap|pmap|remat|checkpoint|rematted_computation|linearize)\((.*)\)")
+#: What JAX's control flow puts between scopes.
+_INSIDE = re.compile(
+    r"while|body|cond|scan|closed_call|branch_\d+_fun|checkpoint|remat\d?|rematted_computation|shard_map|pjit"
+    r"|custom_[jv][jv]p_call\w*|core_call|xla_pmap"
+)
 
 
 @dataclass
-class Programs:
+class CompiledPrograms:
     """What is compiled.
 
     Attributes:
@@ -44,13 +54,13 @@ class Programs:
                 self._add(program, _number(name, stats.get("program_id")))
 
     def _add(self, program: bytes, number: int) -> None:
-        instructions = program_instructions.instructions(program, number, self.ledger)
+        table = instructions(program, number, self.ledger)
         first = self._first
-        self.instructions.append(instructions.with_columns(pl.col("id") + first, pl.col("parent") + first))
-        if instructions["opcode"].cast(pl.String).is_in(list(hlo_collectives.OPERATIONS)).any():
+        self.instructions.append(table.with_columns(pl.col("id") + first, pl.col("parent") + first))
+        if table["opcode"].cast(pl.String).is_in(list(hlo_collectives.OPERATIONS)).any():
             collectives = hlo_collectives.collectives(program, number, LossLedger(self.ledger.source))
             self.collectives.append(collectives.with_columns(pl.col("instruction") + first))
-        self._first += instructions.height
+        self._first += table.height
 
     def table(self) -> pl.DataFrame:
         """Return the table ``instructions``."""
@@ -71,12 +81,12 @@ def _number(name: str, said: object) -> int:
 
 
 @dataclass
-class Operations:
+class RunInstructions:
     """Numbers the instructions that events name, by the program's number and the instruction's name."""
 
     names: dict[tuple[int | None, str | None, str], int] = field(default_factory=dict)
 
-    def of(self, batch: Batch) -> Integers:
+    def of(self, batch: XplaneBatch) -> Integers:
         """Return the number of the instruction that each event runs; −1 where it runs none."""
         stats = batch.of("hlo_op")
         result = np.full(len(batch), -1, np.int64)
@@ -92,10 +102,10 @@ class Operations:
         result[np.flatnonzero(batch.has("hlo_op"))] = np.array(numbers, np.int64)[number]
         return result
 
-    def table(self, programs: Programs) -> pl.DataFrame:
+    def table(self, programs: CompiledPrograms) -> pl.DataFrame:
         """Return by number: program's number, its name, the instruction's name, and what is known of it.
 
-        Where an event does not say the number of its program, the program's name tells, if only one has it.
+        For an event without the number of its program, the program's name decides, if only one program has it.
         """
         schema = {"program_id": pl.Int64, "program": pl.String, "name": pl.String}
         asked = pl.DataFrame(list(self.names), schema=schema, orient="row")
@@ -108,3 +118,73 @@ class Operations:
         asked = asked.with_columns(pl.coalesce("program_id", "only_id")).drop("only_id")
         found = asked.join(details, on=["program_id", "name"], how="left", maintain_order="left")
         return found.join(programs.communication(), on="instruction", how="left", maintain_order="left")
+
+
+def instructions(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataFrame:
+    """Return the table ``instructions`` of one program; ids begin at 0.
+
+    Args:
+        program: The program as the profiler keeps it (XLA's ``HloProto``).
+        program_id: Its number in the process.
+        ledger: Counts a damage; what stands before it is there.
+    """
+    parsed = hlo_program.parse(program, ledger)
+    number = len(parsed)
+    counted = hlo_costs.costs(parsed)
+    frame = pl.DataFrame(
+        {
+            "id": pl.Series(range(number), dtype=pl.Int64),
+            "name": pl.Series(parsed.names, dtype=pl.String),
+            "opcode": pl.Series(parsed.opcodes, dtype=pl.String),
+            "computation": pl.Series([parsed.computations[one] for one in parsed.computation], dtype=pl.String),
+            "parent": pl.Series(parsed.parents, dtype=pl.Int64).replace(-1, None),
+            "scope": pl.Series(parsed.scopes, dtype=pl.String),
+            "phase": pl.Series(hlo_phases.phases(parsed), dtype=pl.String),
+            "shape": pl.Series([shape.text for shape in parsed.shapes], dtype=pl.String),
+            "operands": pl.Series([_operands(parsed, place) for place in range(number)], dtype=pl.String),
+            "flops": pl.Series([cost.flops for cost in counted], dtype=pl.Int64),
+            "transcendentals": pl.Series([cost.transcendentals for cost in counted], dtype=pl.Int64),
+            "bytes": pl.Series([cost.bytes for cost in counted], dtype=pl.Int64),
+            "source": pl.Series(parsed.sources, dtype=pl.String),
+        }
+    )
+    named = frame.with_columns(
+        pl.lit(parsed.name, pl.String).alias("program"), pl.lit(program_id, pl.Int64).alias("program_id")
+    )
+    return conform("instructions", named)
+
+
+def _operands(program: hlo_program.HloProgram, place: int) -> str:
+    """Return the shapes of the operands as text."""
+    places = program.operands[place]
+    texts = [program.operand(place, number).text for number in range(min(len(places), _MOST_OPERANDS))]
+    return ", ".join([*texts, f"… {len(places)} in all"] if len(places) > _MOST_OPERANDS else texts)
+
+
+def module(scope: str) -> str | None:
+    """Return the layers of a scope, outermost first; None without layers.
+
+    ``jit(step)/transpose(jvp(loss))/layer2/dot_general`` is ``loss/layer2``: calls are left out, transformations taken
+    off, and the last name is the primitive's.
+    """
+    layers = [_bare(part) for part in _split(scope)[:-1]]
+    named = [layer for layer in layers if layer and not _INSIDE.fullmatch(layer)]
+    return "/".join(named) or None
+
+
+def _split(scope: str) -> list[str]:
+    """Split at the slashes outside of parentheses."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(scope):
+        depth += (character == "(") - (character == ")")
+        if character == "/" and depth <= 0:
+            parts.append(scope[start:place])
+            start = place + 1
+    return [*parts, scope[start:]]
+
+
+def _bare(part: str) -> str:
+    """Return a part of a scope without calls and transformations around it."""
+    while match := _TRANSFORMED.fullmatch(part):
+        part = match[1]
+    return "" if _CALL.fullmatch(part) else part

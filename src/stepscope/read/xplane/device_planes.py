@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from stepscope.read.assemble.timeline import KIND_CODE
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import KIND_CODE, TrackRow
 from stepscope.read.xplane import xplane_kinds
-from stepscope.read.xplane.batches import Batch, batches
-from stepscope.read.xplane.compiled_programs import Operations
-from stepscope.read.xplane.gathered_rows import Rows
+from stepscope.read.xplane.batches import XplaneBatch, batches
+from stepscope.read.xplane.compiled_programs import RunInstructions
+from stepscope.read.xplane.gathered_rows import XplaneRows
 from stepscope.read.xplane.planes import Plane
 from stepscope.read.xplane.xplane_events import Line
 
@@ -26,24 +26,24 @@ _NUMBER = r"(\d{1,18})"
 _SIZES = r"(\d{1,18}),(\d{1,18}),(\d{1,18})"
 
 
-class Device(NamedTuple):
+class XplaneDevice(NamedTuple):
     """A device: what the tables call it, and its number."""
 
     name: str
     number: int
 
 
-def device_of(plane: Plane) -> Device | None:
+def device_of(plane: Plane) -> XplaneDevice | None:
     """Return the device of a plane; None where the plane is none's."""
     match = _DEVICE.match(plane.name)
     if match is None:
         return None
     sort = "cuda" if match[1] == "GPU" else match[1].lower()
-    return Device(f"{sort}:{match[2]}", int(match[2]))
+    return XplaneDevice(f"{sort}:{match[2]}", int(match[2]))
 
 
 @dataclass(frozen=True)
-class Streams:
+class DevicePlane:
     """A plane with streams.
 
     Attributes:
@@ -54,9 +54,9 @@ class Streams:
     """
 
     plane: Plane
-    device: Device
-    rows: Rows
-    operations: Operations
+    device: XplaneDevice
+    rows: XplaneRows
+    operations: RunInstructions
 
     def read(self) -> None:
         """Read all streams."""
@@ -70,27 +70,27 @@ class Streams:
 
     def _stream(self, line: Line, name: str, stream: int) -> None:
         kind_of = xplane_kinds.device_kinds(self.plane.event_names)
-        track = self.rows.track(kind="stream", device=self.device.name, stream=stream, name=name)
+        track = self.rows.track(TrackRow("stream", self.device.name, name, stream=stream))
         for batch in self._batches(line):
             operation = self.operations.of(batch)
             correlation = batch.integers("correlation_id")
             first = self.rows.add(batch, track, kind_of[batch.place], correlation=correlation, operation=operation)
-            self.rows.put("kernels", self._kernels(batch, stream, first))
+            self.rows.part.add("kernels", self._kernels(batch, stream, first))
             self.rows.put("starts", _starts(batch, operation, self.device.number))
 
     def _lane(self, line: Line, name: str) -> None:
         """Read a line that shows groups of what the streams do."""
-        track = self.rows.track(kind="annotation", device=self.device.name, name=name)
+        track = self.rows.track(TrackRow("annotation", self.device.name, name))
         for batch in self._batches(line):
             kind = np.full(len(batch), KIND_CODE["annotation"], np.uint8)
             none = np.full(len(batch), -1, np.int64)
             self.rows.add(batch, track, kind, correlation=batch.integers("correlation_id"), operation=none)
 
-    def _batches(self, line: Line) -> list[Batch]:
+    def _batches(self, line: Line) -> list[XplaneBatch]:
         nothing = np.zeros(len(self.plane.event_names), np.bool_)
         return list(batches(self.plane, line, nothing))
 
-    def _kernels(self, batch: Batch, stream: int, first: int) -> pl.DataFrame:
+    def _kernels(self, batch: XplaneBatch, stream: int, first: int) -> pl.DataFrame:
         copied = pl.col("copy").str.extract(rf"\bsize:{_NUMBER}").cast(pl.Int64)
         frame = pl.DataFrame(
             {
@@ -108,7 +108,7 @@ class Streams:
         return frame.with_columns(bandwidth=bandwidth).drop("copy", "dur")
 
 
-def _number(batch: Batch, name: str) -> pl.Series:
+def _number(batch: XplaneBatch, name: str) -> pl.Series:
     """Return an integer stat, which some versions write as text."""
     return batch.integers(name).fill_null(batch.texts(name).cast(pl.Int64, strict=False))
 
@@ -145,7 +145,7 @@ def _details(texts: pl.Series) -> dict[str, pl.Series]:
     return {name: joined[name] for name in ("grid", "block", "registers", "shared_memory", "occupancy")}
 
 
-def _starts(batch: Batch, operation: Integers, device: int) -> pl.DataFrame:
+def _starts(batch: XplaneBatch, operation: Integers, device: int) -> pl.DataFrame:
     """Return when each operation of a program began, for the steps where nothing declares any."""
     chosen = operation >= 0
     return pl.DataFrame(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.read.assemble.timeline import KIND_CODE
 from stepscope.read.common.nesting import Integers
-from stepscope.read.xplane import dispatch, xplane_kinds
-from stepscope.read.xplane.batches import Batch, batches
-from stepscope.read.xplane.compiled_programs import Operations
-from stepscope.read.xplane.gathered_rows import Rows
+from stepscope.read.common.part_builder import KIND_CODE, Mask, TrackRow
+from stepscope.read.xplane import program_runs, xplane_kinds
+from stepscope.read.xplane.batches import XplaneBatch, batches
+from stepscope.read.xplane.compiled_programs import RunInstructions
+from stepscope.read.xplane.gathered_rows import XplaneRows
 from stepscope.read.xplane.planes import Plane
 from stepscope.trace.xplane_marks import NATIVE_ID
 
@@ -23,7 +23,7 @@ _NOT_ARGUMENTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Host:
+class HostPlane:
     """A plane with threads.
 
     Attributes:
@@ -33,8 +33,8 @@ class Host:
     """
 
     plane: Plane
-    rows: Rows
-    operations: Operations
+    rows: XplaneRows
+    operations: RunInstructions
 
     def read(self) -> None:
         """Read all threads."""
@@ -42,14 +42,17 @@ class Host:
         classes = xplane_kinds.classes(self.plane.event_names)
         for line in self.plane.lines:
             name = line.name.decode("utf-8", "replace")
-            track = self.rows.thread(process if isinstance(process, int) else None, line.id, name)
+            known = process if isinstance(process, int) else None
+            track = self.rows.track(TrackRow("thread", "cpu", name.split("/")[0] or "thread", known, line.id))
             for batch in batches(self.plane, line, classes == xplane_kinds.DROPPED):
                 self._add(batch, classes[batch.place], track, own=_is_own(name))
 
-    def _add(self, batch: Batch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
+    def _add(self, batch: XplaneBatch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
         is_mark = classes == xplane_kinds.MARK
         if is_mark.any():
-            self.rows.tracks[track]["thread"] = batch.integers(NATIVE_ID).drop_nulls().last()
+            tracks = self.rows.part.tracks.rows
+            said = batch.integers(NATIVE_ID).drop_nulls().to_list()
+            tracks[track] = tracks[track]._replace(thread=said[-1] if said else None)
             batch, classes = batch.where(~is_mark), classes[~is_mark]
         is_memory = classes == xplane_kinds.MEMORY
         if is_memory.any():
@@ -65,11 +68,11 @@ class Host:
             self.rows.steps(batch, kind == KIND_CODE["step"])
         running = (operation >= 0) & ~called
         if not own:
-            dispatch.note(self.rows, batch, running)
+            program_runs.note_calls(self.rows, batch, running)
         if running.any():
-            self.rows.runs(batch.where(running))
+            program_runs.note_runs(self.rows, batch.where(running))
 
-    def _arguments(self, batch: Batch, first: int, kind: npt.NDArray[np.uint8]) -> None:
+    def _arguments(self, batch: XplaneBatch, first: int, kind: npt.NDArray[np.uint8]) -> None:
         """Keep what the user gave to annotations and steps."""
         named = np.isin(kind, (KIND_CODE["annotation"], KIND_CODE["step"]))
         stats = batch.stats.where(named[batch.stats.owner] & (batch.stats.key >= 0))
@@ -84,7 +87,7 @@ def _is_own(name: str) -> bool:
 
 
 def _kinds(
-    batch: Batch, classes: npt.NDArray[np.uint8], called: npt.NDArray[np.bool_], operation: Integers, *, own: bool
+    batch: XplaneBatch, classes: npt.NDArray[np.uint8], called: Mask, operation: Integers, *, own: bool
 ) -> npt.NDArray[np.uint8]:
     """Return the number of each event's kind.
 

@@ -12,13 +12,13 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from stepscope.read.chrome_json.columns import printable
 from stepscope.read.common.dense import first_places
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.xplane import xplane_events
-from stepscope.read.xplane.xplane_events import Line, Stats
-from stepscope.read.xplane.xplane_files import Part
+from stepscope.read.xplane.xplane_events import Line, XplaneStats
+from stepscope.read.xplane.xplane_files import XSpaceField
 from stepscope.trace.losses import LossLedger
 
 #: Value of a stat.
@@ -28,7 +28,7 @@ Value: TypeAlias = int | float | str | bytes | None
 _NAME, _LINES, _EVENT_METADATA, _STAT_METADATA, _STATS = 2, 3, 4, 5, 6
 _KEY, _ENTRY = 1, 2
 _METADATA_NAME, _METADATA_STATS = 2, 5
-#: Of a compressed text, more than this is no text.
+#: A compressed text longer than this is damage.
 _LONGEST_TEXT = 16 << 20
 
 
@@ -47,7 +47,7 @@ class Plane:
     ledger: LossLedger
 
     @staticmethod
-    def of(part: Part, ledger: LossLedger) -> Plane:
+    def of(part: XSpaceField, ledger: LossLedger) -> Plane:
         """Return the plane that a field of the file is."""
         whole = Messages(part.content, np.zeros(1, np.int64), np.full(1, part.length, np.int64))
         return Plane(part.content, whole.fields(), ledger)
@@ -59,7 +59,7 @@ class Plane:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """Its lines; of one that the file ends in, what is there."""
+        """Its lines; a line that the end of the file cuts is kept up to there."""
         _, lines = self.fields.within(_LINES, cut=True)
         places = zip(lines.start.tolist(), lines.end.tolist(), strict=True)
         found = [xplane_events.line(self.content, start, end) for start, end in places]
@@ -83,25 +83,25 @@ class Plane:
 
     @cached_property
     def event_names(self) -> pl.Series:
-        """Names of events, by place of their metadata."""
+        """Names of events, by position of their metadata."""
         return self._events[1].texts(_METADATA_NAME, self.ledger).fill_null("")
 
     @cached_property
     def stat_names(self) -> list[str]:
-        """Names of stats, by place of their metadata; they are also texts that stats refer to."""
+        """Names of stats, by position of their metadata; stats also refer to them as texts."""
         return self._stats[1].texts(_METADATA_NAME, self.ledger).fill_null("").to_list()
 
     @cached_property
     def stat_place_of(self) -> dict[str, int]:
-        """Place of the metadata of each name of stats."""
+        """Name of a stat → position of its metadata."""
         return {name: place for place, name in reversed(list(enumerate(self.stat_names)))}
 
     def event_places(self, metadata: Integers) -> Integers:
-        """Return the places of metadata by their numbers; −1 where there is none."""
+        """Return the positions of metadata by their numbers; −1 for unknown ones."""
         return first_places(self._events[0], metadata)
 
     def stat_places(self, metadata: Integers) -> Integers:
-        """Return the places of metadata of stats by their numbers; −1 where there is none."""
+        """Return the positions of metadata of stats by their numbers; −1 for unknown ones."""
         return first_places(self._stats[0], metadata)
 
     @cached_property
@@ -111,7 +111,7 @@ class Plane:
 
     @cached_property
     def event_stats(self) -> list[dict[str, Value]]:
-        """What the metadata of events say, by place."""
+        """What the metadata of events say, by position."""
         return [dict(pairs) for pairs in self._own(self._events[1], _METADATA_STATS, len(self.event_names))]
 
     def _own(self, fields: Fields, number: int, count: int) -> list[list[tuple[str, Value]]]:
@@ -124,10 +124,10 @@ class Plane:
         return pairs
 
     def names_of(self, keys: Integers) -> list[str]:
-        """Return the names of stats by the numbers of their metadata; empty where there is none."""
+        """Return the names of stats by the numbers of their metadata; empty for unknown ones."""
         return ["" if place < 0 else self.stat_names[place] for place in self.stat_places(keys).tolist()]
 
-    def values(self, stats: Stats) -> list[Value]:
+    def values(self, stats: XplaneStats) -> list[Value]:
         """Return the values of a few stats."""
         places = self.stat_places(stats.value).tolist()
         rows = zip(stats.field.tolist(), stats.value.tolist(), stats.end.tolist(), places, strict=True)

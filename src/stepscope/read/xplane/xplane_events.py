@@ -1,4 +1,4 @@
-"""Events of a line → columns, some ten thousand at a time; in C where that is built, else the same in numpy.
+"""Events of a line → columns, some ten thousand at a time: in C if it is built, else the same in numpy.
 
 The format is ``xplane.proto`` of XLA (``third_party/tsl/tsl/profiler/protobuf``). An event is the number of its
 metadata, which has the name, a time and stats; a stat is the number of its metadata, and a value in one of several
@@ -35,7 +35,7 @@ _WIRE = {
 }
 _IS_DAMAGED, _IS_AGGREGATE = 1, 2
 
-#: Events decoded at once: so few that their columns stay small beside the file.
+#: XplaneEvents decoded at once: so few that their columns stay small beside the file.
 BATCH = 1 << 16
 #: In numpy every field of theirs is a row of a table.
 _SMALL_BATCH = 1 << 13
@@ -51,7 +51,7 @@ class Line:
         timestamp: The time that its events count from, ns.
         start: First place of its fields in the plane.
         end: First place behind them.
-        broken: Whether something in it is no field, or it ends in the middle of one.
+        broken: Whether it holds bytes that are not a field, or ends inside one.
     """
 
     id: int
@@ -63,7 +63,7 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Stats:
+class XplaneStats:
     """Stats of events, in order of event.
 
     Attributes:
@@ -80,15 +80,15 @@ class Stats:
     value: Integers
     end: Integers
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Stats:
+    def where(self, chosen: npt.NDArray[np.bool_]) -> XplaneStats:
         """Return some of them."""
         rows = np.flatnonzero(chosen)
         owner, key, value, end = (column[rows] for column in (self.owner, self.key, self.value, self.end))
-        return Stats(owner, key, self.field[rows], value, end)
+        return XplaneStats(owner, key, self.field[rows], value, end)
 
 
 @dataclass(frozen=True, eq=False)
-class Events:
+class XplaneEvents:
     """Events of one line.
 
     Attributes:
@@ -96,7 +96,7 @@ class Events:
         offset: Start behind the line's time, ps.
         duration: ps.
         damaged: Which cannot be read to their end.
-        aggregate: Which are sums over many, without a place in time.
+        aggregate: Which are sums over many, without a time.
         stats: Their stats.
     """
 
@@ -105,7 +105,7 @@ class Events:
     duration: Integers
     damaged: npt.NDArray[np.bool_]
     aggregate: npt.NDArray[np.bool_]
-    stats: Stats
+    stats: XplaneStats
 
 
 def line(content: bytearray, start: int, end: int) -> Line:
@@ -118,7 +118,7 @@ def line(content: bytearray, start: int, end: int) -> Line:
     return Line(head.id, bytes(content[slice(*name)]), head.timestamp, start, end, bool(head.broken))
 
 
-def batches(content: bytearray, line: Line) -> Iterator[Events]:
+def batches(content: bytearray, line: Line) -> Iterator[XplaneEvents]:
     """Yield the events of a line, at most :data:`BATCH` at once; one that the line ends in is left out."""
     buffer = np.frombuffer(content, np.uint8)
     at = line.start
@@ -132,10 +132,10 @@ def batches(content: bytearray, line: Line) -> Iterator[Events]:
         at = walked.place
 
 
-def _events(columns: dict[str, Any]) -> Events:
+def _events(columns: dict[str, Any]) -> XplaneEvents:
     state = columns["state"]
-    stats = Stats(*(columns[name] for name in ("owner", "key", "field", "value", "end")))
-    return Events(
+    stats = XplaneStats(*(columns[name] for name in ("owner", "key", "field", "value", "end")))
+    return XplaneEvents(
         columns["metadata"],
         columns["offset"],
         columns["duration"],
@@ -157,7 +157,7 @@ def _line_in_python(content: bytearray, start: int, end: int) -> Line:
     return Line(integers[_ID], texts[_DISPLAY_NAME] or texts[_NAME], integers[_TIMESTAMP], start, end, broken)
 
 
-def _batches_in_python(content: bytearray, line: Line) -> Iterator[Events]:
+def _batches_in_python(content: bytearray, line: Line) -> Iterator[XplaneEvents]:
     fields = fields_of(content, line.start, line.end)
     places = ((first, behind) for number, wire, _, first, behind in fields if (number, wire) == (_EVENTS, BLOCK))
     while batch := list(islice(places, _SMALL_BATCH)):
@@ -165,24 +165,24 @@ def _batches_in_python(content: bytearray, line: Line) -> Iterator[Events]:
         yield _events_in_python(Messages(content, start, end))
 
 
-def _events_in_python(events: Messages) -> Events:
+def _events_in_python(events: Messages) -> XplaneEvents:
     fields = events.fields()
     owner, messages = fields.within(_STATS)
     stats = messages.fields()
     damaged = fields.broken.copy()
     damaged[owner[stats.broken]] = True
     metadata, offset, duration = (_integers(fields, place) for place in (_METADATA, _OFFSET, _DURATION))
-    return Events(metadata, offset, duration, damaged, _is_aggregate(fields), _stats(stats, owner))
+    return XplaneEvents(metadata, offset, duration, damaged, _is_aggregate(fields), _stats(stats, owner))
 
 
-def stats_of(messages: Messages) -> Stats:
+def stats_of(messages: Messages) -> XplaneStats:
     """Return stats that belong to something else than an event; each belongs to itself."""
     return _stats(messages.fields(), np.arange(len(messages)))
 
 
-def _stats(fields: Fields, owner: Integers) -> Stats:
+def _stats(fields: Fields, owner: Integers) -> XplaneStats:
     key = np.where(fields.broken, 0, _integers(fields, _METADATA))
-    return Stats(owner, key, *_values(fields))
+    return XplaneStats(owner, key, *_values(fields))
 
 
 def _integers(fields: Fields, number: int) -> Integers:

@@ -6,9 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
-from stepscope.read.xplane.device_planes import Device
+from stepscope.read.xplane.device_planes import XplaneDevice
 from stepscope.read.xplane.planes import Plane, Value
 
 #: Stats of devices as the planes name them → keys of the table ``metadata``, and how many of its unit one is.
@@ -51,7 +49,7 @@ _START, _STOP = "profile_start_time", "profile_stop_time"
 
 
 @dataclass
-class Facts:
+class XplaneFacts:
     """What a file says of itself.
 
     Attributes:
@@ -63,7 +61,7 @@ class Facts:
     host: str = ""
     _values: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, plane: Plane, device: Device | None) -> None:
+    def read(self, plane: Plane, device: XplaneDevice | None) -> None:
         """Take what a plane says of itself."""
         if device is not None:
             self._device(plane.stats, device)
@@ -75,7 +73,7 @@ class Facts:
             if isinstance(value, int | float | str) and name:
                 self._values[name] = value
 
-    def _device(self, stats: dict[str, Value], device: Device) -> None:
+    def _device(self, stats: dict[str, Value], device: XplaneDevice) -> None:
         for name, (key, factor) in _OF_DEVICES.items():
             value = stats.get(name)
             if isinstance(value, str):
@@ -86,10 +84,9 @@ class Facts:
         if flops is not None:
             self._values.setdefault("device_peak_flops", {}).setdefault(device.name, flops)
 
-    def table(self) -> pl.DataFrame:
-        """Return the table ``metadata``."""
-        rows = [(name, json.dumps(value)) for name, value in {**self._values, "profiler": "xplane"}.items()]
-        return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
+    def as_json(self) -> dict[str, str]:
+        """Return the rows of the table ``metadata``."""
+        return {name: json.dumps(value) for name, value in {**self._values, "profiler": "xplane"}.items()}
 
 
 def _peak(stats: dict[str, Value]) -> int | None:

@@ -23,7 +23,7 @@ SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 PLANES, ERRORS, WARNINGS, HOSTS = 1, 2, 3, 4
 
 
-class Part(NamedTuple):
+class XSpaceField(NamedTuple):
     """A field of the file.
 
     Attributes:
@@ -61,7 +61,7 @@ def latest(found: list[Path]) -> list[Path]:
     return sorted(path for path in found if path.parent == last)
 
 
-def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[Part]:
+def parts(blocks: Iterator[bytes], path: Path, ledger: LossLedger) -> Iterator[XSpaceField]:
     """Yield the fields of a file; of a last one that is cut, its beginning.
 
     At most one field and one block are in memory.
@@ -107,10 +107,10 @@ def _head(content: bytearray) -> _Field | None:
     return _Field(key >> 3, start, start + length) if start else None
 
 
-def _taken(content: bytearray, field: _Field) -> tuple[Part, bytearray]:
+def _taken(content: bytearray, field: _Field) -> tuple[XSpaceField, bytearray]:
     """Return a field and what follows it; its bytes are not copied, since a plane may be nearly all of a file."""
     rest = content[field.end :]
     del content[field.end :]
     del content[: field.start]
     content += PADDING
-    return Part(field.number, content, field.end - field.start), rest
+    return XSpaceField(field.number, content, field.end - field.start), rest

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.assemble.timeline import KIND_CODE
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.trace.xplane_marks import THREAD_MARK
 
 #: Marks of thread pools, and of the ends of operators, whose ends are known: half of all events, and no work.

@@ -24,7 +24,7 @@ from stepscope.collect.cuda.cupti_collector import CuptiCollector, other_user
 from stepscope.collect.cuda.cupti_names import KernelNames
 from stepscope.native.cupti import CuptiBuffers
 from stepscope.read import read_files
-from stepscope.read.cupti.activity_records import Decoder
+from stepscope.read.cupti.activity_records import RecordDecoder
 from stepscope.run import Run
 from stepscope.trace.cupti_layout import Kind, layout_of
 from stepscope.trace.losses import LossLedger
@@ -356,7 +356,7 @@ def test_names_are_those_that_the_decoder_sees(buffers: CuptiBuffers) -> None:
     others = [record(layout, Kind.MEMCPY, start=1, end=2), record(layout, Kind.CONTEXT)]
     content = b"".join(kernels[:150] + others + kernels[150:])
     memory = ctypes.create_string_buffer(content, len(content))
-    decoder = Decoder(layout, LossLedger("file"))
+    decoder = RecordDecoder(layout, LossLedger("file"))
     decoder.add(content, {})
     expected = set(decoder.of(Kind.CONCURRENT_KERNEL)["name"].tolist())
     assert set(buffers.names(ctypes.addressof(memory), len(content))) == expected

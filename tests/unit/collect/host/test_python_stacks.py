@@ -18,7 +18,7 @@ from stepscope.collect.host import python_stacks
 from stepscope.collect.host.python_stacks import PythonStacksCollector
 from stepscope.collect.journal.journal import Journal
 from stepscope.read import read_files
-from stepscope.read.assemble.stacks import parse_frame
+from stepscope.read.common.torch_events import parse_frame
 from stepscope.trace.tables import Frames
 from tests.unit.collect.conftest import Recording
 

@@ -11,7 +11,7 @@ from stepscope.read.assemble.assemble import assemble
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, conform, empty, schema
 from tests.conftest import WriteTrace
-from tests.unit.read.kineto.test_kineto_tables import device, host
+from tests.unit.read.kineto.test_kineto_reader import device, host
 
 
 def names(tables: Frames) -> dict[int, str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import DamagedTraceError, NotATraceError
-from stepscope.read.chrome_json.decode import Decoder
+from stepscope.read.chrome_json.decode import ChromeDecoder
 from stepscope.read.chrome_json.document import Document, first_event, last_event
 from stepscope.trace.losses import LossLedger
 
@@ -24,7 +24,7 @@ def split(text: bytes, size: int) -> Iterator[bytes]:
 def read(text: bytes, size: int) -> tuple[list[str], Document]:
     """Return the names of the events of a document that comes in blocks of some size."""
     document = Document(Path("x"), LossLedger("x"))
-    decoder = Decoder(document.ledger)
+    decoder = ChromeDecoder(document.ledger)
     names: list[int] = []
     for chunk, last in document.chunks(split(text, size)):
         batch = decoder.decode(chunk)

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from stepscope.read import read_files
-from stepscope.read.cupti.activity_records import Decoder
-from stepscope.read.cupti.occupancy import achieved, active_blocks, device_of
+from stepscope.read.cupti.activity_records import RecordDecoder
+from stepscope.read.cupti.occupancy import achieved, active_blocks, cuda_device
 from stepscope.read.sniff import look
 from stepscope.trace.cupti_layout import Kind, cuda_of, layout_of
 from stepscope.trace.losses import LossLedger
@@ -42,7 +42,7 @@ def test_every_field_of_every_kind_in_every_layout(kind: Kind, cuda: int) -> Non
     foreign = record(layout, other)
     mine = [record(layout, kind, **{name: value * factor for name, value in fields.items()}) for factor in (1, 2)]
     ledger = LossLedger("file")
-    decoder = Decoder(layout, ledger)
+    decoder = RecordDecoder(layout, ledger)
     # When: they are decoded
     decoder.add(b"".join([foreign, mine[0], foreign, foreign, mine[1]]), {})
     # Then: every value is where it was put
@@ -340,7 +340,7 @@ def test_occupancy_is_kinetos(shared_data: Path) -> None:
         for properties, arguments in document:
             threads = np.array([[*row["block"]] for row in arguments]).prod(axis=1)
             blocks = np.array([[*row["grid"]] for row in arguments]).prod(axis=1)
-            device = device_of(
+            device = cuda_device(
                 {
                     "major": properties["computeMajor"],
                     "multiprocessors": properties["numSms"],

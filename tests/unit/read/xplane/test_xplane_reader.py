@@ -18,7 +18,7 @@ from stepscope.cli.main import main
 from stepscope.errors import InputError, NotATraceError
 from stepscope.read import read_files, sniff
 from stepscope.read.xplane import xplane_events, xplane_kinds
-from stepscope.read.xplane.scopes import module
+from stepscope.read.xplane.compiled_programs import module
 from stepscope.trace.tables import Frames
 from stepscope.trace.xplane_marks import NATIVE_ID, THREAD_MARK
 from tests.xplane_schemas import PlaneBuilder, xspace

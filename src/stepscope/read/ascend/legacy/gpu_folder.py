@@ -15,8 +15,8 @@ import polars as pl
 from stepscope.read.ascend.ascend_frames import Frames, complete, conform
 from stepscope.read.ascend.text import csv_rows, timeline_events
 from stepscope.read.ascend.text.event_columns import BASE, chosen
+from stepscope.read.common.plain_text import lines_of
 from stepscope.read.common.source import Progress, tell_all
-from stepscope.read.mindspore.mindspore_lines import lines_of
 from stepscope.trace.losses import LossLedger
 
 _KERNEL = "KERNEL"

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import rows_of
+from stepscope.read.common.plain_text import text_of
 from stepscope.read.common.source import Progress, tell_all
-from stepscope.read.mindspore.mindspore_lines import text_of
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
 

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import Frames, complete, conform
-from stepscope.read.chrome_json.columns import printable
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
 

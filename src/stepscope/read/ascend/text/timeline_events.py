@@ -36,9 +36,9 @@ from stepscope.read.ascend.text.event_columns import (
 )
 from stepscope.read.ascend.text.text_values import json_object
 from stepscope.read.chrome_json import repair
-from stepscope.read.chrome_json.columns import printable
 from stepscope.read.chrome_json.decoded_values import NOTHING, split
 from stepscope.read.chrome_json.document import Document
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
 

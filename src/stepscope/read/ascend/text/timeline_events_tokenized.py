@@ -29,8 +29,8 @@ from stepscope.read.ascend.text.event_columns import (
     numbers,
     samples_of,
 )
-from stepscope.read.chrome_json.columns import printable
 from stepscope.read.chrome_json.event_schema import ABSENT
+from stepscope.read.common.plain_text import printable
 
 #: A piece of a file: events, and whether it is the last.
 Chunk = tuple[bytes, bool]

@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.read.ascend.ascend_frames import Frames, complete
 from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, AscendEvents, chosen
-from stepscope.read.assemble.stacks import parse_frame
+from stepscope.read.common.torch_events import parse_frame
 from stepscope.trace.ascend_columns import BYTES, LAYERS, UNKNOWN_32, unit_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME

@@ -7,7 +7,7 @@ import polars as pl
 
 from stepscope.read.xplane.hlo import hlo_program
 from stepscope.read.xplane.hlo.hlo_devices import device_groups
-from stepscope.read.xplane.hlo.hlo_program import Program
+from stepscope.read.xplane.hlo.hlo_program import HloProgram
 from stepscope.trace.losses import LossLedger
 
 #: Opcode → the operation as the table ``collectives`` calls it. The ends of asynchronous ones are not among them.
@@ -48,7 +48,7 @@ def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataF
         ledger: Counts a damage.
 
     Returns:
-        A row per operation: instruction (``instructions.id`` as ``program_instructions`` numbers it), operation,
+        A row per operation: instruction (``instructions.id`` counted from 0 in the program), operation,
         group_ranks (JSON, the groups of devices: ``[[0,1],[2,3]]``;
         of a permutation its pairs of
         source and target), group_size (of the largest group), dtype, bytes_in and bytes_out of one device. Groups are
@@ -65,12 +65,12 @@ def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataF
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def _made(program: Program) -> list[int]:
+def _made(program: HloProgram) -> list[int]:
     """Return the places of the operations."""
     return program.places(*OPERATIONS)
 
 
-def _moved(program: Program, place: int) -> tuple[str | None, int | None, int | None]:
+def _moved(program: HloProgram, place: int) -> tuple[str | None, int | None, int | None]:
     """Return type of the elements, bytes that a device puts in, and bytes that it gets."""
     given = [program.operand(place, number) for number in range(len(program.operands[place]))]
     if program.opcodes[place] == "ragged-all-to-all":

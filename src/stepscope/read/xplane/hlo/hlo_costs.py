@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stepscope.read.xplane.hlo import hlo_products
-from stepscope.read.xplane.hlo.hlo_program import Program
+from stepscope.read.xplane.hlo.hlo_program import HloProgram
 from stepscope.read.xplane.hlo.hlo_shapes import UNKNOWN, Shape
 
 #: One operation for every element of the result.
@@ -42,7 +42,7 @@ _LARGEST = (1 << 63) - 1
 class Cost:
     """Of one execution: floating-point operations, values of transcendental functions, bytes read and written.
 
-    None is what cannot be told.
+    None is unknown.
     """
 
     flops: int | None = 0
@@ -67,7 +67,7 @@ def together(costs: Iterable[Cost]) -> Cost:
     return _joined(costs, sum)
 
 
-def costs(program: Program) -> list[Cost]:
+def costs(program: HloProgram) -> list[Cost]:
     """Return the cost of each instruction; None where it does not fit 64 bits."""
     counted = _Counted(program)
     fitting = [[None if value is not None and value > _LARGEST else value for value in c.parts] for c in counted.all]
@@ -83,7 +83,7 @@ def _joined(costs: Iterable[Cost], join: Callable[[list[int]], int]) -> Cost:
 class _Counted:
     """Costs of a program's instructions in the order of the file, in which callees stand before their callers."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: HloProgram) -> None:
         self.program = program
         self.products = hlo_products.products(program)
         self.users: dict[int, dict[int, list[int]]] = {}

@@ -12,7 +12,7 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.protobuf import Fields, Messages
 from stepscope.read.xplane.hlo.hlo_shapes import grouped, numbers
 
-#: More devices than this are no job's, and more dimensions no mesh's.
+#: More devices, or more dimensions of a mesh, than these are damage.
 _MOST_DEVICES = 1 << 20
 _MOST_DIMENSIONS = 32
 

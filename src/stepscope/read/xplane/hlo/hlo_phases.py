@@ -1,14 +1,15 @@
 """Part of the training step that each instruction of a compiled program belongs to.
 
 JAX writes the transformations of a function into the scope of what it makes: ``jvp(…)`` where the function is followed
-with its derivatives, ``transpose(jvp(…))`` where these are taken back. What lies outside both in a program that has a
-backward pass is no part of the loss: if it takes what the backward pass gives, it is the optimizer's.
+with its derivatives, ``transpose(jvp(…))`` where these are taken back. In a program with a backward pass, an
+instruction outside both is not part of the loss: it belongs to the optimizer if it takes a result of the backward
+pass.
 """
 
 from __future__ import annotations
 
 from stepscope.read.xplane.hlo.hlo_collectives import OPERATIONS
-from stepscope.read.xplane.hlo.hlo_program import Program
+from stepscope.read.xplane.hlo.hlo_program import HloProgram
 
 _BACKWARD = "transpose("
 _FORWARD = "jvp("
@@ -16,8 +17,8 @@ _FORWARD = "jvp("
 _OPTIMIZER = "optimizer"
 
 
-def phases(program: Program) -> list[str | None]:
-    """Return the phase of each instruction; None where it cannot be told.
+def phases(program: HloProgram) -> list[str | None]:
+    """Return the phase of each instruction; None if it is unknown.
 
     The rule, with its reasons, stands in ``docs/definitions.md``.
     """
@@ -47,7 +48,7 @@ def _said(opcode: str, scope: str | None) -> str | None:
     return "optimizer" if _OPTIMIZER in scope.split("/") else None
 
 
-def _follow(program: Program, members: list[int], found: list[str | None]) -> None:
+def _follow(program: HloProgram, members: list[int], found: list[str | None]) -> None:
     """Say of the rest of a computation whether it takes what the backward pass gives; of a fusion as a whole."""
     gives = set()
     for place in members:
@@ -63,6 +64,6 @@ def _follow(program: Program, members: list[int], found: list[str | None]) -> No
             found[place] = "optimizer" if place in gives else "other"
 
 
-def _contains_backward(program: Program, place: int, found: list[str | None]) -> bool:
+def _contains_backward(program: HloProgram, place: int, found: list[str | None]) -> bool:
     called = [number for number in program.called[place] if number >= 0]
     return any(found[member] == "backward" for number in called for member in program.members[number])

@@ -14,10 +14,10 @@ from math import prod
 import numpy as np
 
 from stepscope.read.common.protobuf import Fields
-from stepscope.read.xplane.hlo.hlo_program import Program
+from stepscope.read.xplane.hlo.hlo_program import HloProgram
 from stepscope.read.xplane.hlo.hlo_shapes import Shape, grouped, numbers
 
-#: Steps of a window times its positions, beyond which a convolution is no program's.
+#: Steps of a window times its positions; more are damage.
 _LARGEST_WINDOW = 1 << 24
 _CONTRACTED = re.compile(r'"lhs_contracting_dimensions"\s*:\s*\[([^\]]{0,200})\]')
 #: Called code of NVIDIA's and AMD's libraries that is a matrix product.
@@ -55,7 +55,7 @@ class _Numbers:
     output: list[int]
 
 
-def products(program: Program) -> dict[int, int | None]:
+def products(program: HloProgram) -> dict[int, int | None]:
     """Return the operations of the instructions that are products; None where a program is damaged."""
     kinds = {
         "dot": _dots,
@@ -70,17 +70,17 @@ def products(program: Program) -> dict[int, int | None]:
     return result
 
 
-def window(program: Program, place: int) -> list[Dimension]:
+def window(program: HloProgram, place: int) -> list[Dimension]:
     """Return the window of an instruction; empty where it has none."""
     return _windows(program.of([place]))[0]
 
 
-def parameter_numbers(program: Program, places: Sequence[int]) -> list[int]:
+def parameter_numbers(program: HloProgram, places: Sequence[int]) -> list[int]:
     """Return which parameter of its computation each instruction is."""
     return program.of(places).integers(9).fill_null(0).to_list() if places else []
 
 
-def _dots(program: Program, places: list[int]) -> dict[int, int | None]:
+def _dots(program: HloProgram, places: list[int]) -> dict[int, int | None]:
     fields = program.of(places)
     owners, said = fields.within(30)
     contracted = grouped(owners, numbers(said.fields(), 1), len(places))
@@ -96,7 +96,7 @@ def _dot(left: Shape, result: Shape, contracted: Sequence[int]) -> int | None:
     return 2 * result.elements * prod(left.dims[number] for number in contracted)
 
 
-def _called_products(program: Program, places: list[int]) -> dict[int, int | None]:
+def _called_products(program: HloProgram, places: list[int]) -> dict[int, int | None]:
     """Return the operations of library calls that are products."""
     fields = program.of(places)
     targets = fields.texts(28, program.ledger).fill_null("").to_list()
@@ -112,11 +112,11 @@ def _called_products(program: Program, places: list[int]) -> dict[int, int | Non
     return found | _of_convolutions(program, calls)
 
 
-def _convolutions(program: Program, places: list[int]) -> dict[int, int | None]:
+def _convolutions(program: HloProgram, places: list[int]) -> dict[int, int | None]:
     return _of_convolutions(program, dict.fromkeys(places, (0, 1, -1)))
 
 
-def _of_convolutions(program: Program, roles: dict[int, tuple[int, int, int]]) -> dict[int, int | None]:
+def _of_convolutions(program: HloProgram, roles: dict[int, tuple[int, int, int]]) -> dict[int, int | None]:
     """Return the operations of convolutions.
 
     Args:
@@ -137,7 +137,7 @@ def _of_convolutions(program: Program, roles: dict[int, tuple[int, int, int]]) -
     return result
 
 
-def _role(program: Program, place: int, role: int) -> Shape:
+def _role(program: HloProgram, place: int, role: int) -> Shape:
     if role >= 0:
         return program.operand(place, role)
     leaves = program.shapes[place].leaves
@@ -173,7 +173,7 @@ def _positions(dimension: Dimension, given: int, kernel: int, output: int) -> in
     return int(((at >= 0) & (at % dilation == 0) & (at // dilation < given)).sum())
 
 
-def _transforms(program: Program, places: list[int]) -> dict[int, int | None]:
+def _transforms(program: HloProgram, places: list[int]) -> dict[int, int | None]:
     """Return the operations of Fourier transforms: 8 · elements · log2 of each length (a complex product is 4)."""
     lengths = numbers(program.of(places), 32)
     return {

@@ -24,7 +24,7 @@ _TRIPS = re.compile(r'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d{1,18})')
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class HloProgram:
     """The instructions of a program, a list entry each, in the order of the file: callees before their callers.
 
     Attributes:
@@ -33,12 +33,12 @@ class Program:
         names: Name of each instruction.
         opcodes: What each does.
         shapes: Type and shape of each result.
-        operands: Places of the instructions that each takes as operands; −1 for one that is not there.
-        called: Numbers of the computations that each calls; −1 for one that is not there.
+        operands: Positions of the instructions that each takes as operands; −1 for a missing one.
+        called: Numbers of the computations that each calls; −1 for a missing one.
         computation: Number of the computation that each stands in.
         computations: Names of the computations.
-        members: Places of the instructions of each computation.
-        roots: Place of the instruction that each computation returns; −1 for one that is not there.
+        members: Positions of the instructions of each computation.
+        roots: Position of the instruction that each computation returns; −1 for a missing one.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Program:
         return [made for made in (root, *several, *inside) if made >= 0 and self.opcodes[made] != "parameter"]
 
     def root_of(self, place: int) -> int:
-        """Return the place of what the computation that an instruction calls returns; −1 where there is none."""
+        """Return the position of the root of the computation that an instruction calls; −1 without one."""
         called = self.called[place]
         return self.roots[called[0]] if called and called[0] >= 0 else -1
 
@@ -154,7 +154,7 @@ class Program:
         return [lines[location - 1] if 0 < location <= len(lines) else None for location in frames]
 
 
-def parse(program: bytes, ledger: LossLedger) -> Program:
+def parse(program: bytes, ledger: LossLedger) -> HloProgram:
     """Read a serialised program.
 
     What is damaged is left out and counted.
@@ -170,7 +170,7 @@ def parse(program: bytes, ledger: LossLedger) -> Program:
     places = _by_number(fields.integers(35))
     frames = module.within(17)[1]
     kinds = of_computation.integers(5)
-    return Program(
+    return HloProgram(
         name=next((name for name in module.texts(1, ledger).to_list() if name), ""),
         fields=fields,
         names=fields.texts(1, ledger).fill_null("").to_list(),

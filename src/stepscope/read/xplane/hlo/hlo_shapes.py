@@ -49,7 +49,7 @@ TYPES: dict[int, tuple[str, int]] = {
     33: ("f8e8m0fnu", 1),
 }
 _TUPLE = 13
-#: Deeper tuples than this are no program's.
+#: Deeper tuples than this are damage.
 _DEEPEST = 8
 
 

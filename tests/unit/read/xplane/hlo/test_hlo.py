@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.read.common.protobuf import Messages
+from stepscope.read.xplane.compiled_programs import instructions
 from stepscope.read.xplane.hlo import hlo_devices, hlo_products
 from stepscope.read.xplane.hlo.hlo_collectives import collectives
-from stepscope.read.xplane.hlo.program_instructions import instructions
 from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import schema

@@ -1,4 +1,4 @@
-"""Lines of MindSpore's text files as Polars frames, without a Python object for each event."""
+"""Text of files and names: valid UTF-8, lines as Polars frames without a Python object for each, JSON objects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,26 @@ from stepscope.errors import InputError
 from stepscope.read.common.source import open_trace
 from stepscope.trace.losses import LossLedger
 
-#: Times and durations below this can be added within 64 bits.
-MOST = 1 << 62
+
+def printable(text: str) -> str:
+    """Return a text as valid UTF-8: bytes that were not UTF-8, and halves of surrogate pairs, become escapes."""
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        pass
+    else:
+        return text
+    try:
+        source = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        source = text.encode("utf-8", "surrogatepass")
+    return source.decode("utf-8", "backslashreplace")
 
 
 def text_of(path: Path, ledger: LossLedger) -> str:
-    """Return a file's text; bytes that are no UTF-8 are replaced and counted.
+    """Return a file's text; bytes that are not UTF-8 are replaced and counted.
 
     Raises:
         InputError: The file cannot be read.
@@ -34,7 +48,7 @@ def text_of(path: Path, ledger: LossLedger) -> str:
 
 
 def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
-    """Return the lines of a file that are not empty; one that the end of the file cut off is counted."""
+    """Return the lines of a file that are not empty; a last line without its end is counted as a cut."""
     text = text_of(path, ledger)
     ledger.add("file_cut", int(bool(text) and not text.endswith("\n")))
     lines = pl.Series("line", [text], dtype=pl.String).str.split("\n").explode()
@@ -42,7 +56,7 @@ def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
 
 
 def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
-    """Return a JSON object; an empty one, and a loss, where the file holds none."""
+    """Return a JSON object; an empty one, and a loss, if the file holds something else."""
     try:
         document = json.loads(text_of(path, ledger))
     except (ValueError, RecursionError):
@@ -51,12 +65,3 @@ def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
         return document
     ledger.add("event_damaged")
     return {}
-
-
-def sound_spans(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    """Leave out rows whose ``ts`` or ``dur`` is missing, too large or negative, and count them."""
-    sound = frame.filter(pl.col("ts").is_between(0, MOST) & (pl.col("dur") < MOST))
-    ledger.add("event_bad_time", frame.height - sound.height)
-    kept = sound.filter(pl.col("dur") >= 0)
-    ledger.add("event_negative_duration", sound.height - kept.height)
-    return kept

@@ -1,11 +1,15 @@
-"""What a Kineto event is: its kind, from its category and, for some, its name."""
+"""Words of PyTorch's profilers: the kind of an event by its category and name, names of devices, declared steps."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
-from stepscope.trace.schema import KINDS
+import polars as pl
+
+from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import KIND_CODE, PartBuilder
 
 _KIND_OF_CATEGORY = {
     "kernel": "kernel",
@@ -48,14 +52,14 @@ DEVICE_CATEGORIES = frozenset(
     }
 )
 
-#: The profiler's account of itself: no event of the program.
+#: The profiler's account of itself; not an event of the program.
 SKIPPED_CATEGORIES = frozenset({"Trace"})
 
 STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
 OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
-# Kernels of libraries whose names say it; others are recognised by their arguments, or by what launched them.
+# Kernels that name their communication library; others are recognised by their arguments, or by what launched them.
 _DEVICE_COLLECTIVE = re.compile(
     r"(void )?((\w+|\(anonymous namespace\))::)*"
     r"(ncclKernel|ncclDevKernel|ncclDevFunc|nccl_|ncclx|rccl|msccl|oneccl|cross_device_reduce"
@@ -64,12 +68,17 @@ _DEVICE_COLLECTIVE = re.compile(
 )
 _DEVICE_COPY = re.compile(r"dma")
 _DEVICE_WAIT = re.compile(r"event_(wait|record)$")
+_FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
 
-#: Number of a kind in the enumeration of the schema.
-KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+#: ``c10::DeviceType`` by number.
+_DEVICE_TYPES = {
+    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 18: "ipu", 19: "mtia",
+    20: "privateuseone",
+}  # fmt: skip
 
 #: How a name may change the kind that the category gives.
-NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(7)
+NAME_CLASSES = 7
+NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(NAME_CLASSES)
 
 
 def name_class(name: str) -> int:
@@ -87,16 +96,11 @@ def name_class(name: str) -> int:
     return NAME_WAIT if _DEVICE_WAIT.match(name) else NAME_PLAIN
 
 
-def name_classes(names: Iterable[str]) -> list[int]:
-    """Return :func:`name_class` of each name."""
-    return [name_class(name) for name in names]
-
-
 def kind_of(category: str, name: int) -> int:
     """Return the number of the kind of a complete event.
 
     Args:
-        category: Category as written; unknown ones are ranges that somebody named.
+        category: Category as written; an unknown one is a range of the user.
         name: What the name says, see :func:`name_class`.
     """
     kind = _KIND_OF_CATEGORY.get(category, "annotation")
@@ -106,6 +110,39 @@ def kind_of(category: str, name: int) -> int:
     elif kind == "kernel" and name == NAME_DEVICE_COLLECTIVE:
         kind = "collective"
     elif category == "mtia_ccp_events":
-        # One category for all that the device's command processor does; the names tell.
+        # One category holds everything that the device's command processor does; names distinguish it.
         kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
     return KIND_CODE[kind]
+
+
+def parse_frame(text: str) -> dict[str, Any]:
+    """Return file, line and function of a frame as PyTorch writes it: ``file.py(12): function``."""
+    match = _FRAME_TEXT.fullmatch(text)
+    if match is None:
+        return {"file": None, "line": None, "function": text}
+    return {"file": match[1], "line": int(match[2]), "function": match[3]}
+
+
+def device_name(kind: int, index: int) -> str:
+    """Return the name of a device: ``cpu``, ``cuda:0``.
+
+    Args:
+        kind: Number of its ``c10::DeviceType``.
+        index: Its index; negative where the source gives none.
+    """
+    name = _DEVICE_TYPES.get(kind, f"device{kind}")
+    return name if index < 0 or name == "cpu" else f"{name}:{index}"
+
+
+def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Integers) -> None:
+    """Add the steps that the program marked by calling ``step()``.
+
+    Args:
+        part: Takes them.
+        names: Names of the spans, as :data:`STEP_NAME` has them.
+        ts: Starts, ns since the Unix epoch.
+        dur: Durations, ns.
+    """
+    numbers = pl.Series([int(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
+    marks = pl.DataFrame({"number": numbers, "ts": ts, "dur": dur})
+    part.add_steps(marks.filter(numbers < 1 << 31), "declared")

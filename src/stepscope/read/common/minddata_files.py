@@ -14,11 +14,12 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.mindspore.mindspore_lines import MOST, document_of, lines_of
+from stepscope.read.common.part_builder import LARGEST_TIME
+from stepscope.read.common.plain_text import document_of, lines_of
 from stepscope.trace.losses import LossLedger
 
 _MS = 1_000_000
-_LARGEST_MS = MOST // _MS
+_LARGEST_MS = LARGEST_TIME // _MS
 # type subtype batch value time: what a line of the batches' file measures.
 _BATCH_LINE = r"^(?<sort>\d+) (?<part>\d+) (?<batch>\d+) (?<value>\d+) (?<time>\d+)\s*$"
 _BATCH_TIMES = ("pipeline time", "push time", "batch time")
@@ -55,7 +56,7 @@ _PIPELINE: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Files:
+class MindDataFiles:
     """The files of one pipeline; each may be missing."""
 
     pipeline: Sequence[Path] = ()
@@ -76,7 +77,7 @@ class DataPipeline:
     counters: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COUNTERS))
 
 
-def read(files: Files, ledger: LossLedger, *, begin_ms: int = 0) -> DataPipeline:
+def read(files: MindDataFiles, ledger: LossLedger, *, begin_ms: int = 0) -> DataPipeline:
     """Read the files of one pipeline.
 
     Args:
@@ -216,5 +217,5 @@ def _numbers(value: object) -> list[float]:
     return [
         float(item)
         for item in items
-        if isinstance(item, int | float) and not isinstance(item, bool) and abs(item) < MOST
+        if isinstance(item, int | float) and not isinstance(item, bool) and abs(item) < LARGEST_TIME
     ]
