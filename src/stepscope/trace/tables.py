@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -24,7 +24,9 @@ Frames: TypeAlias = dict[str, pl.DataFrame]
 #: What analyses take: every table, lazily.
 Tables: TypeAlias = Mapping[str, pl.LazyFrame]
 
-#: A file of so many bytes is read faster than it is looked at several times.
+_T = TypeVar("_T")
+
+#: A Parquet file of up to so many bytes is read whole: several scans of it would cost more.
 _SMALL = 1 << 18
 
 FRAME = pl.Struct({"file": pl.String, "line": pl.Int64, "function": pl.String})
@@ -145,9 +147,48 @@ def has_rows(tables: Tables, name: str) -> bool:
     return tables[name] is not empty_lazily(name)
 
 
-def lazy(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.LazyFrame]:
+class RankTables(dict[str, pl.LazyFrame]):
+    """Every table of a rank, lazily; with those that are in memory, and what several analyses need of them.
+
+    Attributes:
+        in_memory: Tables that need no plan to be collected, by name.
+        shared: What functions marked by :func:`shared` returned for these tables.
+    """
+
+    def __init__(self, found: Mapping[str, pl.LazyFrame], in_memory: Mapping[str, pl.DataFrame]) -> None:
+        super().__init__(found)
+        self.in_memory = in_memory
+        self.shared: dict[Callable[..., Any], Any] = {}
+
+
+def lazy(frames: Mapping[str, pl.DataFrame]) -> RankTables:
     """Return the tables as analyses take them."""
-    return {name: frame.lazy() if frame.height else empty_lazily(name) for name, frame in frames.items()}
+    found = {name: frame.lazy() if frame.height else empty_lazily(name) for name, frame in frames.items()}
+    return RankTables(found, frames)
+
+
+def columns_of(tables: Tables, name: str, *columns: str) -> pl.DataFrame:
+    """Collect columns of a table; a table that is in memory, or has no rows, needs no plan."""
+    if not has_rows(tables, name):
+        known: pl.DataFrame | None = empty(name)
+    else:
+        known = tables.in_memory.get(name) if isinstance(tables, RankTables) else None
+    return tables[name].select(columns).collect() if known is None else known[list(columns)]
+
+
+def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:
+    """Compute what several results need once for each :class:`RankTables`; nobody changes what it returns in place."""
+
+    @wraps(function)
+    def once(tables: Tables) -> _T:
+        if not isinstance(tables, RankTables):
+            return function(tables)
+        if function not in tables.shared:
+            tables.shared[function] = function(tables)
+        result: _T = tables.shared[function]
+        return result
+
+    return once
 
 
 def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
@@ -169,15 +210,23 @@ def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def scan(directory: Path) -> dict[str, pl.LazyFrame]:
-    """Return the tables of ``directory`` lazily; a table that is not there is empty, a small one is read at once."""
+def scan(directory: Path, known: Mapping[str, pl.DataFrame] | None = None) -> RankTables:
+    """Return the tables of ``directory`` lazily; a table that is not there is empty, a small one is read at once.
+
+    Args:
+        directory: The folder that :func:`write` was given.
+        known: The frames that were written, where the caller still has them: small ones are not read again.
+    """
     sizes = {path.name: path.stat().st_size for path in directory.iterdir()} if directory.is_dir() else {}
-    found = {}
+    found, in_memory = {}, {}
     for name in TABLES:
         path = directory / f"{name}.parquet"
         size = sizes.get(path.name)
         if size is None:
             found[name] = empty_lazily(name)
+        elif size > _SMALL:
+            found[name] = pl.scan_parquet(path)
         else:
-            found[name] = pl.scan_parquet(path) if size > _SMALL else pl.read_parquet(path).lazy()
-    return found
+            in_memory[name] = pl.read_parquet(path) if known is None else known[name]
+            found[name] = in_memory[name].lazy()
+    return RankTables(found, in_memory)
