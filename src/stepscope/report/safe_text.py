@@ -8,6 +8,7 @@ a terminal must not obey them, a spreadsheet must not compute them, and every fi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -55,13 +56,18 @@ def csv_cell(text: str) -> str:
     return guard + re.sub(f"[{_CONTROLS}]", lambda match: _escape(match[0]), storable(text))
 
 
-def csv_cells(column: pl.Series) -> pl.Series:
-    """Return a text column with :func:`csv_cell` applied; only the distinct hostile values cost time."""
-    column = column.cast(pl.String)
-    hostile = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
-    if hostile.is_empty():
-        return column
-    return column.replace(hostile, pl.Series([csv_cell(text) for text in hostile]))
+def csv_cells(texts: Sequence[pl.Series]) -> list[pl.Series]:
+    """Return text columns of one length with :func:`csv_cell` applied; only distinct hostile values cost time."""
+    columns = [column.cast(pl.String) for column in texts]
+    if not columns or not len(columns[0]):
+        return columns
+    numbered = pl.DataFrame([column.alias(str(number)) for number, column in enumerate(columns)])
+    hostile = numbered.select(pl.all().str.contains(_CSV_HOSTILE).any()).row(0)
+    for number in (number for number, found in enumerate(hostile) if found):
+        column = columns[number]
+        values = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
+        columns[number] = column.replace(values, pl.Series([csv_cell(text) for text in values]))
+    return columns
 
 
 def _escape(character: str) -> str:

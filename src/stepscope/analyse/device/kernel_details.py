@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import host_operators
-from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.step.activity import DEVICE_WORK, device_rows
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables, schema
+from stepscope.trace.tables import Tables, has_rows, schema
 
 #: Column of the result → column it is taken from.
 _COLUMNS: dict[str, str] = {
@@ -57,6 +57,8 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
 
     What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
     """
+    if not has_rows(tables, "tasks"):
+        return pieces(tables).select(_shown()).collect()
     rows = pieces(tables).collect()
     shown = rows.select(_shown())
     told = tables["tasks"].join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi").collect()
@@ -105,8 +107,9 @@ def pieces(tables: Tables) -> pl.LazyFrame:
     ``idle``, the time since the end of the earlier work on the track.
     """
     streams = tables["tracks"].filter(pl.col("kind") == "stream")
-    work = _on_lanes(tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)), streams.with_columns(lane="stream"))
-    if work.select(pl.len()).collect().item():
+    if len(device_rows(tables)):
+        spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK))
+        work = _on_lanes(spans, streams.with_columns(lane="stream"))
         rows = _of_operators(work.join(tables["kernels"], left_on="id", right_on="span", how="left"), tables)
     else:
         rows = _leaves(tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.units import mib, timestamp_us, us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
@@ -51,6 +51,9 @@ def memory_record(tables: Tables) -> pl.DataFrame:
 
 def _components(tables: Tables) -> pl.DataFrame | None:
     """Return the memory of components, in order of time; None where the source does not say."""
+    names = columns_of(tables, "tracks", "name")["name"].to_list()
+    if not any(name.startswith(COMPONENT_LANE) for name in names):
+        return None
     lanes = tables["tracks"].filter((pl.col("kind") == "counter") & pl.col("name").str.starts_with(COMPONENT_LANE))
     places = lanes.select(
         pl.col("id").alias("track"), "stream", pl.col("device").cast(pl.String), component="name", lane="order"

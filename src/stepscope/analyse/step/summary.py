@@ -15,11 +15,11 @@ from stepscope.analyse.intervals import unite
 from stepscope.analyse.memory.memory_record import RESIDENT
 from stepscope.analyse.operators import op_statistic
 from stepscope.analyse.step import sample
-from stepscope.analyse.step.activity import Windows
+from stepscope.analyse.step.activity import Windows, of_kinds, span_kinds
 from stepscope.analyse.step.look_first import look_first
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.trace.losses import Loss
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of, has_rows, schema
 
 #: How many operators and kernels the summary names.
 TOP = 10
@@ -170,10 +170,12 @@ def summarise(tables: Tables) -> Summary:
     sampled = drawn.fraction
     windows, work = parts.windows, parts.work
     steps = _steps(windows, inferred=_inferred(tables))
-    device, host = (_within(work(tables), windows) for work in (op_statistic.device_work, op_statistic.host_work))
+    device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
+    if windows.declared:  # what is shown is per step
+        device, host = (work[work["step"].is_not_null().arg_true()] for work in (device, host))
     summary = Summary(
         on_device=work.on_device,
-        devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
+        devices=tuple(sorted(set(device["device"].to_list()))),
         steps=steps,
         split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
         operators=_top(host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
@@ -190,7 +192,7 @@ def summarise(tables: Tables) -> Summary:
 
 
 def _inferred(tables: Tables) -> bool:
-    return "inferred" in tables["steps"].select(pl.col("source").cast(pl.String)).collect()["source"].to_list()
+    return "inferred" in columns_of(tables, "steps", "source")["source"].to_list()
 
 
 def _steps(windows: Windows, *, inferred: bool) -> Steps:
@@ -225,28 +227,24 @@ def _of_sample(parts: Split) -> Split:
     return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
 
 
-def _within(work: pl.DataFrame, windows: Windows) -> pl.DataFrame:
-    """Keep what began in a step, where there are steps: what is shown is per step."""
-    return work.filter(pl.col("step").is_not_null()) if windows.declared else work
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
 def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
     """Return the names with most time over all devices."""
+    if not len(work):
+        return ()
     whole = int(work["time"].sum())
-    sums = work.group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
-    texts = sums.with_columns(pl.col("name", "kind").cast(pl.String))
-    first = texts.sort("time", "name", "kind", descending=[True, False, False]).head(TOP)
+    sums = work.lazy().group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
+    first = sums.sort("time", "name", "kind", descending=[True, False, False]).head(TOP).collect()
     return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
 
 
 def _estimated(work: pl.DataFrame, sampled: sample.Sample, whole: int) -> tuple[Entry, ...]:
     """Return the names with most time, estimated from a sample; shares are those of the steps' time."""
-    first = op_statistic.statistic(work, sampled).head(TOP)
-    rows = first.select("name", "kind", "total", "count", "total_error").rows()
+    first = op_statistic.statistic(work, sampled).head(TOP).select("name", "kind", "total", "count", "total_error")
+    rows = first.collect().rows()
     return tuple(
         Entry(name, kind, total, count, _share(total, whole), error) for name, kind, total, count, error in rows
     )
@@ -277,15 +275,19 @@ def workers(tables: Tables, found: pl.DataFrame) -> int | None:
 
 
 def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
-    pauses = (
-        tables["spans"].filter(pl.col("kind") == "garbage").select("ts", end=pl.col("ts") + pl.col("dur")).collect()
-    )
-    paused = unite(pauses["ts"].to_numpy(), pauses["end"].to_numpy()).within(windows.start, windows.end)
-    return Garbage(int(paused.sum()), _share(int(paused.sum()), total), len(pauses))
+    rows = np.flatnonzero(of_kinds(span_kinds(tables), "garbage"))
+    if not len(rows):
+        return Garbage(0, 0.0, 0)
+    pauses = columns_of(tables, "spans", "ts", "dur")[rows]
+    paused = unite(pauses["ts"].to_numpy(), (pauses["ts"] + pauses["dur"]).to_numpy())
+    time = int(paused.within(windows.start, windows.end).sum())
+    return Garbage(time, _share(time, total), len(rows))
 
 
 def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
     """Return the peaks; nothing is reserved on the host, where PyTorch gives mapped files' sizes under that name."""
+    if not has_rows(tables, "allocations"):
+        return ()
     peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
     known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
     rows = known.sort("device").collect().rows()
@@ -293,6 +295,8 @@ def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
 
 
 def _resident(tables: Tables) -> int | None:
+    if not has_rows(tables, "counters"):
+        return None
     samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
     largest = samples.select(pl.col("value").max()).collect().item()
     return None if largest is None else int(largest)
@@ -300,7 +304,5 @@ def _resident(tables: Tables) -> int | None:
 
 def _losses(tables: Tables) -> tuple[Loss, ...]:
     order = {"error": 0, "data_loss": 1, "info": 2}
-    rows = [
-        Loss(*row) for row in tables["losses"].with_columns(pl.col("what", "severity").cast(pl.String)).collect().rows()
-    ]
+    rows = [Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows()]
     return tuple(sorted(rows, key=lambda loss: (order[loss.severity], loss.what)))

@@ -43,14 +43,16 @@ class Csv:
 
 def safe(frame: pl.DataFrame) -> pl.DataFrame:
     """Return ``frame`` with every text, also in the header, safe to open in a spreadsheet; lists become JSON text."""
-    columns = []
-    for column in frame:
-        if isinstance(column.dtype, pl.List | pl.Struct | pl.Array):
-            column = pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()])
-        if column.dtype in (pl.String, pl.Categorical, pl.Enum):
-            column = csv_cells(column)
-        columns.append(column.alias(csv_cell(column.name)))
-    return pl.DataFrame(columns)
+    columns = [
+        pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()])
+        if isinstance(column.dtype, pl.List | pl.Struct | pl.Array)
+        else column
+        for column in frame
+    ]
+    texts = [number for number, column in enumerate(columns) if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
+    for number, cells in zip(texts, csv_cells([columns[number] for number in texts]), strict=True):
+        columns[number] = cells
+    return pl.DataFrame([column.alias(csv_cell(column.name)) for column in columns])
 
 
 def _on_its_side(result: Any) -> TypeGuard[dict[str, list[Any]]]:  # noqa: ANN401 - any result
