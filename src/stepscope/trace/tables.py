@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -123,6 +123,12 @@ def together(table: str, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     if not full:
         return empty(table)
     return full[0] if len(full) == 1 else pl.concat([typed(table, frame) for frame in full], how="diagonal_relaxed")
+
+
+def with_series(frame: pl.DataFrame, columns: Iterable[pl.Series]) -> pl.DataFrame:
+    """Return a frame with columns in place of those of their names, or behind the others; this needs no plan."""
+    given = {column.name: column for column in columns}
+    return pl.DataFrame([given.pop(column.name, column) for column in frame] + list(given.values()))
 
 
 def typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
