@@ -57,13 +57,12 @@ def csv_cell(text: str) -> str:
 
 
 def csv_cells(texts: Sequence[pl.Series]) -> list[pl.Series]:
-    """Return text columns of one length with :func:`csv_cell` applied; only distinct hostile values cost time."""
+    """Return text columns of any lengths with :func:`csv_cell` applied; only distinct hostile values cost time."""
     columns = [column.cast(pl.String) for column in texts]
-    if not columns or not len(columns[0]):
-        return columns
-    numbered = pl.DataFrame([column.alias(str(number)) for number, column in enumerate(columns)])
-    hostile = numbered.select(pl.all().str.contains(_CSV_HOSTILE).any()).row(0)
-    for number in (number for number, found in enumerate(hostile) if found):
+    hostile = pl.first().str.contains(_CSV_HOSTILE)
+    full = [number for number, column in enumerate(columns) if len(column)]
+    found = pl.collect_all([columns[number].to_frame().lazy().select(hostile.any()) for number in full])
+    for number in (number for number, any_hostile in zip(full, found, strict=True) if any_hostile.item()):
         column = columns[number]
         values = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
         columns[number] = column.replace(values, pl.Series([csv_cell(text) for text in values]))

@@ -28,6 +28,9 @@ _T = TypeVar("_T")
 
 #: A Parquet file of up to so many bytes is read whole: several scans of it would cost more.
 _SMALL = 1 << 18
+#: Up to so many rows, the fixed cost of a plan is more than that of the rows: frames are written together.
+_FEW_ROWS = 1 << 16
+_PLAIN = pl.QueryOptFlags.none()
 
 FRAME = pl.Struct({"file": pl.String, "line": pl.Int64, "function": pl.String})
 
@@ -75,20 +78,23 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     _refuse_other_columns(definition, frame.columns)
     if not frame.height:
         return empty(table)
-    given, wanted = dict(zip(frame.columns, frame.dtypes, strict=True)), schema(table)
-    changed: list[pl.Series | pl.Expr] = [
-        frame[name].cast(kind) for name, kind in wanted.items() if name in given and given[name] != kind
-    ]
-    changed += [_null(table, name) for name in wanted if name not in given]
-    frame = (frame.with_columns_seq(changed) if changed else frame)[list(wanted)]
+    given = {column.name: column for column in frame}
+    absent = [name for name in schema(table) if name not in given]
+    if absent and frame.height > _FEW_ROWS:  # these literals take no memory
+        frame = frame.with_columns_seq(pl.lit(None, schema(table)[name]).alias(name) for name in absent)
+        given = {column.name: column for column in frame}
+    columns = []
+    for name, kind in schema(table).items():
+        column = given[name] if name in given else _null(name, kind).new_from_index(0, frame.height)
+        columns.append(column if column.dtype == kind else column.cast(kind))
+    frame = pl.DataFrame(columns)
     _refuse_nulls(definition, frame)
     return frame
 
 
 @cache
-def _null(table: str, column: str) -> pl.Expr:
-    """Return a column of a table that holds nothing, and takes no memory."""
-    return pl.lit(None, schema(table)[column]).alias(column)
+def _null(name: str, kind: pl.DataType) -> pl.Series:
+    return pl.Series(name, [None], kind)
 
 
 def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
@@ -158,12 +164,15 @@ class RankTables(dict[str, pl.LazyFrame]):
 
     Attributes:
         in_memory: Tables that need no plan to be collected, by name.
+        small: Whether every table is in memory and short.
         shared: What functions marked by :func:`shared` returned for these tables.
     """
 
     def __init__(self, found: Mapping[str, pl.LazyFrame], in_memory: Mapping[str, pl.DataFrame]) -> None:
         super().__init__(found)
         self.in_memory = in_memory
+        full = (name for name in found if found[name] is not empty_lazily(name))
+        self.small = all(name in in_memory and in_memory[name].height <= _FEW_ROWS for name in full)
         self.shared: dict[Callable[..., Any], Any] = {}
 
 
@@ -180,6 +189,11 @@ def columns_of(tables: Tables, name: str, *columns: str) -> pl.DataFrame:
     else:
         known = tables.in_memory.get(name) if isinstance(tables, RankTables) else None
     return tables[name].select(columns).collect() if known is None else known[list(columns)]
+
+
+def collected(plan: pl.LazyFrame, tables: Tables) -> pl.DataFrame:
+    """Collect a plan over tables; without optimising it if they are small: that would cost more than it saves."""
+    return plan.collect(optimizations=_PLAIN) if isinstance(tables, RankTables) and tables.small else plan.collect()
 
 
 def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:
@@ -203,17 +217,26 @@ def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
     A table without rows has no file.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, frame in frames.items():
-        if not frame.height:
-            (directory / f"{name}.parquet").unlink(missing_ok=True)
-            continue
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
-        os.close(handle)
-        try:
-            frame.write_parquet(temporary, compression="zstd")
-            Path(temporary).replace(directory / f"{name}.parquet")
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+    temporary: dict[Path, str] = {}
+    sinks = []
+    try:
+        for name, frame in frames.items():
+            path = directory / f"{name}.parquet"
+            if not frame.height:
+                path.unlink(missing_ok=True)
+                continue
+            handle, temporary[path] = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
+            os.close(handle)
+            if frame.height > _FEW_ROWS:
+                frame.write_parquet(temporary[path], compression="zstd")
+            else:
+                sinks.append(frame.lazy().sink_parquet(temporary[path], compression="zstd", lazy=True))
+        pl.collect_all(sinks)
+        for path, written in temporary.items():
+            Path(written).replace(path)
+    finally:
+        for written in temporary.values():
+            Path(written).unlink(missing_ok=True)
 
 
 def scan(directory: Path, known: Mapping[str, pl.DataFrame] | None = None) -> RankTables:

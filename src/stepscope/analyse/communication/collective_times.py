@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.analyse.operators.operator_calls import nearest
 from stepscope.analyse.step.activity import is_point_to_point, of_kinds, span_kinds, track_ids
-from stepscope.trace.tables import Tables, columns_of, has_rows, shared
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 #: Links of an Ascend device; always listed, as readers of these files expect them.
 LINKS: tuple[str, ...] = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
@@ -88,7 +88,7 @@ def operations(tables: Tables) -> list[Operation]:
     made = pl.when("told").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
     rows = rows.join(told, on="id", how="left", maintain_order="left").with_columns(made)
     moved = _moves(tables)
-    found = rows.select(name for name in _FIELDS if name != "moved").collect().to_dicts()
+    found = rows.select(name for name in _FIELDS if name != "moved").pipe(collected, tables).to_dicts()
     return [Operation(**row, moved=moved.get(row["span"], ())) for row in found]
 
 
@@ -97,9 +97,9 @@ def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
     if not has_rows(tables, "transfers"):
         return {}
     transfers = tables["transfers"].filter(pl.col("span").is_not_null() & pl.col("link").is_null())
-    rows = transfers.select(
-        "span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit"
-    ).collect()
+    rows = transfers.select("span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit").pipe(
+        collected, tables
+    )
     found: dict[int, list[Moved]] = {}
     for span, *rest in rows.iter_rows():
         found.setdefault(span, []).append(Moved(*rest))
@@ -178,7 +178,7 @@ def _told(tables: Tables) -> dict[str, Any]:
     if not has_rows(tables, "links"):
         return document
     texts = pl.col("operation", "place", "group", "transport", "name").cast(pl.String)
-    for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):
+    for row in tables["links"].with_columns(texts).pipe(collected, tables).iter_rows(named=True):
         step = document.setdefault(f"step{row['step'] or 0}", {"p2p": {}, "collective": {}})
         label = row["operation"] if row["place"] == "one" else f"{row['operation']}-{row['place']}"
         links = step["p2p" if row["point_to_point"] else "collective"].setdefault(f"{label}@{row['group']}", {})

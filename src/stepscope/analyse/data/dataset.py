@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.analyse.data.minddata_pipeline import BATCH_TIMES, batches, operations
 from stepscope.analyse.step.activity import of_kinds, span_kinds, track_ids
-from stepscope.trace.tables import Tables, has_rows, shared
+from stepscope.trace.tables import Tables, collected, has_rows, shared
 
 _SCHEMA = {
     "Operation": pl.String,
@@ -44,7 +44,7 @@ def dataset(tables: Tables) -> pl.DataFrame:
             pl.col("id").first().alias("first"),
         )
     )
-    rows = grouped.sort("total", descending=True, maintain_order=True).collect()
+    rows = grouped.sort("total", descending=True, maintain_order=True).pipe(collected, tables)
     told = arguments(tables, rows["first"])
     info = [json.dumps(told[first]) if first in told else None for first in rows["first"]]
     shown = [
@@ -81,7 +81,7 @@ def waits(tables: Tables) -> pl.DataFrame:
     ends = pl.col("ts") + pl.col("dur")
     inside = (ends <= ends.cum_max().shift(1).over("track")).fill_null(value=False)
     outermost = spans.sort("ts", "dur", "id", descending=[False, True, False]).filter(~inside)
-    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").collect()
+    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").pipe(collected, tables)
 
 
 def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:
@@ -89,7 +89,7 @@ def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:
     told: dict[int, dict[str, object]] = {}
     if not has_rows(tables, "arguments"):
         return told
-    rows = tables["arguments"].filter(pl.col("span").is_in(spans.implode())).collect()
+    rows = tables["arguments"].filter(pl.col("span").is_in(spans.implode())).pipe(collected, tables)
     for span, key, value in rows.iter_rows():
         told.setdefault(span, {})[key] = json.loads(value)
     return told

@@ -7,7 +7,7 @@ import polars as pl
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.step.activity import DEVICE_WORK, device_rows
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables, has_rows, schema
+from stepscope.trace.tables import Tables, collected, has_rows, schema
 
 #: Column of the result → column it is taken from.
 _COLUMNS: dict[str, str] = {
@@ -58,10 +58,14 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
     What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
     """
     if not has_rows(tables, "tasks"):
-        return pieces(tables).select(_shown()).collect()
-    rows = pieces(tables).collect()
+        return pieces(tables).select(_shown()).pipe(collected, tables)
+    rows = pieces(tables).pipe(collected, tables)
     shown = rows.select(_shown())
-    told = tables["tasks"].join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi").collect()
+    told = (
+        tables["tasks"]
+        .join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi")
+        .pipe(collected, tables)
+    )
     if told.is_empty():
         return shown
     return pl.concat([_completed(shown, rows, told), _counters(rows, tables)], how="horizontal")
@@ -90,7 +94,7 @@ def _completed(shown: pl.DataFrame, rows: pl.DataFrame, told: pl.DataFrame) -> p
 def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """Return the hardware counters of the rows, a column each: ``aic_mac_time(us)``."""
     ids = rows.select(pl.col("id").alias("span"))
-    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").collect()
+    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").pipe(collected, tables)
     name, unit = (pl.col(column).cast(pl.String) for column in ("name", "unit"))
     header = pl.when(unit == "").then(name).otherwise(pl.format("{}({})", name, unit)).alias("header")
     wide = found.select("span", header, "value").pivot(

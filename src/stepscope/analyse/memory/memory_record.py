@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.units import mib, timestamp_us, us
-from stepscope.trace.tables import Tables, columns_of
+from stepscope.trace.tables import Tables, collected, columns_of
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
@@ -46,7 +46,7 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         mib("reserved").alias("Total Reserved(MB)"),
         mib("active").alias("Total Active(MB)"),
         pl.col("device").alias("Device Type"),
-    ).collect()
+    ).pipe(collected, tables)
 
 
 def _components(tables: Tables) -> pl.DataFrame | None:
@@ -59,7 +59,7 @@ def _components(tables: Tables) -> pl.DataFrame | None:
         pl.col("id").alias("track"), "stream", pl.col("device").cast(pl.String), component="name", lane="order"
     )
     samples = tables["counters"].join(places, on="track", how="inner").with_columns(pl.col("name").cast(pl.String))
-    found = samples.collect()
+    found = samples.pipe(collected, tables)
     if found.is_empty():
         return None
     # Two samples may have one time: the first of a name belongs to the first of the others.
@@ -115,4 +115,4 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
         mib("free_active").alias("Release Total Active(MB)"),
         pl.col("stream").alias("Stream Ptr"),
         pl.col("device").alias("Device Type"),
-    ).collect()
+    ).pipe(collected, tables)

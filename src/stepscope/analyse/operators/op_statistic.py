@@ -8,7 +8,7 @@ from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import device_rows, devices_of
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables, columns_of, has_rows, shared
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 _KEYS = ["device", "name", "kind"]
 
@@ -42,7 +42,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
         *(told if sampled.fraction < 1 else []),
-    ).collect()
+    ).pipe(collected, tables)
 
 
 @shared
@@ -57,10 +57,10 @@ def device_work(tables: Tables) -> pl.DataFrame:
     if has_rows(tables, "tasks"):
         of_task = tables["tasks"].select(pl.col("span").alias("id"), "operation", "core")
         tasks = spans.lazy().select("id").join(of_task, on="id", how="left", maintain_order="left")
-        operation, core = tasks.select(pl.col("operation", "core").cast(pl.String)).collect()
+        operation, core = tasks.select(pl.col("operation", "core").cast(pl.String)).pipe(collected, tables)
         name, kind = operation.zip_with(operation.is_not_null(), name), core.zip_with(core.is_not_null(), kind)
     devices, number = devices_of(tables, spans["track"])
-    device = pl.Series("device", devices, pl.String).gather(number)
+    device = pl.Series("device", devices, pl.String)[number] if len(number) else pl.Series("device", [], pl.String)
     return pl.DataFrame([device, name.alias("name"), kind.alias("kind"), spans["dur"].alias("time"), spans["step"]])
 
 

@@ -76,7 +76,7 @@ def by_depth(depth: pl.Series) -> list[Rows]:
 
 def rows_of(ids: pl.Series, wanted: pl.Series) -> Rows:
     """Return the row of each wanted id in ``ids`` (ascending), or -1 where it is null or not there."""
-    known, asked = ids.to_numpy(), wanted.fill_null(-1).to_numpy()
+    known, asked = ids.to_numpy(), (wanted.fill_null(-1) if wanted.null_count() else wanted).to_numpy()
     if not len(known):
         return np.full(len(asked), -1, np.int64)
     found = _placed(known, asked)

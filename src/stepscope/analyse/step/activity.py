@@ -13,7 +13,7 @@ import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union, unite
 from stepscope.trace.schema import KINDS
-from stepscope.trace.tables import Tables, columns_of, dtype, has_rows, shared
+from stepscope.trace.tables import Tables, collected, columns_of, dtype, has_rows, shared
 
 Rows = npt.NDArray[np.int64]
 #: Numbers of kinds of spans: places in :data:`KINDS`.
@@ -180,7 +180,9 @@ def work(tables: Tables, spans: pl.DataFrame) -> Work:
     worker = device if on_device else ~on_stream
     receiving = EMPTY
     if has_rows(tables, "collectives"):
-        received = tables["collectives"].filter(is_point_to_point()).select("span").collect()["span"].to_numpy()
+        received = (
+            tables["collectives"].filter(is_point_to_point()).select("span").pipe(collected, tables)["span"].to_numpy()
+        )
         if len(received):
             receiving = found.time(worker & np.isin(spans["id"].to_numpy(), received), "collective")
     return Work(

@@ -19,7 +19,7 @@ from stepscope.analyse.step.activity import Windows, of_kinds, span_kinds
 from stepscope.analyse.step.look_first import look_first
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.trace.losses import Loss
-from stepscope.trace.tables import Tables, columns_of, has_rows, schema
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, schema
 
 #: How many operators and kernels the summary names.
 TOP = 10
@@ -172,14 +172,14 @@ def summarise(tables: Tables) -> Summary:
     steps = _steps(windows, inferred=_inferred(tables))
     device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
     if windows.declared:  # what is shown is per step
-        device, host = (work[work["step"].is_not_null().arg_true()] for work in (device, host))
+        device, host = (_in_steps(work) for work in (device, host))
     summary = Summary(
         on_device=work.on_device,
         devices=tuple(sorted(set(device["device"].to_list()))),
         steps=steps,
         split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
-        operators=_top(host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
-        kernels=_top(device),
+        operators=_top(tables, host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
+        kernels=_top(tables, device),
         data_wait=_data_wait(tables, parts, steps.total_ns),
         garbage=_garbage(tables, windows, steps.total_ns),
         memory=_memory(tables),
@@ -227,17 +227,22 @@ def _of_sample(parts: Split) -> Split:
     return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
 
 
+def _in_steps(work: pl.DataFrame) -> pl.DataFrame:
+    step = work["step"]
+    return work[np.flatnonzero(~np.isnan(step.to_numpy()))] if step.null_count() else work
+
+
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
+def _top(tables: Tables, work: pl.DataFrame) -> tuple[Entry, ...]:
     """Return the names with most time over all devices."""
     if not len(work):
         return ()
     whole = int(work["time"].sum())
     sums = work.lazy().group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
-    first = sums.sort("time", "name", "kind", descending=[True, False, False]).head(TOP).collect()
+    first = sums.sort("time", "name", "kind", descending=[True, False, False]).head(TOP).pipe(collected, tables)
     return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
 
 
@@ -270,8 +275,8 @@ def workers(tables: Tables, found: pl.DataFrame) -> int | None:
     known = [value for value in told if isinstance(value, int)]
     if known:
         return max(known)
-    alone = found["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
-    return 0 if len(found) and alone.all() else None
+    alone = all("_SingleProcessDataLoaderIter" in name for name in found["name"].to_list())
+    return 0 if len(found) and alone else None
 
 
 def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
@@ -290,7 +295,7 @@ def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
         return ()
     peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
     known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
-    rows = known.sort("device").collect().rows()
+    rows = known.sort("device").pipe(collected, tables).rows()
     return tuple(MemoryPeak(name, allocated, None if name == "cpu" else reserved) for name, allocated, reserved in rows)
 
 
@@ -298,7 +303,7 @@ def _resident(tables: Tables) -> int | None:
     if not has_rows(tables, "counters"):
         return None
     samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
-    largest = samples.select(pl.col("value").max()).collect().item()
+    largest = samples.select(pl.col("value").max()).pipe(collected, tables).item()
     return None if largest is None else int(largest)
 
 

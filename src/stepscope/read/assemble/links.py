@@ -20,7 +20,7 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
 
     The correlation number tells; where device work has none, an arrow from the call to the start of the work.
     """
-    device, drawn = timeline.on_device, arrows[(arrows["kind"] == "launch").arg_true()]
+    device, drawn = timeline.on_device, arrows[np.flatnonzero(arrows["kind"] == "launch")]
     if not device.any() and not drawn.height:
         return timeline.nowhere
     # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
@@ -78,7 +78,7 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
-    drawn = arrows[(arrows["kind"] != "launch").arg_true()]
+    drawn = arrows[np.flatnonzero(arrows["kind"] != "launch")]
     if drawn.height:
         begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
         for kind in ("forward_backward", "send_receive", "other"):

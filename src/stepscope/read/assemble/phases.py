@@ -37,7 +37,7 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
     What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
     ``other``.
     """
-    drawn = flows[(flows["kind"] == "forward_backward").arg_true()]
+    drawn = flows[np.flatnonzero(flows["kind"] == "forward_backward")]
     result = inherit(timeline.parent, _own(timeline, drawn["to"].to_numpy()))
     for places, phase in ((drawn["from"].to_numpy(), "forward"), (timeline.of_kinds("operator"), "other")):
         weaker = np.full(len(timeline), -1, np.int8)

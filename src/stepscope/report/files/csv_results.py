@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,6 +15,9 @@ from stepscope.report.files.json_results import dumps
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import csv_cell, csv_cells
 from stepscope.report.whole_files import replacing
+
+#: Tables of up to so many rows are written together: one plan for each would cost more than the writing.
+_FEW_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -27,32 +32,59 @@ class Csv:
     def write(self, source: Source, directory: Path) -> list[Path]:
         """Write the files; see :class:`stepscope.report.protocol.Format`."""
         written = []
+        frames: dict[Path, pl.DataFrame] = {}
         for name, result in source.results.items():
+            path = directory / f"{name}.csv"
             if isinstance(result, pl.DataFrame):
-                path = directory / f"{name}.csv"
-                with replacing(path) as temporary:
-                    safe(result).write_csv(temporary, float_precision=3)
+                frames[path] = result
                 written.append(path)
             elif _on_its_side(result):
-                path = directory / f"{name}.csv"
                 with replacing(path) as temporary:
                     _write_lines(result, temporary)
                 written.append(path)
+        small = [path for path, frame in frames.items() if len(frame) <= _FEW_ROWS]
+        for together in (small, *([path] for path in frames if path not in small)):
+            _write_tables(together, _safe([frames[path] for path in together]))
         return written
 
 
-def safe(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return ``frame`` with every text, also in the header, safe to open in a spreadsheet; lists become JSON text."""
-    columns = [
-        pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()])
-        if isinstance(column.dtype, pl.List | pl.Struct | pl.Array)
-        else column
-        for column in frame
+def _write_tables(paths: Sequence[Path], tables: Sequence[pl.DataFrame]) -> None:
+    with ExitStack() as stack:
+        files = [stack.enter_context(replacing(path)) for path in paths]
+        pl.collect_all(
+            [
+                table.lazy().sink_csv(file, float_precision=3, lazy=True)
+                for file, table in zip(files, tables, strict=True)
+            ]
+        )
+
+
+def safe(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with every text, also in the header, safe to open in a spreadsheet; lists become JSON text."""
+    return _safe([table])[0]
+
+
+def _safe(tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    columns = [[_flat(column) for column in table] for table in tables]
+    texts = [column for table in columns for column in table if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
+    cells = iter(csv_cells(texts))
+    return [
+        pl.DataFrame(
+            [
+                (next(cells) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else column).alias(
+                    csv_cell(column.name)
+                )
+                for column in table
+            ]
+        )
+        for table in columns
     ]
-    texts = [number for number, column in enumerate(columns) if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
-    for number, cells in zip(texts, csv_cells([columns[number] for number in texts]), strict=True):
-        columns[number] = cells
-    return pl.DataFrame([column.alias(csv_cell(column.name)) for column in columns])
+
+
+def _flat(column: pl.Series) -> pl.Series:
+    if not isinstance(column.dtype, pl.List | pl.Struct | pl.Array):
+        return column
+    return pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()], pl.String)
 
 
 def _on_its_side(result: Any) -> TypeGuard[dict[str, list[Any]]]:  # noqa: ANN401 - any result
