@@ -130,30 +130,31 @@ def write_rank(path: Path, events: int, *, rank: int = 0, world_size: int = 1) -
 
 
 class Plans:
-    """Counts the plans that Polars runs, also those of eager calls."""
+    """Counts the plans that Polars runs, also those of eager calls and of files; several run together count once."""
+
+    _METHODS = ("collect", "_collect_eager", "sink_parquet", "sink_csv")
 
     def __init__(self) -> None:
         self.count = 0
-        self._collect, self._collect_all = pl.LazyFrame.collect, pl.collect_all
+        methods = {name: getattr(pl.LazyFrame, name) for name in self._METHODS if hasattr(pl.LazyFrame, name)}
+        self._originals: list[tuple[Any, str, Any]] = [(pl.LazyFrame, name, method) for name, method in methods.items()]
+        self._originals.append((pl, "collect_all", pl.collect_all))
 
     def __enter__(self) -> Plans:
-        from polars.lazyframe import frame
-
-        def collect(lazy: pl.LazyFrame, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as the original
-            self.count += 1
-            return self._collect(lazy, *args, **options)
-
-        def collect_all(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - as the original
-            self.count += 1
-            return self._collect_all(*args, **options)
-
-        frame.LazyFrame.collect = collect  # type: ignore[method-assign]
-        pl.collect_all = collect_all
+        for owner, name, original in self._originals:
+            setattr(owner, name, self._counting(original))
         return self
 
     def __exit__(self, *_: object) -> None:
-        pl.LazyFrame.collect = self._collect  # type: ignore[method-assign]
-        pl.collect_all = self._collect_all
+        for owner, name, original in self._originals:
+            setattr(owner, name, original)
+
+    def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as the original
+            self.count += not options.get("lazy")
+            return original(*arguments, **options)
+
+        return call
 
 
 def import_ranks(files: list[Path], output: Path) -> Iterator[float]:

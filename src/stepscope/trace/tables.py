@@ -192,8 +192,10 @@ def columns_of(tables: Tables, name: str, *columns: str) -> pl.DataFrame:
 
 
 def collected(plan: pl.LazyFrame, tables: Tables) -> pl.DataFrame:
-    """Collect a plan over tables; without optimising it if they are small: that would cost more than it saves."""
-    return plan.collect(optimizations=_PLAIN) if isinstance(tables, RankTables) and tables.small else plan.collect()
+    """Collect a plan over tables; if these are small, without optimising and streaming: both would not pay."""
+    if isinstance(tables, RankTables) and tables.small:
+        return plan.collect(engine="in-memory", optimizations=_PLAIN)
+    return plan.collect()
 
 
 def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import host_operators
@@ -149,6 +151,7 @@ def _leaves(tables: Tables) -> pl.LazyFrame:
     return leaves.with_columns(nothing).with_columns(operator_name="name").join(inputs, on="id", how="left")
 
 
+@cache
 def _shown() -> list[pl.Expr]:
     derived = {
         "start": timestamp_us("ts"),

@@ -18,6 +18,7 @@ from stepscope.report.whole_files import replacing
 
 #: Tables of up to so many rows are written together: one plan for each would cost more than the writing.
 _FEW_ROWS = 1 << 16
+_TEXT = (pl.String, pl.Categorical, pl.Enum)
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,11 @@ def safe(table: pl.DataFrame) -> pl.DataFrame:
 
 def _safe(tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     columns = [[_flat(column) for column in table] for table in tables]
-    texts = [column for table in columns for column in table if column.dtype in (pl.String, pl.Categorical, pl.Enum)]
-    cells = iter(csv_cells(texts))
+    cells = iter(csv_cells([column for table in columns for column in table if isinstance(column.dtype, _TEXT)]))
     return [
         pl.DataFrame(
             [
-                (next(cells) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else column).alias(
-                    csv_cell(column.name)
-                )
+                (next(cells) if isinstance(column.dtype, _TEXT) else column).alias(csv_cell(column.name))
                 for column in table
             ]
         )
