@@ -1,4 +1,4 @@
-"""Extensions: what other installed packages add to stepscope, by entry points. ``docs/extending.md`` has an example each.
+"""Extensions: what other installed packages add to stepscope, by entry points. Examples: ``docs/extending.md``.
 
 An extension that cannot be loaded, or has the name of something that stepscope has itself, is left out: one warning of
 the logger ``stepscope`` names it. Nothing is searched before the first question, which takes some 20 ms.
@@ -71,4 +71,6 @@ def _leave_out(group: str, name: str, reason: str) -> None:
     """Say it once."""
     import logging
 
-    logging.getLogger("stepscope").warning("stepscope: extension %s of %s is left out: %s.", name, group, " ".join(reason.split()))
+    logging.getLogger("stepscope").warning(
+        "stepscope: extension %s of %s is left out: %s.", name, group, " ".join(reason.split())
+    )

@@ -179,11 +179,14 @@ RESULTS: dict[str, ResultKind] = {
 @cache
 def kinds() -> dict[str, ResultKind]:
     """Return :data:`RESULTS` and the kinds of result that other packages add."""
-    return {**RESULTS, **{name: replace(kind, name=name) for name, kind in besides("stepscope.results", RESULTS).items()}}
+    return {
+        **RESULTS,
+        **{name: replace(kind, name=name) for name, kind in besides("stepscope.results", RESULTS).items()},
+    }
 
 
 class Results(Mapping[str, Result]):
-    """The results of a rank by name, and those of :mod:`stepscope.extensions`; each is computed once, when it is first read.
+    """The results of a rank by name; each is computed once, when it is first read.
 
     Which results there are costs no computation but for optional ones whose tables have rows.
 

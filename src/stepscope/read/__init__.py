@@ -81,10 +81,10 @@ def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None
     """
     if capture.fault:
         raise InputError(capture.fault, "Copy the file again, or record again.")
-    if capture.format in READERS:
-        reader = import_module(f"{__name__}.{READERS[capture.format]}")
-    else:
+    if capture.format not in READERS:
         reader = extensions("stepscope.readers")[capture.format]
+    else:
+        reader = import_module(f"{__name__}.{READERS[capture.format]}")
     source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
     part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress)
     return part
