@@ -25,7 +25,7 @@ from typing import TypeAlias
 import msgspec
 import polars as pl
 
-from stepscope.analyse.results import RESULTS, Result, Results
+from stepscope.analyse.results import Result, Results, kinds
 from stepscope.analyse.step.summary import Summary, summarise
 from stepscope.errors import NotARunError, NotATraceError, UsageError
 from stepscope.read import Capture, read_files, sniff
@@ -109,9 +109,9 @@ class RankRun:
         Raises:
             UsageError: No result has that name.
         """
-        if name not in RESULTS:
+        if name not in kinds():
             message = f"{name!r} is not a result."
-            raise UsageError(message, f"Known results: {', '.join(RESULTS)}.")
+            raise UsageError(message, f"Known results: {', '.join(kinds())}.")
         return self.results.compute(name)
 
     @property

@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / "stepscope"
 #: DESIGN §2: a room imports only from rooms on lower floors, and from itself.
 FLOORS = {
     "errors": 0,
+    "extensions": 0,
     "native": 1,
     "trace": 1,
     "collect": 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from stepscope.analyse.operators.operator_details import operator_details
 from stepscope.analyse.operators.roofline import costs_known, roofline
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.step_trace_time import step_trace_time
+from stepscope.extensions import besides
 from stepscope.trace.tables import Tables, complete, has_rows, lazy
 
 #: What an analysis computes: a table, or a nested document.
@@ -175,6 +176,15 @@ RESULTS: dict[str, ResultKind] = {
 }
 
 
+@cache
+def kinds() -> dict[str, ResultKind]:
+    """Return :data:`RESULTS` and the kinds of result that other packages add."""
+    return {
+        **RESULTS,
+        **{name: replace(kind, name=name) for name, kind in besides("stepscope.results", RESULTS).items()},
+    }
+
+
 class Results(Mapping[str, Result]):
     """The results of a rank by name; each is computed once, when it is first read.
 
@@ -194,13 +204,13 @@ class Results(Mapping[str, Result]):
         return self.compute(name)
 
     def __contains__(self, name: object) -> bool:
-        kind = RESULTS.get(name) if isinstance(name, str) else None
+        kind = kinds().get(name) if isinstance(name, str) else None
         if kind is None or not kind.optional:
             return kind is not None
         return _has_needs(kind, self._tables) and kind.possible(self._tables) and len(self.compute(kind.name)) > 0
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in RESULTS if name in self)
+        return (name for name in kinds() if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -222,7 +232,7 @@ def compute(name: str, tables: Tables) -> Result:
     Raises:
         KeyError: There is no result of that name.
     """
-    kind = RESULTS[name]
+    kind = kinds()[name]
     result = kind.function(tables) if _has_needs(kind, tables) else copy.copy(_without_rows(name))
     return sample.marked(result, sample.fraction(tables)) if isinstance(result, pl.DataFrame) else result
 
@@ -233,4 +243,4 @@ def _has_needs(kind: ResultKind, tables: Tables) -> bool:
 
 @cache
 def _without_rows(name: str) -> Result:
-    return RESULTS[name].function(lazy(complete({})))
+    return kinds()[name].function(lazy(complete({})))

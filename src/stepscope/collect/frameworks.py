@@ -11,6 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stepscope.extensions import extensions
+
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
 
@@ -134,10 +136,12 @@ def begin_early(name: str, options: Options) -> None:
     """Do what a framework, which the program has imported just now, needs from its import on."""
     _call(FRAMEWORKS[name].early, options)
     _call(FRAMEWORKS[name].build, options)
+    extensions("stepscope.collectors")
 
 
 def build_early(options: Options) -> None:
-    """Build what is missing for the frameworks that are imported; while the training runs, nothing is built."""
+    """Build what is missing for the frameworks that are imported, and load extensions: before the training begins."""
+    extensions("stepscope.collectors")
     for framework in FRAMEWORKS.values():
         if framework.name in sys.modules:
             _call(framework.build, options)

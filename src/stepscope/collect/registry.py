@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stepscope.collect.frameworks import FRAMEWORKS, CollectorEntry
+from stepscope.extensions import guarded
 
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
@@ -26,7 +27,9 @@ COLLECTORS = (
 
 def make_collectors(options: Options | None = None) -> list[Collector]:
     """Return a fresh collector of every kind that the options ask for, for one window; without options of all kinds."""
-    return [_make(entry, options) for entry in COLLECTORS if options is None or _is_wanted(entry, options)]
+    ours = [_make(entry, options) for entry in COLLECTORS if options is None or _is_wanted(entry, options)]
+    others = (make() for make in guarded("stepscope.collectors", [entry.name for entry in COLLECTORS]))
+    return [*ours, *(other for other in others if other is not None)]
 
 
 def _make(entry: CollectorEntry, options: Options | None) -> Collector:

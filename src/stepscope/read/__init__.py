@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import FormatVersionError, InputError, NotATraceError, UsageError
+from stepscope.extensions import extensions
 from stepscope.read import sniff
 from stepscope.read.assemble.assemble import assemble
 from stepscope.read.common.source import Capture, Progress
@@ -80,7 +81,10 @@ def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None
     """
     if capture.fault:
         raise InputError(capture.fault, "Copy the file again, or record again.")
-    reader = import_module(f"{__name__}.{READERS[capture.format]}")
+    if capture.format not in READERS:
+        reader = extensions("stepscope.readers")[capture.format]
+    else:
+        reader = import_module(f"{__name__}.{READERS[capture.format]}")
     source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
     part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress)
     return part

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError, UsageError
+from stepscope.extensions import extensions
 from stepscope.read import pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
@@ -111,7 +112,7 @@ def _candidates(path: Path, directories: Directories, taken: set[Path]) -> Itera
         for directory in level:
             names, inner = ([], []) if directory in taken else directories.listed(directory)
             for name in names:
-                if _CERTAIN.fullmatch(name) or _POSSIBLE.fullmatch(name):
+                if _is_certain(name) or _POSSIBLE.fullmatch(name):
                     yield directory / name
             below += [directory / name for name in inner]
         level = below
@@ -128,7 +129,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     for file in files:
         if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
             continue
-        certain = _CERTAIN.fullmatch(file.name) is not None
+        certain = _is_certain(file.name)
         if certain or strangers < _MOST_STRANGERS:
             capture = _of_candidate(file, certain=certain)
             strangers += capture is None
@@ -138,6 +139,11 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     if passed_over:
         fault = f"After {strangers} files that are no traces, {passed_over} more JSON and .pb files are not opened."
         yield Capture("", top, {}, fault=fault)
+
+
+def _is_certain(name: str) -> bool:
+    readers = extensions("stepscope.readers").values()
+    return _CERTAIN.fullmatch(name) is not None or any(name.endswith(tuple(reader.suffixes)) for reader in readers)
 
 
 def _of_candidate(path: Path, *, certain: bool) -> Capture | None:
@@ -159,7 +165,7 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
     blocks = read_blocks(path, LossLedger(path.name), first=HEAD)
     head = next(blocks, b"")
     host, worker = None, str(path)
-    format_ = _OWN.get(head[:4]) or ("xplane" if xplane_files.is_trace(path, head) else None) or _of_head(head)
+    format_ = _OWN.get(head[:4]) or ("xplane" if xplane_files.is_trace(path, head) else None) or _of_head(path, head)
     if format_ == "xplane":
         host = xplane_files.host_of(path)
         worker = host or worker
@@ -172,8 +178,11 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
     return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker)
 
 
-def _of_head(head: bytes) -> str | None:
+def _of_head(path: Path, head: bytes) -> str | None:
     """Return the format of a file that begins so; None if it is none but perhaps a trace of JSON."""
+    for name, reader in extensions("stepscope.readers").items():
+        if path.name.endswith(tuple(reader.suffixes)) and reader.is_trace(path, head):
+            return name
     if pprof.is_profile(head):
         return "pprof"
     if _PADDLE_JSON.match(head):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.errors import UsageError
+from stepscope.extensions import besides
 from stepscope.report.ascend.layout import Ascend
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
 from stepscope.report.files.csv_results import Csv
@@ -36,11 +37,12 @@ def select(names: str, *, pretty: bool = False) -> list[Format]:
         UsageError: A name is unknown.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
-    unknown = sorted(set(wanted) - set(FORMATS) - {"all"})
+    formats = {**FORMATS, **besides("stepscope.formats", FORMATS)} if set(wanted) - set(FORMATS) else FORMATS
+    unknown = sorted(set(wanted) - set(formats) - {"all"})
     if unknown:
         message = f"There is no format {', '.join(map(repr, unknown))}."
-        raise UsageError(message, f"Known formats: {', '.join(FORMATS)}, all, none.")
-    chosen = [output for name, output in FORMATS.items() if name in wanted or "all" in wanted]
+        raise UsageError(message, f"Known formats: {', '.join(formats)}, all, none.")
+    chosen = [output for name, output in formats.items() if name in wanted or "all" in wanted]
     return [replace(output, pretty=pretty) if isinstance(output, Json) else output for output in chosen]
 
 

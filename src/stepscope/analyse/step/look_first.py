@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stepscope.extensions import guarded
+
 if TYPE_CHECKING:
     from stepscope.analyse.step.summary import Summary
 
@@ -17,8 +19,9 @@ NAME_LENGTH = 80
 
 
 def look_first(summary: Summary) -> str:
-    """Return the line of the first rule that applies."""
-    return next(line for line in (rule(summary) for rule in RULES) if line)
+    """Return the line of the first rule that applies; the rules of other packages come first."""
+    rules = (*guarded("stepscope.rules"), *RULES)
+    return next(line for line in (rule(summary) for rule in rules) if line)
 
 
 def _part(summary: Summary, name: str) -> float:
