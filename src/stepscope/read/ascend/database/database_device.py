@@ -10,8 +10,6 @@ from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import either, found, of_all, of_each, ordered, where, without_nulls
 from stepscope.trace.ascend_columns import COUNTER_OF_DATABASE, DATABASE, INT, KERNEL_DETAILS, UNKNOWN_32
 
-#: Tables that are read here.
-TABLES = {"TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "MEMCPY_INFO", "TASK_PMU_INFO", "DPU_TASK"}
 #: Columns of the frame that are those of the table.
 _PLACE = {
     "device": "deviceId",

@@ -22,8 +22,6 @@ from stepscope.trace.ascend_columns import (
     SampledTable,
 )
 
-#: Tables that are read here.
-TABLES = {kind.table for kind in SAMPLES} | {"MEMORY_RECORD", "OP_MEMORY", "NPU_OP_MEM"}
 #: Our column → that of OP_MEMORY.
 _BLOCK = {column.ours: column.database for column in OPERATOR_MEMORY if column.ours}
 _CHANGE = {
