@@ -346,7 +346,7 @@ class _AscendPart:
         return conform("links", told.drop("time"))
 
     def _steps(self) -> pl.DataFrame:
-        """Return the steps as they are marked; without marks, from the first to the last task counted to each."""
+        """Return the marked steps; without marks, a step lasts from its first to its last task."""
         marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
         source = dtype("enum:step_source")
         if marked.height:

@@ -87,7 +87,7 @@ def unquoted(text: str | None) -> str | None:
 
 
 def counters(opened: AscendDatabase, made: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame ``task_counters``: times in µs, as in the text file, where the database has ns."""
+    """Return the frame ``task_counters``: times in µs as in the text file; the database has ns."""
     rows = opened.rows("TASK_PMU_INFO")
     row = found(rows["globalTaskId"], made["id"]).alias("row")
     rows = without_nulls(pl.DataFrame([row, rows["name"], rows["value"]]), ["row", "name", "value"])
