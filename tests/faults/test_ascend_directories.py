@@ -30,7 +30,7 @@ from tests.unit.ascend_build import OUTPUT, capture
 GB = 1 << 30
 TEXT = "text_level2/rank0_ascend_pt"
 DATABASE = "db_level1/rank0_ascend_pt"
-#: Files that are counted where they are missing; the others cost only what they say.
+#: Files that are counted if they are missing; a capture may lack the others.
 MISSING = {
     *("trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv"),
     *("communication.json", "communication_matrix.json", "analysis.db"),
@@ -246,7 +246,7 @@ def test_a_database_that_claims_ten_gigabytes(name: str, copy: Callable[[str], P
     root = copy(DATABASE)
     with (root / OUTPUT / name).open("r+b") as file:
         file.seek(28)
-        file.write(struct.pack(">I", 10 * GB // 4096))  # pages that the head says there are
+        file.write(struct.pack(">I", 10 * GB // 4096))  # number of pages that the head states
     within(30, 1, lambda: read_untouched(root))
     os.truncate(root / OUTPUT / name, 10 * GB)
     assert within(30, 1, lambda: read_untouched(root))["spans"].height
@@ -282,7 +282,7 @@ def test_links_to_directories_outside_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
-    """Users link large files; what is copied of them into a run is no link."""
+    """Users link large files; their copy in a run is not a link."""
     root = capture(tmp_path / "job")
     path = root / OUTPUT / "trace_view.json"
     (tmp_path / "store").mkdir()
@@ -297,7 +297,7 @@ def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sort", [TEXT, DATABASE])
 def test_nothing_is_written_into_the_source(sort: str, copy: Callable[[str], Path], tmp_path: Path) -> None:
-    """Not where a directory may be written, and not where it may not."""
+    """Whether the directory is writable or not."""
     root = copy(sort)
     for path in [*root.rglob("*"), root]:
         path.chmod(0o500 if path.is_dir() else 0o400)

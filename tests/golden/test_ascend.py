@@ -165,7 +165,7 @@ def test_communication(name: str, text: Path, shared_data: Path, rank: int) -> N
     for path, value in expected.items():
         if isinstance(value, str):
             assert found[path] == value
-        else:  # ms, cut to whole ns for each of the four operations
+        else:  # ms, truncated to ns for each of the four operations
             assert found[path] == pytest.approx(value, abs=4e-6), path
 
 
@@ -228,7 +228,7 @@ def test_events_of_databases(table: str, database: Path, shared_data: Path, rank
 
 
 def canonical(tables: Any, name: str) -> pl.DataFrame:
-    """Return a table with texts as text, and without numbers that only tell blocks and stacks apart."""
+    """Return a table with texts as text, and without the numbers of blocks and stacks."""
     frame: pl.DataFrame = tables[name].collect().with_columns(pl.col(pl.Categorical).cast(pl.String))
     if name == "allocations":
         frame = frame.drop("block")
@@ -272,7 +272,7 @@ def test_msprof_analyze_finds_in_our_databases_what_it_finds_in_theirs(
     )
     key = ("rank", "rank_id", "index", "hccl_op_name", "band_type", "package_size", "src_rank", "dst_rank")
     found, expected = (sorted(some, key=lambda row: [str(row.get(name)) for name in key]) for some in (mine, theirs))
-    # Times of up to 200 events, each cut to whole ns.
+    # Times of up to 200 events, each truncated to ns.
     assert_tables(found, expected, 0.2)
 
 
@@ -287,7 +287,7 @@ def test_msprof_analyze_finds_in_our_text_what_it_finds_in_theirs(
     )
     assert set(mine) == set(theirs)
     for path, value in theirs.items():
-        # It divides sizes by times again, of which the shortest is 8 µs, cut to whole ns.
+        # It divides sizes by times again, of which the shortest is 8 µs, truncated to ns.
         expected = value if isinstance(value, str) else pytest.approx(value, abs=1e-5, rel=1e-4)
         assert mine[path] == expected, path
 
@@ -303,7 +303,7 @@ def test_msprof_analyze_finds_the_steps_of_our_text(analyse: Analyse, text: Path
 
 @pytest.mark.parametrize(("source", "kind"), [("text", "text"), ("database", "db")])
 def test_what_is_exported_is_read_again(source: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Every table is the same, but for what the layout adds of its own: who wrote it, sums of the data pipeline."""
+    """Every table is the same, except for the facts that the layout adds: who wrote it, sums of the data pipeline."""
     run = request.getfixturevalue(source)
     again = imported(exported(run, kind), tmp_path / "again")
     for before, after in zip(stepscope.open(run).ranks, stepscope.open(again).ranks, strict=True):

@@ -1,6 +1,6 @@
 """``msprof-analyze``, Ascend's own tool, on Ascend's captures and on what we export: the same files, our numbers.
 
-``make test`` installs it into an environment of its own. It exits 0 whatever happens, so its words are looked at too.
+``make test`` installs it into an environment of its own. It always exits 0, so its output is checked too.
 """
 
 from __future__ import annotations
@@ -220,11 +220,11 @@ def test_columns_are_those_of_ascends_files(nccl: Path, gloo: Path, shared_data:
         for path in rank_directories(layout)[0].glob(f"{OUTPUT}/*.csv"):
             ours, theirs = (_header(file) for file in (path, recorded / path.name))
             seen.add(path.name)
-            # Behind the columns of every kernel come the counters that were chosen, of an AI Core.
+            # The columns of every kernel are followed by the chosen counters of an AI Core.
             behind = theirs[len(ours) :] if path.name == "kernel_details.csv" else []
             assert all(name.startswith(("aic", "aiv", "cube")) for name in behind)
             assert ours == theirs[: len(theirs) - len(behind)], path.name
-    # What is left needs an Ascend device: its L2 cache, and the memory of its components.
+    # The other files need an Ascend device: its L2 cache, and the memory of its components.
     assert {path.name for path in recorded.glob("*.csv")} - seen == {"l2_cache.csv", "npu_module_mem.csv"}
 
 
@@ -249,7 +249,7 @@ def test_documents_have_the_keys_of_ascends(gloo: Path, shared_data: Path) -> No
 def test_databases_have_the_columns_of_ascends(nccl: Path, shared_data: Path) -> None:
     recorded = shared_data / "ascend" / "db_level1" / "rank0_ascend_pt" / OUTPUT
     ours = rank_directories(exported(nccl, "db"))[0] / OUTPUT
-    # MindStudio Insight adds columns of its own to the files it opens.
+    # MindStudio Insight adds columns to the files that it opens.
     added = {"depth", "waitNs"}
     for name in ("analysis.db", "ascend_pytorch_profiler_0.db"):
         theirs, found = _columns(recorded / name), _columns(ours / name)
@@ -284,7 +284,7 @@ def test_our_arithmetic_is_ascends(rank: int, shared_data: Path) -> None:
     (found,) = RankWork(made.tables()).step_trace_time(PYTORCH).rows(named=True)
     assert found["Step"] == int(expected["Step"])
     for name in STEP_COLUMNS:
-        # Each of at most 200 events is cut to whole ns.
+        # Each of at most 200 events is truncated to ns.
         assert found[name] == pytest.approx(float(expected[name]), abs=0.2), name
 
 

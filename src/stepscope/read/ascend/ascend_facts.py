@@ -1,4 +1,4 @@
-"""What a capture says of its recording: options, versions, machine, process groups, clocks."""
+"""The facts about a recording: options, versions, machine, process groups, clocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AscendFacts:
     """Facts about the recording.
 
     Attributes:
-        said: Fact → its value.
+        said: Name of a fact → its value.
         host: Host name; empty if the files do not give it.
         process: The process; None if they do not give it.
         device: Number of the device; None if they do not give it.
@@ -52,7 +52,7 @@ class AscendFacts:
 
 
 def read(capture: Capture, ledger: LossLedger) -> AscendFacts:
-    """Return what a capture says of its recording; damaged files are counted.
+    """Return the facts about a recording; damaged files are counted.
 
     Raises:
         InputError: A file cannot be read.
@@ -96,7 +96,7 @@ def _add_device(facts: AscendFacts, found: dict[str, Any]) -> None:
 
 
 def _counter(capture: Capture, facts: AscendFacts) -> CpuCounter | None:
-    """Return the clock of MindSpore's raw records: ``host_start.log`` says where the counter stood at which time."""
+    """Return the clock of MindSpore's raw records: ``host_start.log`` gives a value of the counter and its time."""
     said: dict[str, int] = {}
     for path in capture.of("clock"):
         with open_trace(path) as file:

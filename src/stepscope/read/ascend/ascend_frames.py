@@ -75,7 +75,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "gap": _INT,  # `Wait Time`: from the end of the task before to the start, ns
         "step": _INT,  # as the source says
         "attributes": _TEXT,
-        "operator": _TEXT,  # full name of the operator that launched it, where MindSpore's files say; of a GPU
+        "operator": _TEXT,  # full name of the operator that launched it, if MindSpore's files have it; of a GPU
         "grid": _TEXT,  # of a GPU: `8,1,1`
         "block": _TEXT,
     },
@@ -152,7 +152,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "bytes": _INT,
         "time": _INT,
         "bandwidth": _REAL,  # GB/s
-        "name": _TEXT,  # of the operation that it is of; null for total
+        "name": _TEXT,  # of the operation; null for total
     },
     # An arrow from a row of `host` to a row of another frame.
     "flows": {

@@ -1,8 +1,8 @@
 """The data pipeline of an NPU's capture: MindSpore's raw files, or the table that it made of them → frames.
 
-The raw files are those that MindSpore writes on every device, so they are read where those of a CPU are. Their times
-are ms of the monotonic clock; where the capture says when that clock began they are put on the epoch, else their first
-is put at the first event, and ``clock_unknown`` is counted.
+MindSpore writes the raw files on every device, so one reader reads those of NPUs and of CPUs. Their times are ms of the
+monotonic clock. If the capture has the start of that clock they become times since the epoch; else the first becomes
+the time of the first event, and ``clock_unknown`` is counted.
 """
 
 from __future__ import annotations

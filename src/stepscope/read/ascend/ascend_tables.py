@@ -33,26 +33,15 @@ _NUMBERED = re.compile(r"__\d+_([0-9]{1,9})(?:_\d+)?\Z")
 _KIND_OF_FLOW = {"forward_backward": "forward_backward", "queue": "other", "range": "other", "launch": "launch"}
 #: Added to the number of an operator, so that it differs from those of connections.
 _OPERATOR = 1 << 40
+#: Column of the table ``tasks`` → that of the frame.
 _TASK_COLUMNS = {
-    "operation": "op_type",
-    "core": "core",
-    "state": "state",
-    "blocks": "blocks",
-    "mix_blocks": "mix_blocks",
-    "reduced_precision": "hf32",
-    "input_shapes": "input_shapes",
-    "input_dtypes": "input_dtypes",
-    "input_formats": "input_formats",
-    "output_shapes": "output_shapes",
-    "output_dtypes": "output_dtypes",
-    "output_formats": "output_formats",
-    "attributes": "attributes",
-    "wait": "gap",
-    "step": "step",
-    "task": "task",
-    "context": "context",
-    "batch": "batch",
-    "model": "model",
+    **{"operation": "op_type", "reduced_precision": "hf32", "wait": "gap"},
+    **{
+        name: name
+        for name in ("core", "state", "blocks", "mix_blocks", "input_shapes", "input_dtypes", "input_formats")
+    },
+    **{name: name for name in ("output_shapes", "output_dtypes", "output_formats", "attributes", "step", "task")},
+    **{name: name for name in ("context", "batch", "model")},
 }
 
 
@@ -357,7 +346,7 @@ class _AscendPart:
         return conform("links", told.drop("time"))
 
     def _steps(self) -> pl.DataFrame:
-        """Return the steps as they are marked; without marks, from the first to the last task counted to each."""
+        """Return the marked steps; without marks, a step lasts from its first to its last task."""
         marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
         source = dtype("enum:step_source")
         if marked.height:

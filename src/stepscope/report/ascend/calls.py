@@ -203,7 +203,7 @@ def communication_matrix(made: Iterable[Call], *, stepless: bool) -> dict[str, A
 
 
 def recorded_matrix(tables: Tables) -> dict[str, Any]:
-    """Return the matrix as the source has it, in the form of :func:`communication_matrix`; empty where it has none."""
+    """Return the recorded matrix in the form of :func:`communication_matrix`; empty if the source has none."""
     document: dict[str, Any] = {}
     texts = [pl.col(name).cast(pl.String) for name in ("operation", "place", "group", "transport", "name")]
     for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):

@@ -128,7 +128,7 @@ def rank_of(source: Source) -> int:
 
 def _facts(source: Source, work: RankWork) -> _RankFacts:
     manifest, rank = source.manifest, rank_of(source)
-    # Threads come first; what belongs to no process is often said to belong to process 0.
+    # Threads come first; sources often give process 0 to tracks without a process.
     tracks = source.tables["tracks"].sort("kind", "order").select("host", "process").collect()
     hosts = [host for host in tracks["host"] if host]
     processes = [process for process in tracks["process"] if process]
@@ -238,7 +238,7 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Raise an error where ``target`` is there and something else wrote it."""
+    """Raise an error if ``target`` exists and something else wrote it."""
     if not target.exists() and not target.is_symlink():
         return
     try:
@@ -246,7 +246,7 @@ def _refuse_foreign(target: Path) -> None:
     except (OSError, ValueError):
         infos = []
     if not any(isinstance(info, dict) and str(info.get("written_by")).startswith("stepscope") for info in infos):
-        message = f"{target} is there already, and stepscope did not write it."
+        message = f"{target} exists already, and stepscope did not write it."
         raise OutputError(message, "Choose another directory with --output.")
 
 

@@ -1,4 +1,4 @@
-"""What a rank worked, as Ascend's files count it: pieces of work, the lane *Overlap Analysis*, steps made of it.
+"""The work of a rank by Ascend's arithmetic: tasks, the lane *Overlap Analysis*, and steps.
 
 The work is that of the device; on a rank without one, that of the operators and communication calls of host threads.
 Ascend adds up whole events by the step in which they start; ``docs/definitions.md`` compares that with
@@ -55,7 +55,7 @@ class RankWork:
 
     @cached_property
     def pieces(self) -> pl.DataFrame:
-        """Its pieces of work but for communication, which is in ``calls``; copies among them."""
+        """Its tasks and copies; communication is in ``calls``."""
         rows = kernel_details.pieces(self.tables).filter(pl.col("kind") != "collective").collect()
         if not self.work.on_device:
             rows = rows.join(_waiting(self.tables), on="id", how="anti", maintain_order="left")
@@ -64,7 +64,7 @@ class RankWork:
 
     @cached_property
     def computing(self) -> pl.DataFrame:
-        """The pieces that compute."""
+        """The tasks that compute."""
         return self.pieces.filter(pl.col("kind") != "memcpy")
 
     @cached_property
@@ -99,7 +99,7 @@ class RankWork:
         }
 
     def step_trace_time(self, variant: Variant) -> pl.DataFrame:
-        """Return one row per step in µs, by Ascend's arithmetic; none where nothing was recorded."""
+        """Return one row per step in µs, by Ascend's arithmetic; none if nothing was recorded."""
         steps, lanes = self.windows, self.overlap
         communication = _begun(lanes["Communication"], steps)
         exposed = _begun(lanes["Communication(Not Overlapped)"], steps)
@@ -131,7 +131,7 @@ class RankWork:
         return np.array(stages, np.int64)
 
     def _preparing(self) -> Times:
-        """Return the time from each step's start to the first work begun in it; 0 where none is.
+        """Return the time from each step's start to the first work begun in it; 0 if there was no work.
 
         Without steps it counts from the first event on the host.
         """

@@ -474,7 +474,7 @@ def test_times_are_written_as_the_builder_says() -> None:
 
 
 def test_operators_of_mindspore_beside_a_database(tmp_path: Path) -> None:
-    """MindSpore's databases say what the device and CANN did; its operators are in the raw records."""
+    """MindSpore's databases hold the device's and CANN's events; its operators are in the raw records."""
     root = a_mindspore_capture(tmp_path)
     (root / OUTPUT).mkdir()
     thread = 4242 << 32 | 11

@@ -71,7 +71,7 @@ def test_a_text_file_has_the_columns_of_the_table(name: str, written: Path, vari
     headers = next(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     wanted = [column.header(mindspore=variant is MINDSPORE) for column in FILES[name][0]]
     wanted = [header for header in wanted if header]
-    # Behind them, kernel_details.csv has hardware counters.
+    # kernel_details.csv ends with hardware counters.
     assert headers[: len(wanted)] == wanted
     assert name == "kernel_details.csv" or len(headers) == len(wanted)
 
@@ -132,6 +132,6 @@ def test_a_database_is_read_back_column_by_column(root: Path, written: Path, var
             expected = read(root / OUTPUT / file, make)
             stored = frames[name].with_columns(pl.col(pl.Categorical).cast(pl.String))
             kept = [one.ours for one in columns if one.ours]
-            if name == "memory":  # what a process holds in all is in NPU_MEM
+            if name == "memory":  # the memory of the whole process is in NPU_MEM
                 expected, stored = (one.filter(pl.col("component") == "PTA") for one in (expected, stored))
             assert_frame_equal(stored.select(kept).sort(pl.all()), expected.select(kept).sort(pl.all()))

@@ -9,14 +9,6 @@ from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import combinations, either, found, nth, of_all, of_each, ordered, same, where
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES, INT, NO_NOTIFICATION
 
-#: Tables that are read here.
-TABLES = {
-    "COMMUNICATION_OP",
-    "COMMUNICATION_TASK_INFO",
-    "CommAnalyzerTime",
-    "CommAnalyzerBandwidth",
-    "CommAnalyzerMatrix",
-}
 _TIMES = {number.ours: number for number in COMMUNICATION_TIMES}
 _SUMS = tuple(name for name in _TIMES if name not in ("ts", "dur"))
 #: How text files write “no notification”.

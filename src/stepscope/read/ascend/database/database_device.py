@@ -10,8 +10,6 @@ from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import either, found, of_all, of_each, ordered, where, without_nulls
 from stepscope.trace.ascend_columns import COUNTER_OF_DATABASE, DATABASE, INT, KERNEL_DETAILS, UNKNOWN_32
 
-#: Tables that are read here.
-TABLES = {"TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "MEMCPY_INFO", "TASK_PMU_INFO", "DPU_TASK"}
 #: Columns of the frame that are those of the table.
 _PLACE = {
     "device": "deviceId",
@@ -89,7 +87,7 @@ def unquoted(text: str | None) -> str | None:
 
 
 def counters(opened: AscendDatabase, made: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame ``task_counters``: times in µs, as in the text file, where the database has ns."""
+    """Return the frame ``task_counters``: times in µs as in the text file; the database has ns."""
     rows = opened.rows("TASK_PMU_INFO")
     row = found(rows["globalTaskId"], made["id"]).alias("row")
     rows = without_nulls(pl.DataFrame([row, rows["name"], rows["value"]]), ["row", "name", "value"])

@@ -16,9 +16,6 @@ from stepscope.trace.ascend_columns import INT, LAYERS, MARK_CALL, NAME, PYTHON_
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
 
-#: Tables that are read here.
-TABLES = {"PYTORCH_API", "CONNECTION_IDS", "PYTORCH_CALLCHAINS", "CANN_API", "MSTX_EVENTS", "GC_RECORD", "OSRT_API"}
-
 _SPAN = {"startNs": INT, "endNs": INT, "globalTid": INT, "name": NAME}
 #: Layers of calls by number in ``ENUM_API_TYPE``.
 _LEVELS = {number: level for number, level, _ in LAYERS}

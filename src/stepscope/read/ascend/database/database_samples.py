@@ -22,8 +22,6 @@ from stepscope.trace.ascend_columns import (
     SampledTable,
 )
 
-#: Tables that are read here.
-TABLES = {kind.table for kind in SAMPLES} | {"MEMORY_RECORD", "OP_MEMORY", "NPU_OP_MEM"}
 #: Our column → that of OP_MEMORY.
 _BLOCK = {column.ours: column.database for column in OPERATOR_MEMORY if column.ours}
 _CHANGE = {
@@ -89,7 +87,7 @@ def memory(opened: AscendDatabase) -> pl.DataFrame:
 
 
 def blocks(opened: AscendDatabase) -> pl.DataFrame:
-    """Return the frame ``blocks``; from the changes that GE wrote where the framework made no blocks of them."""
+    """Return the frame ``blocks``; without blocks of the framework, from the allocations and releases that GE wrote."""
     if "OP_MEMORY" in opened.tables:
         rows = opened.rows("OP_MEMORY")
         return pl.DataFrame([rows[name].alias(column) for column, name in _BLOCK.items()])

@@ -20,13 +20,16 @@ from stepscope.read.ascend.database import database_host as host_of
 from stepscope.read.ascend.database import database_samples as samples_of
 from stepscope.read.ascend.database.sqlite import AscendDatabase, database
 from stepscope.read.common.distinct import without_nulls
-from stepscope.trace.ascend_columns import FLOAT, INT, NAME
+from stepscope.trace.ascend_columns import DATABASE, FLOAT, INT, NAME, SAMPLES
 from stepscope.trace.losses import LossLedger
 
 #: Tables that say the same as others, or belong to tools that opened the file.
 _DERIVED = {"StepTraceTime", "OVERLAP_ANALYSIS", "ENUM_OVERLAP_ANALYSIS_TYPE", "connectionCats", "status_info"}
-_FACTS = {"META_DATA", "SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "SAMPLE_PMU_SUMMARY"}
-_KNOWN = _DERIVED | _FACTS | {"STRING_IDS", "STEP_TIME"}
+#: Further tables that are read, besides those of DATABASE and SAMPLES.
+_FURTHER = {
+    *("STRING_IDS", "COMMUNICATION_SCHEDULE_TASK_INFO", "DPU_TASK", "MSTX_EVENTS", "OSRT_API", "NPU_OP_MEM"),
+    "SAMPLE_PMU_SUMMARY",
+}
 #: Table → those that mean little without it.
 _NEEDED = {
     "STRING_IDS": {"CANN_API", "COMPUTE_TASK_INFO", "COMMUNICATION_OP", "PYTORCH_API", "MSTX_EVENTS"},
@@ -98,7 +101,7 @@ def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
 
 def _count_unknown(opened: AscendDatabase, ledger: LossLedger) -> None:
     """Count tables that nothing here reads, those that others need and are missing, and a version that is not known."""
-    used = _KNOWN | host_of.TABLES | device_of.TABLES | communication_of.TABLES | samples_of.TABLES
+    used = _DERIVED | _FURTHER | DATABASE.keys() | {sampled.table for sampled in SAMPLES}
     unknown = [name for name in opened.tables if name not in used and not name.startswith("ENUM_")]
     ledger.add("table_unknown", len(unknown))
     for table, needing in _NEEDED.items():

@@ -38,7 +38,7 @@ _STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: p
 _NO_NUMBER = -(1 << 63)
 #: Rows fetched at once: a few MB of Python's objects.
 _BATCH = 50_000
-#: A table of no more rows is fetched at once.
+#: A table with up to this number of rows is fetched at once.
 _FEW = 10_000
 #: Longest value, in bytes; no text of a profiler is longer.
 _LONGEST = 64 << 20
@@ -61,7 +61,7 @@ def _claimed(path: Path) -> int:
     if len(head) < _HEAD.size:
         return 0
     page, changes, pages, valid_for = _HEAD.unpack(head)
-    # The number of pages counts where it was written with the last change.
+    # The number of pages is valid only if it was written with the last change.
     return pages * (65536 if page == 1 else page) if changes == valid_for else 0
 
 
@@ -188,7 +188,7 @@ class AscendDatabase:
         return rows if len(rows) <= _FEW else None
 
     def _batches(self, query: str) -> Iterator[list[tuple[object, ...]]]:
-        """Yield rows; where a page is damaged those before it, and the damage is counted."""
+        """Yield rows up to the first damaged page, which is counted."""
         batch: list[tuple[object, ...]] = []
         try:
             cursor = self._connection.execute(query)

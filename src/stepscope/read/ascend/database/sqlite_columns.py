@@ -16,7 +16,7 @@ import polars as pl
 
 #: Rows of one text: a few MB of digits.
 _ROWS = 100_000
-#: Tables of no more rows are read as fast row by row.
+#: Up to this number of rows, reading row by row is as fast.
 _FEW = 1_000
 #: Replaces null; a profiler writes no number as small.
 _NULL = -(1 << 63)
@@ -30,7 +30,7 @@ def quoted(name: str) -> str:
 
 
 def columns_of(connection: sqlite3.Connection, table: str, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
-    """Return columns of numbers; None where the table is small, damaged, or holds something else in them."""
+    """Return columns of numbers; None if the table is small, damaged, or has other values in them."""
     if "rowid" in dtypes:
         return None
     integers = [name for name, dtype in dtypes.items() if dtype == pl.Int64]
@@ -90,6 +90,6 @@ def _parsed(text: str) -> npt.NDArray[np.int64] | None:
 
 
 def _real(connection: sqlite3.Connection, table: str, name: str) -> pl.Series:
-    """Return a column of real numbers, which lose digits where they become text."""
+    """Return a column of real numbers, which lose digits if they become text."""
     query = f"SELECT {quoted(name)} FROM {quoted(table)} ORDER BY rowid"  # noqa: S608 - quoted
     return pl.Series(name, [value for (value,) in connection.execute(query)], dtype=pl.Float64)

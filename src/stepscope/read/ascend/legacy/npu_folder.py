@@ -1,7 +1,7 @@
 """The ``profiler`` folder of MindSpore 1.x on Ascend → frames.
 
 ``output_timeline_data_{id}.txt`` holds the kernels, ``step_trace_raw_{id}_detail_time.csv`` the steps, both on the
-processor's clock, which counts from the start of the machine: ms in one, 10 ns in the other. ``framework_raw_{id}.csv``
+processor's clock, which starts with the machine: ms in one, 10 ns in the other. ``framework_raw_{id}.csv``
 says what the kernels are. If only the timeline that MindSpore drew is present, it is read instead.
 """
 
@@ -49,7 +49,7 @@ def timeline(path: Path, ledger: LossLedger, progress: Progress | None = None) -
 
 
 def display(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the kernels of ``ascend_timeline_display_{id}.json``, whose times count from its first event.
+    """Return the kernels of ``ascend_timeline_display_{id}.json``, whose times are relative to its first event.
 
     Raises:
         InputError: It cannot be read.

@@ -146,7 +146,7 @@ def _numbered(frame: pl.DataFrame, key: list[str]) -> pl.DataFrame:
 
 
 def with_inputs(frames: Frames, inputs: pl.DataFrame) -> Frames:
-    """Return frames with the shapes of operators' inputs, where the timeline has none; the files are in one order."""
+    """Return frames with the shapes of operators' inputs, if the timeline has none; both files have the same order."""
     host = frames["host"].with_row_index("row")
     operators = host.filter(pl.col("sort") == "operator").sort("ts", maintain_order=True)
     if not operators.height or operators["shapes"].null_count() < operators.height:

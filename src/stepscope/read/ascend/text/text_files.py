@@ -81,7 +81,7 @@ class AscendText:
         return complete({**frames, **self._samples(frames), "facts": self._said()})
 
     def with_framework(self, frames: Frames) -> Frames:
-        """Return frames with what MindSpore's raw records say, where they lack it.
+        """Fill the frames of the framework that are empty from MindSpore's raw records.
 
         Args:
             frames: What a database says.

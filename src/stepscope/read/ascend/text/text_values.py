@@ -56,7 +56,7 @@ def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
     Args:
         column: Times as text.
         ledger: Counts the other texts.
-        scale: µs of one unit: 1000 where the texts are milliseconds.
+        scale: µs of one unit: 1000 if the texts are milliseconds.
     """
     decimals = len(str(1000 * scale)) - 1
     parts = pl.first().str.extract_groups(_PLAIN)

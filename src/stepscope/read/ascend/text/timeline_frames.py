@@ -360,7 +360,7 @@ def _flows(
 
 
 def _rows_at(frame: pl.DataFrame, arrows: pl.DataFrame, side: str, name: str | None) -> pl.DataFrame:
-    """Return arrow and row of the slice that starts where an arrow's end is; of several the last, which is inside."""
+    """Return arrow and row of the slice that starts at an arrow's end; of several the last, which is the innermost."""
     thread = "stream" if name == "tasks" else "thread"
     rows = frame.with_row_index("row").select(pl.col("row").cast(pl.Int64), "ts", thread=thread)
     rows = rows.unique(["thread", "ts"], keep="last", maintain_order=True)

@@ -1,6 +1,6 @@
 """The tables of Ascend's database of events; times in ns since the epoch, texts as numbers of ``STRING_IDS``.
 
-Work and the call that launched it share a connection. Where the host itself works, the work is its own call.
+Work and the call that launched it share a connection. Work of the host is its own call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stepscope.trace.ascend_columns import (
 #: ``ENUM_API_TYPE``.
 _API_TYPES = {number: level for number, level, _ in LAYERS}
 _API_TYPES |= {OPERATOR_CALL: "op", QUEUE_CALL: "queue", PYTHON_CALL: "trace", MARK_CALL: "mstx"}
-#: Tables that are written only where they have rows.
+#: Tables that are written only if they have rows.
 _WHERE_KNOWN = {"COMMUNICATION_TASK_INFO", "TASK_PMU_INFO", "MEMCPY_INFO", "GC_RECORD", "PYTORCH_CALLCHAINS"}
 
 

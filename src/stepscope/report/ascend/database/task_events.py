@@ -42,7 +42,7 @@ def index(device: str) -> int:
 
 
 def numbered(work: RankWork) -> pl.DataFrame:
-    """Return every task by ``globalTaskId``: the pieces of work but communication, and what else an NPU ran.
+    """Return every task by ``globalTaskId``: the work except communication, and the other tasks of an NPU.
 
     The column ``owner`` is the lane of the group of a part of communication, and null for all others.
     """
@@ -59,7 +59,7 @@ def numbered(work: RankWork) -> pl.DataFrame:
 def _no_copies(work: RankWork) -> pl.DataFrame:
     """Return a copy without length at the start of each step of a rank that copied nothing; else no row.
 
-    ``msprof-analyze`` 26.2 ends its summary of times with an error where no rank has a copy.
+    ``msprof-analyze`` 26.2 ends its summary of times with an error if no rank has a copy.
     """
     if "memcpy" in work.pieces["kind"]:
         return work.pieces.clear()
@@ -275,7 +275,7 @@ def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataF
 
 
 def said_of_parts(work: RankWork) -> pl.DataFrame:
-    """Return what parts of communication moved, from where to where, by ``id``; and their other arguments."""
+    """Return the bytes, ranks and other arguments of parts of communication, by ``id``."""
     texts_ = pl.col("transport", "link").cast(pl.String)
     columns = (pl.col("span").alias("id"), "source", "destination", "bytes", "bandwidth", texts_)
     moved = work.tables["transfers"].filter(pl.col("link").is_not_null()).select(columns).unique("id").collect()

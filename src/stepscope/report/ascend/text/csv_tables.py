@@ -115,7 +115,7 @@ def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the pieces of work that compute or communicate, in order of start, with their counters."""
+    """Return the work that computes or communicates, in order of start, with its counters."""
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
     shown = []
     for column in KERNEL_DETAILS:
@@ -178,7 +178,7 @@ def task_details(work: RankWork) -> pl.DataFrame:
 
 
 def _counters(work: RankWork, ids: pl.Series) -> pl.DataFrame:
-    """Return a column for each hardware counter of the pieces of work, ``N/A`` where one was not measured."""
+    """Return a column for each hardware counter of the work, ``N/A`` if it was not measured."""
     pieces = pl.DataFrame({"id": ids}).with_row_index("row")
     texts_ = [pl.col(name).cast(pl.String) for name in ("name", "unit")]
     rows = work.tables["kernel_counters"].rename({"span": "id"}).with_columns(texts_).collect()
@@ -225,7 +225,7 @@ def _communication(work: RankWork) -> pl.DataFrame:
 
 
 def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the pieces that compute by type, longest total first; their share is of all computing."""
+    """Return the computing work by type, longest total first; their share is of all computing."""
     rows = work.computing.join(task_details(work).select("id", "operation", "core"), on="id", how="left")
     named = (pl.coalesce("operation", "name").alias("name"), pl.coalesce("core", core()).alias("core"))
     grouped = rows.group_by("device_name", *named).agg(

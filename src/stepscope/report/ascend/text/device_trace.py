@@ -195,7 +195,7 @@ def _at(chunk: pl.DataFrame, threads: _TraceThreads) -> pl.DataFrame:
 
 
 def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
-    """Return slices as they are written; of the steps, the resolved ones and not the source's marks of them."""
+    """Return the slices to write, with the resolved steps instead of the source's marks."""
     chunk = chunk.filter((pl.col("kind") != "step") | pl.col("id").is_null())
     names = pl.Series(timeline.names.json, dtype=pl.String).gather(chunk["name"])
     device = pl.Series([lane.on_device for lane in timeline.lanes], dtype=pl.Boolean).gather(chunk["lane"])
@@ -280,7 +280,7 @@ def _overlap(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
 def _scopes(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
     """Return the lanes *Scope Layer*: the cells that the work belongs to, one lane for each depth.
 
-    Adjacent pieces of work in one cell make one bar, with the gaps between them, as MindSpore draws it.
+    Adjacent tasks in one cell make one bar, with the gaps between them, as MindSpore draws it.
     """
     owner = pl.when(pl.col("kind") == "operator").then("id").otherwise("operator").alias("span")
     modules = work.tables["operators"].select("span", pl.col("module").cast(pl.String).str.split("/")).collect()
@@ -295,7 +295,7 @@ def _scopes(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
 
 
 def _bars(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """Return the bars of one depth: runs of pieces that lie in the same cell."""
+    """Return the bars of one depth: runs of tasks in the same cell."""
     path = pl.when(pl.col("module").list.len() > depth).then(pl.col("module").list.head(depth + 1).list.join("/"))
     runs = rows.with_columns(path.alias("path")).with_columns(pl.col("path").rle_id().alias("run")).drop_nulls("path")
     bars = runs.group_by("run", maintain_order=True).agg(

@@ -45,7 +45,7 @@ def read(path: Path | None, analysis: Path | None = None) -> tuple[Frames, dict[
 
 
 def row(frames: Frames, name: str, index: int = 0) -> dict[str, object]:
-    """Return a row of a frame, without what is null."""
+    """Return a row of a frame without its nulls."""
     return {key: value for key, value in frames[name].row(index, named=True).items() if value is not None}
 
 
@@ -63,7 +63,7 @@ def events(real: Path) -> Frames:
 
 def test_a_real_capture_is_read_whole(events: Frames) -> None:
     heights = {name: frame.height for name, frame in events.items()}
-    # Of 552 tasks 296 are parts of communication, and 17 stand there once more as their parts.
+    # Of 552 tasks 296 are parts of communication, and 17 have rows for their parts too.
     assert heights["communication_tasks"] == 296
     assert heights["tasks"] == 552 - 296 - 17
     assert heights["host"] == 2460 + 710

@@ -1,4 +1,4 @@
-"""Large tables of databases, read a column at a time: the same numbers as row by row, whatever is in them."""
+"""Large tables of databases, read a column at a time: the same numbers as row by row, for any contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of Ascend's timelines: what the C tokenizer reads is what msgspec reads, whatever the file is like."""
+"""Events of Ascend's timelines: the C tokenizer and msgspec read the same from any file."""
 
 from __future__ import annotations
 
