@@ -1,11 +1,11 @@
-"""A recorded run as one object: finds its captures, reads them into tables, computes results when asked.
+"""A recorded run as one object: finds its captures, reads them into tables, computes results on demand.
 
 What ``stepscope.open`` returns::
 
     run = stepscope.open("stepscope-runs/train_20261121-093012")
-    run.result("op_statistic")              # a Polars data frame
+    run.results["op_statistic"]             # a Polars data frame
     run.tables["spans"].filter(...).collect()
-    run.ranks[1].result("step_trace_time")  # of a run with several ranks
+    run.ranks[1].results["step_trace_time"] # of a run with several ranks
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 import polars as pl
 
-from stepscope.analyse import results
-from stepscope.analyse.step.answer import Summary
-from stepscope.analyse.step.summary import summarise
+from stepscope.analyse.results import RESULTS, Result, Results
+from stepscope.analyse.step.summary import Summary, summarise
 from stepscope.errors import NotARunError, NotATraceError, UsageError
 from stepscope.read import Capture, read_files, sniff
 from stepscope.trace import run_directory, tables
 from stepscope.trace.losses import CATALOGUE
 from stepscope.trace.run_directory import FORMAT_VERSION, Manifest, RankDirectory, write_atomically
 from stepscope.trace.schema import TABLES
-from stepscope.trace.tables import Frames, Tables
+from stepscope.trace.tables import Frames, RankTables, Tables
 
-#: A result is a table, or a nested document for the two communication files.
-Result: TypeAlias = pl.DataFrame | dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 
 _FINGERPRINT = "fingerprint.json"
+#: The few numbers of a rank, beside its manifest.
+_SUMMARY = "summary.json"
 #: Directory of runs unless the user names another.
 _RUNS = Path("stepscope-runs")
 
@@ -86,32 +88,57 @@ class RankRun:
     @cached_property
     def tables(self) -> Tables:
         """Every table of the schema as a Polars lazy frame; read from the captures if missing or stale."""
-        fingerprint = self._fingerprint()
-        if self._stored_fingerprint() != fingerprint:
-            self._read(fingerprint)
-        found = tables.scan(self.directory.tables)
+        fingerprint = self._fingerprint
+        path = self.directory.tables / _FINGERPRINT
+        frames = None
+        if not path.exists() or path.read_text() != fingerprint:
+            frames = self.read()
+            tables.write(frames, self.directory.tables)
+            write_atomically(path, fingerprint.encode())
+        found = tables.scan(self.directory.tables, frames)
         return found if self.steps is None else _within_steps(found, self.steps)
 
+    @cached_property
+    def results(self) -> Results:
+        """Every result of this rank that has rows, by name; each is computed once, when it is first read."""
+        return Results(self.tables)
+
     def result(self, name: str) -> Result:
-        """Compute one result.
+        """Return one result, also one without rows.
 
         Raises:
             UsageError: No result has that name.
         """
-        if name not in results.RESULTS:
+        if name not in RESULTS:
             message = f"{name!r} is not a result."
-            raise UsageError(message, f"Known results: {', '.join(results.RESULTS)}.")
-        return results.compute(name, self.tables)
+            raise UsageError(message, f"Known results: {', '.join(RESULTS)}.")
+        return self.results.compute(name)
 
     @property
-    def results(self) -> Mapping[str, Result]:
-        """All results that have something to say of this rank, computed now."""
-        return results.computed(self.tables)
+    def made_of(self) -> str | None:
+        """Fingerprint of what results are made of: captures, version, schema, steps; None where nothing is kept."""
+        return f"{self._fingerprint} {self.steps}"
 
     @cached_property
     def summary(self) -> Summary:
-        """What the printed summary shows."""
-        return summarise(self.tables)
+        """What the printed summary shows; the one that is stored, where it was made of the same."""
+        path, made_of = self.directory.path / _SUMMARY, self.made_of
+        try:
+            stored = msgspec.json.decode(path.read_bytes(), type=_StoredSummary)
+            if stored.made_of == made_of:
+                return stored.summary
+        except (OSError, ValueError):
+            pass  # missing or damaged: made again
+        summary = summarise(self.tables)
+        if made_of is not None:
+            with suppress(OSError):  # a run that cannot be written to can still be read
+                write_atomically(path, msgspec.json.encode(_StoredSummary(made_of, summary)))
+        return summary
+
+    def release(self) -> None:
+        """Give up tables and results in memory; both are read or computed again on the next use."""
+        for name in ("tables", "results"):
+            self.__dict__.pop(name, None)
 
     def read(self) -> Frames:
         """Read the captures into tables; nothing is kept beside them."""
@@ -119,10 +146,7 @@ class RankRun:
         frames = read_files(self.captures, rank=rank, host=host, progress=self._progress)
         return {**frames, "losses": _with_recording_losses(frames["losses"], self.manifest)}
 
-    def _read(self, fingerprint: str) -> None:
-        tables.write(self.read(), self.directory.tables)
-        write_atomically(self.directory.tables / _FINGERPRINT, fingerprint.encode())
-
+    @cached_property
     def _fingerprint(self) -> str:
         """Identify the captures, what reads them and what comes out, so that stale tables are never trusted."""
         from stepscope import __version__
@@ -137,9 +161,11 @@ class RankRun:
         state = json.dumps([__version__, FORMAT_VERSION, columns, said, files])
         return hashlib.sha256(state.encode()).hexdigest()
 
-    def _stored_fingerprint(self) -> str | None:
-        path = self.directory.tables / _FINGERPRINT
-        return path.read_text() if path.exists() else None
+
+@dataclass(frozen=True)
+class _StoredSummary:
+    made_of: str
+    summary: Summary
 
 
 class Run:
@@ -208,14 +234,19 @@ class Run:
         """The summary of a run with one rank."""
         return self._only().summary
 
+    @property
+    def results(self) -> Results:
+        """The results of a run with one rank."""
+        return self._only().results
+
     def result(self, name: str) -> Result:
-        """Compute one result of a run with one rank; see :meth:`RankRun.result`."""
+        """Return one result of a run with one rank; see :meth:`RankRun.result`."""
         return self._only().result(name)
 
     def _only(self) -> RankRun:
         if len(self.ranks) > 1:
             message = f"{self.path} has {len(self.ranks)} ranks."
-            raise UsageError(message, "Name one: run.ranks[0].tables, run.ranks[0].result(...).")
+            raise UsageError(message, "Name one: run.ranks[0].tables, run.ranks[0].results[...].")
         return self.ranks[0]
 
 
@@ -243,6 +274,10 @@ class CaptureRun(RankRun):
         super().__init__(RankDirectory(_RUNS / captures[0].name / f"rank{rank}"), steps=steps, progress=progress)
         self.captures = captures
         self.manifest = _imported(captures, rank, world_size, [])
+
+    @property
+    def made_of(self) -> None:
+        """None: nothing is kept beside captures of another tool."""
 
     @cached_property
     def tables(self) -> Tables:
@@ -344,7 +379,7 @@ def _with_recording_losses(losses: pl.DataFrame, manifest: Manifest) -> pl.DataF
     return pl.concat([losses, tables.conform("losses", extra)])
 
 
-def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFrame]:
+def _within_steps(found: Tables, steps: tuple[int, int]) -> RankTables:
     """Keep the steps ``first`` to ``last``, what happened in their windows, and the details of those spans."""
     first, last = steps
     kept = found["steps"].filter(pl.col("number").is_between(first, last)).collect()
@@ -361,4 +396,4 @@ def _within_steps(found: Tables, steps: tuple[int, int]) -> dict[str, pl.LazyFra
         result[name] = found[name].join(ids, on="span", how="semi")
     for name in ("counters", "allocations"):
         result[name] = found[name].filter(pl.col("ts").is_between(begin, end))
-    return result
+    return RankTables(result, {})

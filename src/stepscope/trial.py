@@ -1,8 +1,8 @@
 """Whether the native recorder with CUPTI records this machine's GPUs as Kineto does.
 
-``python -m stepscope.trial`` has both record the same small training, each in a process of its own, compares the tables
-and remembers the answer: ``collector="auto"`` leaves GPUs to Kineto until a trial has found no difference. It is
-``stepscope doctor --build`` that runs it, never a training: a GPU may serve one process only.
+``python -m stepscope.trial`` records the same small training with both, each in a separate process, compares the tables
+and stores the result: ``collector="auto"`` leaves GPUs to Kineto until a trial has found no difference. Only
+``stepscope doctor --build`` runs it, never a training: a GPU may serve one process only.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from stepscope.trace.tables import Tables
 #: Seconds for the whole trial: torch is imported three times.
 _PATIENCE = 360.0
 
-#: Steps that are recorded.
+#: Recorded steps.
 _STEPS = 3
 
-#: How far before its launch a kernel may seem to begin, in ns: the clocks of host and device are two.
+#: Tolerance in ns for a kernel that seems to begin before its launch: host and device have different clocks.
 _CLOCKS_APART = 100_000
 
 _Rows: TypeAlias = list[tuple[Any, ...]]

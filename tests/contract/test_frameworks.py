@@ -17,7 +17,7 @@ import stepscope
 from stepscope.collect import registry
 from stepscope.collect.doctor import diagnosis
 from stepscope.collect.frameworks import FRAMEWORKS, CollectorEntry, Framework
-from stepscope.collect.start.environment import Part, part_of
+from stepscope.collect.start.environment import ProcessRole, role_of
 
 SOURCE = Path(stepscope.__file__).parent
 
@@ -40,9 +40,9 @@ def test_what_a_record_names_exists(framework: Framework) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=list(FRAMEWORKS))
 def test_its_launcher_does_not_train(framework: Framework) -> None:
     for module in framework.launcher_modules:
-        assert part_of(["python", "-m", module, "train.py"]) is Part.HELPER
+        assert role_of(["python", "-m", module, "train.py"]) is ProcessRole.HELPER
     for script in framework.launcher_scripts:
-        assert part_of(["python", f"/env/bin/{script}", "train.py"]) is Part.HELPER
+        assert role_of(["python", f"/env/bin/{script}", "train.py"]) is ProcessRole.HELPER
     assert "stepscope run" in framework.launched
 
 

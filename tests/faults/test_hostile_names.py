@@ -14,8 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyse.step.answer import Entry, MemoryPeak
-from stepscope.analyse.step.summary import summarise
+from stepscope.analyse.step.summary import Entry, MemoryPeak, summarise
 from stepscope.report.registry import FORMATS, select
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import Loss

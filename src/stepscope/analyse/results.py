@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -15,47 +15,59 @@ from stepscope.analyse.data.dataset import dataset
 from stepscope.analyse.data.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.device.api_statistic import api_statistic
 from stepscope.analyse.device.device_time import device_time
-from stepscope.analyse.device.gpu_counters import hbm, pcie
+from stepscope.analyse.device.gpu_counters import gpus_sampled, hbm, pcie
 from stepscope.analyse.device.kernel_details import kernel_details
-from stepscope.analyse.device.npu_counters import l2_cache, npu_module_mem, static_op_mem
+from stepscope.analyse.device.npu_counters import l2_cache, modules_sampled, npu_module_mem, static_op_mem
 from stepscope.analyse.memory.memory_profile import memory_profile
 from stepscope.analyse.memory.memory_record import memory_record, operator_memory
 from stepscope.analyse.operators.instruction_details import instruction_details
 from stepscope.analyse.operators.op_statistic import op_statistic
 from stepscope.analyse.operators.operator_details import operator_details
-from stepscope.analyse.operators.roofline import roofline
+from stepscope.analyse.operators.roofline import costs_known, roofline
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.step_trace_time import step_trace_time
 from stepscope.trace.tables import Tables, complete, has_rows, lazy
 
-Answer: TypeAlias = "pl.DataFrame | dict[str, Any]"
+#: What an analysis computes: a table, or a nested document.
+Result: TypeAlias = "pl.DataFrame | dict[str, Any]"
 
 
 @dataclass(frozen=True)
-class Result:
-    """One result: its name, the pure function that computes it, its file's extension (csv or json), and one line.
+class ResultKind:
+    """One question that an analysis answers.
 
-    ``optional`` results are left out of the files of a run that has nothing for them. ``needs`` are tables without rows
-    of which a result has none either, whatever else the run has.
+    Attributes:
+        name: Name of the result and stem of its file.
+        function: The pure function that computes it.
+        extension: Extension of its file: csv or json.
+        doc: What the result holds, in one line.
+        optional: Whether a rank of which the result has no rows has no such result.
+        needs: Tables; where all of them have no rows, neither has the result.
+        possible: Says cheaply that the result has no rows by returning False; only a computation confirms a True.
     """
 
     name: str
-    function: Callable[[Tables], Answer]
+    function: Callable[[Tables], Result]
     extension: str
     doc: str
     optional: bool = False
     needs: tuple[str, ...] = ()
+    possible: Callable[[Tables], bool] = lambda _: True
 
 
-RESULTS: dict[str, Result] = {
+RESULTS: dict[str, ResultKind] = {
     result.name: result
     for result in (
-        Result("step_trace_time", step_trace_time, "csv", "where each step goes: computing, communication, free, …"),
-        Result("device_time", device_time, "csv", "how busy each device was, all its streams united"),
-        Result("op_statistic", op_statistic, "csv", "time by kernel name per device, and by operator on the host"),
-        Result("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
-        Result("operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"),
-        Result(
+        ResultKind(
+            "step_trace_time", step_trace_time, "csv", "where each step goes: computing, communication, free, …"
+        ),
+        ResultKind("device_time", device_time, "csv", "how busy each device was, all its streams united"),
+        ResultKind("op_statistic", op_statistic, "csv", "time by kernel name per device, and by operator on the host"),
+        ResultKind("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
+        ResultKind(
+            "operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"
+        ),
+        ResultKind(
             "instruction_details",
             instruction_details,
             "csv",
@@ -63,30 +75,33 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("instructions",),
         ),
-        Result(
+        ResultKind(
             "roofline",
             roofline,
             "csv",
             "operations and bytes of every operator, and how near it comes to what its device can do",
             optional=True,
             needs=("operators",),
+            possible=costs_known,
         ),
-        Result("api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"),
-        Result(
+        ResultKind(
+            "api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"
+        ),
+        ResultKind(
             "memory_record",
             memory_record,
             "csv",
             "memory allocated and reserved over time",
             needs=("allocations", "counters"),
         ),
-        Result(
+        ResultKind(
             "operator_memory",
             operator_memory,
             "csv",
             "every block of memory: operator, size, life",
             needs=("allocations",),
         ),
-        Result(
+        ResultKind(
             "memory_profile",
             memory_profile,
             "csv",
@@ -94,8 +109,8 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("live_memory",),
         ),
-        Result("dataset", dataset, "csv", "waits of the training thread for its batches"),
-        Result(
+        ResultKind("dataset", dataset, "csv", "waits of the training thread for its batches"),
+        ResultKind(
             "minddata_pipeline_raw",
             minddata_pipeline_raw,
             "csv",
@@ -103,7 +118,7 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("pipeline",),
         ),
-        Result(
+        ResultKind(
             "minddata_pipeline_summary",
             minddata_pipeline_summary,
             "json",
@@ -111,11 +126,25 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("pipeline",),
         ),
-        Result("pcie", pcie, "csv", "traffic between each GPU and the host", optional=True, needs=("counters",)),
-        Result(
-            "hbm", hbm, "csv", "traffic of each GPU's memory, and how busy it was", optional=True, needs=("counters",)
+        ResultKind(
+            "pcie",
+            pcie,
+            "csv",
+            "traffic between each GPU and the host",
+            optional=True,
+            needs=("counters",),
+            possible=gpus_sampled,
         ),
-        Result(
+        ResultKind(
+            "hbm",
+            hbm,
+            "csv",
+            "traffic of each GPU's memory, and how busy it was",
+            optional=True,
+            needs=("counters",),
+            possible=gpus_sampled,
+        ),
+        ResultKind(
             "l2_cache",
             l2_cache,
             "csv",
@@ -123,15 +152,16 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("kernel_counters",),
         ),
-        Result(
+        ResultKind(
             "npu_module_mem",
             npu_module_mem,
             "csv",
             "memory of the modules of an NPU's software",
             optional=True,
             needs=("counters",),
+            possible=modules_sampled,
         ),
-        Result(
+        ResultKind(
             "static_op_mem",
             static_op_mem,
             "csv",
@@ -139,35 +169,68 @@ RESULTS: dict[str, Result] = {
             optional=True,
             needs=("static_memory",),
         ),
-        Result("communication", communication, "json", "every communication operation: times and bandwidths"),
-        Result("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
+        ResultKind("communication", communication, "json", "every communication operation: times and bandwidths"),
+        ResultKind("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
     )
 }
 
 
-def computed(tables: Tables) -> dict[str, Answer]:
-    """Compute every result, in order; optional ones only where there is something to say."""
-    sampled = sample.fraction(tables)
-    answers = {name: _computed(name, tables, sampled) for name in RESULTS}
-    return {name: answer for name, answer in answers.items() if len(answer) or not RESULTS[name].optional}
+class Results(Mapping[str, Result]):
+    """The results of a rank by name; each is computed once, when it is first read.
+
+    Which results there are costs no computation but for optional ones whose tables have rows.
+
+    Args:
+        tables: Tables of the rank.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._computed: dict[str, Result] = {}
+
+    def __getitem__(self, name: str) -> Result:
+        if name not in self:
+            raise KeyError(name)
+        return self.compute(name)
+
+    def __contains__(self, name: object) -> bool:
+        kind = RESULTS.get(name) if isinstance(name, str) else None
+        if kind is None or not kind.optional:
+            return kind is not None
+        return _has_needs(kind, self._tables) and kind.possible(self._tables) and len(self.compute(kind.name)) > 0
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in RESULTS if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def compute(self, name: str) -> Result:
+        """Return a result, also an optional one without rows.
+
+        Raises:
+            KeyError: There is no result of that name.
+        """
+        if name not in self._computed:
+            self._computed[name] = compute(name, self._tables)
+        return self._computed[name]
 
 
-def compute(name: str, tables: Tables) -> Answer:
+def compute(name: str, tables: Tables) -> Result:
     """Compute the result ``name`` from the tables of a rank. Tables of a sample of the operators say so.
 
     Raises:
         KeyError: There is no result of that name.
     """
-    return _computed(name, tables, sample.fraction(tables))
+    kind = RESULTS[name]
+    result = kind.function(tables) if _has_needs(kind, tables) else copy.copy(_without_rows(name))
+    return sample.marked(result, sample.fraction(tables)) if isinstance(result, pl.DataFrame) else result
 
 
-def _computed(name: str, tables: Tables, sampled: float) -> Answer:
-    result = RESULTS[name]
-    nothing = result.needs and not any(has_rows(tables, needed) for needed in result.needs)
-    answer = copy.copy(_of_nothing(name)) if nothing else result.function(tables)
-    return sample.marked(answer, sampled) if isinstance(answer, pl.DataFrame) else answer
+def _has_needs(kind: ResultKind, tables: Tables) -> bool:
+    return not kind.needs or any(has_rows(tables, needed) for needed in kind.needs)
 
 
 @cache
-def _of_nothing(name: str) -> Answer:
+def _without_rows(name: str) -> Result:
     return RESULTS[name].function(lazy(complete({})))

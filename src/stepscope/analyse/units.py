@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 #: Type of a time since the epoch in µs with three decimals: exact, where a float has steps of a quarter of a µs.
@@ -10,6 +12,7 @@ TIMESTAMP = pl.Decimal(38, 3)
 MEBIBYTE = 1024 * 1024
 
 
+@cache
 def us(column: str) -> pl.Expr:
     """Return integer nanoseconds as µs: the float nearest to the exact value, so that it prints with three decimals.
 
@@ -19,11 +22,13 @@ def us(column: str) -> pl.Expr:
     return (pl.col(column) / 1000).round(3)
 
 
+@cache
 def timestamp_us(column: str) -> pl.Expr:
     """Return integer nanoseconds since the epoch as µs, exactly."""
     return (pl.col(column).cast(TIMESTAMP) / 1000).cast(TIMESTAMP)
 
 
+@cache
 def mib(column: str) -> pl.Expr:
     """Return bytes as MB of 1024 x 1024 bytes, as the deliverables of torch_npu do."""
     return pl.col(column) / MEBIBYTE

@@ -10,12 +10,13 @@ from stepscope.cli import options
 from stepscope.errors import InputError
 from stepscope.report import registry
 from stepscope.report.protocol import Source
+from stepscope.report.stale_files import write_stale
 from stepscope.report.terminal.printed_summary import render
 from stepscope.run import RankRun, Run
 
 
 def write(rank: RankRun, formats: str, *, pretty: bool, directory: Path | None = None) -> list[Path]:
-    """Write one rank's files and return their paths.
+    """Write one rank's files and return their paths; those in its ``results`` folder are kept where nothing changed.
 
     Args:
         rank: The rank.
@@ -28,9 +29,9 @@ def write(rank: RankRun, formats: str, *, pretty: bool, directory: Path | None =
         OutputError: The directory cannot be written.
     """
     chosen = registry.select(formats, pretty=pretty)
-    source = Source(rank.tables, rank.results, rank.manifest)
+    made_of = rank.made_of if directory is None else None
     target = directory or rank.directory.results
-    return [path for chosen_format in chosen for path in chosen_format.write(source, target)]
+    return write_stale(chosen, lambda: Source(rank.tables, rank.results, rank.manifest), target, made_of)
 
 
 def write_all(run: Run, formats: str, *, pretty: bool) -> dict[Path, str]:

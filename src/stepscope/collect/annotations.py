@@ -1,8 +1,7 @@
 """Ranges, marks and counters that the program sets itself: ``stepscope.span``, ``mark`` and ``counter``.
 
-They cost next to nothing while no profile records, so they can stay in the program. What they record lies in the
-journal with its arguments and its thread, and nowhere else: a span does not appear a second time in the framework's
-own capture.
+They cost next to nothing while no profile records, so they can stay in the program. They are recorded in the journal,
+with arguments and thread, and only there: the framework's own capture does not repeat them.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: A function in C that takes anything and returns something false. As `__enter__` and `__exit__` it costs half of
-#: what an empty Python function costs there.
+#: A C function that accepts any arguments and returns a false value. As `__enter__` and `__exit__` it costs half as
+#: much as an empty Python function.
 _NOTHING: Callable[..., Any] = "".format
 
 
 class Span:
     """A named range with arguments: use it in ``with``, or as a decorator. See :func:`span`.
 
-    It holds nothing about when it was entered, so that one object can be entered again while it is open, and by many
-    threads at once. Its two methods are exchanged by :func:`bind` and :func:`unbind`.
+    It is re-entrant and thread-safe because it stores nothing about being entered: start times lie with the thread.
+    :func:`bind` and :func:`unbind` exchange its two methods.
     """
 
     __slots__ = ("args", "name")
@@ -61,7 +60,7 @@ class Span:
         return cast("_Function", timed)
 
 
-#: Spans without arguments that were asked for while nothing recorded; asking again finds them faster than making them.
+#: Cache of spans without arguments made while nothing recorded: a look-up is faster than a new object.
 _KNOWN: dict[str, Span] = {}
 _KNOWN_LIMIT = 4096
 
@@ -81,8 +80,8 @@ def span(name: str, **args: object) -> Span:
 
     Args:
         name: Name in every table and timeline.
-        args: Numbers, texts, and lists or mappings of these. Anything else is kept as its type's name: a tensor is
-            never asked for its value, which could wait for the device.
+        args: Numbers, texts, and lists or mappings of these. Anything else is recorded as the name of its type: reading
+            the value of a tensor could wait for the device.
     """
     if not args and _recorder is None:
         try:
@@ -117,8 +116,8 @@ def counter(name: str, value: object, unit: str = "") -> None:
 
     Args:
         name: Name of the counter.
-        value: A number. Anything else, a tensor for instance, is left out and counted as `counter_not_a_number`:
-            reading it could wait for the device. Pass ``loss.item()`` where that is acceptable.
+        value: A number. Anything else, such as a tensor, is dropped and counted as `counter_not_a_number`: reading it
+            could wait for the device. Pass ``loss.item()`` where that wait is acceptable.
         unit: Unit of the value; empty for plain numbers.
     """
     recorder = _recorder
@@ -141,7 +140,7 @@ def recording() -> bool:
 
 
 def open_range(name: str, args: Mapping[str, object]) -> int:
-    """Begin a range that any thread may end, in any order; return its number, or 0 where nothing records."""
+    """Begin a range that any thread may end, in any order; return its number, or 0 if nothing records."""
     recorder = _recorder
     if recorder is None:
         return 0
@@ -151,7 +150,7 @@ def open_range(name: str, args: Mapping[str, object]) -> int:
 
 
 def close_range(number: int) -> None:
-    """End a range; one that is not open, or was open when its window closed, is left alone."""
+    """End a range; a no-op for one that is not open or whose window has closed."""
     end_ns = perf_counter_ns()
     recorder = _recorder
     ended = recorder.ranges.pop(number, None) if recorder is not None else None
@@ -159,12 +158,12 @@ def close_range(number: int) -> None:
         recorder.journal.span(ended.name, "annotation", ended.start_ns, end_ns, ended.args, ended.native)
 
 
-#: Numbers of ranges, of all threads and windows; taking one is a single step of the interpreter.
+#: Numbers of ranges, across threads and windows. Not locked: next() of itertools.count is atomic under the GIL.
 _numbers = count(1)
 
 
 class _Range(NamedTuple):
-    """A range that is open, and the thread that began it."""
+    """An open range, and the thread that began it."""
 
     name: str
     args: Mapping[str, object]
@@ -173,7 +172,7 @@ class _Range(NamedTuple):
 
 
 class _OpenSpans:
-    """A thread's native id, and the spans it has open: each with its start, outermost first."""
+    """A thread's native id and its open spans, each with its start, outermost first."""
 
     __slots__ = ("native", "open")
 
@@ -182,19 +181,19 @@ class _OpenSpans:
         self.open: list[tuple[Span, int]] = []
 
     def take(self, closed: Span) -> int | None:
-        """Remove the innermost ``closed`` from the open spans and return its start; None where there is none."""
+        """Remove the innermost entry of ``closed`` and return its start; None if it is not open on this thread."""
         for entry in reversed(self.open):
             if entry[0] is closed:
                 try:
                     self.open.remove(entry)
-                except ValueError:  # another thread took it in this moment
+                except ValueError:  # another thread removed it since
                     return None
                 return entry[1]
         return None
 
 
 class _CallingThread(threading.local):
-    """The calling thread; each one enters itself in ``threads`` when it first comes here."""
+    """The calling thread's open spans; each thread appends its own to ``threads`` on first use."""
 
     def __init__(self, threads: list[_OpenSpans]) -> None:
         self.thread = _OpenSpans()
@@ -202,7 +201,7 @@ class _CallingThread(threading.local):
 
 
 class _AnnotationRecorder:
-    """Where spans go while a profile records."""
+    """Records spans while a profile records."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -211,14 +210,14 @@ class _AnnotationRecorder:
         self.here = _CallingThread(self.threads)
 
     def close_odd(self, closed: Span, end_ns: int) -> None:
-        """Close a span that is not the innermost of its thread."""
+        """Close a span that is not the innermost one of its thread."""
         here = self.here.thread
         start_ns = here.take(closed)
         if start_ns is not None:
             self._record(closed, here, start_ns, end_ns)
             self.journal.loss("span_wrong_order")
             return
-        # A shared object says nothing about who opened it; one that was made while recording does.
+        # A cached span may be open on any thread; one made during the recording identifies the thread that opened it.
         shared = _KNOWN.get(closed.name) is closed
         for thread in () if shared else tuple(self.threads):
             start_ns = thread.take(closed)
@@ -229,7 +228,7 @@ class _AnnotationRecorder:
         self.journal.loss("span_opened_before")
 
     def close_all(self) -> None:
-        """End every span that is still open, now, with the argument ``not_closed``."""
+        """End every open span now, with the argument ``not_closed``."""
         end_ns = perf_counter_ns()
         for thread in tuple(self.threads):
             while thread.open:
@@ -276,13 +275,13 @@ def _exit(self: Span, _kind: object, _error: object, _trace: object) -> None:
 
 
 def _exchange(enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
-    # Through setattr, because to a type checker methods are constant.
+    # By setattr: type checkers take methods for constants.
     setattr(Span, "__enter__", enter)  # noqa: B010
     setattr(Span, "__exit__", leave)  # noqa: B010
 
 
 def bind(journal: Journal) -> None:
-    """Record spans, marks and counters into ``journal`` from now on."""
+    """Begin to record spans, marks and counters into ``journal``."""
     global _recorder
     unbind()
     _recorder = _AnnotationRecorder(journal)
@@ -290,7 +289,7 @@ def bind(journal: Journal) -> None:
 
 
 def unbind() -> None:
-    """End the recording: spans that are open end now, and are counted. Does nothing where nothing records."""
+    """End the recording; open spans end now and are counted. A no-op if nothing records."""
     global _recorder
     recorder, _recorder = _recorder, None
     _exchange(_NOTHING, _NOTHING)
@@ -299,7 +298,7 @@ def unbind() -> None:
 
 
 def _after_fork() -> None:
-    """The profile is the parent's: a forked child records nothing."""
+    """Stop recording in a forked child: the profile belongs to the parent."""
     global _recorder
     _recorder = None
     _exchange(_NOTHING, _NOTHING)

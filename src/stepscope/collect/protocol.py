@@ -1,4 +1,4 @@
-"""What every collector is given, and the six members it has."""
+"""The protocol of collectors: what each is given, and its six members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Where and what a collector records, during one window.
+    """Where and what a collector records during one window.
 
     Attributes:
         rank: Rank of this process in its job.
@@ -31,7 +31,7 @@ class Context:
 
 
 class NothingHere(str):
-    """Why a collector cannot work, where nothing is lost by that: what it records does not exist on this machine."""
+    """Reason why a collector has nothing to record: its source does not exist on this machine, so nothing is lost."""
 
     __slots__ = ()
 
@@ -43,8 +43,8 @@ class Collector(Protocol):
     the other collectors. ``prepare``, ``start`` and ``stop`` are called in this order on one thread, each at most once;
     ``stop`` is called even where ``start`` failed, and returns within ten seconds or does not touch another thread.
 
-    One that is for a framework names its package in ``framework``: where the program trains with another, nothing is
-    missing without it.
+    A collector of one framework names the framework's package in ``framework``; a program that trains with another
+    framework loses nothing without it.
     """
 
     @property
@@ -53,14 +53,14 @@ class Collector(Protocol):
         ...
 
     def available(self) -> str | None:
-        """Return why the collector cannot work here, or None where it can. Cheap, and without side effects.
+        """Return why the collector cannot work here, or None if it can; cheap and free of side effects.
 
-        Where there is nothing that it could record, the reason is a :class:`NothingHere`.
+        The reason is a :class:`NothingHere` if its source does not exist.
         """
         ...
 
     def prepare(self, context: Context) -> None:
-        """Do what is slow before the window opens."""
+        """Do the slow part before the window opens."""
         ...
 
     def start(self) -> None:
@@ -78,12 +78,12 @@ class Collector(Protocol):
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Who is told of steps.
+    """Callbacks of a collector that marks steps.
 
     Attributes:
-        begin: Called with the number of a step that begins; returns the number of the next one that it must be called
-            for. It may be called for one before that, too.
-        end: Called where a step ends that it was called for.
+        begin: Called with the number of a step that begins; returns the number of the next step it must be called for.
+            It may be called for an earlier step, too.
+        end: Called when a step ends whose beginning was marked.
     """
 
     begin: Callable[[int], int]
@@ -92,22 +92,22 @@ class StepMarks:
 
 @runtime_checkable
 class StepMarking(Protocol):
-    """A collector that may have to know of steps."""
+    """A collector that may need to mark steps."""
 
     @property
     def thread(self) -> int:
-        """Identifier (``threading.get_ident``) of the thread that alone can stop it without loss; 0 for any."""
+        """Identifier (``threading.get_ident``) of the only thread that can stop it without loss; 0 for any thread."""
         ...
 
     @property
     def step_marks(self) -> StepMarks | None:
-        """What is told of steps; asked for once, when the recording has begun."""
+        """The callbacks, or None; read once, when the recording has begun."""
         ...
 
 
 @runtime_checkable
 class Settling(Protocol):
-    """A collector whose files may still be written when ``stop`` has returned."""
+    """A collector that may still write its files when ``stop`` has returned."""
 
     def settle(self) -> None:
         """Wait until the files are whole; called once after ``stop``, on any thread. May raise."""

@@ -22,13 +22,13 @@ LAUNCHERS: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True)
 class JobRank:
-    """This process in its job.
+    """Rank of this process in its job.
 
     Attributes:
         rank: Rank in the job; 0 for a single process.
         world_size: Number of processes in the job.
         local_rank: Rank on this machine.
-        found_by: Who said so: a key of :data:`LAUNCHERS`, ``torch.distributed``, ``jax.distributed``, or ``alone``.
+        found_by: Source: a key of :data:`LAUNCHERS`, ``torch.distributed``, ``jax.distributed``, or ``alone``.
     """
 
     rank: int = 0
@@ -38,12 +38,12 @@ class JobRank:
 
 
 def find_job_rank(environment: Mapping[str, str] = os.environ) -> JobRank:
-    """Return the place of this process; what torch or JAX have started knows better than the environment."""
+    """Return the rank of this process; an initialised torch or JAX job takes precedence over the environment."""
     return _from_torch(environment) or _from_jax(environment) or _from_environment(environment) or JobRank()
 
 
 def _from_torch(environment: Mapping[str, str]) -> JobRank | None:
-    """Ask torch where processes were spawned by hand: then nobody set variables."""
+    """Ask torch: processes that the program spawned itself have no variables of a launcher."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
@@ -55,7 +55,7 @@ def _from_torch(environment: Mapping[str, str]) -> JobRank | None:
 
 
 def _from_jax(environment: Mapping[str, str]) -> JobRank | None:
-    """Ask what ``jax.distributed.initialize`` has set; ``jax.process_index`` would make JAX look for its devices."""
+    """Read what ``jax.distributed.initialize`` has set; ``jax.process_index`` would initialise JAX's devices."""
     state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     if getattr(state, "client", None) is None:
         return None
@@ -79,12 +79,12 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(frozen=True)
 class Job:
-    """The key that all ranks of one job find without talking to each other, and no rank of another job.
+    """Key that all ranks of one job derive without communication, and that differs from every other job's.
 
     Attributes:
         digest: 16 hexadecimal digits.
-        certain: Whether a launcher named the job; otherwise it is "the children of that process", which the next job
-            started from the same place may share.
+        certain: Whether a launcher named the job. If not, the key stands for the children of the parent process, and
+            the next job that the same shell starts may have the same key.
     """
 
     digest: str
@@ -118,7 +118,7 @@ def _values(environment: Mapping[str, str], *names: str) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot: a number of its own even where pids are used again."""
+    """Return when a process started, in clock ticks since boot: unique even if the system reuses its pid."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called in training processes; pathlib adds nothing
             return file.read().rpartition(b")")[2].split()[19].decode()

@@ -19,21 +19,21 @@ class Action(Enum):
     RECORD = 2
     RECORD_AND_SAVE = 3
 
-    # Asked for in every step: that of Enum is written in Python, and members are single.
+    # Called in every step: identity suffices because members are singletons, and Enum's own hash is Python code.
     __hash__ = object.__hash__
 
 
-#: Step number → action, or what an action is called in ``torch.profiler``.
+#: Step number → action, or the member of ``torch.profiler.ProfilerAction`` with the same name.
 ScheduleFunction: TypeAlias = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A repeating cycle of waiting, warming up and recording; call it with a step's number, counted from 0.
+    """A repeating cycle of waiting, warming up and recording; call it with the number of a step, from 0.
 
     Attributes:
-        wait: Steps of each cycle that nothing is done in.
-        warmup: Steps in which collectors prepare, and nothing is kept.
+        wait: Idle steps at the start of each cycle.
+        warmup: Steps in which collectors prepare; nothing is recorded.
         active: Steps that are recorded.
         repeat: Number of cycles; 0 means until the training ends.
         skip_first: Steps before the first cycle.
@@ -59,15 +59,15 @@ class Schedule:
         cycle = self.wait + self.warmup + self.active
         if step < 0 or (self.repeat and step >= self.repeat * cycle):
             return Action.NONE
-        place = step % cycle
-        if place < self.wait:
+        phase = step % cycle
+        if phase < self.wait:
             return Action.NONE
-        if place < self.wait + self.warmup:
+        if phase < self.wait + self.warmup:
             return Action.WARMUP
-        return Action.RECORD if place < cycle - 1 else Action.RECORD_AND_SAVE
+        return Action.RECORD if phase < cycle - 1 else Action.RECORD_AND_SAVE
 
     def saves_at(self, step: int) -> int:
-        """Return the number of the step that ends the recording which ``step`` lies in."""
+        """Return the number of the last step of the recording that contains ``step``."""
         cycle = self.wait + self.warmup + self.active
         return step + cycle - 1 - (step - self.skip_first) % cycle
 
@@ -76,8 +76,8 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
     """Return a schedule; the parameters mean what they mean in ``torch.profiler.schedule``.
 
     Args:
-        wait: Steps of each cycle that nothing is done in.
-        warmup: Steps in which collectors prepare, and nothing is kept.
+        wait: Idle steps at the start of each cycle.
+        warmup: Steps in which collectors prepare; nothing is recorded.
         active: Steps that are recorded.
         repeat: Number of cycles; 0 means until the training ends.
         skip_first: Steps before the first cycle.
@@ -94,17 +94,17 @@ def always(_step: int) -> Action:
 
 
 def recording_until(function: ScheduleFunction, step: int) -> int:
-    """Return the number of the first step, from one that is recorded on, for which the schedule must be asked."""
+    """Return the first step after ``step``, which is recorded, for which the schedule must be evaluated."""
     if function is always:
         return sys.maxsize
     return function.saves_at(step) if isinstance(function, Schedule) else step + 1
 
 
 def action_of(function: ScheduleFunction, step: int) -> Action:
-    """Ask any schedule, also one made by ``torch.profiler.schedule``, for the action of ``step``.
+    """Return the action of ``step`` by any schedule, including one of ``torch.profiler.schedule``.
 
     Raises:
-        UsageError: What it returned is no action.
+        UsageError: The schedule did not return an action.
     """
     answer = function(step)
     if isinstance(answer, Action):

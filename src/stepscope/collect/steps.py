@@ -1,12 +1,11 @@
 """Where training steps end in a program that does not say so: when its optimizers have stepped.
 
-Each framework tells in a module of its own when something that
-ends a training step has run: an optimizer, a graph with an optimizer in it, a step of a training loop that the
-framework brings along.
+The step hooks of each framework report what may end a training step: a step of an optimizer, a run of a graph that
+contains an optimizer, a step of the framework's own training loop.
 
-With one optimizer every step of it ends a training step; gradient accumulation needs nothing more, because the
-optimizer steps once in it. With several, the one that steps least often ends the step (the generator of a GAN whose
-critic steps five times); where they step equally often, the one that comes last in the order they were first seen in.
+With one optimizer, each of its steps ends a training step; this covers gradient accumulation, in which the optimizer
+steps once. With several, the one that steps least often ends the step (the generator of a GAN whose critic steps five
+times); if they step equally often, the last one in the order of their first steps does.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from typing import Any, Protocol
 
 from stepscope.collect.frameworks import FRAMEWORKS
 
-#: Optimizer steps that are remembered.
+#: Number of the latest optimizer steps that the rule is learned from.
 _HISTORY = 512
-#: One that steps less than once in so many steps of the busiest is no part of the cycle.
+#: An optimizer that steps less than once in this many steps of the busiest one does not belong to the cycle.
 _RARE = 50
-#: Optimizer steps without the one that ends training steps, after which another one takes its place.
+#: Optimizer steps in a row without the closing optimizer, after which it counts as gone and another one closes.
 _GONE = 64
 _ONE = "each step of the optimizer ends a training step"
 _LEAST = "the optimizer that steps least often ends a training step"
@@ -38,7 +37,7 @@ _LOOP = "each step of the framework's own training loop is a training step"
 class StepFinder:
     """Learns from a sequence of optimizer steps which of them end training steps.
 
-    Optimizers are told apart by any hashable key.
+    An optimizer is identified by any hashable key.
     """
 
     def __init__(self) -> None:
@@ -51,25 +50,25 @@ class StepFinder:
 
     @property
     def number(self) -> int:
-        """Training steps so far, by the rule as it stands."""
+        """Training steps so far, by the current rule."""
         return self._counts[self._closer]
 
     @property
     def closer(self) -> object:
-        """The optimizer whose steps end training steps, by the rule as it stands."""
+        """Key of the closing optimizer, whose steps end training steps, by the current rule."""
         return self._closer
 
     @property
     def optimizers(self) -> int:
-        """Optimizers that have stepped so far."""
+        """Number of optimizers that have stepped so far."""
         return len(self._order)
 
     def stepped(self, optimizer: object, *, learning: bool) -> bool:
-        """Take note of a step of ``optimizer`` and return whether it ends a training step.
+        """Count a step of ``optimizer`` and return whether it ends a training step.
 
         Args:
             optimizer: Its key.
-            learning: The rule may still change; otherwise it does only when the optimizer that it names disappears.
+            learning: Whether the rule may still change; if not, it changes only when the closing optimizer is gone.
         """
         if optimizer not in self._counts:
             self._order.append(optimizer)
@@ -81,7 +80,7 @@ class StepFinder:
         return optimizer == self._closer
 
     def forget(self, optimizer: object) -> None:
-        """An optimizer does not exist any more: the others make up the cycle."""
+        """Remove an optimizer that was deleted from the cycle."""
         if self._counts.pop(optimizer, None) is not None:
             self._order.remove(optimizer)
         if optimizer == self._closer:
@@ -96,7 +95,7 @@ class StepFinder:
             for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
                 self.forget(gone)
             self._absent = 0
-        # Who stepped only once has not come back yet: that makes a cycle only for the one that came last.
+        # An optimizer that stepped once has not recurred; it counts only if it is the latest to appear.
         counts = {name: count for name, count in self._counts.items() if count > 1 or name == self._order[-1]}
         most = max(counts.values())
         fewest = min(count for count in counts.values() if count * _RARE >= most)
@@ -106,16 +105,16 @@ class StepFinder:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a framework tells: something that ends a training step, or may, has run.
+    """Report of a framework's step hooks: something that ends a training step, or may end one, has run.
 
     Attributes:
-        owner: The optimizer, or what holds it; can be referenced weakly.
+        owner: The optimizer, or the object that contains it; weakly referable.
         name: Class of the optimizer.
-        by: How this was seen, in words for the manifest.
-        loop: It is the framework's own training loop, whose steps are training steps whatever optimizers do.
-        declared: The program itself says that it is a step.
+        by: How the hooks saw it, in words for the manifest.
+        loop: A step of the framework's own training loop: a training step, whatever optimizers do.
+        declared: The program itself declares it to be a step.
         at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
-        late: It is told of only now that it is known to have been a step.
+        late: Reported after the fact: only later steps showed that it was one.
     """
 
     owner: Any
@@ -128,22 +127,22 @@ class Stepped:
 
 
 class StepHooks(Protocol):
-    """Tells of the steps of one framework, which is imported."""
+    """Hooks that report the steps of one framework, which the program has imported."""
 
     def install(self, *, late: bool) -> None:
         """Put the hooks in place.
 
         Args:
-            late: The program is in the middle of its training; otherwise it has not made an optimizer yet.
+            late: Whether the program already trains; otherwise it has not made an optimizer yet.
         """
         ...
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
         ...
 
     def may_wait(self, steps: int) -> bool:
-        """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
+        """Return whether an optimizer exists that did not step in the first ``steps`` steps but still may."""
         ...
 
 
@@ -152,7 +151,7 @@ def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
 
     Args:
         framework: Its package, which the program has imported.
-        observe: Called in the thread that stepped. It raises nothing but errors of the training itself.
+        observe: Called on the thread that stepped; raises only errors of the training itself.
     """
     module, name = FRAMEWORKS[framework].steps
     made: StepHooks = getattr(import_module(module), name)(observe)
@@ -160,25 +159,26 @@ def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
 
 
 class StepsSeen:
-    """What was told of steps so far, and which of them end training steps."""
+    """The reports of step hooks so far, and which of them end training steps."""
 
     def __init__(self) -> None:
         self.finder = StepFinder()
-        #: The owners by their keys; these references go when this does, unlike finalizers.
+        #: Weak references to the owners by key. Not finalizers: those would outlive this object.
         self._owners: dict[int, weakref.ref[Any]] = {}
         self._known: list[str] = []
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
         self._declared: set[int] = set()
-        #: Keys of owners that were deleted: the callback may run at any moment, so it only leaves a note.
+        #: Keys of deleted owners. A weak reference's callback runs on any thread at any bytecode, so it only appends
+        #: here (deque.append is atomic under the GIL); :meth:`add` removes them.
         self._gone: deque[int] = deque()
 
     def add(self, stepped: Stepped, *, learning: bool) -> bool:
-        """Take note of a step and return whether it ends a training step.
+        """Count a step and return whether it ends a training step.
 
         Args:
-            stepped: What was told.
-            learning: The rule may still change; see :meth:`StepFinder.stepped`.
+            stepped: The report.
+            learning: See :meth:`StepFinder.stepped`.
         """
         while self._gone:
             gone = self._gone.popleft()
@@ -187,7 +187,7 @@ class StepsSeen:
         return self.finder.stepped(self.key(stepped), learning=learning)
 
     def key(self, stepped: Stepped) -> int:
-        """Return the number that stands for the owner as long as it lives."""
+        """Return the number that identifies the owner during its lifetime."""
         key = id(stepped.owner)
         if key not in self._owners:
             gone = self._gone
@@ -202,7 +202,7 @@ class StepsSeen:
 
     @property
     def source(self) -> str:
-        """Whether the steps are ``declared`` or ``inferred``, by the rule as it stands."""
+        """Whether the steps are ``declared`` or ``inferred``, by the current rule."""
         return "declared" if self.finder.closer in self._declared else "inferred"
 
     def describe(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class StepsSeen:
 
 
 class OptimizerLog:
-    """Notes when optimizers stepped during one window, and tells afterwards which training steps that makes.
+    """Records when optimizers stepped during one window, and derives the training steps at its end.
 
     For a profile whose program never calls ``step()``.
     """
@@ -221,11 +221,11 @@ class OptimizerLog:
         self._times: list[tuple[int, int]] = []
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
-        #: Where steps come from that only the reader of what was recorded finds; empty where there are none.
+        #: What the reader of the capture will infer steps from, if the hooks of a framework leave that to it; or empty.
         self._later = ""
 
     def install(self) -> None:
-        """Begin to note steps in every framework that is imported and can tell."""
+        """Install the step hooks of every framework that the program has imported."""
         for framework in FRAMEWORKS:
             if framework in sys.modules:
                 hooks = make_hooks(framework, self._note)
@@ -234,12 +234,12 @@ class OptimizerLog:
                 self._hooks.append(hooks)
 
     def remove(self) -> None:
-        """Stop noting."""
+        """Remove the hooks."""
         while self._hooks:
             self._hooks.pop().remove()
 
     def forget(self) -> None:
-        """Stop noting, and forget what was noted: the program declares its steps."""
+        """Remove the hooks and drop what they reported: the program declares its steps."""
         self.remove()
         self._times.clear()
         self._later = ""
@@ -255,7 +255,7 @@ class OptimizerLog:
         return list(pairwise([start_ns, *(end for end, key in self._times if key == closer)]))
 
     def describe(self) -> dict[str, Any]:
-        """Return how steps were found, for the manifest; empty where there were none."""
+        """Return how steps were found, for the manifest; empty without steps."""
         if self._times or not self._later:
             return self._seen.describe() if self._times else {}
         return {"source": "inferred", "by": self._later}

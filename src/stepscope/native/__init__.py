@@ -1,8 +1,8 @@
-"""The C that must be fast, behind ctypes; every one has a plain Python twin that gives the same.
+"""C functions for the hot loops, called by ctypes; each has a plain Python twin with equal results.
 
-But for the callbacks of CUPTI, which must not be Python, see ``cupti.c``.
+The exception is ``cupti.c``: callbacks of CUPTI run on threads that must not wait for the GIL, so they have no twin.
 
-The library is built with the package where there is a compiler. ``STEPSCOPE_NATIVE=0`` switches it off.
+The library is built with the package if a C compiler exists. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _SWITCH = "STEPSCOPE_NATIVE"
 
 
 def available() -> str | None:
-    """Return None where the library can be used, else the reason why it cannot."""
+    """Return why the library cannot be used, or None if it can."""
     if os.environ.get(_SWITCH) == "0":
         return f"switched off by {_SWITCH}=0"
     return _load()[1]
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the library, None where :func:`available` has a reason."""
+    """Return the library; None if :func:`available` returns a reason."""
     return None if available() else _load()[0]
 
 
@@ -41,7 +41,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Give every function its types; a library of another version lacks one and is not used."""
+    """Declare the types of every function; AttributeError if the library is of another version and lacks one."""
     pointer, text, int32, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[object, list[object]]] = {
         "ss_new": (pointer, []),

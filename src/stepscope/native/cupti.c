@@ -3,7 +3,7 @@
  * CUPTI calls ss_cupti_requested and ss_cupti_completed from any thread, its own and the program's, while it holds a
  * lock of its own. They must never wait for Python: a thread that holds Python's lock and waits for CUPTI's would never
  * end (pytorch/pytorch#186295 had that with callbacks of ctypes). So these few lines have no twin in Python. The lock
- * here is held for some stores only, and nobody waits for anything while holding it.
+ * here is held for some stores only, and no thread blocks while holding it.
  *
  * A buffer that is not ours (another user of CUPTI registered before us) is left alone: it is its owner's.
  */
@@ -69,7 +69,7 @@ void ss_cupti_completed(void *context, uint32_t stream, uint8_t *buffer, size_t 
     if (s && s->state == LENT) {
         s->valid = valid, s->number = completed++;
         s->state = valid ? FULL : FREE;
-        if (!buffer_size) release(s); /* too late: nobody records any more */
+        if (!buffer_size) release(s); /* too late: no recording is open */
     }
     leave();
 }

@@ -15,7 +15,7 @@ SS_EXPORT void ss_cupti_completed(void *context, uint32_t stream, uint8_t *buffe
 SS_EXPORT void ss_cupti_open(uint64_t size);
 SS_EXPORT void ss_cupti_close(void);
 
-/* Take the buffer that was completed first, NULL where there is none; it is given back after use. */
+/* Take the buffer that was completed first, NULL if there is none; it is given back after use. */
 SS_EXPORT uint8_t *ss_cupti_take(uint64_t *valid);
 SS_EXPORT void ss_cupti_give_back(const uint8_t *data);
 
@@ -24,8 +24,8 @@ SS_EXPORT int64_t ss_cupti_lent(void);
 SS_EXPORT uint64_t ss_cupti_refused(void);
 
 /* Find the distinct pointers to names in a buffer of records.
- * sizes: bytes of a record by kind, 0 where unknown. names: offset of the pointer by kind, 0 where it has none.
- * found: `room` places, a power of two; the first ones get the pointers. At most half of it is filled.
+ * sizes: bytes of a record by kind, 0 if unknown. names: offset of the pointer by kind, 0 if it has none.
+ * found: `room` slots, a power of two; the first ones get the pointers. At most half of it is filled.
  * Returns how many. */
 SS_EXPORT int64_t ss_cupti_names(const uint8_t *data, uint64_t valid, const uint32_t *sizes, const uint32_t *names,
                                  uint64_t *found, uint64_t room);

@@ -1,7 +1,7 @@
 /* The tokenizer: see kineto.h.
  *
- * Functions that read take the place to read at and the end of the text, read nothing at or behind the end, and return
- * the place behind what they read, or NULL with the reason in the tokenizer.
+ * Functions that read take a pointer into the text and its end, read nothing at or behind the end, and return a pointer
+ * behind what they read, or NULL with the reason in the tokenizer.
  */
 #include "kineto_state.h"
 
@@ -143,7 +143,7 @@ static const char *fail(ss_tokenizer *t, int error, const char *at) {
     return NULL;
 }
 
-/* Returns the place of the closing quote of a string, given the place behind the opening one; NULL: there is none. */
+/* Returns a pointer to the closing quote of a string, given one behind the opening quote; NULL if it does not end. */
 static inline const char *string_end(const char *p, const char *end) {
 #if defined(__SSE2__)
     const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
@@ -463,7 +463,7 @@ static bool finish_event(ss_tokenizer *t, ss_event *e, const char *end) {
     return true;
 }
 
-/* Reads one event, given the place of its brace. */
+/* Reads one event, given a pointer to its brace. */
 static const char *read_event(ss_tokenizer *t, const char *p, const char *end) {
     ss_event e = {.ts = SS_ABSENT, .dur = SS_ABSENT, .id = SS_ABSENT, .category = -1, .name = -1, .process = -1, .thread = -1};
     if (t->rows == t->capacity && ss_grow_rows(t)) return fail(t, SS_NO_MEMORY, p);

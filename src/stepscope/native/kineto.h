@@ -17,7 +17,7 @@
 #define SS_EXPORT __attribute__((visibility("default")))
 #endif
 
-/* Value of an integer column where the event has none. */
+/* Value of an integer column if the event has none. */
 #define SS_ABSENT INT64_MIN
 
 enum { SS_CLASSES = 16, SS_MAX_FIELDS = 64, SS_MAX_KEYS = 128, SS_MAX_DEPTH = 512 };
@@ -25,7 +25,7 @@ enum { SS_CLASSES = 16, SS_MAX_FIELDS = 64, SS_MAX_KEYS = 128, SS_MAX_DEPTH = 51
 /* What ends a chunk; ss_tokenize returns the negative of one. */
 enum ss_error {
     SS_CUT = 1,        /* the text ends inside an event */
-    SS_NOT_JSON = 2,   /* a character where JSON allows none */
+    SS_NOT_JSON = 2,   /* a character that JSON does not allow */
     SS_UNUSUAL = 3,    /* JSON, but not as Kineto writes it */
     SS_TOO_DEEP = 4,   /* nested deeper than SS_MAX_DEPTH */
     SS_NO_MEMORY = 5,
@@ -57,7 +57,7 @@ SS_EXPORT int ss_special(ss_tokenizer *tokenizer, int32_t none, int32_t memory, 
 SS_EXPORT int ss_quoted(ss_tokenizer *tokenizer, int32_t samples);
 
 /* Append the events of a chunk. `last`: the chunk may hold the end of the list and what follows it.
- * Returns the bytes read, up to and with the end of the list; or a negative error, with its place in ss_position. */
+ * Returns the bytes read, up to and with the end of the list; or a negative error, with its offset in ss_position. */
 SS_EXPORT int64_t ss_tokenize(ss_tokenizer *tokenizer, const char *text, int64_t length, int32_t last);
 SS_EXPORT int64_t ss_position(const ss_tokenizer *tokenizer);
 

@@ -24,7 +24,7 @@ _DTYPES: dict[str, type[np.generic]] = {
     "text": np.int32,
     "unsigned": np.int64,
 }
-#: What the columns of every event are called, in the order of ``ss_base_column``.
+#: Columns of every event, in the order of ``ss_base_column``.
 BASE: dict[str, type[np.generic]] = {
     "phase": np.uint8,
     "class": np.uint8,
@@ -47,11 +47,11 @@ _REASONS = {
 
 
 class NotTokenized(Exception):
-    """The tokenizer does not take a chunk.
+    """The tokenizer rejects a chunk.
 
     Args:
         code: Number of the reason, see ``ss_error`` in ``kineto.h``.
-        position: Where in the chunk, in bytes.
+        position: Offset in the chunk, in bytes.
     """
 
     def __init__(self, code: int, position: int) -> None:
@@ -83,7 +83,7 @@ class Description:
         other: Class of complete events of unknown category, counters and metadata.
         optional: Class that only events with a certain argument have, and the number of that argument's column.
         samples: Class of counters and metadata where times may be texts, as Ascend's tools write them, and identifiers
-            are codes of texts; None where they are as Kineto writes them.
+            are codes of texts; None if they are as Kineto writes them.
     """
 
     categories: Mapping[str, int]
@@ -98,7 +98,7 @@ class Description:
 
 
 class _TokenizerMemory:
-    """Memory of a tokenizer as numpy sees it; keeps the tokenizer alive as long as an array looks at it."""
+    """A tokenizer's memory as a numpy array; keeps the tokenizer alive as long as the array."""
 
     def __init__(self, owner: Tokenizer, address: int, count: int, dtype: type[np.generic]) -> None:
         self.owner = owner
@@ -117,7 +117,7 @@ class Tokenizer:
         description: What to read.
 
     Raises:
-        StepscopeError: The library is not available, or there is no memory.
+        StepscopeError: The library is not available, or memory is exhausted.
     """
 
     def __init__(self, description: Description) -> None:
@@ -138,7 +138,7 @@ class Tokenizer:
             self._handle = None
 
     def _describe(self) -> bool:
-        """Hand over the description; return whether that failed."""
+        """Pass the description to the library; return whether that failed."""
         library, handle, given = self._library, self._handle, self._description
         failed = library.ss_special(handle, given.none, given.memory, given.other, given.optional[1], given.optional[0])
         if given.samples is not None:
@@ -159,13 +159,13 @@ class Tokenizer:
 
         Args:
             chunk: Events separated by commas.
-            last: The end of the list may follow, and more behind it.
+            last: Whether the chunk may contain the end of the list, and more text behind it.
 
         Returns:
             Bytes read, up to and with the end of the list.
 
         Raises:
-            NotTokenized: The chunk is not as Kineto writes it; nothing of it was appended.
+            NotTokenized: The chunk is not as Kineto writes it; none of its events is appended.
         """
         view = np.frombuffer(chunk, np.uint8)
         read = self._library.ss_tokenize(self._handle, view.ctypes.data, len(view), int(last))

@@ -29,7 +29,7 @@ typedef struct {
 
 enum { SS_LONGEST_LEAD = 88 };
 
-/* The name of a member or an argument, and where its value goes. Names nobody asked for are learnt too, with column -1. */
+/* The name of a member or an argument, and the column of its value; -1: learnt, but not requested. */
 typedef struct {
     const char *text; /* as written: with its quotes */
     int32_t length, column, type, group;
@@ -45,8 +45,8 @@ typedef struct {
     ss_key key[SS_MAX_KEYS];
     int32_t count;
     ss_next first;
-    ss_key unknown; /* stands for every name for which there is no room */
-    uint8_t slot[2 * SS_MAX_KEYS]; /* by hash: place + 1; 0: free */
+    ss_key unknown; /* stands for every name that did not fit */
+    uint8_t slot[2 * SS_MAX_KEYS]; /* by hash: index + 1; 0: free */
 } ss_keys;
 
 /* Distinct texts, one behind the other in the arena; text i ends at end[i] and begins where text i - 1 ends. */

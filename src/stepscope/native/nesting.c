@@ -1,4 +1,4 @@
-/* How spans of a track lie in each other: the fast twin of stepscope/read/common/nesting.py, where the rules are explained. */
+/* How the spans of a track nest: the fast twin of stepscope/read/common/nesting.py, where the rules are explained. */
 #include "kineto_state.h"
 
 typedef struct {
@@ -45,9 +45,9 @@ static span *sort(span *spans, span *spare, int64_t count) {
     return spans;
 }
 
-/* Finds the parents of one track's ordered spans, whose first place is `first`. */
+/* Finds the parents of one track's ordered spans, whose first index is `first`. */
 static void walk(const span *spans, int64_t count, int64_t first, int64_t *parent, int32_t *depth, uint8_t *crossing) {
-    int64_t top = -1; /* place within the track; the stack is the chain of parents above it */
+    int64_t top = -1; /* index within the track; the stack is the chain of parents above it */
     for (int64_t i = 0; i < count; i++) {
         const span *s = &spans[i];
         bool crosses = false;
@@ -64,7 +64,7 @@ static void walk(const span *spans, int64_t count, int64_t first, int64_t *paren
     }
 }
 
-/* Puts the places of each track's spans together, tracks in order; `place[track]` ends as the place behind the track's
+/* Groups the indices of each track's spans together, tracks in order; `place[track]` ends as the index behind the track's
  * last. Returns the most spans of a track. */
 static int64_t by_track(int64_t count, int64_t tracks, const int32_t *track, int64_t *place, int64_t *order) {
     int64_t most = 0;

@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 def nest(
     track: npt.NDArray[Any], ts: Integers, dur: Integers
 ) -> tuple[Integers, Integers, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
-    """Return order, parent, depth and crossing of spans; None where the library cannot do it."""
+    """Return order, parent, depth and crossing of spans; None if the library is missing or fails."""
     library = native.loaded()
     if library is None:
         return None
@@ -33,7 +33,7 @@ def nest(
 
 
 def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers | None:
-    """Return every span's innermost chosen one, itself included; None where the library is not available."""
+    """Return every span's innermost chosen one, itself included; None without the library."""
     library = native.loaded()
     if library is None:
         return None
@@ -44,7 +44,7 @@ def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers | None:
 
 
 def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8] | None:
-    """Return every span's value, its own or its nearest ancestor's; None where the library is not available."""
+    """Return every span's value, its own or its nearest ancestor's; None without the library."""
     library = native.loaded()
     if library is None:
         return None

@@ -15,7 +15,7 @@ enum tag {
 
 static inline unsigned tag_of(uint64_t word) { return (unsigned)(word >> 60); }
 
-/* The value of the word at `*i` where it has this tag, and one step on; else 0. */
+/* The value of the word at `*i` if it has this tag, and one step on; else 0. */
 static inline uint64_t optional(const uint64_t *words, int64_t count, int64_t *i, enum tag tag) {
     return *i < count && tag_of(words[*i]) == tag ? words[(*i)++] & VALUE_BITS : 0;
 }
@@ -27,7 +27,7 @@ static int64_t run_of(const uint64_t *words, int64_t count, int64_t i, enum tag 
     return n;
 }
 
-/* An operator begins at `i`; returns the place behind it. */
+/* An operator begins at `i`; returns the index behind it. */
 static int64_t begin(const uint64_t *words, int64_t count, int64_t i, ss_recorder_walk *walk, const ss_recorder_columns *to) {
     if (i + 1 >= count || tag_of(words[i + 1]) != NAME) {
         walk->damaged++;
@@ -50,7 +50,7 @@ static int64_t begin(const uint64_t *words, int64_t count, int64_t i, ss_recorde
     return i;
 }
 
-/* The operator `level` places further out than the innermost one ends. */
+/* The operator `level` frames further out than the innermost one ends. */
 static void end(uint64_t ticks, uint64_t level, ss_recorder_walk *walk, const ss_recorder_columns *to) {
     if (level >= (uint64_t)walk->depth) {
         walk->unmatched++;

@@ -12,14 +12,14 @@
 enum ss_recorder_end { SS_OPEN = 0, SS_ENDED = 1, SS_LOST = 2 };
 
 /* One thread's walk. The stack holds the rows of operators that are open; `unknown` are open below it that have no row, -1:
- * nobody knows how many. */
+ * their number is unknown. */
 typedef struct {
     int64_t depth, unknown;
     int64_t rows, memories, definitions, endings; /* entries of the columns that are filled */
     int64_t unmatched, damaged;                   /* ends without a row; words that do not belong there */
 } ss_recorder_walk;
 
-/* Columns to fill: one entry per operator, per report of memory (its place), per definition (its place), and per end by
+/* Columns to fill: one entry per operator, per report of memory (its index), per definition (its index), and per end by
  * identity. There is room for each word of the block. */
 typedef struct {
     int64_t *stack, room;

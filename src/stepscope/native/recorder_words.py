@@ -12,7 +12,7 @@ from stepscope import native
 
 Column = npt.NDArray[Any]
 
-#: Columns to fill, in the order of ``ss_recorder_columns``; the stack and its room come before them.
+#: Columns to fill, in the order of ``ss_recorder_columns``; the stack and its capacity come before them.
 OPERATOR_COLUMNS: dict[str, type[np.generic]] = {
     "begin": np.uint64,
     "end": np.uint64,
@@ -31,7 +31,7 @@ ENDING_COLUMNS: dict[str, type[np.generic]] = {
 
 
 class Walk(ctypes.Structure):
-    """Where the walk over one thread's words stands, see ``recorder_words.h``."""
+    """State of the walk over one thread's words, see ``recorder_words.h``."""
 
     _fields_ = tuple(
         (name, ctypes.c_int64)
@@ -40,11 +40,11 @@ class Walk(ctypes.Structure):
 
 
 def words(block: Column, walk: Walk, stack: Column, columns: dict[str, Column]) -> bool:
-    """Walk over the words of a block; False, and nothing is done, where the library cannot be used.
+    """Walk over the words of a block; return False, having done nothing, without the library.
 
     Args:
         block: The words.
-        walk: Where the walk stands; it is moved on.
+        walk: State of the walk; advanced by this call.
         stack: Rows of the operators that are open, and room for more.
         columns: All columns, with room for as many entries more as there are words.
     """
@@ -59,7 +59,7 @@ def words(block: Column, walk: Walk, stack: Column, columns: dict[str, Column]) 
 
 
 def times(ticks: Column, at: Column, ns: Column) -> bool:
-    """Turn ticks into ns in place; False, and nothing is done, where the library cannot be used.
+    """Convert ticks to ns in place; return False, having done nothing, without the library.
 
     Args:
         ticks: Unsigned integers of 64 bits; afterwards their bits are those of signed ones.

@@ -10,10 +10,10 @@ enum { DAMAGED = 1, AGGREGATE = 2 };
 typedef struct {
     int64_t number, wire;
     uint64_t value;      /* of varints and fixed words; length of blocks */
-    int64_t start, stop; /* places of the value */
+    int64_t start, stop; /* offsets of the value */
 } field;
 
-/* Returns the place behind the varint, 0 where it does not end before `end` or within 64 bits. */
+/* Returns the offset behind the varint, 0 if it does not end before `end` or within 64 bits. */
 static inline int64_t varint(const uint8_t *content, int64_t at, int64_t end, uint64_t *value) {
     uint64_t result = 0;
     for (int shift = 0; shift < 70 && at < end; shift += 7) {
@@ -27,7 +27,7 @@ static inline int64_t varint(const uint8_t *content, int64_t at, int64_t end, ui
     return 0;
 }
 
-/* Reads the field at a place; false where there is none that is whole. */
+/* Reads the field at an offset; false unless it is whole. */
 static inline bool next(const uint8_t *content, int64_t at, int64_t end, field *f) {
     uint64_t key;
     at = varint(content, at, end, &key);
@@ -87,7 +87,7 @@ int64_t ss_xplane_line(const uint8_t *content, int64_t at, int64_t end, int64_t 
 /* Which wire format the values of a stat have, by number of their field. */
 static const int8_t WIRE[9] = {-1, -1, FIXED64, VARINT, VARINT, BLOCK, BLOCK, VARINT, BLOCK};
 
-/* Reads a stat into row `row`; false where it is damaged. */
+/* Reads a stat into row `row`; false if it is damaged. */
 static inline bool read_stat(const uint8_t *content, int64_t at, int64_t end, const ss_xplane_columns *c, int64_t row) {
     field f;
     int64_t key = 0, value = 0, behind = 0;

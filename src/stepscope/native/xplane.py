@@ -39,20 +39,25 @@ class LineHead(ctypes.Structure):
 
 
 class Walked(NamedTuple):
-    """A walk over a line: place behind it, and what was found on the way."""
+    """Result of a walk over a line.
+
+    Attributes:
+        place: Offset behind it.
+        head: What the line says of itself.
+    """
 
     place: int
     head: LineHead
 
 
 def walk(content: Column, start: int, end: int, most: int = _ALL) -> Walked | None:
-    """Walk the fields of a line, behind at most ``most`` events; None where the library cannot be used.
+    """Walk the fields of a line up to the end of event ``most``; None without the library.
 
     Args:
         content: The bytes that hold the line.
-        start: First place.
-        end: First place behind the line.
-        most: Number of events; their stats are only counted where it is given.
+        start: Offset of the line.
+        end: Offset behind it.
+        most: Number of events; with it, stats are counted, too.
     """
     library = native.loaded()
     if library is None:
@@ -62,12 +67,12 @@ def walk(content: Column, start: int, end: int, most: int = _ALL) -> Walked | No
 
 
 def events(content: Column, start: int, end: int, counted: LineHead) -> dict[str, Column]:
-    """Return the columns of the events, and of the stats, between two places that :func:`walk` returned.
+    """Return the columns of the events, and of the stats, between two offsets that :func:`walk` returned.
 
     Args:
         content: The bytes that hold the line.
-        start: First place.
-        end: First place behind them.
+        start: Offset of the first one.
+        end: Offset behind the last one.
         counted: What the walk between the two counted.
     """
     library = native.loaded()

@@ -8,7 +8,9 @@ a terminal must not obey them, a spreadsheet must not compute them, and every fi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 #: Control characters (C0, DEL, C1), which a terminal or a line-based reader would obey.
@@ -16,6 +18,7 @@ _CONTROLS = r"\x00-\x1f\x7f-\x9f"
 #: Invisible characters that reorder or hide the text around them, line separators, and halves of surrogate pairs.
 _INVISIBLE = r"\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 _UNPRINTABLE = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
+_CONTROL = re.compile(f"[{_CONTROLS}]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: Where a spreadsheet begins to compute (also in their full-width forms).
 _FORMULA = re.compile("^[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -42,7 +45,7 @@ def unprintable_as_json(json: str) -> str:
 
 def storable(text: str) -> str:
     r"""Return ``text`` with lone surrogates, which no UTF-8 file can hold, written as ``\uNNNN``."""
-    return _SURROGATE.sub(lambda match: _escape(match[0]), text)
+    return text if text.isascii() else _SURROGATE.sub(lambda match: _escape(match[0]), text)
 
 
 def csv_cell(text: str) -> str:
@@ -52,16 +55,22 @@ def csv_cell(text: str) -> str:
     ``\xNN``. The field separator and quotes are the CSV writer's business. Numbers in numeric columns never pass here.
     """
     guard = "'" if _FORMULA.match(text) else ""
-    return guard + re.sub(f"[{_CONTROLS}]", lambda match: _escape(match[0]), storable(text))
+    return guard + _CONTROL.sub(lambda match: _escape(match[0]), storable(text))
 
 
-def csv_cells(column: pl.Series) -> pl.Series:
-    """Return a text column with :func:`csv_cell` applied; only the distinct hostile values cost time."""
-    column = column.cast(pl.String)
-    hostile = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
-    if hostile.is_empty():
-        return column
-    return column.replace(hostile, pl.Series([csv_cell(text) for text in hostile]))
+def csv_cells(texts: Sequence[pl.Series]) -> list[pl.Series]:
+    """Return text columns of any lengths with :func:`csv_cell` applied; only distinct hostile values cost time."""
+    columns = [column.cast(pl.String) for column in texts]
+    if not columns:
+        return columns
+    together = pl.concat([column.alias("") for column in columns])
+    hostile = np.flatnonzero(together.str.contains(_CSV_HOSTILE).fill_null(value=False).to_numpy())
+    ends = np.cumsum([len(column) for column in columns])
+    for number in np.unique(np.searchsorted(ends, hostile, side="right")).tolist():
+        column = columns[number]
+        values = column.filter(column.str.contains(_CSV_HOSTILE)).unique().drop_nulls()
+        columns[number] = column.replace(values, pl.Series([csv_cell(text) for text in values]))
+    return columns
 
 
 def _escape(character: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: What a column of a text file holds. STAMP: µs since the epoch, with a tab behind for spreadsheets, which round
-#: long numbers. HELD: a duration in µs with a tab behind. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``.
+#: What a column of a text file holds. STAMP: µs since the epoch, with a tab at the end for spreadsheets, which round
+#: long numbers. HELD: a duration in µs with a tab. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``.
 #: HELD_SIZE: a SIZE whose MB are 1000 KB in MindSpore's file. INDEX: the number of a device. SHAPES: a text in quotes
 #: of its own.
 STAMP, HELD, TIME, SIZE, HELD_SIZE, DEVICE, INDEX, WHOLE, REAL, LABEL, SHAPES = (
@@ -21,7 +21,7 @@ STAMP, HELD, TIME, SIZE, HELD_SIZE, DEVICE, INDEX, WHOLE, REAL, LABEL, SHAPES = 
 #: of a text in the table of that name. UNREAD: the writer fills it and the reader does not need it.
 INT, FLOAT, TEXT, NAME, UNREAD = "int", "float", "text", "name", "unread"
 
-#: 32 bits that stand for “no number”: no model, no context, no rank.
+#: 32 bits that mean “no number”: no model, no context, no rank.
 UNKNOWN_32 = 4_294_967_295
 MEBIBYTE = 1024 * 1024
 #: Units of a size → bytes.
@@ -271,7 +271,7 @@ LAYERS = (
 OPERATOR_CALL, QUEUE_CALL, PYTHON_CALL, MARK_CALL = 50001, 50002, 50003, 50004
 #: Names of counters in text files → in databases.
 COUNTER_OF_DATABASE = {"aicore_time": "aic_total_time", "aiv_time": "aiv_total_time"}
-#: 63 bits that stand for “no notification”.
+#: 63 bits that mean “no notification”.
 NO_NOTIFICATION = 2**63 - 1
 #: Type of elements → its bytes.
 BYTES_OF_TYPE = {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -24,8 +24,13 @@ Frames: TypeAlias = dict[str, pl.DataFrame]
 #: What analyses take: every table, lazily.
 Tables: TypeAlias = Mapping[str, pl.LazyFrame]
 
-#: A file of so many bytes is read faster than it is looked at several times.
+_T = TypeVar("_T")
+
+#: A Parquet file of up to so many bytes is read whole: several scans of it would cost more.
 _SMALL = 1 << 18
+#: Up to so many rows, the fixed cost of a plan is more than that of the rows: frames are written together.
+_FEW_ROWS = 1 << 16
+_PLAIN = pl.QueryOptFlags.none()
 
 FRAME = pl.Struct({"file": pl.String, "line": pl.Int64, "function": pl.String})
 
@@ -73,20 +78,23 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     _refuse_other_columns(definition, frame.columns)
     if not frame.height:
         return empty(table)
-    given, wanted = dict(zip(frame.columns, frame.dtypes, strict=True)), schema(table)
-    changed: list[pl.Series | pl.Expr] = [
-        frame[name].cast(kind) for name, kind in wanted.items() if name in given and given[name] != kind
-    ]
-    changed += [_null(table, name) for name in wanted if name not in given]
-    frame = (frame.with_columns_seq(changed) if changed else frame)[list(wanted)]
+    given = {column.name: column for column in frame}
+    absent = [name for name in schema(table) if name not in given]
+    if absent and frame.height > _FEW_ROWS:  # these literals take no memory
+        frame = frame.with_columns_seq(pl.lit(None, schema(table)[name]).alias(name) for name in absent)
+        given = {column.name: column for column in frame}
+    columns = []
+    for name, kind in schema(table).items():
+        column = given[name] if name in given else _null(name, kind).new_from_index(0, frame.height)
+        columns.append(column if column.dtype == kind else column.cast(kind))
+    frame = pl.DataFrame(columns)
     _refuse_nulls(definition, frame)
     return frame
 
 
 @cache
-def _null(table: str, column: str) -> pl.Expr:
-    """Return a column of a table that holds nothing, and takes no memory."""
-    return pl.lit(None, schema(table)[column]).alias(column)
+def _null(name: str, kind: pl.DataType) -> pl.Series:
+    return pl.Series(name, [None], kind)
 
 
 def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
@@ -123,6 +131,12 @@ def together(table: str, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return full[0] if len(full) == 1 else pl.concat([typed(table, frame) for frame in full], how="diagonal_relaxed")
 
 
+def with_series(frame: pl.DataFrame, columns: Iterable[pl.Series]) -> pl.DataFrame:
+    """Return a frame with columns in place of those of their names, or behind the others; this needs no plan."""
+    given = {column.name: column for column in columns}
+    return pl.DataFrame([given.pop(column.name, column) for column in frame] + list(given.values()))
+
+
 def typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame whose columns have the schema's types, as far as they are the schema's."""
     wanted = schema(table)
@@ -145,9 +159,58 @@ def has_rows(tables: Tables, name: str) -> bool:
     return tables[name] is not empty_lazily(name)
 
 
-def lazy(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.LazyFrame]:
+class RankTables(dict[str, pl.LazyFrame]):
+    """Every table of a rank, lazily; with those that are in memory, and what several analyses need of them.
+
+    Attributes:
+        in_memory: Tables that need no plan to be collected, by name.
+        small: Whether every table is in memory and short.
+        shared: What functions marked by :func:`shared` returned for these tables.
+    """
+
+    def __init__(self, found: Mapping[str, pl.LazyFrame], in_memory: Mapping[str, pl.DataFrame]) -> None:
+        super().__init__(found)
+        self.in_memory = in_memory
+        full = (name for name in found if found[name] is not empty_lazily(name))
+        self.small = all(name in in_memory and in_memory[name].height <= _FEW_ROWS for name in full)
+        self.shared: dict[Callable[..., Any], Any] = {}
+
+
+def lazy(frames: Mapping[str, pl.DataFrame]) -> RankTables:
     """Return the tables as analyses take them."""
-    return {name: frame.lazy() if frame.height else empty_lazily(name) for name, frame in frames.items()}
+    found = {name: frame.lazy() if frame.height else empty_lazily(name) for name, frame in frames.items()}
+    return RankTables(found, frames)
+
+
+def columns_of(tables: Tables, name: str, *columns: str) -> pl.DataFrame:
+    """Collect columns of a table; a table that is in memory, or has no rows, needs no plan."""
+    if not has_rows(tables, name):
+        known: pl.DataFrame | None = empty(name)
+    else:
+        known = tables.in_memory.get(name) if isinstance(tables, RankTables) else None
+    return tables[name].select(columns).collect() if known is None else known[list(columns)]
+
+
+def collected(plan: pl.LazyFrame, tables: Tables) -> pl.DataFrame:
+    """Collect a plan over tables; if these are small, without optimising and streaming: both would not pay."""
+    if isinstance(tables, RankTables) and tables.small:
+        return plan.collect(engine="in-memory", optimizations=_PLAIN)
+    return plan.collect()
+
+
+def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:
+    """Compute what several results need once for each :class:`RankTables`; nobody changes what it returns in place."""
+
+    @wraps(function)
+    def once(tables: Tables) -> _T:
+        if not isinstance(tables, RankTables):
+            return function(tables)
+        if function not in tables.shared:
+            tables.shared[function] = function(tables)
+        result: _T = tables.shared[function]
+        return result
+
+    return once
 
 
 def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
@@ -156,28 +219,45 @@ def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
     A table without rows has no file.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, frame in frames.items():
-        if not frame.height:
-            (directory / f"{name}.parquet").unlink(missing_ok=True)
-            continue
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
-        os.close(handle)
-        try:
-            frame.write_parquet(temporary, compression="zstd")
-            Path(temporary).replace(directory / f"{name}.parquet")
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+    temporary: dict[Path, str] = {}
+    sinks = []
+    try:
+        for name, frame in frames.items():
+            path = directory / f"{name}.parquet"
+            if not frame.height:
+                path.unlink(missing_ok=True)
+                continue
+            handle, temporary[path] = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
+            os.close(handle)
+            if frame.height > _FEW_ROWS:
+                frame.write_parquet(temporary[path], compression="zstd")
+            else:
+                sinks.append(frame.lazy().sink_parquet(temporary[path], compression="zstd", lazy=True))
+        pl.collect_all(sinks)
+        for path, written in temporary.items():
+            Path(written).replace(path)
+    finally:
+        for written in temporary.values():
+            Path(written).unlink(missing_ok=True)
 
 
-def scan(directory: Path) -> dict[str, pl.LazyFrame]:
-    """Return the tables of ``directory`` lazily; a table that is not there is empty, a small one is read at once."""
+def scan(directory: Path, known: Mapping[str, pl.DataFrame] | None = None) -> RankTables:
+    """Return the tables of ``directory`` lazily; a table that is not there is empty, a small one is read at once.
+
+    Args:
+        directory: The folder that :func:`write` was given.
+        known: The frames that were written, where the caller still has them: small ones are not read again.
+    """
     sizes = {path.name: path.stat().st_size for path in directory.iterdir()} if directory.is_dir() else {}
-    found = {}
+    found, in_memory = {}, {}
     for name in TABLES:
         path = directory / f"{name}.parquet"
         size = sizes.get(path.name)
         if size is None:
             found[name] = empty_lazily(name)
+        elif size > _SMALL:
+            found[name] = pl.scan_parquet(path)
         else:
-            found[name] = pl.scan_parquet(path) if size > _SMALL else pl.read_parquet(path).lazy()
-    return found
+            in_memory[name] = pl.read_parquet(path) if known is None else known[name]
+            found[name] = in_memory[name].lazy()
+    return RankTables(found, in_memory)

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import nearest
-from stepscope.analyse.step.activity import is_point_to_point
-from stepscope.trace.tables import Tables
+from stepscope.analyse.step.activity import is_point_to_point, of_kinds, span_kinds, track_ids
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 #: Links of an Ascend device; always listed, as readers of these files expect them.
 LINKS: tuple[str, ...] = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
@@ -77,23 +78,28 @@ def operations(tables: Tables) -> list[Operation]:
     That is what device streams ran; where they ran none, the calls on host threads, where a call nested in another one
     is part of it. An NPU's profiler names each operation itself.
     """
+    outermost = _outermost(tables)
+    if not len(outermost):
+        return []
     details = tables["collectives"].rename({"span": "id"})
-    rows = _outermost(tables).lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
+    rows = outermost.lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
     number = pl.int_range(pl.len()).over("step", "type", "group")
     told = tables["tasks"].select(pl.col("span").alias("id"), told=pl.lit(value=True)).unique()
     made = pl.when("told").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
     rows = rows.join(told, on="id", how="left", maintain_order="left").with_columns(made)
     moved = _moves(tables)
-    found = rows.select(name for name in _FIELDS if name != "moved").collect().to_dicts()
+    found = rows.select(name for name in _FIELDS if name != "moved").pipe(collected, tables).to_dicts()
     return [Operation(**row, moved=moved.get(row["span"], ())) for row in found]
 
 
 def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
     """Return for each operation what its source says that it moved, by transport."""
+    if not has_rows(tables, "transfers"):
+        return {}
     transfers = tables["transfers"].filter(pl.col("span").is_not_null() & pl.col("link").is_null())
-    rows = transfers.select(
-        "span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit"
-    ).collect()
+    rows = transfers.select("span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit").pipe(
+        collected, tables
+    )
     found: dict[int, list[Moved]] = {}
     for span, *rest in rows.iter_rows():
         found.setdefault(span, []).append(Moved(*rest))
@@ -102,16 +108,26 @@ def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
 
 def _outermost(tables: Tables) -> pl.DataFrame:
     """Return the communication on streams, or the outermost communication calls on host threads."""
-    places = tables["tracks"].select(pl.col("id").alias("track"), pl.col("kind").alias("place"), "rank")
-    spans = tables["spans"].join(places, on="track", how="inner")
-    streams = spans.filter((pl.col("place") == "stream") & (pl.col("kind") == "collective")).collect()
-    if len(streams):
-        return streams
-    threads = spans.filter(pl.col("place") == "thread").sort("id").collect()
-    calls = (threads["kind"] == "collective").to_numpy()
-    return threads.filter(pl.Series(calls & (nearest(threads, calls) < 0)))
+    collective = of_kinds(span_kinds(tables), "collective")
+    if not collective.any():
+        return pl.DataFrame()
+    spans = columns_of(tables, "spans", *_SPAN_COLUMNS)
+    track = spans["track"].to_numpy()
+    rows = np.flatnonzero(collective & np.isin(track, track_ids(tables, "stream")))
+    if len(rows):
+        spans = spans[rows]
+    else:
+        rows = np.flatnonzero(np.isin(track, track_ids(tables, "thread")))
+        threads, calls = spans[rows], collective[rows]
+        if not threads["id"].is_sorted():
+            order = threads["id"].arg_sort().to_numpy()
+            threads, calls = threads[order], calls[order]
+        spans = threads[np.flatnonzero(calls & (nearest(threads, calls) < 0))]
+    rank_of = dict(columns_of(tables, "tracks", "id", "rank").iter_rows())
+    return spans.hstack([pl.Series("rank", [rank_of[track] for track in spans["track"].to_list()], pl.Int32)])
 
 
+_SPAN_COLUMNS = ("id", "track", "ts", "dur", "name", "parent", "depth", "step", "sequence")
 _DETAILS: tuple[pl.Expr, ...] = (
     pl.col("operation", "name").cast(pl.String),
     pl.coalesce(pl.col("operation").cast(pl.String), pl.col("name").cast(pl.String)).alias("type"),
@@ -159,8 +175,10 @@ def communication_matrix(tables: Tables) -> dict[str, Any]:
 def _told(tables: Tables) -> dict[str, Any]:
     """Return the matrix as the source tells it; empty where it does not."""
     document: dict[str, Any] = {}
+    if not has_rows(tables, "links"):
+        return document
     texts = pl.col("operation", "place", "group", "transport", "name").cast(pl.String)
-    for row in tables["links"].with_columns(texts).collect().iter_rows(named=True):
+    for row in tables["links"].with_columns(texts).pipe(collected, tables).iter_rows(named=True):
         step = document.setdefault(f"step{row['step'] or 0}", {"p2p": {}, "collective": {}})
         label = row["operation"] if row["place"] == "one" else f"{row['operation']}-{row['place']}"
         links = step["p2p" if row["point_to_point"] else "collective"].setdefault(f"{label}@{row['group']}", {})
@@ -174,8 +192,9 @@ def _told(tables: Tables) -> dict[str, Any]:
     return document
 
 
+@shared
 def _by_step(tables: Tables) -> dict[str, list[Operation]]:
-    stepless = not tables["steps"].select(pl.len()).collect().item()
+    stepless = not len(columns_of(tables, "steps", "number"))
     found: dict[str, list[Operation]] = {}
     for one in operations(tables):
         found.setdefault("step0" if stepless else f"step{one.step}", []).append(one)

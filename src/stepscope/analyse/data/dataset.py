@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import polars as pl
 
 from stepscope.analyse.data.minddata_pipeline import BATCH_TIMES, batches, operations
-from stepscope.analyse.step.activity import track_ids
-from stepscope.trace.tables import Tables
+from stepscope.analyse.step.activity import of_kinds, span_kinds, track_ids
+from stepscope.trace.tables import Tables, collected, has_rows, shared
+
+_SCHEMA = {
+    "Operation": pl.String,
+    "Stage": pl.String,
+    "Occurrences": pl.Int64,
+    "Avg. time (us)": pl.Float64,
+    "Custom Info": pl.String,
+}
 
 
 def dataset(tables: Tables) -> pl.DataFrame:
@@ -20,10 +29,13 @@ def dataset(tables: Tables) -> pl.DataFrame:
     Behind them, where a data pipeline measured itself, stand the stages of its end: ``pipeline``, until the pipeline
     gave the batch, ``push``, until a device's queue took it, and ``batch``, both; Custom Info names its operations.
     """
+    waited = waits(tables)
+    if not len(waited):
+        return pl.DataFrame(_pipeline_stages(tables), _SCHEMA, orient="row")
     operation = pl.col("name").str.replace(r"\.[^.]*$", "").alias("operation")
     stage = pl.col("name").str.extract(r"\.([^.]*)$").alias("stage")
     grouped = (
-        waits(tables)
+        waited.lazy()
         .group_by(operation, stage, maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
@@ -32,47 +44,52 @@ def dataset(tables: Tables) -> pl.DataFrame:
             pl.col("id").first().alias("first"),
         )
     )
-    rows = grouped.sort("total", descending=True, maintain_order=True)
+    rows = grouped.sort("total", descending=True, maintain_order=True).pipe(collected, tables)
     told = arguments(tables, rows["first"])
-    waited = rows.select(
-        pl.col("operation").alias("Operation"),
-        pl.col("stage").alias("Stage"),
-        pl.col("count").alias("Occurrences"),
-        pl.col("mean").alias("Avg. time (us)"),
-        pl.Series("Custom Info", [json.dumps(told[i]) if i in told else None for i in rows["first"]], pl.String),
-    )
-    return pl.concat([waited, _pipeline_stages(tables, waited.schema)])
+    info = [json.dumps(told[first]) if first in told else None for first in rows["first"]]
+    shown = [
+        (operation, stage, count, mean, said)
+        for (operation, stage, count, mean, _, _), said in zip(rows.iter_rows(), info, strict=True)
+    ]
+    return pl.DataFrame([*shown, *_pipeline_stages(tables)], _SCHEMA, orient="row")
 
 
-def _pipeline_stages(tables: Tables, schema: pl.Schema) -> pl.DataFrame:
+def _pipeline_stages(tables: Tables) -> list[tuple[Any, ...]]:
     """Return the stages of the data pipeline's end: number of batches and mean time in µs."""
     lane, samples = batches(tables)
+    if not lane:
+        return []
     info = json.dumps({"pipeline": [one.label for one in operations(tables)]})
     rows = []
     for name in BATCH_TIMES:
         times = samples.filter(pl.col("name") == name)["value"].to_list()
         if times:
             rows.append((lane, name.removesuffix(" time"), len(times), round(1000 * sum(times) / len(times), 3), info))
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return rows
 
 
+@shared
 def waits(tables: Tables) -> pl.DataFrame:
     """Return id, name, ts and dur of every wait for a batch, in order of time; one inside another is part of it.
 
     Two sources may have seen the same wait: the framework's profiler and our own collector, one around the other.
     """
+    if not of_kinds(span_kinds(tables), "data").any():
+        return pl.DataFrame(schema={"id": pl.Int64, "name": pl.String, "ts": pl.Int64, "dur": pl.Int64})
     on_thread = pl.col("track").is_in(track_ids(tables, "thread"))
     spans = tables["spans"].filter((pl.col("kind") == "data") & on_thread)
     ends = pl.col("ts") + pl.col("dur")
     inside = (ends <= ends.cum_max().shift(1).over("track")).fill_null(value=False)
     outermost = spans.sort("ts", "dur", "id", descending=[False, True, False]).filter(~inside)
-    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").collect()
+    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").pipe(collected, tables)
 
 
 def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:
     """Return the arguments of those of these spans that have any, by span id."""
-    rows = tables["arguments"].filter(pl.col("span").is_in(spans.implode())).collect()
     told: dict[int, dict[str, object]] = {}
+    if not has_rows(tables, "arguments"):
+        return told
+    rows = tables["arguments"].filter(pl.col("span").is_in(spans.implode())).pipe(collected, tables)
     for span, key, value in rows.iter_rows():
         told.setdefault(span, {})[key] = json.loads(value)
     return told

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analyse.data.pipeline_bottleneck import Pipeline, bottlenecks
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 _MS = 1_000_000
 #: Lanes of what is measured at the end of the pipeline: at the iterator, or at the queue of a device.
@@ -212,13 +212,15 @@ def batches(tables: Tables) -> tuple[str, pl.DataFrame]:
 
     A device's queue tells more than the iterator where both were measured.
     """
-    lanes = tables["tracks"].filter((pl.col("kind") == "counter") & pl.col("name").is_in([ITERATOR, DEVICE_QUEUE]))
-    known = lanes.sort("name", descending=False).collect()
-    if not known.height:
-        return "", pl.DataFrame(schema={"ts": pl.Int64, "name": pl.String, "value": pl.Float64})
-    chosen = known.filter(pl.col("name") == DEVICE_QUEUE) if DEVICE_QUEUE in known["name"] else known
-    samples = tables["counters"].filter(pl.col("track").is_in(chosen["id"].to_list()))
-    return chosen["name"][0], samples.select("ts", pl.col("name").cast(pl.String), "value").collect()
+    lanes: dict[str, list[int]] = {}
+    for track, kind, name in columns_of(tables, "tracks", "id", "kind", "name").iter_rows():
+        if kind == "counter":
+            lanes.setdefault(name, []).append(track)
+    lane = next((name for name in (DEVICE_QUEUE, ITERATOR) if name in lanes), "")
+    if not lane:
+        return lane, pl.DataFrame(schema={"ts": pl.Int64, "name": pl.String, "value": pl.Float64})
+    samples = tables["counters"].filter(pl.col("track").is_in(lanes[lane]))
+    return lane, samples.select("ts", pl.col("name").cast(pl.String), "value").collect()
 
 
 def _batch_times(tables: Tables) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, collected
 
 #: Kind of a span on a host thread → level of the result.
 LEVELS: dict[str, str] = {
@@ -56,4 +56,4 @@ def api_statistic(tables: Tables) -> pl.DataFrame:
         us("most").alias("Max(us)"),
         pl.col("variance").round(3).alias("Variance"),
     )
-    return rows.sort("Time(us)", "Level", "API Name", descending=[True, False, False]).collect()
+    return rows.sort("Time(us)", "Level", "API Name", descending=[True, False, False]).pipe(collected, tables)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
 from stepscope.analyse.intervals import Times, unite_groups
-from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.step.activity import (
+    DEVICE_WORK,
+    Codes,
+    Rows,
+    device_rows,
+    devices_of,
+    of_kinds,
+    span_kinds,
+)
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 #: Kinds of device work in order of priority, for time that several of them cover.
 _COMPUTING, _COMMUNICATION, _COPY = ("kernel", "memset"), ("collective",), ("memcpy",)
@@ -19,14 +29,17 @@ def device_time(tables: Tables) -> pl.DataFrame:
 
     Range is the time from the start of its first to the end of its last piece of work; Idle is the range less Busy.
     """
-    streams = tables["tracks"].filter(pl.col("kind") == "stream").select(pl.col("id").alias("track"), "device")
-    spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)).join(streams, on="track", how="inner")
-    work = spans.select(pl.col("device").cast(pl.String), "kind", "ts", (pl.col("ts") + pl.col("dur")).alias("end"))
-    rows = _measured(work.collect())
+    rows = device_rows(tables)
+    spans = columns_of(tables, "spans", "track", "ts", "dur")[rows]
+    devices, device = devices_of(tables, spans["track"])
+    work = _Work(device, spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy(), span_kinds(tables)[rows])
+    measured = pl.DataFrame({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))})
     times = ("range", "busy", "computing", "communication", "exposed", "copy", "exposed_copy", "idle")
     shown = [us(name).alias(title) for name, title in zip(times, _TITLES, strict=True)]
     busy = (100 * pl.col("busy") / pl.col("range")).fill_nan(0).round(3).alias("Busy(%)")
-    return rows.select(pl.col("device").alias("Device_id"), timestamp_us("ts").alias("Start Time(us)"), *shown, busy)
+    return measured.select(
+        pl.col("device").alias("Device_id"), timestamp_us("ts").alias("Start Time(us)"), *shown, busy
+    )
 
 
 _TITLES: tuple[str, ...] = (
@@ -41,28 +54,38 @@ _TITLES: tuple[str, ...] = (
 )
 
 
-def _measured(work: pl.DataFrame) -> pl.DataFrame:
-    devices = work.group_by("device").agg(pl.col("ts").min(), pl.col("end").max()).sort("device")
-    busy, computing = _united(work, devices), _united(work, devices, *_COMPUTING)
-    both = _united(work, devices, *_COMPUTING, *_COMMUNICATION)
-    columns = {
-        "range": (devices["end"] - devices["ts"]).to_numpy(),
-        "busy": busy,
-        "computing": computing,
-        "communication": _united(work, devices, *_COMMUNICATION),
-        "exposed": both - computing,
-        "copy": _united(work, devices, *_COPY),
-        "exposed_copy": busy - both,
-        "idle": (devices["end"] - devices["ts"]).to_numpy() - busy,
-    }
-    return devices.with_columns(pl.Series(name, values, pl.Int64) for name, values in columns.items())
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """Work of devices: the number of the device, start and end in ns, and the number of the kind of each piece."""
 
+    device: Rows
+    start: Times
+    end: Times
+    kind: Codes
 
-def _united(work: pl.DataFrame, devices: pl.DataFrame, *kinds: str) -> Times:
-    """Return per device the time that work of these kinds covers, in ns; of all kinds where none is named."""
-    chosen = work.filter(pl.col("kind").is_in(kinds)) if kinds else work
-    device = devices["device"].search_sorted(chosen["device"]).cast(pl.Int64).to_numpy()
-    group, busy = unite_groups(device, chosen["ts"].to_numpy(), chosen["end"].to_numpy())
-    lengths = np.zeros(len(devices), np.int64)
-    np.add.at(lengths, group, busy.end - busy.start)
-    return lengths
+    def measured(self, devices: int) -> dict[str, Times]:
+        """Return the columns of the result for so many devices, in ns."""
+        busy, computing = self.united(devices, *DEVICE_WORK), self.united(devices, *_COMPUTING)
+        both = self.united(devices, *_COMPUTING, *_COMMUNICATION)
+        first, last = np.full(devices, np.iinfo(np.int64).max), np.full(devices, np.iinfo(np.int64).min)
+        np.minimum.at(first, self.device, self.start)
+        np.maximum.at(last, self.device, self.end)
+        return {
+            "ts": first,
+            "range": last - first,
+            "busy": busy,
+            "computing": computing,
+            "communication": self.united(devices, *_COMMUNICATION),
+            "exposed": both - computing,
+            "copy": self.united(devices, *_COPY),
+            "exposed_copy": busy - both,
+            "idle": last - first - busy,
+        }
+
+    def united(self, devices: int, *kinds: str) -> Times:
+        """Return per device the time that work of these kinds covers, in ns."""
+        rows = np.flatnonzero(of_kinds(self.kind, *kinds))
+        group, busy = unite_groups(self.device[rows], self.start[rows], self.end[rows])
+        lengths = np.zeros(devices, np.int64)
+        np.add.at(lengths, group, busy.end - busy.start)
+        return lengths

@@ -7,13 +7,20 @@ writes: those columns are empty. MB are 10^6 bytes.
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 _MEGA = 1e6
 _LANE = r"^GPU (\d+)$"
 _DIRECTIONS = {"PCIe sent": "Tx(MB/s)", "PCIe received": "Rx(MB/s)"}
+
+
+def gpus_sampled(tables: Tables) -> bool:
+    """Return whether counters of a GPU may have been sampled: there is a lane for them."""
+    return any(re.search(_LANE, name) for name in columns_of(tables, "tracks", "name")["name"].to_list())
 
 
 def pcie(tables: Tables) -> pl.DataFrame:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import host_operators
-from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.step.activity import DEVICE_WORK, device_rows
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables, schema
+from stepscope.trace.tables import Tables, collected, has_rows, schema
 
 #: Column of the result → column it is taken from.
 _COLUMNS: dict[str, str] = {
@@ -57,9 +59,15 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
 
     What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
     """
-    rows = pieces(tables).collect()
+    if not has_rows(tables, "tasks"):
+        return pieces(tables).select(_shown()).pipe(collected, tables)
+    rows = pieces(tables).pipe(collected, tables)
     shown = rows.select(_shown())
-    told = tables["tasks"].join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi").collect()
+    told = (
+        tables["tasks"]
+        .join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi")
+        .pipe(collected, tables)
+    )
     if told.is_empty():
         return shown
     return pl.concat([_completed(shown, rows, told), _counters(rows, tables)], how="horizontal")
@@ -88,7 +96,7 @@ def _completed(shown: pl.DataFrame, rows: pl.DataFrame, told: pl.DataFrame) -> p
 def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """Return the hardware counters of the rows, a column each: ``aic_mac_time(us)``."""
     ids = rows.select(pl.col("id").alias("span"))
-    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").collect()
+    found = tables["kernel_counters"].join(ids.lazy(), on="span", how="semi").pipe(collected, tables)
     name, unit = (pl.col(column).cast(pl.String) for column in ("name", "unit"))
     header = pl.when(unit == "").then(name).otherwise(pl.format("{}({})", name, unit)).alias("header")
     wide = found.select("span", header, "value").pivot(
@@ -105,8 +113,9 @@ def pieces(tables: Tables) -> pl.LazyFrame:
     ``idle``, the time since the end of the earlier work on the track.
     """
     streams = tables["tracks"].filter(pl.col("kind") == "stream")
-    work = _on_lanes(tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)), streams.with_columns(lane="stream"))
-    if work.select(pl.len()).collect().item():
+    if len(device_rows(tables)):
+        spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK))
+        work = _on_lanes(spans, streams.with_columns(lane="stream"))
         rows = _of_operators(work.join(tables["kernels"], left_on="id", right_on="span", how="left"), tables)
     else:
         rows = _leaves(tables)
@@ -142,6 +151,7 @@ def _leaves(tables: Tables) -> pl.LazyFrame:
     return leaves.with_columns(nothing).with_columns(operator_name="name").join(inputs, on="id", how="left")
 
 
+@cache
 def _shown() -> list[pl.Expr]:
     derived = {
         "start": timestamp_us("ts"),

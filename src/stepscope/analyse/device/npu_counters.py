@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.units import timestamp_us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 #: Counters of a kernel that are rates of the L2 cache, as their source names them.
 L2_CACHE: tuple[str, ...] = ("Hit Rate", "Victim Rate")
@@ -32,6 +32,11 @@ def l2_cache(tables: Tables) -> pl.DataFrame:
         *L2_CACHE,
         pl.col("name").cast(pl.String).alias("Op Name"),
     ).collect()
+
+
+def modules_sampled(tables: Tables) -> bool:
+    """Return whether the memory of the NPU's software may have been sampled: there is a lane for it."""
+    return MODULE_MEMORY in columns_of(tables, "tracks", "name")["name"].to_list()
 
 
 def npu_module_mem(tables: Tables) -> pl.DataFrame:

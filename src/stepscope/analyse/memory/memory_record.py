@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.units import mib, timestamp_us, us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, collected, columns_of
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
@@ -46,17 +46,20 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         mib("reserved").alias("Total Reserved(MB)"),
         mib("active").alias("Total Active(MB)"),
         pl.col("device").alias("Device Type"),
-    ).collect()
+    ).pipe(collected, tables)
 
 
 def _components(tables: Tables) -> pl.DataFrame | None:
     """Return the memory of components, in order of time; None where the source does not say."""
+    names = columns_of(tables, "tracks", "name")["name"].to_list()
+    if not any(name.startswith(COMPONENT_LANE) for name in names):
+        return None
     lanes = tables["tracks"].filter((pl.col("kind") == "counter") & pl.col("name").str.starts_with(COMPONENT_LANE))
     places = lanes.select(
         pl.col("id").alias("track"), "stream", pl.col("device").cast(pl.String), component="name", lane="order"
     )
     samples = tables["counters"].join(places, on="track", how="inner").with_columns(pl.col("name").cast(pl.String))
-    found = samples.collect()
+    found = samples.pipe(collected, tables)
     if found.is_empty():
         return None
     # Two samples may have one time: the first of a name belongs to the first of the others.
@@ -112,4 +115,4 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
         mib("free_active").alias("Release Total Active(MB)"),
         pl.col("stream").alias("Stream Ptr"),
         pl.col("device").alias("Device Type"),
-    ).collect()
+    ).pipe(collected, tables)

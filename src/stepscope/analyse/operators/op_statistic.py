@@ -6,9 +6,9 @@ import polars as pl
 
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.step import sample
-from stepscope.analyse.step.activity import DEVICE_WORK
+from stepscope.analyse.step.activity import device_rows, devices_of
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 _KEYS = ["device", "name", "kind"]
 
@@ -42,23 +42,29 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
         *(told if sampled.fraction < 1 else []),
-    )
+    ).pipe(collected, tables)
 
 
+@shared
 def device_work(tables: Tables) -> pl.DataFrame:
     """Return device, name, kind, time (ns) and step of every kernel, copy, fill and collective on a device's stream.
 
     Where the source says what type of operator a kernel is, and on which sort of core it ran, these are name and kind.
     """
-    streams = tables["tracks"].filter(pl.col("kind") == "stream").select(pl.col("id").alias("track"), "device")
-    spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK)).join(streams, on="track", how="inner")
-    told = tables["tasks"].select(pl.col("span").alias("id"), "operation", "core")
-    rows = spans.join(told, on="id", how="left", maintain_order="left")
-    name = pl.coalesce(pl.col("operation", "name").cast(pl.String)).alias("name")
-    kind = pl.coalesce(pl.col("core", "kind").cast(pl.String)).alias("kind")
-    return rows.select("device", name, kind, pl.col("dur").alias("time"), "step").collect()
+    rows = device_rows(tables)
+    spans = columns_of(tables, "spans", "id", "track", "name", "kind", "dur", "step")[rows]
+    name, kind = spans["name"].cast(pl.String), spans["kind"].cast(pl.String)
+    if has_rows(tables, "tasks"):
+        of_task = tables["tasks"].select(pl.col("span").alias("id"), "operation", "core")
+        tasks = spans.lazy().select("id").join(of_task, on="id", how="left", maintain_order="left")
+        operation, core = tasks.select(pl.col("operation", "core").cast(pl.String)).pipe(collected, tables)
+        name, kind = operation.zip_with(operation.is_not_null(), name), core.zip_with(core.is_not_null(), kind)
+    devices, number = devices_of(tables, spans["track"])
+    device = pl.Series("device", devices, pl.String)[number] if len(number) else pl.Series("device", [], pl.String)
+    return pl.DataFrame([device, name.alias("name"), kind.alias("kind"), spans["dur"].alias("time"), spans["step"]])
 
 
+@shared
 def host_work(tables: Tables) -> pl.DataFrame:
     """Return device (``cpu``), name, kind, self time (ns) and step of every operator on a host thread.
 
@@ -66,32 +72,33 @@ def host_work(tables: Tables) -> pl.DataFrame:
     """
     operators = host_operators(tables)
     time = "self" if sample.fraction(tables) == 1 else "dur"
-    return operators.select(
-        pl.lit("cpu").cast(pl.Categorical).alias("device"),
-        pl.col("name", "kind").cast(pl.String),
-        pl.col(time).alias("time"),
-        "step",
-    )
+    names = [operators[name].cast(pl.String) for name in ("name", "kind")]
+    device = pl.Series("device", ["cpu"], pl.String).new_from_index(0, len(operators))
+    return pl.DataFrame([device, *names, operators[time].alias("time"), operators["step"]])
 
 
-def statistic(work: pl.DataFrame, sampled: sample.Sample = sample.EVERYTHING) -> pl.DataFrame:
+def statistic(work: pl.DataFrame, sampled: sample.Sample = sample.EVERYTHING) -> pl.LazyFrame:
     """Return count, total, least, mean and longest time (ns) per device, name and kind, in a fixed order.
 
     Count and total are estimates where only a sample of the work is there, see :func:`sample.estimated`.
     """
     time = pl.col("time")
-    grouped = work.group_by(_KEYS).agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        time.sum().alias("total"),
-        time.min().alias("least"),
-        time.mean().alias("mean"),
-        time.max().alias("most"),
-        pl.len().cast(pl.Int64).alias("sampled"),
-        pl.lit(0.0).alias("count_error"),
-        pl.lit(0.0).alias("total_error"),
+    grouped = (
+        work.lazy()
+        .group_by(_KEYS)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            time.sum().alias("total"),
+            time.min().alias("least"),
+            time.mean().alias("mean"),
+            time.max().alias("most"),
+            pl.len().cast(pl.Int64).alias("sampled"),
+            pl.lit(0.0).alias("count_error"),
+            pl.lit(0.0).alias("total_error"),
+        )
     )
     if sampled.fraction < 1:
-        estimates = sample.estimated(work, _KEYS, sampled)
-        grouped = grouped.select(*_KEYS, "least", "mean", "most").join(estimates, on=_KEYS).select(grouped.columns)
-    texts = [pl.col(name).cast(pl.String) for name in _KEYS]
-    return grouped.with_columns(texts).sort("device", "total", "name", "kind", descending=[False, True, False, False])
+        estimates = sample.estimated(work, _KEYS, sampled).lazy()
+        columns = grouped.collect_schema().names()
+        grouped = grouped.select(*_KEYS, "least", "mean", "most").join(estimates, on=_KEYS).select(columns)
+    return grouped.sort("device", "total", "name", "kind", descending=[False, True, False, False])

@@ -7,15 +7,14 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.intervals import Times
-from stepscope.analyse.step.activity import track_ids
-from stepscope.trace.tables import Tables
+from stepscope.analyse.step.activity import Rows, of_kinds, span_kinds, track_ids
+from stepscope.trace.tables import Tables, columns_of, shared
 
 #: Kinds of spans on host threads that count as operators: framework operators and communication calls.
 OPERATOR_KINDS: tuple[str, ...] = ("operator", "collective")
 
-Rows = npt.NDArray[np.int64]
 
-
+@shared
 def host_operators(tables: Tables) -> pl.DataFrame:
     """Return one row per operator or communication call on a host thread, in order of the table ``spans``.
 
@@ -25,17 +24,23 @@ def host_operators(tables: Tables) -> pl.DataFrame:
     to the time the thread spends in operators.
     """
     columns = ("id", "track", "ts", "dur", "name", "kind", "step", "depth", "parent")
-    threads = tables["spans"].select(columns).filter(pl.col("track").is_in(track_ids(tables, "thread")))
-    spans = in_order(threads.collect())
-    chosen = spans["kind"].is_in(OPERATOR_KINDS).to_numpy()
+    spans, kinds = columns_of(tables, "spans", *columns), span_kinds(tables)
+    on_thread = np.isin(spans["track"].to_numpy(), track_ids(tables, "thread"))
+    if not on_thread.all():
+        rows = np.flatnonzero(on_thread)
+        spans, kinds = spans[rows], kinds[rows]
+    if not spans["id"].is_sorted():
+        order = spans["id"].arg_sort().to_numpy()
+        spans, kinds = spans[order], kinds[order]
+    chosen = of_kinds(kinds, *OPERATOR_KINDS)
     outer = nearest(spans, chosen)[chosen]
-    place = np.cumsum(chosen) - 1
-    outer = np.where(outer >= 0, place[outer], -1)
-    operators = spans.filter(pl.Series(chosen)).drop("parent")
+    row = np.cumsum(chosen) - 1
+    outer = np.where(outer >= 0, row[outer], -1)
+    operators = spans[list(columns[:-1])][np.flatnonzero(chosen)]
     own = operators["dur"].to_numpy().copy()
     inside = outer >= 0
     np.subtract.at(own, outer[inside], operators["dur"].to_numpy()[inside])
-    return operators.with_columns(pl.Series("outer", outer, pl.Int64), pl.Series("self", own, pl.Int64))
+    return operators.hstack([pl.Series("outer", outer, pl.Int64), pl.Series("self", own, pl.Int64)])
 
 
 def nearest(spans: pl.DataFrame, chosen: npt.NDArray[np.bool_]) -> Rows:
@@ -71,11 +76,11 @@ def by_depth(depth: pl.Series) -> list[Rows]:
 
 def rows_of(ids: pl.Series, wanted: pl.Series) -> Rows:
     """Return the row of each wanted id in ``ids`` (ascending), or -1 where it is null or not there."""
-    known, asked = ids.to_numpy(), wanted.fill_null(-1).to_numpy()
+    known, asked = ids.to_numpy(), (wanted.fill_null(-1) if wanted.null_count() else wanted).to_numpy()
     if not len(known):
         return np.full(len(asked), -1, np.int64)
     found = _placed(known, asked)
-    return np.where((known[found] == asked) & wanted.is_not_null().to_numpy(), found, -1)
+    return np.where((known[found] == asked) & (asked >= 0), found, -1)
 
 
 def _placed(known: Rows, asked: Rows) -> Rows:
@@ -97,12 +102,15 @@ def device_time(tables: Tables, operators: pl.DataFrame) -> tuple[Times, Times]:
 
     Durations are added, not united: two kernels that run at the same time count twice, as profilers of others do.
     """
-    durations = tables["spans"].select(pl.col("id").alias("span"), "dur")
-    launched = tables["kernels"].filter(pl.col("operator").is_not_null()).join(durations, on="span", how="inner")
-    sums = launched.group_by("operator").agg(pl.col("dur").sum()).collect()
-    rows = rows_of(operators["id"], sums["operator"])
+    kernels = columns_of(tables, "kernels", "span", "operator")
+    spans = in_order(columns_of(tables, "spans", "id", "dur"))
+    rows = rows_of(operators["id"], kernels["operator"])
+    launched = np.flatnonzero(rows >= 0)
+    # What launched work may have been left out by a choice of steps.
+    of_work = rows_of(spans["id"], kernels["span"])[launched]
+    launched = launched[of_work >= 0]
     own = np.zeros(len(operators), np.int64)
-    own[rows[rows >= 0]] = sums["dur"].to_numpy()[rows >= 0]
+    np.add.at(own, rows[launched], spans["dur"].to_numpy()[of_work[of_work >= 0]])
     total, outer = own.copy(), operators["outer"].to_numpy()
     for level in reversed(by_depth(operators["depth"])):
         inner = level[outer[level] >= 0]

@@ -7,7 +7,7 @@ import polars as pl
 from stepscope.analyse.operators.operator_calls import device_time, host_operators
 from stepscope.analyse.step import sample
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, collected
 
 
 def operator_details(tables: Tables) -> pl.DataFrame:
@@ -19,7 +19,7 @@ def operator_details(tables: Tables) -> pl.DataFrame:
     threads = tables["tracks"].select(pl.col("id").alias("track"), "thread")
     details = tables["operators"].select("span", "shapes", "dtypes", "module", "flops", "stack")
     rows = (
-        operators.with_columns(pl.Series("device_self", own, pl.Int64), pl.Series("device_total", total, pl.Int64))
+        operators.hstack([pl.Series("device_self", own, pl.Int64), pl.Series("device_total", total, pl.Int64)])
         .lazy()
         .join(details, left_on="id", right_on="span", how="left")
         .join(stack_texts(tables), on="stack", how="left")
@@ -40,7 +40,7 @@ def operator_details(tables: Tables) -> pl.DataFrame:
         timestamp_us("ts").alias("Start Time(us)"),
         pl.col("module").alias("Module"),
         pl.col("flops").alias("FLOPs"),
-    ).collect()
+    ).pipe(collected, tables)
 
 
 def stack_texts(tables: Tables) -> pl.LazyFrame:

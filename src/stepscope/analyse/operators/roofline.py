@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.analyse.operators.operator_calls import device_time, host_operators
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables, has_rows
+from stepscope.trace.tables import Tables, columns_of, has_rows
 
 #: Facts of the run that say what a device can do: a number for all devices, or one for each by name.
 PEAK_FLOPS, PEAK_BANDWIDTH = "device_peak_flops", "device_peak_bandwidth"
@@ -26,6 +26,12 @@ _WORK: dict[str, pl.DataType] = {
     **dict.fromkeys(("count", "time"), pl.Int64()),
     **dict.fromkeys(("flops", "bytes"), pl.Float64()),
 }
+
+
+def costs_known(tables: Tables) -> bool:
+    """Return whether the cost of an operator or instruction may be known."""
+    flops = columns_of(tables, "operators", "flops")["flops"]
+    return has_rows(tables, "instructions") or flops.null_count() < len(flops)
 
 
 def roofline(tables: Tables) -> pl.DataFrame:

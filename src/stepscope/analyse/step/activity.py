@@ -8,10 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union, unite
-from stepscope.trace.tables import Tables, dtype
+from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import Tables, collected, columns_of, dtype, has_rows, shared
+
+Rows = npt.NDArray[np.int64]
+#: Numbers of kinds of spans: places in :data:`KINDS`.
+Codes = npt.NDArray[np.uint8]
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 #: Kinds of spans that are work when they lie on a device's stream.
 DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset", "collective")
@@ -69,37 +76,89 @@ class Windows:
     declared: bool
 
 
+@shared
+def track_kinds(tables: Tables) -> dict[int, str]:
+    """Return the kind of each track, ``thread`` or ``stream`` or another, by its id."""
+    return dict(columns_of(tables, "tracks", "id", "kind").iter_rows())
+
+
 def track_ids(tables: Tables, kind: str) -> list[int]:
     """Return the ids of the tracks of one kind: ``thread``, ``stream``, …; filtering by them is faster than a join."""
-    tracks = tables["tracks"].filter(pl.col("kind") == kind).select("id").collect()
-    return tracks["id"].to_list()
+    return [track for track, found in track_kinds(tables).items() if found == kind]
 
 
+@shared
+def span_kinds(tables: Tables) -> Codes:
+    """Return the number of the kind of each row of ``spans``, see :func:`of_kinds`."""
+    return codes_of(columns_of(tables, "spans", "kind")["kind"])
+
+
+def codes_of(kinds: pl.Series) -> Codes:
+    """Return kinds of spans as numbers: their places in :data:`KINDS`."""
+    return np.asarray(kinds.to_physical().to_numpy(), np.uint8)
+
+
+def of_kinds(codes: Codes, *kinds: str) -> npt.NDArray[np.bool_]:
+    """Return which spans have one of the kinds."""
+    chosen = np.zeros(len(KINDS), np.bool_)
+    chosen[[_CODE[kind] for kind in kinds]] = True
+    return chosen[codes]
+
+
+@shared
+def device_rows(tables: Tables) -> Rows:
+    """Return the rows of ``spans`` that are kernels, copies, fills and collectives on a device's stream."""
+    streams = np.isin(columns_of(tables, "spans", "track")["track"].to_numpy(), track_ids(tables, "stream"))
+    return np.flatnonzero(streams & of_kinds(span_kinds(tables), *DEVICE_WORK))
+
+
+def devices_of(tables: Tables, track: pl.Series) -> tuple[list[str], Rows]:
+    """Return the names of the devices that tracks belong to, in order, and the number of the device of each track.
+
+    Args:
+        tables: Tables of a rank.
+        track: Ids of tracks.
+    """
+    device_of = dict(sorted(columns_of(tables, "tracks", "id", "device").iter_rows()))
+    row = np.searchsorted(np.array(list(device_of), np.int64), track.to_numpy())
+    devices = list(device_of.values())
+    names = sorted({devices[used] for used in np.flatnonzero(np.bincount(row, minlength=len(devices)))})
+    number = np.array([names.index(device) if device in names else -1 for device in devices], np.int64)
+    return names, number[row]
+
+
+@shared
 def located(tables: Tables) -> pl.DataFrame:
     """Return the spans on host threads and device streams: id, track, ts, end, kind, on_stream.
 
     An operator of the phase ``communication`` (a call of torch.distributed that waits for its result) is a collective.
     """
-    threads, streams = track_ids(tables, "thread"), track_ids(tables, "stream")
-    spans = tables["spans"].filter(pl.col("track").is_in(threads + streams))
-    on_stream = pl.col("track").is_in(streams).alias("on_stream")
-    calls = (pl.col("kind") == "operator") & (pl.col("phase") == "communication")
-    kind = pl.when(calls).then(pl.lit("collective", dtype("enum:kind"))).otherwise("kind").alias("kind")
-    end = (pl.col("ts") + pl.col("dur")).alias("end")
-    return spans.select("id", "track", "ts", end, kind, on_stream).collect()
+    spans = columns_of(tables, "spans", "id", "track", "ts", "dur", "kind", "phase")
+    track = spans["track"].to_numpy()
+    on_stream = np.isin(track, track_ids(tables, "stream"))
+    kept = on_stream | np.isin(track, track_ids(tables, "thread"))
+    if not kept.all():
+        rows = np.flatnonzero(kept)
+        spans, on_stream = spans[rows], on_stream[rows]
+    kind, calls = spans["kind"], (spans["kind"] == "operator") & (spans["phase"] == "communication")
+    if calls.any():
+        kind = pl.Series("kind", ["collective"], dtype("enum:kind")).new_from_index(0, len(kind)).zip_with(calls, kind)
+    end = (spans["ts"] + spans["dur"]).alias("end")
+    return pl.DataFrame([spans["id"], spans["track"], spans["ts"], end, kind, pl.Series("on_stream", on_stream)])
 
 
 def windows(tables: Tables, spans: pl.DataFrame) -> Windows:
-    """Return the steps in order; where there are none, one window over everything in ``spans``.
+    """Return the steps in order; without steps, one window over everything in ``spans``.
 
     Args:
         tables: Tables of a rank.
         spans: What :func:`located` returned for them.
     """
-    steps = tables["steps"].select("number", "ts", (pl.col("ts") + pl.col("dur")).alias("end")).sort("ts").collect()
+    steps = columns_of(tables, "steps", "number", "ts", "dur")
     if len(steps):
-        columns = [steps[name].cast(pl.Int64).to_numpy() for name in ("number", "ts", "end")]
-        return Windows(columns[0], columns[1], columns[2], declared=True)
+        number, ts, dur = (steps[name].to_numpy() for name in ("number", "ts", "dur"))
+        order = np.argsort(ts, kind="stable")
+        return Windows(number[order].astype(np.int64), ts[order], (ts + dur)[order], declared=True)
     if not len(spans):
         return Windows(EMPTY.start, EMPTY.start, EMPTY.start, declared=False)
     first, last = spans["ts"].to_numpy().min(), spans["end"].to_numpy().max()
@@ -113,19 +172,27 @@ def work(tables: Tables, spans: pl.DataFrame) -> Work:
         tables: Tables of a rank.
         spans: What :func:`located` returned for them.
     """
-    device = spans.filter(pl.col("on_stream") & pl.col("kind").is_in(DEVICE_WORK))
-    threads = spans.filter(~pl.col("on_stream"))
-    worker = device if len(device) else threads
-    computing = _set(device, "kernel", "memset") if len(device) else _computing_on_threads(threads)
-    received = tables["collectives"].filter(is_point_to_point()).select("span").collect()
+    track, ts, end = (spans[name].to_numpy() for name in ("track", "ts", "end"))
+    found = _Spans(track, ts, end, codes_of(spans["kind"]))
+    on_stream = spans["on_stream"].to_numpy()
+    device = on_stream & of_kinds(found.kind, *DEVICE_WORK)
+    on_device = bool(device.any())
+    worker = device if on_device else ~on_stream
+    receiving = EMPTY
+    if has_rows(tables, "collectives"):
+        received = (
+            tables["collectives"].filter(is_point_to_point()).select("span").pipe(collected, tables)["span"].to_numpy()
+        )
+        if len(received):
+            receiving = found.time(worker & np.isin(spans["id"].to_numpy(), received), "collective")
     return Work(
-        on_device=bool(len(device)),
-        computing=computing,
-        communication=_set(worker, "collective"),
-        receiving=_set(worker.join(received, left_on="id", right_on="span", how="semi"), "collective"),
-        copying=_set(device, "memcpy"),
-        data=_set(threads, "data"),
-        host=_set(threads, *HOST_ACTIVITY),
+        on_device=on_device,
+        computing=found.time(device, "kernel", "memset") if on_device else _computing_on_threads(found, ~on_stream),
+        communication=found.time(worker, "collective"),
+        receiving=receiving,
+        copying=found.time(device, "memcpy"),
+        data=found.time(~on_stream, "data"),
+        host=found.time(~on_stream, *HOST_ACTIVITY),
     )
 
 
@@ -135,19 +202,27 @@ def is_point_to_point() -> pl.Expr:
     return named | pl.col("source").is_not_null() | pl.col("destination").is_not_null()
 
 
-def _set(spans: pl.DataFrame, *kinds: str) -> Intervals:
-    chosen = spans.filter(pl.col("kind").is_in(kinds))
-    return unite(chosen["ts"].to_numpy(), chosen["end"].to_numpy())
+@dataclass(frozen=True, eq=False)
+class _Spans:
+    """Columns of :func:`located`."""
+
+    track: Rows
+    ts: Times
+    end: Times
+    kind: Codes
+
+    def time(self, chosen: npt.NDArray[np.bool_], *kinds: str) -> Intervals:
+        """Return the time that the chosen spans of these kinds cover."""
+        rows = np.flatnonzero(chosen & of_kinds(self.kind, *kinds))
+        return unite(self.ts[rows], self.end[rows])
 
 
-def _computing_on_threads(threads: pl.DataFrame) -> Intervals:
+def _computing_on_threads(found: _Spans, on_thread: npt.NDArray[np.bool_]) -> Intervals:
     """Return when host threads run operators: on each, without its waits for data and its communication calls.
 
     An operator inside a wait for data (a batch put together on the training thread) belongs to that wait; one around or
     inside a communication call does not compute while that lasts.
     """
-    parts = [
-        subtract(_set(mine, "operator"), _set(mine, "data", "collective"))
-        for mine in threads.filter(pl.col("kind").is_in(["operator", "data", "collective"])).partition_by("track")
-    ]
+    threads = [on_thread & (found.track == track) for track in np.unique(found.track[on_thread])]
+    parts = [subtract(found.time(mine, "operator"), found.time(mine, "data", "collective")) for mine in threads]
     return union(*parts) if parts else EMPTY

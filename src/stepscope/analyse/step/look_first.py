@@ -1,4 +1,4 @@
-"""One line: what to look at first. The rules in order; the first that applies gives the line.
+"""The summary's one line on what to look at first: that of the first rule that applies.
 
 The thresholds are fractions of the steps' time. They are rules of thumb: above them the remedy usually pays.
 """
@@ -6,8 +6,10 @@ The thresholds are fractions of the steps' time. They are rules of thumb: above 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stepscope.analyse.step.answer import Summary
+if TYPE_CHECKING:
+    from stepscope.analyse.step.summary import Summary
 
 DATA_WAIT, HOST_BOUND, COMMUNICATION, COPY, GARBAGE, NOTHING_RUNS = 0.15, 0.30, 0.20, 0.10, 0.03, 0.30
 #: Kernels of templates have names of a thousand characters; the line shows so many of them.

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.trace.schema import SAMPLE, SAMPLED
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of, shared
 
 #: Column of every table of results that rests on a sample.
 COLUMN = "Operators Sampled(%)"
@@ -47,9 +47,10 @@ class Sample:
 EVERYTHING = Sample()
 
 
+@shared
 def fraction(tables: Tables) -> float:
     """Return the fraction of the operators that was recorded; 1 for all."""
-    said = tables["metadata"].filter(pl.col("key") == SAMPLE).select("value").collect()["value"].to_list()
+    said = [value for key, value in columns_of(tables, "metadata", "key", "value").iter_rows() if key == SAMPLE]
     try:
         known = [float(value) for value in said]
     except ValueError:

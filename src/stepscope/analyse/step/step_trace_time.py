@@ -12,7 +12,7 @@ from stepscope.analyse.step import activity as working
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import Windows, Work
 from stepscope.analyse.units import us
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, shared
 
 #: The disjoint parts of a step in order of priority: time covered by several belongs to the first.
 PARTS: tuple[str, ...] = ("computing", "communication", "copy", "data wait", "host only", "idle")
@@ -36,6 +36,7 @@ class Split:
     parts: dict[str, Times]
 
 
+@shared
 def split(tables: Tables) -> Split:
     """Split every step, or the whole range where there are no steps, into :data:`PARTS`."""
     spans = working.located(tables)
@@ -79,8 +80,8 @@ def step_trace_time(tables: Tables) -> pl.DataFrame:
     }
     frame = pl.DataFrame({"Step": windows.number, **columns})
     unknown = () if sample.fraction(tables) == 1 else _OF_THE_HOST if work.on_device else tuple(columns)
-    frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unknown)
-    return frame.with_columns(us(name) for name in columns)
+    times = (pl.lit(None, pl.Float64).alias(name) if name in unknown else us(name) for name in columns)
+    return frame.with_columns(times)
 
 
 def _stage(communication: Intervals, windows: Windows) -> Times:

@@ -1,8 +1,11 @@
-"""Tables → the answer in a few numbers, :mod:`stepscope.analyse.step.answer`."""
+"""The summary of a rank: the few numbers that the printed page shows.
+
+Every time is in integer nanoseconds, every share a fraction of the steps' time between 0 and 1 unless said otherwise.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -12,15 +15,153 @@ from stepscope.analyse.intervals import unite
 from stepscope.analyse.memory.memory_record import RESIDENT
 from stepscope.analyse.operators import op_statistic
 from stepscope.analyse.step import sample
-from stepscope.analyse.step.activity import Windows
-from stepscope.analyse.step.answer import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
+from stepscope.analyse.step.activity import Windows, of_kinds, span_kinds
 from stepscope.analyse.step.look_first import look_first
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.trace.losses import Loss
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, schema
 
 #: How many operators and kernels the summary names.
 TOP = 10
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How many steps, and how long they took.
+
+    Attributes:
+        count: Number of steps; 0 where the trace has none, and the times below are those of its whole range.
+        total_ns: Sum of the steps' durations.
+        mean_ns: Mean duration.
+        p50_ns: Median duration.
+        p95_ns: The duration that 95 % of the steps do not exceed (linear interpolation).
+        shortest_ns: Shortest duration.
+        longest_ns: Longest duration.
+        per_second: Steps per second of step time; 0 where there are none.
+        inferred: Whether the steps were inferred rather than declared by the program.
+    """
+
+    count: int
+    total_ns: int
+    mean_ns: float
+    p50_ns: float
+    p95_ns: float
+    shortest_ns: int
+    longest_ns: int
+    per_second: float
+    inferred: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the steps' time; the parts are disjoint and their sum is the steps' total.
+
+    Attributes:
+        name: ``computing``, ``communication``, ``copy``, ``data wait``, ``host only`` or ``idle``.
+        total_ns: Time over all steps.
+        mean_ns: Time in the mean step.
+        share: Fraction of the steps' time.
+    """
+
+    name: str
+    total_ns: int
+    mean_ns: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operator or kernel among those that take most time.
+
+    Attributes:
+        name: Name.
+        kind: Kind of its spans: operator, kernel, memcpy, memset or collective.
+        total_ns: Self time of an operator, duration of a kernel, summed over all calls; of a sample of the operators,
+            an estimate of their whole durations.
+        count: Number of calls; of a sample, an estimate.
+        share: Fraction of the time of all operators, or of all device work; of a sample, of the steps' time.
+        error_ns: Standard error of ``total_ns``; 0 where it is no estimate.
+    """
+
+    name: str
+    kind: str
+    total_ns: int
+    count: int
+    share: float
+    error_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class DataWait:
+    """How long the training thread waited for its next batch, inside the steps.
+
+    Attributes:
+        total_ns: All waiting, also while the device worked.
+        exposed_ns: Waiting while nothing else worked: the part ``data wait`` of the split.
+        share: ``total_ns`` as a fraction of the steps' time.
+        count: Number of waits.
+        workers: Worker processes of the data loader; None where the recording does not say.
+    """
+
+    total_ns: int
+    exposed_ns: int
+    share: float
+    count: int
+    workers: int | None
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Pauses of Python's garbage collector inside the steps: their time, fraction of the steps' time, and number."""
+
+    total_ns: int
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None where not known."""
+
+    device: str
+    allocated: int | None
+    reserved: int | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the printed summary shows.
+
+    Attributes:
+        on_device: Whether the split is that of device streams; else that of host threads.
+        devices: Names of the devices that worked, such as ``cuda:0``.
+        steps: Number and durations of the steps.
+        split: Disjoint parts of the steps' time, in the order of :class:`Part`; they add up to it exactly. With a
+            sample of the operators, ``host only`` counts as ``idle``, and on a rank without a device nothing is known.
+        operators: Host operators with most self time within the steps, or anywhere where there are none; most first.
+        kernels: Device work with most time, likewise; empty without a device.
+        data_wait: Waiting for batches.
+        garbage: Garbage collection.
+        memory: Peak of every device that reported memory, ``cpu`` among them.
+        resident_bytes: Largest resident set of the process; None where it was not sampled.
+        losses: Everything dropped, cut, clipped or repaired, most severe first.
+        look_first: One line: what to look at first.
+        sampled: Fraction of the operators that was recorded.
+    """
+
+    on_device: bool
+    devices: tuple[str, ...]
+    steps: Steps
+    split: tuple[Part, ...]
+    operators: tuple[Entry, ...]
+    kernels: tuple[Entry, ...]
+    data_wait: DataWait
+    garbage: Garbage
+    memory: tuple[MemoryPeak, ...]
+    resident_bytes: int | None
+    losses: tuple[Loss, ...]
+    look_first: str
+    sampled: float = 1.0
 
 
 def summarise(tables: Tables) -> Summary:
@@ -29,14 +170,16 @@ def summarise(tables: Tables) -> Summary:
     sampled = drawn.fraction
     windows, work = parts.windows, parts.work
     steps = _steps(windows, inferred=_inferred(tables))
-    device, host = (_within(work(tables), windows) for work in (op_statistic.device_work, op_statistic.host_work))
+    device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
+    if windows.declared:  # what is shown is per step
+        device, host = (_in_steps(work) for work in (device, host))
     summary = Summary(
         on_device=work.on_device,
-        devices=tuple(sorted(device["device"].cast(pl.String).unique().to_list())),
+        devices=tuple(sorted(set(device["device"].to_list()))),
         steps=steps,
         split=_parts(parts if sampled == 1 else _of_sample(parts), steps.total_ns),
-        operators=_top(host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
-        kernels=_top(device),
+        operators=_top(tables, host) if sampled == 1 else _estimated(host, drawn, steps.total_ns),
+        kernels=_top(tables, device),
         data_wait=_data_wait(tables, parts, steps.total_ns),
         garbage=_garbage(tables, windows, steps.total_ns),
         memory=_memory(tables),
@@ -49,7 +192,7 @@ def summarise(tables: Tables) -> Summary:
 
 
 def _inferred(tables: Tables) -> bool:
-    return "inferred" in tables["steps"].select(pl.col("source").cast(pl.String)).collect()["source"].to_list()
+    return "inferred" in columns_of(tables, "steps", "source")["source"].to_list()
 
 
 def _steps(windows: Windows, *, inferred: bool) -> Steps:
@@ -84,28 +227,29 @@ def _of_sample(parts: Split) -> Split:
     return replace(parts, parts={**parts.parts, "host only": np.zeros_like(idle), "idle": idle})
 
 
-def _within(work: pl.DataFrame, windows: Windows) -> pl.DataFrame:
-    """Keep what began in a step, where there are steps: what is shown is per step."""
-    return work.filter(pl.col("step").is_not_null()) if windows.declared else work
+def _in_steps(work: pl.DataFrame) -> pl.DataFrame:
+    step = work["step"]
+    return work[np.flatnonzero(~np.isnan(step.to_numpy()))] if step.null_count() else work
 
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _top(work: pl.DataFrame) -> tuple[Entry, ...]:
+def _top(tables: Tables, work: pl.DataFrame) -> tuple[Entry, ...]:
     """Return the names with most time over all devices."""
+    if not len(work):
+        return ()
     whole = int(work["time"].sum())
-    sums = work.group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
-    texts = sums.with_columns(pl.col("name", "kind").cast(pl.String))
-    first = texts.sort("time", "name", "kind", descending=[True, False, False]).head(TOP)
+    sums = work.lazy().group_by("name", "kind").agg(pl.col("time").sum(), pl.len().alias("count"))
+    first = sums.sort("time", "name", "kind", descending=[True, False, False]).head(TOP).pipe(collected, tables)
     return tuple(Entry(name, kind, time, count, _share(time, whole)) for name, kind, time, count in first.rows())
 
 
 def _estimated(work: pl.DataFrame, sampled: sample.Sample, whole: int) -> tuple[Entry, ...]:
     """Return the names with most time, estimated from a sample; shares are those of the steps' time."""
-    first = op_statistic.statistic(work, sampled).head(TOP)
-    rows = first.select("name", "kind", "total", "count", "total_error").rows()
+    first = op_statistic.statistic(work, sampled).head(TOP).select("name", "kind", "total", "count", "total_error")
+    rows = first.collect().rows()
     return tuple(
         Entry(name, kind, total, count, _share(total, whole), error) for name, kind, total, count, error in rows
     )
@@ -131,35 +275,39 @@ def workers(tables: Tables, found: pl.DataFrame) -> int | None:
     known = [value for value in told if isinstance(value, int)]
     if known:
         return max(known)
-    alone = found["name"].str.contains("_SingleProcessDataLoaderIter", literal=True)
-    return 0 if len(found) and alone.all() else None
+    alone = all("_SingleProcessDataLoaderIter" in name for name in found["name"].to_list())
+    return 0 if len(found) and alone else None
 
 
 def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
-    pauses = (
-        tables["spans"].filter(pl.col("kind") == "garbage").select("ts", end=pl.col("ts") + pl.col("dur")).collect()
-    )
-    paused = unite(pauses["ts"].to_numpy(), pauses["end"].to_numpy()).within(windows.start, windows.end)
-    return Garbage(int(paused.sum()), _share(int(paused.sum()), total), len(pauses))
+    rows = np.flatnonzero(of_kinds(span_kinds(tables), "garbage"))
+    if not len(rows):
+        return Garbage(0, 0.0, 0)
+    pauses = columns_of(tables, "spans", "ts", "dur")[rows]
+    paused = unite(pauses["ts"].to_numpy(), (pauses["ts"] + pauses["dur"]).to_numpy())
+    time = int(paused.within(windows.start, windows.end).sum())
+    return Garbage(time, _share(time, total), len(rows))
 
 
 def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
     """Return the peaks; nothing is reserved on the host, where PyTorch gives mapped files' sizes under that name."""
+    if not has_rows(tables, "allocations"):
+        return ()
     peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())
     known = peaks.filter(pl.any_horizontal(pl.col("allocated", "reserved").is_not_null()))
-    rows = known.sort("device").collect().rows()
+    rows = known.sort("device").pipe(collected, tables).rows()
     return tuple(MemoryPeak(name, allocated, None if name == "cpu" else reserved) for name, allocated, reserved in rows)
 
 
 def _resident(tables: Tables) -> int | None:
+    if not has_rows(tables, "counters"):
+        return None
     samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
-    largest = samples.select(pl.col("value").max()).collect().item()
+    largest = samples.select(pl.col("value").max()).pipe(collected, tables).item()
     return None if largest is None else int(largest)
 
 
 def _losses(tables: Tables) -> tuple[Loss, ...]:
     order = {"error": 0, "data_loss": 1, "info": 2}
-    rows = [
-        Loss(*row) for row in tables["losses"].with_columns(pl.col("what", "severity").cast(pl.String)).collect().rows()
-    ]
+    rows = [Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows()]
     return tuple(sorted(rows, key=lambda loss: (order[loss.severity], loss.what)))

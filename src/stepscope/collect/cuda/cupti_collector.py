@@ -57,7 +57,7 @@ class CuptiCollector:
         """Find the library where the program uses CUDA already.
 
         Raises:
-            RuntimeError: There is no library, it is not known, or the C part of stepscope is missing.
+            RuntimeError: CUPTI is missing or of an unknown version, or the C part of stepscope is missing.
         """
         activities = context.options.activities
         if activities and Activity.CUDA not in activities:
@@ -138,7 +138,7 @@ class CuptiCollector:
 
 
 def other_user() -> str | None:
-    """Return who else uses CUPTI's activity records, or will; None where nobody does."""
+    """Return which other profiler uses CUPTI's activity records, or will; None if none does."""
     if any(name.startswith(_XLA_ON_CUDA) for name in tuple(sys.modules)):
         return "JAX's XLA records the GPU; CUPTI has room for one"
     torch = sys.modules.get("torch")

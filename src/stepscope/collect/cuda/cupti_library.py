@@ -1,4 +1,4 @@
-"""The CUPTI library of this process, through ctypes: found, loaded, asked for its version, and called.
+"""The CUPTI library of this process, through ctypes: search, load, version, calls.
 
 Loaded is what the program already has, else what belongs to its CUDA. Every call here lets go of Python's lock while
 it runs, so that CUPTI's threads and ours never wait for each other through it.

@@ -60,7 +60,7 @@ class KernelNames:
         return None
 
     def demangled(self, name: str) -> str:
-        """Return a name as C++ has it; as it is where it is none of C++, or nobody here can tell."""
+        """Return a name demangled; unchanged if it is not a mangled C++ name or no demangler is available."""
         if not name.startswith("_Z") or len(name) > _DEMANGLED or self._demangle is None:
             return name
         status = ctypes.c_int()

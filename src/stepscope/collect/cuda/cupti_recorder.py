@@ -37,7 +37,7 @@ from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind
 
-#: What is recorded unless somebody asks for more or less.
+#: Kinds recorded by default.
 KINDS = (
     Kind.CONCURRENT_KERNEL,
     Kind.MEMCPY,
@@ -218,7 +218,7 @@ class CuptiRecorder:
                 self._library.call("cuptiActivityDisable", int(kind))
 
     def _undo(self) -> None:
-        """Leave CUPTI as it was found, and close the file; whatever of it was not done is no harm."""
+        """Restore CUPTI's state and close the file; steps that were never done are skipped."""
         global _recording
         for action in (self._disable, lambda: self._library.restore_threads(self._threads)):
             try:

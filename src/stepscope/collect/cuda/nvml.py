@@ -96,7 +96,7 @@ class NvmlCollector:
         return None if find_spec("pynvml") else "nvidia-ml-py is not installed: pip install nvidia-ml-py."
 
     def prepare(self, context: Context) -> None:
-        """Load the library, and find the GPUs and what each of them tells.
+        """Load the library, and find the GPUs and the counters of each.
 
         Raises:
             pynvml.NVMLError: The driver does not answer.
@@ -297,7 +297,7 @@ def of_rank(gpus: Sequence[_T], place: JobRank) -> dict[int, _T]:
 
 
 def _visible(library: Any, chosen: str | None) -> list[Any]:  # noqa: ANN401
-    """Return the GPUs that CUDA shows the program; those that cannot be told are left out.
+    """Return the GPUs that CUDA shows the program; GPUs that cannot be identified are omitted.
 
     Args:
         library: ``pynvml``.

@@ -1,1 +1,1 @@
-"""What can be collected on this machine, and why not what cannot."""
+"""What can be collected on this machine, and why the rest cannot."""

@@ -1,4 +1,4 @@
-"""What can be collected here, and why not what cannot."""
+"""What can be collected here, and why the rest cannot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepscope.errors import OutputError
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import check_writable
 
-#: Answers a check can have: it works, it works in part or is not needed, it does not work.
+#: States of a check: it works; it works in part or is not needed; it does not work.
 YES, PARTLY, NO = "yes", "partly", "no"
 
 #: Seconds to wait for a framework to be imported and tried.
@@ -46,13 +46,13 @@ _INJECTIONS = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
         name: What it is.
         state: ``yes``, ``partly`` or ``no``.
         detail: What was found, or why it cannot work.
-        remedy: What the user can do about it; empty where nothing needs to be done.
+        remedy: What the user can do; empty if nothing is needed.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Check:
 
 
 def diagnose(output: Path, *, build: bool = False) -> list[Check]:
-    """Look at everything a recording depends on.
+    """Check everything that a recording depends on.
 
     Args:
         output: Directory that recordings would go to.
-        build: Build the native recorder of PyTorch's operators, which stays.
+        build: Build the native recorder of PyTorch's operators into the cache.
 
     Returns:
-        The checks, in the order to show them. Nothing stays behind.
+        The checks, in the order to show them. Nothing else is left on the disk.
     """
     return [*_basics(), *_torch(build=build), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
 
@@ -112,7 +112,7 @@ def _torch(*, build: bool) -> Iterator[Check]:
 
 
 def _gpus() -> Iterator[Check]:
-    """What needs a GPU and no framework in particular."""
+    """Checks that need a GPU but no framework."""
     from stepscope.collect.cuda.cupti_collector import CuptiCollector
     from stepscope.collect.cuda.nvml import NvmlCollector
 
@@ -125,7 +125,7 @@ def _gpus() -> Iterator[Check]:
 
 
 def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
-    """Ask PyTorch in a process of its own; see :func:`probe`.
+    """Probe PyTorch in a separate process; see :func:`probe`.
 
     Args:
         executable: Python to ask.
@@ -136,7 +136,7 @@ def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
 
 
 def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
-    """Ask an installed framework in a process of its own.
+    """Probe an installed framework in a separate process.
 
     Args:
         name: Its module.
@@ -154,11 +154,11 @@ def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
 
     Args:
         command: Python and its arguments.
-        of: Module of the framework that is tried, for what is said where it fails.
+        of: Package of the framework that is tried, for the error message.
         seconds: How long it may take.
 
     Returns:
-        The object; or ``error``, and perhaps ``remedy``, where there is none.
+        The object; on failure one with ``error`` and perhaps ``remedy``.
     """
     try:
         # S603: our own module, with the Python that runs us.
@@ -338,5 +338,5 @@ def _place(output: Path) -> Iterator[Check]:
 def _remove_empty(directories: list[Path]) -> None:
     """Remove the directories that proving has made, innermost first."""
     for directory in directories:
-        with contextlib.suppress(OSError):  # somebody uses it by now
+        with contextlib.suppress(OSError):  # another process uses it by now
             directory.rmdir()

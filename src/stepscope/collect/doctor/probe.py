@@ -1,7 +1,7 @@
 """What an installed framework can record, tried out: ``python -m stepscope.collect.doctor.probe NAME``.
 
-A process of its own, because importing a framework takes seconds and a broken one may take the process down. Its last
-line on standard output is a JSON object.
+A separate process, because importing a framework takes seconds and a broken one may crash. The last line on standard
+output is a JSON object.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def probe_torch() -> dict[str, Any]:
 
 
 def _attempt(ask: Any) -> Any:  # noqa: ANN401 - any question, any answer
-    """Return the answer, or the error in words: one broken part must not hide the others."""
+    """Return the answer, or the error as text: one broken part must not hide the others."""
     try:
         return ask()
     except Exception as error:  # noqa: BLE001 - the answer is the error
@@ -114,7 +114,7 @@ def probe_window(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print the facts as one line of JSON."""
-    # What frameworks print while they are imported must not mix with the answer.
+    # Frameworks may print while they are imported: their output goes to standard error, the answer to standard output.
     answer = os.dup(1)
     os.dup2(2, 1)
     probes: dict[str, Callable[[], dict[str, Any]]] = {"torch": probe_torch, "recorder": build_recorder}
@@ -125,6 +125,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Some builds crash while they unload; everything has been said.
+    # Some builds crash while they unload; the answer is written.
     sys.stderr.flush()
     os._exit(0)

@@ -1,6 +1,7 @@
-"""Modules that scripts of an older version of a package import, and this version lacks: empty ones take their place.
+"""Empty stand-ins for modules that older versions of a package had and that scripts still import.
 
-They are found after all others, so that a version that has them keeps its own. What is not in them is said clearly.
+The finder comes last on ``sys.meta_path``, so a version that has the modules uses its own. Access to a missing name
+raises an error that names the package's version.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import NoReturn
 
 
 class AbsentModules(MetaPathFinder):
-    """Finds the modules that are missing.
+    """Finder of the stand-ins.
 
     Args:
         names: Their absolute names, each package before what is in it.
-        instead: What is provided, for those who look for more.
+        instead: What the stand-ins provide, for the error message.
     """
 
     def __init__(self, names: Sequence[str], instead: str) -> None:
@@ -27,12 +28,12 @@ class AbsentModules(MetaPathFinder):
         self._made: list[ModuleType] = []
 
     def install(self) -> None:
-        """Begin to find them."""
+        """Put the finder in place."""
         if self._names:
             sys.meta_path.append(self)
 
     def remove(self) -> None:
-        """Take them out again."""
+        """Remove the finder and the modules it has made."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         while self._made:
@@ -44,17 +45,17 @@ class AbsentModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a missing module.
+        """Return the spec of a stand-in.
 
         Raises:
-            ModuleNotFoundError: One inside of it is wanted.
+            ModuleNotFoundError: The program imports a module from inside a stand-in.
         """
         if fullname in self._names:
             package = any(name.startswith(f"{fullname}.") for name in self._names)
             return ModuleSpec(fullname, _Maker(self._make), is_package=package)
         package_name = fullname.rpartition(".")[0]
         if any(module.__name__ == package_name for module in self._made):
-            # With the name of the module itself, `from package import module` would drop this text for Python's own.
+            # name= must be the package: with the module's, `from package import module` replaces this text by Python's.
             raise ModuleNotFoundError(self._text(fullname), name=package_name)
         return None
 

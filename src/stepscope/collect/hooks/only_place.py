@@ -1,4 +1,4 @@
-"""Windows in a framework with room for one profiler: the program's own gets it, and exit and fork find them ended."""
+"""Windows of frameworks that run one profiler at a time: they yield to the program's own, and end at exit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LOG = logging.getLogger("stepscope")
 
 
 class OnlyPlace(ABC):
-    """Base of a collector that takes a framework's only place for a profiler during its window.
+    """Base of a collector that is the framework's only profiler during its window.
 
-    A window ends once: by :meth:`stop`, by :meth:`_give_way` where the program makes a profiler of its own, or at exit,
-    before the framework is taken down. In a forked child it never ends: that has no recording.
+    A window ends once: by :meth:`stop`, by :meth:`_give_way` when the program makes a profiler of its own, or at exit,
+    before the framework is torn down. In a forked child it never ends: the child has no recording.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class OnlyPlace(ABC):
         self._description: dict[str, object] = {}
 
     def stop(self) -> list[Path]:
-        """Close the window, and return the files that are or will be written."""
+        """Close the window and return its files, which may still be being written."""
         if os.getpid() != self._process:
             return []
         try:
@@ -42,11 +42,11 @@ class OnlyPlace(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """End the recording, if it has not been."""
+        """End the recording, unless it has ended."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Take away what is installed in the program, and leave the place."""
+        """Remove the hooks in the program, and release the framework's profiler."""
 
     @abstractmethod
     def _written(self) -> list[Path]: ...
@@ -63,7 +63,7 @@ class OnlyPlace(ABC):
         _OPEN.discard(self)
 
     def _give_way(self, why: str) -> None:
-        """End early: the framework has room for one profiler."""
+        """End early: the framework runs one profiler at a time, and the program starts its own."""
         self._description["ended_early"] = why
         try:
             self._end()
@@ -79,7 +79,7 @@ _OPEN: set[OnlyPlace] = set()
 
 @cache
 def _end_at_exit() -> None:
-    """Have open windows ended before the framework is taken down; once, as Python keeps a place for each request."""
+    """Register the end of open windows before the framework's own exit; cached, as atexit keeps every registration."""
     atexit.register(_end_open)
 
 

@@ -1,4 +1,4 @@
-"""Doing something as soon as the program has imported a module, without importing it first."""
+"""Post-import hooks: an action that runs once the program has imported a module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def when_imported(
         around: Makes what is entered while the module's own code runs.
 
     Returns:
-        A function that withdraws the wish; calling it late does nothing.
+        A function that withdraws the hook; a no-op once the action has run.
     """
     if name in sys.modules:
         action()
@@ -33,7 +33,7 @@ def when_imported(
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing itself: wraps the execution of one module that the other finders find."""
+    """Wraps the execution of one module; the other finders find the module itself."""
 
     def __init__(
         self, name: str, action: Callable[[], None], around: Callable[[], AbstractContextManager[object]]
@@ -58,7 +58,7 @@ class _Finder(MetaPathFinder):
             sys.meta_path.remove(self)
 
     def _wrap(self, spec: ModuleSpec) -> None:
-        """Have the spec's own loader call the action; the loader is as before when the module has run."""
+        """Have the spec's own loader call the action; the loader is restored before the module runs."""
         loader = spec.loader
         original = loader.exec_module  # type: ignore[union-attr]
 
@@ -71,4 +71,4 @@ class _Finder(MetaPathFinder):
         try:
             vars(loader)["exec_module"] = exec_module
         except TypeError:
-            return  # a loader without attributes of its own: a built-in module, which no framework is
+            return  # a loader without instance attributes belongs to a built-in module, never to a framework

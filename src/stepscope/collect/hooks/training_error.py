@@ -1,9 +1,8 @@
-"""Errors of the training itself that a recording meets first.
+"""Errors of the training itself that surface inside the recording.
 
-MindSpore's PyNative mode runs operators on threads of its own and tells of a failed one where the program waits for
-them next, once. A window that closes waits for them, too: the error that it meets is not its own. It is kept until the
-window is whole, and raised where the program would have met it: when the program's call of stepscope, or of the
-optimizer that ended the step, returns.
+MindSpore's PyNative mode runs operators on its own threads and raises the error of a failed one once, at the next wait
+for them. A window that closes waits for them, too, and may get an error that is not its own. The error is kept until
+the window is whole, and raised when the program's call of stepscope, or of the optimizer that ended the step, returns.
 """
 
 from __future__ import annotations
@@ -19,6 +18,6 @@ def keep(error: BaseException) -> None:
 
 
 def pass_on() -> None:
-    """Raise the error of the training that was met, if any."""
+    """Raise the kept error, if any."""
     if _kept:
         raise _kept.popleft()

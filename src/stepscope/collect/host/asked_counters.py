@@ -36,10 +36,10 @@ Read = Callable[[], Iterator[Reading]]
 
 
 def sources(options: Options, process: Any) -> dict[str, Read]:  # noqa: ANN401 - psutil has no types
-    """Return what is asked for, by name.
+    """Return the counters that the options want, by name.
 
     Args:
-        options: Which counters are asked for.
+        options: Which counters to read.
         process: ``psutil.Process`` of this process.
     """
     known: dict[str, Read] = {

@@ -1,7 +1,6 @@
 """Waits for the next batch: every ``next()`` of a framework's data loader as a span of kind ``data``.
 
-What differs between frameworks, a collector says in four members: where the iterator's class is, and what is known of
-the loader behind an iterator.
+A framework's collector adds where the class of its iterators is, and what is known of the loader behind an iterator.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class DataWaits(ABC):
     """Wraps ``__next__`` of the iterators of a framework's loaders."""
 
     name: ClassVar[str]
-    #: The framework and its package, the module of the iterators' classes, the classes, and what spans are called.
+    #: The framework's title and package, the module and names of the iterators' classes, and the first word of spans.
     product: ClassVar[str]
     framework: ClassVar[str]
     module: ClassVar[str]
@@ -41,7 +40,7 @@ class DataWaits(ABC):
     def __init__(self) -> None:
         self._journal: Journal | None = None
         self._hooks = MethodHooks()
-        # By identity of what stands for the loader, which is kept so that nothing else gets its identity.
+        # By id() of the loader's representative. _Loader holds a reference: a freed object's id could be reused.
         self._loaders: dict[int, _Loader] = {}
         self._waits = 0
         self._note = ""
@@ -49,7 +48,7 @@ class DataWaits(ABC):
 
     @abstractmethod
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - the framework's iterator
-        """Return what stands for the loader of an iterator: the same object for all its iterators."""
+        """Return an object that represents the loader of an iterator: the same one for all its iterators."""
 
     def facts_of(self, loader: Any, iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - the framework's own
         """Return how a loader was made, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
@@ -59,16 +58,16 @@ class DataWaits(ABC):
         return facts
 
     def available(self) -> str | None:
-        """Return why data loaders cannot be seen here, or None."""
+        """Return why data loaders cannot be recorded here, or None."""
         there = self.framework in sys.modules or find_spec(self.framework)
         return None if there else f"{self.product} is not installed."
 
     def prepare(self, context: Context) -> None:
-        """Remember where spans go."""
+        """Keep the journal, which takes the spans."""
         self._journal = context.journal
 
     def start(self) -> None:
-        """Put the wrapper in place of ``__next__``, now or once the program has imported the data loader."""
+        """Wrap ``__next__``, now or once the program has imported the data loader."""
         self._withdraw = when_imported(self.module, self._wrap)
 
     def _wrap(self) -> None:
@@ -93,7 +92,7 @@ class DataWaits(ABC):
         self._hooks.put(kind, "__next__", timed_next)
 
     def stop(self) -> list[Path]:
-        """Put the original back; everything is in the journal."""
+        """Restore the original; everything is in the journal."""
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
@@ -106,7 +105,7 @@ class DataWaits(ABC):
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how many loaders were used, and how often one was waited for."""
+        """Return the number of loaders used, and of waits."""
         described: dict[str, object] = {"loaders": len(self._loaders), "waits": self._waits}
         return {**described, "note": self._note} if self._note else described
 
@@ -119,7 +118,7 @@ class DataWaits(ABC):
         try:
             loader = self._loader(iterator)
             name, args = loader.name, loader.args
-        except Exception as error:  # noqa: BLE001 - law 1: a property of somebody's sampler raised; the span counts
+        except Exception as error:  # noqa: BLE001 - law 1: a property of the program's sampler raised; the span counts
             self._note = f"The facts of a loader could not be read: {type(error).__name__}: {error}"
         journal.span(name, "data", start_ns, end_ns, args)
 
@@ -133,7 +132,7 @@ class DataWaits(ABC):
 
 
 class _Loader:
-    """What is known about one loader, from the first iterator that was seen of it."""
+    """Facts of one loader, from its first iterator in the window."""
 
     def __init__(self, number: int, identity: object, facts: dict[str, Any], kind: str) -> None:
         self.number = number

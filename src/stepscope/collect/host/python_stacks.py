@@ -243,7 +243,7 @@ class _FrameNames:
     def __init__(self, codes: dict[int, CodeType]) -> None:
         self._codes = codes
         self._texts: dict[int, str] = {}
-        # As PyTorch writes files: without the directory that they were imported from, which is no package itself.
+        # As PyTorch writes names of files: relative to the directory of the import.
         roots = {os.path.abspath(entry or ".") for entry in sys.path} | set(sysconfig.get_paths().values())  # noqa: PTH100
         whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
         self._roots = sorted(whole, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Counters sampled at intervals by a thread of their own, into the journal."""
+"""Sampling of counters into the journal, at intervals, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: One reading: name, value, unit.
 Reading = tuple[str, float, str]
 
-#: In these units a source gives totals, and their change is recorded; unless it says otherwise.
+#: Units in which a source returns totals, whose rate of change is recorded, unless its `totals` is False.
 _RATES = frozenset(("bytes/s", "/s", "ms/s"))
 
 #: Seconds that stop waits for the thread.
@@ -23,16 +23,16 @@ _PATIENCE = 5.0
 
 @dataclass
 class CounterSource:
-    """Some counters that are read together, every ``period_ns``.
+    """Counters that are read together, every ``period_ns``.
 
     Attributes:
-        name: What it is called where it is missing.
+        name: Name in the list of missing sources.
         read: Returns the readings of one moment.
         period_ns: Time between two readings.
         lane: Lane of its counters; empty gives each counter its own.
         totals: Whether values in a unit per second are totals.
         last_ns: Time of the last reading.
-        recorded: Whether anything of it is in the journal.
+        recorded: Whether the journal has a value of it.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Sampler:
 
     Args:
         journal: Takes the counters.
-        period_ns: Time between looks at which sources are due.
+        period_ns: Time between two checks for sources that are due.
         sources: What is sampled.
-        what: Whose counters they are, for the thread and for messages: ``host``.
+        what: Subject of the counters, for the thread's name and messages: ``host``.
     """
 
     def __init__(self, journal: Journal, period_ns: int, sources: list[CounterSource], what: str) -> None:

@@ -1,10 +1,10 @@
 """What JAX does: compiled programs with their operations, the program's own annotations and memory, recorded by XLA.
 
 The window is a profiler session of jaxlib, without what ``jax.profiler.start_trace`` adds to it: no ``trace.json.gz``,
-no port, and Python calls only where stacks are asked for. XLA keeps what it records in its own memory and gives it when
+no port, and Python calls only with the option for stacks. XLA keeps what it records in its own memory and gives it when
 the window ends, as ``capture/jax/<host>.xplane.pb``: an XSpace, the same bytes that ``jax.profiler`` writes. No event
-becomes a Python object here. Where memory is asked for, ``capture/jax/memory.pb.gz`` tells what is alive at the end (a
-gzipped pprof profile). A process that is killed has written nothing: what is in the journal is then all there is.
+becomes a Python object here. With the option for memory, ``capture/jax/memory.pb.gz`` holds what is alive at the end
+(a gzipped pprof profile). A killed process has written neither; only its journal remains.
 Compilations are in the journal.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 #: The module of jaxlib that holds the profiler's session.
 _PROFILER = "jaxlib._profiler"
-#: Levels of XLA's host tracer: what it records by itself (operations on a CPU are among it), and annotations alone.
+#: Levels of XLA's host tracer: all of its events (including operations on a CPU), or annotations only.
 _EVERYTHING, _ANNOTATIONS = 2, 1
-#: Seconds to wait at the end for work that was dispatched and has not run; a collective may wait for a dead rank.
+#: Seconds to wait at the end for dispatched work; bounded, because a collective may wait for a dead rank.
 _PATIENCE = 5.0
 _PAUSE = 0.0005
 #: Event of ``jax.monitoring`` → first word of the span; the name of the compiled function follows.
@@ -91,7 +91,7 @@ class JaxCollector(OnlyPlace):
         self._files: list[Path] = []
 
     def available(self) -> str | None:
-        """Return why JAX cannot record now: it is not imported, unknown, or another profiler of it records."""
+        """Return why JAX cannot record now, or None."""
         if "jax" not in sys.modules:
             return "the program has not imported jax"
         if not hasattr(sys.modules.get(_PROFILER), "ProfilerSession"):
@@ -101,7 +101,7 @@ class JaxCollector(OnlyPlace):
         return None
 
     def prepare(self, context: Context) -> None:
-        """Remember where the files go. JAX's backends are left as they are: the program may still configure them."""
+        """Set the directory. Does not initialise JAX's backends: the program may still configure them."""
         self._options = context.options
         self._directory = context.capture / "jax"
         self._compilations = Compilations(context.journal)
@@ -135,7 +135,7 @@ class JaxCollector(OnlyPlace):
             pass
 
     def _end(self) -> None:
-        """Wait for what was dispatched, and write what XLA has recorded."""
+        """Wait for the dispatched work, and write XLA's recording."""
         session, self._session = self._session, None
         if session is None or os.getpid() != self._process:
             return
@@ -166,15 +166,15 @@ class JaxCollector(OnlyPlace):
             self._compilations.remove()
 
     def _fall_silent(self) -> None:
-        """This is a forked child: JAX cannot work in it, and nobody reads what its Python calls would add."""
+        """Remove the hooks in a forked child, where JAX cannot run and its recording is never read."""
         self._release()
         if self._options.with_stack:
-            sys.setprofile(None)  # the only thread there is; XLA's hook, which would note every call
+            sys.setprofile(None)  # XLA's hook on the child's only thread, which would record every call
         _LEFT.append(self._session)
         self._session = None
 
 
-#: Sessions of the parent in a forked child: to end one, XLA would wait for threads that the child does not have.
+#: The parent's sessions in a forked child, never freed: XLA's destructor would wait for threads that a child lacks.
 _LEFT: list[Any] = []
 
 
@@ -183,7 +183,7 @@ def _profiler() -> Any:  # noqa: ANN401 - a module of jaxlib
 
 
 def _levels(options: Options) -> dict[str, int]:
-    """Return the levels of XLA's tracers; the ones that ``jax.profiler`` has, but for Python calls."""
+    """Return the levels of XLA's tracers: those of ``jax.profiler``, except for Python calls."""
     host = not options.activities or Activity.CPU in options.activities
     return {
         "host_tracer_level": _EVERYTHING if host else _ANNOTATIONS,
@@ -192,14 +192,14 @@ def _levels(options: Options) -> dict[str, int]:
 
 
 def _tell_versions(profiler: Any) -> None:  # noqa: ANN401 - a module of jaxlib
-    """Have the versions written into the file, as ``jax.profiler`` does."""
+    """Write the versions into the file, as ``jax.profiler`` does."""
     profiler.clear_metadata()
     for name in ("jax", "jaxlib"):
         profiler.set_metadata(f"{name}_version", str(sys.modules[name].__version__))
 
 
 def _backends_exist() -> bool:
-    """Return whether JAX has looked for its devices; asking for one would make it look."""
+    """Return whether JAX has initialised its backends, without initialising them."""
     return bool(sys.modules["jax._src.xla_bridge"].backends_are_initialized())
 
 
@@ -210,9 +210,9 @@ def _live_arrays() -> Iterator[Any]:
 
 
 def _wait_for_arrays() -> int:
-    """Wait until every array has been computed, so that its work is in the recording; return how many have not.
+    """Wait until every live array is computed, so that its work is recorded; return how many are not.
 
-    An array whose work has failed tells the training itself.
+    The error of an array whose work has failed reaches the training by itself.
     """
     deadline = time.monotonic() + _PATIENCE
     late = 0
@@ -227,7 +227,7 @@ def _wait_for_arrays() -> int:
 
 
 def _memory() -> bytes:
-    """Return what is alive in the memory of the default backend's devices, as gzipped pprof; empty where none is."""
+    """Return the live memory of the default backend's devices as gzipped pprof; empty without a backend."""
     return bytes(sys.modules["jax"].profiler.device_memory_profile()) if _backends_exist() else b""
 
 

@@ -1,12 +1,12 @@
-"""Runs of jitted functions, seen without replacing anything that the user holds.
+"""Runs of jitted functions, observed without replacing any object that the user holds.
 
-JAX calls two functions of Python when a jitted function has run. ``_get_fastpath_data`` decides, after a run through
-Python, whether C++ may do without Python from now on: so it sees first runs, and all runs of functions with effects
-(``jax.debug.print``). After every other run C++ calls the post hook, which is there for ``jax_debug_nans``. It costs
-0.1 µs, and is no part of what compiled programs are looked up by: nothing is compiled again because of it.
+JAX calls two Python functions when a jitted function has run. ``_get_fastpath_data`` decides, after a run through
+Python, whether C++ may bypass Python from then on: it sees first runs, and all runs of functions with effects
+(``jax.debug.print``). After every other run C++ calls the post hook, which serves ``jax_debug_nans``. It costs 0.1 µs
+and is not part of the key of compiled programs, so it triggers no compilation.
 
-JAX switches the hook off in a thread when a ``with jax.debug_nans(…)`` has ended there, as ``logsumexp`` and others
-have inside. So what holds the hook is replaced by :class:`_PostHook`, which goes on, and calls JAX's own check when JAX
+JAX disables the hook in a thread when a ``with jax.debug_nans(…)`` ends there, which ``logsumexp`` and others contain.
+So :class:`_PostHook` replaces the object that holds the hook: it stays enabled, and calls JAX's own check when JAX
 would.
 """
 
@@ -28,10 +28,10 @@ _STATE = "_post_hook_state"
 class Runs:
     """Calls ``ran`` after every run of a jitted function, from :meth:`install` to :meth:`remove`.
 
-    The function is what the user wrote, where JAX knows it, and not where one is traced for another.
+    The function is the user's if JAX knows it. Functions that are traced inside another are not reported.
 
     Args:
-        ran: Called in the thread that runs the function.
+        ran: Called on the thread that runs the function.
     """
 
     def __init__(self, ran: Ran) -> None:
@@ -40,7 +40,7 @@ class Runs:
         self._post_hook: _PostHook | None = None
 
     def install(self) -> None:
-        """Begin; what this JAX does not have is left out."""
+        """Begin; hooks that this version of JAX lacks are skipped."""
         api, config = sys.modules.get("jax._src.api"), sys.modules.get("jax._src.config")
         self._hooks.around(sys.modules.get("jax._src.pjit"), "_get_fastpath_data", self._first)
         state = getattr(api, _STATE, None)
@@ -50,7 +50,7 @@ class Runs:
             self._hooks.put(api, _STATE, self._post_hook)
 
     def remove(self) -> None:
-        """End; everything is as before."""
+        """End, and restore everything."""
         self._hooks.remove()
         if self._post_hook is not None:
             self._post_hook.remove()
@@ -58,18 +58,18 @@ class Runs:
 
     def _first(self, original: Callable[..., Any], executable: Any, *args: Any) -> Any:  # noqa: ANN401 - what JAX returns
         """A function has run through Python: ``args`` are the structure of its results, its inputs, its results, …."""
-        if executable is not None:  # there is none while a function is traced for another one
+        if executable is not None:  # None while a function is traced inside another
             function = sys._getframe(2).f_locals.get("fun")  # of JAX's caller, behind the frame of MethodHooks
             self._ran(function, args[1], args[2])
         return original(executable, *args)
 
 
 class _PostHook:
-    """Takes the place of JAX's state of the post hook, for the functions of JAX that set it.
+    """Replaces JAX's state of the post hook, for the functions of JAX that set it.
 
     Args:
         state: JAX's own.
-        config: JAX's module that knows what "not set in this thread" is.
+        config: JAX's module with the value that means "not set in this thread".
         ran: Called after each run.
     """
 
@@ -78,11 +78,11 @@ class _PostHook:
         self._unset = getattr(config, "unset", None)
         self._ran = ran
         self._theirs: Any = None
-        self._hook = self._call  # one object, to be told from another's
+        self._hook = self._call  # one bound method, compared by identity
         self._here = threading.local()
 
     def install(self) -> None:
-        """Have runs told of, in every thread in which JAX has not switched its hook off."""
+        """Report runs, in every thread in which JAX has not disabled its hook."""
         self._theirs = self._state.get_global()
         self._state.set_global(self._hook)
         if self._state.get_local() is None:
@@ -104,7 +104,7 @@ class _PostHook:
         return self._theirs
 
     def set_local(self, hook: Any) -> None:  # noqa: ANN401 - JAX's check, or None
-        """JAX's check begins in this thread, which does without ours, or ends in it, for good."""
+        """JAX's check begins in this thread and replaces ours, or ends in it."""
         self._here.off = hook is None
         self._state.set_local(self._unset if hook is None else hook)
 
@@ -113,10 +113,10 @@ class _PostHook:
 
     @property
     def _off(self) -> bool:
-        """Whether JAX believes that there is no hook in this thread."""
+        """Whether JAX has disabled the hook in this thread."""
         return getattr(self._here, "off", False)
 
     def _call(self, compiled: Any, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401 - JAX's hook
         if self._theirs is not None and not self._off:
-            self._theirs(compiled, args, kwargs, result)  # what it raises is the program's
+            self._theirs(compiled, args, kwargs, result)  # its error belongs to the program
         self._ran(getattr(compiled, "_fun", compiled), (args, kwargs), result)

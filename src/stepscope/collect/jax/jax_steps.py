@@ -1,12 +1,12 @@
 """Steps of JAX: what the program annotates as a step, or the runs of a compiled program that updates its own state.
 
-``jax.profiler.StepTraceAnnotation`` declares steps; of annotations inside each other the outermost counts, and where
-there is one, nothing else does.
+``jax.profiler.StepTraceAnnotation`` declares steps; of nested annotations the outermost counts, and from the first one
+on nothing else does.
 
-Without it, a program that is given what it returned (``params = update(params, batch)``) is what an optimizer is
-elsewhere. Where no program is, one of the user's that runs again and again is taken, as in inference. Functions of JAX
-itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) are no steps: a program that compiles nothing
-declares its steps, or has none.
+Without annotations, a compiled program that gets its own results back (``params = update(params, batch)``) counts as an
+optimizer. If none does, a program of the user's that runs repeatedly counts, as in inference. Functions of JAX itself
+(``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count: a training that compiles nothing must
+declare its steps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ BY_UPDATES = "runs of compiled programs that update what they are given"
 BY_RUNS = "runs of a compiled program"
 BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes most of the time"
 
-#: What stands in for the user's function: in a program compiled ahead of time (or a part of a derivative), and in pmap.
+#: Functions of JAX that stand for the user's: in programs compiled ahead of time, parts of derivatives, and pmap.
 _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
-#: Runs after which a program that updates nothing is taken where no program does; and in which it may begin to.
+#: Runs during which a program may prove to update its inputs; after them, one that does not counts if no other does.
 _PATIENCE = 8
 
 
@@ -42,7 +42,7 @@ class JaxSteps:
     """Calls ``observe`` after everything in JAX that ends a training step.
 
     Args:
-        observe: Called in the thread that stepped. It must not raise.
+        observe: Called on the thread that stepped; must not raise.
     """
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:
@@ -54,14 +54,14 @@ class JaxSteps:
         self._updating = False
         self._inside = threading.local()
 
-    #: Where steps of a window come from that is open from its program's first line to its last.
+    #: How the reader infers the steps of a window that covers the whole program, see `install`.
     later = BY_CAPTURE
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into JAX: they hold for what is compiled already, too.
 
-        Nothing is put into a program in the middle of its training: there the window is open already, nobody needs to
-        know now where steps end, and what XLA records tells of annotations and runs. It costs the program nothing.
+        A no-op for a program that already trains: its window is open, so steps are not needed before the window ends,
+        and the reader infers them from the annotations and runs that XLA records, at no cost to the program.
         """
         if late:
             return
@@ -71,21 +71,21 @@ class JaxSteps:
         self._runs.install()
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
         self._runs.remove()
         self._hooks.remove()
         self._programs.clear()
         self._declared = None
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: JAX does not tell of programs that have not run."""
+        """Return False: JAX does not report programs that have not run."""
         del steps
         return False
 
     def _enter(self, original: Callable[..., Any], annotation: Any) -> Any:  # noqa: ANN401 - what JAX returns
         if self._declared is None:
             self._declared = Stepped(_Annotation(), "", BY_ANNOTATIONS, loop=True, declared=True)
-            self._programs.clear()  # and with them goes what was told of them
+            self._programs.clear()  # with their reports
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         return original(annotation)
 
@@ -97,7 +97,7 @@ class JaxSteps:
         return result
 
     def _ran(self, function: Any, inputs: Any, results: Any) -> None:  # noqa: ANN401 - anything
-        """A jitted function has run: this costs the program 1 µs where the function is known."""
+        """Handle a run of a jitted function; costs the program 1 µs if the function is known."""
         if self._declared is not None:
             return
         program = self._programs.get(id(function)) or self._remember(function)
@@ -113,7 +113,7 @@ class JaxSteps:
         return program
 
     def _watch(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
-        """Find out whether the runs of a program are steps; if so, tell of those up to now."""
+        """Find out whether the runs of a program are steps; if so, report those up to now."""
         program.ends.append(perf_counter_ns())
         try:
             updates = program.given_back(inputs)
@@ -129,7 +129,7 @@ class JaxSteps:
         program.watched = not again
 
     def _tell(self, program: _JittedProgram, by: str) -> None:
-        """Tell of all runs of a program up to now."""
+        """Report all runs of a program up to now."""
         if by == BY_UPDATES:
             self._forget_runs()
         program.told = Stepped(program, program.name, by)
@@ -137,7 +137,7 @@ class JaxSteps:
             self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
 
     def _forget_runs(self) -> None:
-        """Programs that were taken for want of one that updates are none any more."""
+        """Drop the programs that counted only because none updated its inputs."""
         for key, program in list(self._programs.items()):
             if program.told is not None and program.told.by == BY_RUNS:
                 del self._programs[key]
@@ -148,17 +148,17 @@ class _Annotation:
 
 
 class _JittedProgram:
-    """A jitted function and what is known of its runs.
+    """A jitted function and the state of its runs.
 
     Args:
-        function: What the user wrote, or what JAX has made of it.
-        gone: Called when it has been deleted.
+        function: The user's function, or JAX's wrapper of it.
+        gone: Called when the function has been deleted.
 
     Attributes:
-        nameless: Whether it stands in for a function that may be the user's, or JAX's own.
-        watched: Whether it is still open if its runs are steps; never those of JAX's own functions.
-        told: What is told of a run; None where its runs are no steps.
-        ends: When the runs ended while it was watched.
+        nameless: Whether it is a wrapper that hides whether the function is the user's or JAX's own.
+        watched: Whether it is undecided if its runs are steps; never for JAX's own functions.
+        told: Report of a run; None if its runs are not steps.
+        ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
     """
 
     def __init__(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
@@ -170,15 +170,15 @@ class _JittedProgram:
         self._returned: dict[int, weakref.ref[Any]] = {}
         try:
             self._function: Any = weakref.ref(function, gone)
-        except TypeError:  # kept alive, so that its number stays its own
+        except TypeError:  # kept alive: the id of a freed function could be reused
             self._function = function
 
     def keep(self, results: Any) -> None:  # noqa: ANN401 - a pytree
-        """Remember what was returned, without keeping it alive."""
+        """Keep weak references to the returned arrays."""
         self._returned = {id(leaf): weakref.ref(leaf) for leaf in _arrays(results)}
 
     def given_back(self, inputs: Any) -> bool:  # noqa: ANN401 - a pytree
-        """Return whether something in ``inputs`` was returned by the last run."""
+        """Return whether ``inputs`` contains an array that the last run returned."""
         known = self._returned
         return any((found := known.get(id(leaf))) is not None and found() is leaf for leaf in _arrays(inputs))
 

@@ -1,7 +1,7 @@
 """A file of blocks that a collector writes beside the journal, filled by a thread of its own.
 
-For collectors whose records are too many for the journal's queue: they keep them in a form of their own, and this
-thread fetches them twice a second and writes them with :mod:`stepscope.trace.blocks`.
+For collectors with too many records for the journal's queues: they keep them in their own form, and the file's thread
+fetches them twice a second and writes them with :mod:`stepscope.trace.blocks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepscope.trace.clock import take_anchor
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
 
-#: Seconds between looks at what waits.
+#: Seconds between two fetches.
 INTERVAL = 0.5
 #: Seconds that close waits for a disk that hangs.
 _PATIENCE = 8.0
@@ -31,15 +31,15 @@ _LOG = logging.getLogger("stepscope")
 
 
 class BlockFile:
-    """Writes what ``take`` hands out until it is closed.
+    """Writes the blocks that ``take`` returns until it is closed.
 
-    Every block gets what the journal's have: ``process``, ``host``, ``anchors`` (the clocks before and after the
-    block's records), and ``closed`` in the last one. A disk that refuses a block is counted in the journal and said
-    once; training goes on.
+    Every block gets the journal's keys ``process``, ``host``, ``anchors`` (the clocks before and after the block's
+    records), and ``closed`` in the last one. An error of the disk is counted in the journal and logged once; training
+    goes on.
 
     Args:
         path: File to create.
-        take: Returns the next block's columns, or nothing when nothing waits. Called by one thread at a time.
+        take: Returns the columns of the next block, or None if there are no records. Called by one thread at a time.
         journal: Counts what is lost.
 
     Raises:
@@ -60,7 +60,7 @@ class BlockFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what waits and mark the file as complete; a second call does nothing.
+        """Write the remaining records and mark the file as complete; idempotent.
 
         Raises:
             TimeoutError: The disk hangs; the file stays as it is.

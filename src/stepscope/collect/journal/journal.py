@@ -1,8 +1,8 @@
 """The journal: what the training process itself records, in one append-only file.
 
-Recording is an append to a queue (no lock, so it is safe in signal handlers and in the garbage collector's
-callbacks). A thread of its own turns the queues into blocks twice a second and writes them with
-:mod:`stepscope.trace.blocks`.
+Recording appends to a queue without a lock (deque.append is atomic under the GIL), so it is safe in signal handlers and
+in callbacks of the garbage collector, where a lock could be held by the interrupted code. A thread of the journal's
+encodes the queues as blocks twice a second and writes them with :mod:`stepscope.trace.blocks`.
 
 A block is a JSON object in columns; every key may be missing::
 
@@ -41,16 +41,16 @@ from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.losses import CATALOGUE, LossLedger
 
-#: Seconds between blocks, and between looks at the queues.
+#: Seconds between blocks, and between checks of the length of the queues.
 FLUSH_INTERVAL = 0.5
 _TICK = 0.1
-#: Records that wait at most in one queue (about 200 bytes each); the rest is counted as `journal_overflow`.
+#: Capacity of one queue in records (about 200 bytes each); more are dropped and counted as `journal_overflow`.
 ROOM = 1 << 18
-#: Records that make the writer write early, and records in one block (about 1 ms of encoding).
+#: Length of a queue at which the writer writes early, and records in one block (about 1 ms of encoding).
 _MANY = ROOM // 8
 _BLOCK_ROWS = 2048
 
-# json.dumps would make one of these for every call.
+# Cached: json.dumps with these arguments would make an encoder for every call.
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 _LOG = logging.getLogger("stepscope")
@@ -63,8 +63,8 @@ Counter: TypeAlias = tuple[int, str, str, float, str]
 class Journal:
     """Records spans, steps, counters and facts into one file.
 
-    All recording methods may be called from any thread. They never raise for what they are given and never block; after
-    :meth:`close`, after a full disk and in a forked child they do nothing. Losses are counted in :attr:`ledger`.
+    The recording methods are thread-safe, never block and never raise because of their arguments; after :meth:`close`,
+    after an error of the disk and in a forked child they are no-ops. Losses are counted in :attr:`ledger`.
 
     Args:
         path: File to create.
@@ -105,10 +105,11 @@ class Journal:
 
     @property
     def recording(self) -> bool:
-        """Whether records are kept: not after :meth:`close`, a full disk or a fork."""
+        """Whether records are kept; False after :meth:`close`, an error of the disk, or in a forked child."""
         return self._room > 0
 
-    # Recording: these run in the training's own threads and must cost next to nothing.
+    # Recording: called on the threads of the training. Not locked: two threads that both find one slot left exceed
+    # the capacity by a record, which is harmless.
 
     def span(
         self,
@@ -127,7 +128,7 @@ class Journal:
             start_ns: Start, of ``time.perf_counter_ns``.
             end_ns: End, of the same clock.
             args: Arguments, as :func:`stepscope.collect.journal.values.freeze` returns them.
-            thread: Native id of the thread it lies on; 0 means the calling one.
+            thread: Native id of its thread; 0 means the calling one.
         """
         if len(self._spans) < self._room:
             self._spans.append((thread or self._here.thread, start_ns, end_ns, name, kind, args))
@@ -170,25 +171,25 @@ class Journal:
         if len(self._losses) < self._room:
             self._losses.append((what, count))
 
-    # Writing: the journal's own thread, and whoever calls flush or close.
+    # Writing: on the journal's thread, and in flush and close on the caller's.
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Write what waits, now.
+        """Write the queued records now.
 
         Args:
             timeout: Seconds to wait for another thread that is writing.
 
         Returns:
-            Whether everything was written so far; not where another thread writes for longer than ``timeout``, nor when
-            called from a signal handler while this very thread writes.
+            Whether everything was written. False if another thread writes for longer than ``timeout``, or if a signal
+            handler calls this while its own thread is writing.
         """
         return self._exclusively(self._write_queues, timeout)
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Write what waits, mark the recording as complete and end the thread. A second call does nothing.
+        """Write the queued records, mark the recording as complete and end the thread; idempotent.
 
         Args:
-            timeout: Seconds to wait for a disk that hangs; then the file stays as it is.
+            timeout: Seconds to wait for a disk that hangs; the file then stays incomplete.
 
         Returns:
             Whether everything was written.
@@ -201,7 +202,7 @@ class Journal:
         return done
 
     def _exclusively(self, work: Callable[[], None], timeout: float) -> bool:
-        """Run ``work`` unless the journal is closed, or this thread is at it already; return whether all is written."""
+        """Run ``work`` unless the journal is closed or this thread is inside already; return whether all is written."""
         if self not in _OPEN or not self._lock.acquire(timeout=timeout):
             return False
         try:
@@ -232,7 +233,7 @@ class Journal:
         self._count_overflow()
         anchors = [self._anchor, take_anchor()]
         self._anchor = anchors[-1]
-        # Only what waits now: somebody who records faster than we write must not keep us here.
+        # Bounded by the present length: a thread that records faster than this writes would keep it here for ever.
         for _ in range(0, max(map(len, self._queues)), _BLOCK_ROWS):
             self._write(self._next_block(anchors))
 
@@ -286,14 +287,14 @@ class Journal:
     def _write(self, block: dict[str, Any]) -> None:
         try:
             payload = pack(block)
-        except ValueError:  # megabytes of names: this block is lost, the next one may fit
+        except ValueError:  # the block exceeds the format's size limit: it is dropped, the next one may fit
             rows = sum(len(table["start"]) for table in (block.get("spans"), block.get("steps")) if table)
             self._losses.append(("journal_overflow", max(rows, 1)))
             return
         self._frames.append(payload)
 
     def _give_up(self, error: Exception) -> None:
-        """Stop recording, say so once, and keep the count for the last block and the manifest."""
+        """Stop recording, log it once, and keep the loss for the last block and the manifest."""
         if self._failed:
             return
         self._failed = True
@@ -306,7 +307,7 @@ class Journal:
         _LOG.warning("stepscope: cannot write %s (%s): recording stops here, training goes on.", self.path, reason)
 
     def _become_inert(self) -> None:
-        """Forget everything in a forked child: the file and the thread are the parent's."""
+        """Drop everything in a forked child: the file and the thread belong to the parent."""
         self._room = 0
         for queue in self._queues:
             queue.clear()
@@ -314,7 +315,7 @@ class Journal:
 
 
 class _NativeThread(threading.local):
-    """The calling thread's native id, asked for once (a system call of 0.2 µs)."""
+    """The calling thread's native id, cached (the system call takes 0.2 µs)."""
 
     def __init__(self) -> None:
         self.thread = threading.get_native_id()
@@ -335,7 +336,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _take(queue: deque[Any]) -> list[Any]:
-    """Remove and return up to a block's worth of records; others may append at the same time."""
+    """Remove and return the records of one block; other threads may append meanwhile, as both ends are atomic."""
     return [queue.popleft() for _ in range(min(len(queue), _BLOCK_ROWS))]
 
 

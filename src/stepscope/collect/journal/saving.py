@@ -17,11 +17,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-#: Seconds without a byte written after which a child is taken to hang.
+#: Seconds without progress after which a child counts as hung.
 _STUCK = 10.0
-#: Bytes of events below which a fork cannot pay.
+#: Bytes of events below which a fork never pays.
 _SMALL = 64 << 20
-#: Bytes that importing torch takes and nothing writes to again: they are not copied.
+#: Bytes that importing torch takes and nothing writes to again, so that a fork never copies them.
 _IDLE = 128 << 20
 #: Requests that the C allocator serves from its larger bins, and how many of them leave it with nothing to merge.
 _LARGE, _MERGES = 5000, 500
@@ -37,7 +37,7 @@ class SavedFile:
         path: Where the file will be.
         save: Writes the whole file to the path it is given.
         fork: Whether to leave that to a forked child; where no child can be made, it is not.
-        is_whole: Tells of a file that was written whether it is cut; by default that of a JSON file.
+        is_whole: Returns whether a written file is complete; by default a test for JSON.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SavedFile:
         """Wait until the file is whole; write it here where the child could not.
 
         Raises:
-            OSError: It could not be written; what there is of it is kept.
+            OSError: It could not be written; the partial file is kept.
         """
         if not self._child:
             return
@@ -86,7 +86,7 @@ class SavedFile:
             raise OSError(message)
 
     def _wait_for_child(self) -> None:
-        """Wait for the child while its file grows; end it where it does not."""
+        """Wait for the child while its file grows; kill it when it hangs."""
         size, since, pause = -1, time.monotonic(), 0.005
         while not _ended(self._child):
             now = _size(self._temporary)
@@ -100,7 +100,7 @@ class SavedFile:
 
 
 def own_memory() -> int:
-    """Return the bytes of this process's memory that a fork would have to copy on write; 0 where that is unknown."""
+    """Return the bytes of this process's memory that a fork would copy on write; 0 if unknown."""
     try:
         with open("/proc/self/status", "rb") as status:  # noqa: PTH123 - pathlib adds nothing here
             for line in status:
@@ -123,7 +123,7 @@ def fork_pays(before: int, after: int) -> bool:
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """Run ``work`` in a forked child and return its pid; 0 where no child could be made."""
+    """Run ``work`` in a forked child and return its pid; 0 if the fork failed."""
     _merge_freed_memory()
     try:
         with warnings.catch_warnings():
@@ -158,7 +158,7 @@ def _ended(child: int) -> bool:
     try:
         return os.waitpid(child, os.WNOHANG)[0] != 0
     except ChildProcessError:
-        return not _alive(child)  # somebody else took the news of its end, or nobody takes it (SIG_IGN)
+        return not _alive(child)  # another waiter reaped it, or SIGCHLD is ignored
 
 
 def _alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Turning what was recorded into results, in another process: at low priority beside the training, or after it."""
+"""Computing results in another process: at low priority beside the training, or after it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def report_command(rank: Path, *arguments: str) -> list[str]:
 def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a session of its own.
 
-    It outlives this process, uses one core, and writes what it has to say to ``analysis.log``. Somebody must wait for
-    it, on a thread of its own, because it is a child of this process.
+    It outlives this process, uses one core, and writes its messages to ``analysis.log``. The caller must wait for it
+    on a thread of its own, or it stays a zombie.
 
     Raises:
         OSError: The process cannot be started.
@@ -47,7 +47,7 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     try:
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICEST)
     except (OSError, AttributeError):
-        return process  # it has ended already, or this system has no priorities
+        return process  # it has ended, or this system has no priorities
     return process
 
 

@@ -1,7 +1,7 @@
 """What a profile does between two steps, as a table: (action of the step that ended, action of the one that begins).
 
-The two sides of the table that have no step are ``Action.NONE`` before ``start`` and :data:`END` after ``stop``.
-A recording is never thrown away: where a user's own schedule goes from RECORD to something else, it is saved.
+``Action.NONE`` stands for the time before ``start``, :data:`END` for the time after ``stop``. A recording is never
+dropped: if a schedule goes from RECORD to something else, the recording is saved.
 """
 
 from __future__ import annotations

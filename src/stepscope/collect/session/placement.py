@@ -1,9 +1,9 @@
 """Where a window is written: one new directory for all ranks of a job, agreed on without communication.
 
-A rank that is alone makes ``<output>/<worker>_<time>/rank0``. The ranks of a job meet at a small file
-``<output>/.job-<digest>.<generation>``: whoever creates it (``O_EXCL``) writes the name of the run's directory into it,
-the others read it. A rank that finds its own folder taken there goes on to the next generation, so that the second
-window of every rank meets in a second directory. A directory that exists is never written into.
+A single process makes ``<output>/<worker>_<time>/rank0``. The ranks of a job agree by a file
+``<output>/.job-<digest>.<generation>``: the rank that creates it (``O_EXCL``) writes the name of the run's directory
+into it, the others read that. A rank whose folder exists in that run goes on to the next generation, so the second
+windows of all ranks share a second directory. An existing rank's directory is never written into.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stepscope.collect.ranks import Job, JobRank, find_job
 from stepscope.errors import OutputError
 from stepscope.trace.run_directory import RankDirectory
 
-#: Seconds in which the creator of a job file has written its one line.
+#: Seconds to wait for the creator of a job file to write its line.
 _PATIENCE = 5.0
-#: Seconds after which ranks whose job no launcher named no longer join a directory: it is an older job's.
+#: Age in seconds at which a job file counts as stale if no launcher named the job: it belongs to an older one.
 _JOINABLE = 600.0
 _ATTEMPTS = 10_000
 
-#: Generations of a job that this process is done with.
+#: Digest of a job → generations that this process has used.
 _passed: dict[str, int] = {}
 
 
@@ -37,7 +37,7 @@ def create_rank_directory(output: Path, worker: str, place: JobRank) -> RankDire
 
     Raises:
         OSError: A directory or file cannot be made.
-        OutputError: Ten thousand runs of this name are there already.
+        OutputError: Ten thousand runs of this name exist.
     """
     if place.world_size > 1:
         return _join(output, worker, place)
@@ -64,7 +64,7 @@ def _join(output: Path, worker: str, place: JobRank) -> RankDirectory:
 
 
 def _agreed_name(meeting: Path, worker: str, job: Job) -> str | None:
-    """Return the run's name that the job file holds, or that we write into it; None where it is an older job's."""
+    """Return the run's name from the job file, which this rank creates if it is missing; None if it is stale."""
     try:
         handle = os.open(meeting, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -101,7 +101,7 @@ def _new_run(output: Path, worker: str) -> str:
 
 
 def as_file_name(text: str) -> str:
-    """Return ``text`` as one harmless component of a path: letters, digits, ``_``, ``-`` and inner dots."""
+    """Return ``text`` as one safe component of a path: letters, digits, ``_``, ``-`` and inner dots."""
     return re.sub(r"[^\w.-]+", "_", text)[:100].strip(".") or "run"
 
 

@@ -1,4 +1,4 @@
-"""What ``on_trace_ready`` is given: one recorded window."""
+"""One recorded window, as ``on_trace_ready`` receives it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepscope.trace.run_directory import Manifest
 
 
 class RecordedWindow:
-    """A window that was recorded; its files may still be written, and its results computed, in the background.
+    """A recorded window. Its files may still be being written and its results computed in the background.
 
     Args:
         window: The window, finished.
@@ -45,7 +45,7 @@ class RecordedWindow:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest as it stands."""
+        """The current manifest."""
         return self._window.manifest()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -83,7 +83,7 @@ class RecordedWindow:
             _on_a_thread(partial(self._wait_for, process), "stepscope-analysis", daemon=True)
 
     def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the analysis, which goes on without us where the interpreter ends first."""
+        """Wait for the analysis; it goes on if the interpreter ends first."""
         code = process.wait()
         if code:
             self._fail(f"exit code {code}; see {background.LOG}")
@@ -95,7 +95,7 @@ class RecordedWindow:
 
 
 def _on_a_thread(work: Callable[[], None], name: str, *, daemon: bool) -> None:
-    """Run ``work`` beside the training; here and now where the interpreter is ending and starts no more threads."""
+    """Run ``work`` on a new thread; on this one if the interpreter is ending and cannot start threads."""
     if threading.main_thread().is_alive():
         try:
             threading.Thread(target=work, name=name, daemon=daemon).start()

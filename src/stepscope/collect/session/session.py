@@ -1,4 +1,4 @@
-"""From start to stop: counts steps, asks the schedule, drives windows. ``profile`` and ``stepscope run`` share it."""
+"""From start to stop: counts steps, asks the schedule, drives windows; shared by ``profile`` and ``stepscope run``."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from stepscope.trace.run_directory import check_writable
 
 _LOG = logging.getLogger("stepscope")
 
-#: Seconds that a signal handler waits for a thread that is just opening or closing a window.
+#: Seconds that the SIGTERM handler waits for another thread to finish opening or closing a window.
 _PATIENCE = 20.0
 
 _NO_NOTES: Mapping[str, object] = {}
 
-#: What the manifest says of a recording that nobody stopped.
+#: Manifest entry of a recording that ended because the program did.
 AT_EXIT: Mapping[str, object] = {"ended_by": "the end of the program"}
 
 #: The session that is running in this process.
 _running: Session | None = None
 _claim_lock = threading.Lock()
 
-#: This process. Asked for once: where training has used the caches up, the system call takes 1.5 µs, a sixth of a step.
+#: Process id, cached: when training has evicted the caches, `getpid` takes 1.5 µs, a sixth of the cost of a step.
 _process = os.getpid()
 
-#: Sessions that have run in this process.
+#: Number of sessions begun in this process.
 _begun = 0
 
-#: What `add_metadata` was told, as JSON texts: goes into every window from then on.
+#: Facts of `add_metadata` as JSON texts; every later window gets them.
 _metadata: dict[str, str] = {}
 
 
 class Session:
     """Steps from 0 on, and the windows that the schedule opens in them; used once.
 
-    Except for :meth:`begin`, nothing here raises because of recording: what goes wrong is logged once and written into
-    the manifest. In a forked child all methods do nothing.
+    Only :meth:`begin` raises errors of the recording; the other methods log an error once and write it into the
+    manifest. In a forked child every method is a no-op.
 
     Args:
         settings: What all windows share.
@@ -78,7 +78,7 @@ class Session:
         self._window: Window | None = None
         self._action = Action.NONE
         self._step_start = 0
-        # Up to this step nothing happens between two steps but that the one that ends is recorded.
+        # Before this step, a boundary only records the step that ended: no collector and no schedule is involved.
         self._until = 0
         self._process = _process
         self._exclusively = _Exclusively()
@@ -100,7 +100,7 @@ class Session:
 
     @property
     def in_child(self) -> bool:
-        """Whether this is a fork of the process that began the session: it records nothing."""
+        """Whether this process is a fork of the one that began the session; a fork records nothing."""
         return _process != self._process
 
     def begin(self, number: int = 0) -> None:
@@ -143,9 +143,14 @@ class Session:
             return
         end_ns, window = at_ns or time.perf_counter_ns(), self._window
         if window is not None and self.number + 1 < self._until:
-            # Nearly every step, and it may last a millisecond: where training has used the caches up a lock takes 2 µs,
-            # and the other way 5. Threads get steps of their own, as nothing is called between the question and the
-            # answers; and the journal of a window that is just being closed takes none any more.
+            # Fast path of nearly every step, lock-free: with cold caches a lock costs 2 µs and the path below 5 µs, and
+            # a step may last 1 ms. Races with other threads, and what keeps them harmless:
+            # - Two threads in boundary(): CPython with a GIL switches threads at calls and backward jumps only. There
+            #   is none from the comparison to the second assignment, so no two steps get one number or one start.
+            #   Without a GIL two could, and the journal would hold that number twice.
+            # - A thread that moves the session on sets `_until` to 0 first (_move, and the path below). A step that
+            #   read `_until` before that is recorded as if it had ended a moment earlier.
+            # - A thread closes the window meanwhile: a closed journal drops the step, which was the last one anyway.
             number, self.number = self.number, self.number + 1
             start_ns, self._step_start = self._step_start, end_ns
             window.add_step(number, start_ns, end_ns, source or self._source)
@@ -165,13 +170,13 @@ class Session:
             self._begin_step(at_ns)
 
     def restart_step(self) -> None:
-        """The step that is going on begins only now: what came before it is no part of it."""
+        """Begin the current step again, now: the time up to here belongs to no step."""
         if self.running and not self.in_child:
             with self._exclusively:
                 self._step_start = time.perf_counter_ns()
 
     def admit(self) -> None:
-        """The program has imported another framework: what records it joins the window, if there is one."""
+        """Let the collectors of a framework that the program has just imported join the open window."""
         if self.running and not self.in_child:
             with self._exclusively:
                 if self._window is not None:
@@ -179,12 +184,12 @@ class Session:
                     self._until = 0
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
-        """Close the window that is open, if any, and end. A second call does nothing.
+        """Close the open window, if any, and end; idempotent.
 
         Args:
             status: How the recording ended, for the manifest.
             notes: More for the manifest.
-            whole: The step that is going on ends here; otherwise it is no step.
+            whole: Record the current step, which ends here; otherwise it is dropped.
         """
         if not self.running or self.in_child:
             return
@@ -199,7 +204,7 @@ class Session:
             self._window.metadata(key, text)
 
     def _terminate(self, deliver: Callable[[], None]) -> None:
-        """SIGTERM has come: end, then let the signal do what it does. Runs in the main thread, at any moment."""
+        """Handle SIGTERM: end, then deliver the signal. Runs in the main thread, between any two bytecodes."""
         if self._exclusively.held_here():
             self._exclusively.afterwards = lambda: self._terminate(deliver)
             return
@@ -222,18 +227,18 @@ class Session:
         window = self._window
         if window is not None and window.started:
             window.end_step(self.number, self._step_start, end_ns, source or self._source)
-            if self._log is not None:  # the program declares its steps
+            if self._log is not None:  # the program declares its steps: those of optimizers are dropped
                 self._log.forget()
                 self._log = None
 
     def _close(self, status: str, notes: Mapping[str, object]) -> None:
-        """Do what the end of a session does, from whatever it is in the middle of."""
+        """End the session, whatever state it is in."""
         window, cut = self._window, self._action is Action.RECORD and self._schedule is not always
         if window is not None and window.started and cut:
             window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
         self._move(END, status, notes)
         self.running = False
-        self._on_saved = _nobody  # it may hold what holds this session: no cycle is left
+        self._on_saved = _nobody  # breaks a reference cycle: the callback may hold the owner of this session
         if self._source == "declared" and not self._windows and self._problem is None:
             _LOG.warning(
                 "stepscope: Nothing was recorded: the profile ended in step %d, and its schedule (%s) records none up "
@@ -244,7 +249,7 @@ class Session:
         _release(self)
 
     def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
-        """Do what the table of transitions says; a window that cannot be opened is said once and left out."""
+        """Perform the transition of the table; a window that cannot be opened is logged once and skipped."""
         before, self._action = self._action, following or Action.NONE
         self._until = 0
         try:
@@ -303,7 +308,7 @@ class Session:
 
 
 def _nobody(_window: Window) -> None:
-    """No window is saved any more."""
+    """Take the place of ``on_saved`` after the end."""
 
 
 def sessions_begun() -> int:
@@ -312,13 +317,13 @@ def sessions_begun() -> int:
 
 
 def running_options() -> Options | None:
-    """Return what the session of this process records; None where none runs."""
+    """Return the options of the session that runs in this process; None if none runs."""
     session = _running
     return session.settings.options if session is not None and session.running and not session.in_child else None
 
 
 def remember_metadata(key: str, text: str) -> None:
-    """Keep a fact, as JSON text, for every window from now on, and record it into the one that is open."""
+    """Record a fact, as JSON text, into the open window, if any, and into every later one."""
     _metadata[key] = text
     if _running is not None:
         _running.metadata(key, text)
@@ -326,17 +331,17 @@ def remember_metadata(key: str, text: str) -> None:
 
 @atexit.register
 def _end_at_exit() -> None:
-    """Close what the program has left open."""
+    """End the session that the program has left running."""
     if _running is not None:
         _running.end(COMPLETE, AT_EXIT)
 
 
 class _Exclusively:
-    """Keeps other threads out, and a signal handler of the thread inside waiting until it is out.
+    """A re-entrant lock whose holder also defers its own signal handlers until it has left.
 
     Attributes:
         lock: Held while a thread is inside.
-        afterwards: What a signal handler left to do for the thread that is inside.
+        afterwards: Action that a signal handler deferred; the thread inside runs it when it leaves.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while something is recorded: keep it, then let the signal do what it would have done."""
+"""SIGTERM and SIGINT during a recording: save it, then deliver the signal to the program's handler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 class TerminationGuard:
     """Calls ``action`` when SIGTERM arrives, and then the handler that was there before.
 
-    Nothing is installed on other threads than the main one (Python calls handlers there only), nor where the program
-    ignores the signal.
+    Installed only on the main thread, the only one on which Python runs handlers, and not if the program ignores the
+    signal.
 
     Args:
         action: Called with a function that delivers the signal to the previous handler; it must call it, once.
@@ -26,7 +26,7 @@ class TerminationGuard:
         self._previous: Any = signal.SIG_DFL
 
     def install(self) -> bool:
-        """Put the handler in place; False where it cannot or must not be."""
+        """Install the handler; return False if it cannot or must not be."""
         if threading.current_thread() is not threading.main_thread():
             return False
         previous = signal.getsignal(signal.SIGTERM)
@@ -37,7 +37,7 @@ class TerminationGuard:
         return True
 
     def remove(self) -> None:
-        """Put the previous handler back, unless the program has set another one since."""
+        """Restore the previous handler, unless the program has set another one since."""
         self._action = None
         here_is_main = threading.current_thread() is threading.main_thread()
         if here_is_main and signal.getsignal(signal.SIGTERM) == self._handle:
@@ -52,7 +52,7 @@ class TerminationGuard:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
-        if self._action is None:  # the window is closed; only a handler set later still leads here
+        if self._action is None:  # the window is closed, and a handler that the program set later calls ours
             deliver()
         else:
             self._action(deliver)
@@ -60,9 +60,9 @@ class TerminationGuard:
 
 @contextmanager
 def interrupt_postponed() -> Iterator[None]:
-    """Let the first Ctrl-C wait until the block has ended: what is being written would be lost. The second one counts.
+    """Defer the first Ctrl-C until the block has ended, so that no file is cut; a second one interrupts at once.
 
-    Other threads than the main one are never interrupted.
+    Only the main thread is ever interrupted; on another one this is a no-op.
     """
     previous = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if not callable(previous):

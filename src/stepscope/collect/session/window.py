@@ -31,10 +31,10 @@ _Value = TypeVar("_Value")
 RECORDING = "recording"
 COMPLETE = "complete"
 
-#: Bytes kept free for the last manifest, so that a full disk can be said there.
+#: Bytes of a file that reserves space for the last manifest, which reports a full disk.
 _RESERVED = 1 << 16
 
-#: Losses that the journal cannot write down itself, because it can write no more.
+#: Losses that the journal cannot record itself: it cannot write when they occur.
 _UNWRITTEN = ("disk_full", "capture_not_written")
 
 
@@ -47,8 +47,8 @@ class Settings:
         output: Directory of runs, absolute.
         worker: First part of a run's name.
         schedule: The schedule in words, for the manifest.
-        steps: How steps are found, for the manifest; asked for whenever the manifest is written.
-        notes: More for the manifest.
+        steps: Returns how steps are found; called whenever the manifest is written.
+        notes: Further entries of the manifest.
     """
 
     options: Options
@@ -61,7 +61,7 @@ class Settings:
 
 @dataclass
 class _Member:
-    """A collector and what became of it."""
+    """A collector of one window, and its state."""
 
     collector: Collector
     unavailable: str | None = None
@@ -70,12 +70,12 @@ class _Member:
     works: bool = True
 
     def ask(self) -> None:
-        """Find out whether the collector can work here."""
+        """Find out whether the collector can record here."""
         self.unavailable = self.attempt(self.collector.available)
         self.works = self.works and self.unavailable is None
 
     def attempt(self, action: Callable[..., _Value], *args: object) -> _Value | None:
-        """Run one member of the collector; a failure is noted, and never reaches the training."""
+        """Call one method of the collector; an error is noted and never reaches the training."""
         try:
             return action(*args)
         except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
@@ -92,7 +92,7 @@ class _Member:
         return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
 
     def _of_another_framework(self) -> bool:
-        """Whether the program trains with another framework than the one that the collector is for: nothing is lost."""
+        """Whether the collector serves a framework that the program does not train with: nothing is lost."""
         framework = getattr(self.collector, "framework", None)
         return framework is not None and framework not in sys.modules and not FRAMEWORKS.keys().isdisjoint(sys.modules)
 
@@ -104,7 +104,7 @@ class Window:
         settings: What all windows of the profile share.
 
     Attributes:
-        due: Number of the next step whose beginning must be marked; the others only :meth:`add_step`.
+        due: Number of the next step whose beginning a collector marks; for the others, :meth:`add_step` suffices.
 
     Raises:
         OSError: The run's directory or its journal cannot be made.
@@ -122,7 +122,7 @@ class Window:
         self._wall: dict[str, int] = {}
         self._lock = threading.Lock()
         self._parts = [_Member(collector) for collector in make_collectors(settings.options)]
-        # Asked once: a protocol costs 8 µs a question, and steps may last a millisecond.
+        # Cached: isinstance() with a protocol costs 8 µs, and a step may last 1 ms.
         self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
         self._marking: list[tuple[_Member, StepMarks]] = []
         self.directory = create_rank_directory(settings.output, settings.worker, self.place)
@@ -132,7 +132,7 @@ class Window:
         self._reserve.write_bytes(bytes(_RESERVED))
 
     def prepare(self) -> None:
-        """Let collectors do what is slow, and write the manifest, so that a killed process leaves a readable run."""
+        """Let collectors do their slow part, and write the manifest: a killed process leaves a readable run."""
         begin = time.perf_counter_ns()
         for part in self._parts:
             self._prepare(part)
@@ -140,7 +140,7 @@ class Window:
         self._cost["prepare_ns"] = time.perf_counter_ns() - begin
 
     def admit(self) -> None:
-        """Let collectors join that can work only now: the program has imported another framework."""
+        """Start the collectors that were unavailable and can record since the program imported another framework."""
         for part in self._parts:
             if part.unavailable is not None:
                 part.works = True
@@ -150,7 +150,7 @@ class Window:
         self._ask_markers()
 
     def _ask_markers(self) -> None:
-        """Find out who must be told of steps."""
+        """Collect the callbacks that mark steps."""
         working = [part for part in self._markers if part.works]
         self._marking = [(part, part.collector.step_marks) for part in working if part.collector.step_marks is not None]
         self.due = 0
@@ -181,11 +181,11 @@ class Window:
 
     @property
     def thread(self) -> int:
-        """Identifier of the thread that alone can finish the window without loss; 0 where every thread can."""
+        """Identifier of the only thread that can finish the window without loss; 0 for any thread."""
         return next((part.collector.thread for part in self._markers if part.works), 0)
 
     def begin_step(self, number: int) -> None:
-        """Mark the beginning of a step."""
+        """Mark the beginning of a step in collectors that need it."""
         told = [part.attempt(marks.begin, number) for part, marks in self._marking if part.works]
         self.due = min((due for due in told if due is not None), default=sys.maxsize)
 
@@ -197,7 +197,7 @@ class Window:
         self.add_step(number, start_ns, end_ns, source)
 
     def add_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
-        """Record a step that nobody must be told of."""
+        """Record a step that no collector marks."""
         self._journal.step(number, start_ns, end_ns, source)
         self.steps += 1
 
@@ -206,13 +206,13 @@ class Window:
         self._journal.metadata(key, text)
 
     def finish(self, status: str, notes: Mapping[str, object]) -> None:
-        """Close the window: collectors stop, the journal ends, the manifest says what there is.
+        """Close the window: stop the collectors, end the journal, write the manifest.
 
         Files may still be written when this returns: :meth:`settle` waits for them.
 
         Args:
             status: How the recording ended.
-            notes: More for the manifest.
+            notes: Further entries of the manifest.
         """
         begin = time.perf_counter_ns()
         self._wall["end_ns"] = time.time_ns()
@@ -228,7 +228,7 @@ class Window:
         self.write_manifest()
 
     def discard(self) -> None:
-        """End a window that was prepared and never opened; nothing of it stays."""
+        """End a window that was prepared and never opened, and remove its files."""
         for part in self._parts:
             if part.unavailable is None:
                 part.attempt(part.collector.stop)
@@ -236,7 +236,7 @@ class Window:
         _remove_empty_run(self.directory, self._journal.path, self._reserve)
 
     def settle(self) -> None:
-        """Wait until every file is whole, then say in the manifest what could not be written. Runs on any thread."""
+        """Wait until every file is whole, then write the manifest with what failed. Runs on any thread."""
         for part in self._parts:
             if part.works and isinstance(part.collector, Settling):
                 part.attempt(part.collector.settle)
@@ -256,7 +256,7 @@ class Window:
         self.write_manifest()
 
     def write_manifest(self) -> None:
-        """Write the manifest as things stand; a disk that refuses it is counted by the journal, not raised."""
+        """Write the current manifest; an error of the disk is noted, and the journal counts it."""
         try:
             with self._lock:
                 self.directory.write_manifest(self.manifest())
@@ -264,7 +264,7 @@ class Window:
             self._notes["manifest"] = one_line(error)
 
     def manifest(self) -> Manifest:
-        """Return who, where, when, with which options, and what each collector says."""
+        """Return the manifest: who, where, when, the options, and the description of each collector."""
         return {
             "stepscope": stepscope.__version__,
             "status": self._status,
@@ -303,7 +303,7 @@ def _unwritten_losses(journal: Journal) -> dict[str, int]:
 
 
 def _remove_empty_run(directory: RankDirectory, *files: Path) -> None:
-    """Remove what a window that never opened has made; whatever else is there stays."""
+    """Remove the files and directories of a window that never opened, and nothing else."""
     try:
         for path in (*files, directory.manifest_path):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """What PyTorch does: operators, kernels, copies, memory, stacks and collectives, recorded by Kineto.
 
-No event becomes a Python object here: Kineto writes its own JSON file. What an installed torch lacks is looked up and
-left out, from 2.1 to 2.13.
+No event becomes a Python object here: Kineto writes its own JSON file. Features that the installed torch (2.1 to 2.13)
+lacks are detected and omitted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ACTIVITY_NAMES = {activity: activity.name for activity in Activity} | {Activity
 #: Modules of torch whose runtime must not be forked once it is initialised.
 _DEVICE_MODULES = ("cuda", "xpu", "mtia", "hpu")
 
-#: Kineto's own messages go to standard error; this level of its logger is silent.
+#: Level of Kineto's logger, which writes to standard error, at which it is silent.
 _KINETO_SILENT = "6"
 
-#: Bytes of events that a forked child may throw away one by one (0.1 s); more of them stay where they are.
+#: Bytes of events up to which a forked child frees them (0.1 s); more are kept: freeing would delay the child.
 _FEW = 64 << 20
 
 _LOG = logging.getLogger("stepscope")
@@ -113,7 +113,7 @@ class TorchCollector:
         self._kineto.start_trace()
         self._started = True
         self._ranges.watch()
-        # A recording of all threads is no property of this one; torch says so, whatever was asked for.
+        # torch knows whether this recording is bound to this thread or covers all; the flag set above may be ignored.
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
         self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
@@ -122,18 +122,18 @@ class TorchCollector:
 
     @property
     def thread(self) -> int:
-        """Identifier of the thread that must stop the recording; 0 where every thread can."""
+        """Identifier of the thread that must stop the recording; 0 for any thread."""
         return self._thread
 
     @property
     def step_marks(self) -> StepMarks:
-        """Kineto's file has every step, too."""
+        """Callbacks that mark every step in Kineto's file, too."""
         return StepMarks(self._begin_step, self._end_step)
 
     def _begin_step(self, number: int) -> int:
         """Mark the beginning of a step in Kineto's file, as ``torch.profiler`` does.
 
-        With what ``record_function`` is made of: 4 µs instead of 8.
+        By the operators behind ``record_function``: 4 µs instead of 8.
         """
         self._step = self._ops._record_function_enter_new(f"ProfilerStep#{number}", None)
         return number + 1
@@ -149,7 +149,7 @@ class TorchCollector:
         """Close the window and have its file written; :meth:`settle` waits until it is.
 
         Raises:
-            RuntimeError: The recording belongs to another thread, or another profiler ended it: nothing is there.
+            RuntimeError: The recording belongs to another thread, or another profiler ended it: there are no events.
         """
         self._guard.remove()
         if not self._started:
@@ -194,7 +194,7 @@ class TorchCollector:
         self._file = SavedFile(self._path, self._result.save, fork=fork)
 
     def _fall_silent(self) -> None:
-        """This is a forked child: its copy of the recording would grow for as long as it lives, and nobody reads it."""
+        """End the inherited recording in a forked child, where it would grow without ever being read."""
         torch: Any = sys.modules["torch"]
         self._guard.remove()
         if own_memory() - self._memory_before < _FEW and not _devices_initialised(torch):
@@ -213,7 +213,7 @@ class TorchCollector:
             _end_recording()
 
     def _give_way(self) -> None:
-        """End early: the program starts its own torch profiler, and torch has room for one."""
+        """End early: the program starts its own torch profiler, and torch runs one at a time."""
         self._description["ended_early"] = "the program started its own torch profiler"
         self._close(may_fork=False)
 
@@ -236,10 +236,10 @@ def _after_fork() -> None:
 
 
 def _leave_without_destructors() -> None:
-    """Have this forked child end by ``_exit`` once Python is done and C's streams are flushed.
+    """Make this forked child end by ``_exit`` once Python has finished and C's streams are flushed.
 
-    A destructor of Kineto's waits for a thread that only the parent has: a child that leaves by ``exit`` would hang, or
-    abort. Registered last, these two run first, in reverse.
+    A destructor of Kineto waits for a thread that only the parent has: a child that leaves by ``exit`` hangs or aborts.
+    The two handlers registered here run before that destructor, the last one registered first.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):  # the GNU library
@@ -252,7 +252,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result
-    """Have torch end its recording; its own Python profiler would, up to 2.4, also make Python objects of events."""
+    """End torch's recording directly: up to 2.4, torch's Python profiler also makes Python objects of all events."""
     profiler = sys.modules["torch"].autograd.profiler
     try:
         return profiler._disable_profiler()
@@ -261,7 +261,7 @@ def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result
 
 
 def _synchronise(torch: ModuleType) -> None:
-    """Wait for the device's work, so that it is in the recording. A device that failed tells the training itself."""
+    """Wait for the device's work, so that it is recorded; an error of the device reaches the training by itself."""
     with suppress(RuntimeError):
         for module in _devices_initialised(torch):
             module.synchronize()
@@ -282,7 +282,7 @@ def give_way_to_others(hooks: MethodHooks, give_way: Callable[[], None]) -> None
 
 
 def _recording_here(torch: ModuleType, thread: int) -> bool:
-    """Return whether stopping now, on this thread, yields events; torch crashes where one saves what is not there."""
+    """Return whether stopping now, on this thread, yields events; torch crashes on saving a recording without them."""
     if thread:
         return thread == threading.get_ident() and bool(torch.autograd._profiler_enabled())
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", True))
@@ -325,7 +325,7 @@ def _devices_initialised(torch: ModuleType) -> list[Any]:
 
 @contextmanager
 def _kineto_silenced() -> Iterator[None]:
-    """Keep Kineto's log off standard error: it reads its level once, when it is first prepared."""
+    """Keep Kineto's log off standard error; Kineto reads the level once, when it is first prepared."""
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
         return

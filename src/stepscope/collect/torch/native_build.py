@@ -1,8 +1,8 @@
-"""Where the built recorder of PyTorch's operators is kept, and that it works before a training loads it.
+"""The built recorder of PyTorch's operators: its cache, and the trial that it passes before a training loads it.
 
-The library lies in the user's cache (``$XDG_CACHE_HOME/stepscope``), one for each build of torch and version of our
-sources. Where it is missing it is built and tried in a process of its own, so that a mismatch can only end that one. A
-build that failed is remembered, so that not every training tries again; ``stepscope doctor --build`` does.
+The cache (``$XDG_CACHE_HOME/stepscope``) holds one library for each build of torch and version of our sources. A
+missing one is built and tried in a separate process, so that a mismatch crashes only that process. A failed build is
+remembered, so that not every training tries again; ``stepscope doctor --build`` does.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
 
 
 def installed(torch: ModuleType) -> Torch:
-    """Return what is known of an imported torch."""
+    """Return version, directory and ABI of an imported torch."""
     abi = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)
     return Torch(str(torch.__version__), Path(torch.__file__ or "").parent, bool(abi))
 
 
 def reason_against(torch: Torch) -> str | None:
-    """Return why there is no recorder for this torch, as far as that can be said without building one."""
+    """Return why this torch cannot have a recorder, as far as that is known without building one; else None."""
     if os.environ.get(_SWITCH) == "0":
         return f"switched off by {_SWITCH}=0"
     reason = unsupported(torch)
@@ -59,20 +59,20 @@ def reason_against(torch: Torch) -> str | None:
 
 
 def is_built(torch: Torch) -> Path | None:
-    """Return the recorder for this torch where it is built."""
+    """Return the path of the recorder for this torch if it is built."""
     path = _path(torch)
     return path if path.exists() else None
 
 
 def obtain(torch: Torch, *, again: bool = False) -> Path:
-    """Return the recorder for this torch, built where it is missing (10 s and a trial).
+    """Return the recorder for this torch; build it if it is missing (10 s and a trial).
 
     Args:
         torch: What to build against.
-        again: Try again where building failed before.
+        again: Try again if building failed before.
 
     Raises:
-        BuildError: There can be none; the message says why.
+        BuildError: It cannot be built; the message says why.
     """
     if again:
         _failed(torch).unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(path.with_suffix(".lock")):
-            if _failed(torch).exists():  # somebody tried while we waited
+            if _failed(torch).exists():  # another process failed while this one waited for the lock
                 raise BuildError(_failed(torch).read_text(encoding="utf-8", errors="replace"))
             if not path.exists():
                 _make(torch, path)
@@ -94,7 +94,7 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
 
 
 def build_beside(torch: Torch, seconds: float) -> None:
-    """Build the recorder in a process of its own, which outlives this one, and wait for it for so long.
+    """Build the recorder in a process that outlives this one, and wait for it for at most ``seconds``.
 
     Raises:
         OSError: No process can be started.
@@ -111,11 +111,11 @@ def build_beside(torch: Torch, seconds: float) -> None:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
-        process.returncode = 0  # nobody waits any more; else Python warns of it
+        process.returncode = 0  # marks it as waited for: otherwise Python warns
 
 
 def reason_against_gpus(torch: Torch) -> str | None:
-    """Return why GPUs are left to Kineto; None where a trial on this machine has found both to record the same."""
+    """Return why Kineto records GPUs; None if a trial on this machine found both recorders to agree."""
     try:
         return _gpus(torch).read_text(encoding="utf-8") or None
     except OSError:
@@ -123,18 +123,18 @@ def reason_against_gpus(torch: Torch) -> str | None:
 
 
 def remember_gpus(torch: Torch, reason: str) -> None:
-    """Remember what a trial on this machine's GPUs has found.
+    """Remember the result of a trial on this machine's GPUs.
 
     Args:
-        torch: With which torch.
-        reason: Why the GPUs are left to Kineto; nothing where they need not be.
+        torch: The torch of the trial.
+        reason: Why Kineto records GPUs; empty if the native recorder may.
 
     Raises:
         OSError: The cache cannot be used.
     """
     path = _gpus(torch)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(path, reason.encode())  # an empty file says that nothing differs
+    write_atomically(path, reason.encode())  # an empty file: the recorders agree
 
 
 @cache
@@ -173,7 +173,7 @@ def _try(made: Path) -> None:
 
 
 def failure_of(module: str, *arguments: str, gpus: bool) -> str:
-    """Run one of our own modules that tries something, in a process that it may take down.
+    """Run one of our own modules in a separate process, which it may crash.
 
     Args:
         module: Its name.
@@ -181,7 +181,7 @@ def failure_of(module: str, *arguments: str, gpus: bool) -> str:
         gpus: Whether it sees the machine's GPUs.
 
     Returns:
-        How it failed, to stand after its subject; nothing where it did not.
+        How it failed, as the predicate of a sentence; empty if it did not.
     """
     command = [sys.executable, "-m", module, *arguments]
     try:
@@ -205,7 +205,7 @@ def failure_of(module: str, *arguments: str, gpus: bool) -> str:
 
 
 def _environment(*, gpus: bool) -> dict[str, str]:
-    """Return the variables of processes that build and try: they find what this one finds, and are not recorded."""
+    """Return the environment of processes that build and try: the imports of this one, and no recording."""
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0", OMP_NUM_THREADS="1")
     return environment if gpus else {**environment, "CUDA_VISIBLE_DEVICES": ""}
@@ -225,16 +225,16 @@ def _failed(torch: Torch) -> Path:
 
 
 def _gpus(torch: Torch) -> Path:
-    """Return where a trial is remembered: another driver or another version of ours needs another one."""
+    """Return the file of a trial's result; another driver or version of stepscope needs another trial."""
     found = hashlib.sha256(__version__.encode())
-    with suppress(OSError):  # the Windows subsystem for Linux does not say it
+    with suppress(OSError):  # WSL has no such file
         found.update(_DRIVER.read_bytes())
     return _path(torch).with_suffix(f".gpus-{found.hexdigest()[:16]}")
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Have one process build at a time; where the file system has no locks, all may: the last one's library stays."""
+    """Let one process build at a time; without file locks all may build, and the last library wins."""
     with path.open("w") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """Calls of Python functions and of modules, noted by the native recorder around the operators that they run.
 
-Python tells a profile function of every call (``PyEval_SetProfile``); ours is C++, makes no text but once, and takes no
-lock besides the one that Python holds then. It sees the starting thread, threads that begin later and, from Python
-3.12 on, those that run already.
+CPython reports every call to a profile function (``PyEval_SetProfile``). Ours is C++, formats each name once, and needs
+no lock besides the GIL, which its caller holds. It sees the starting thread, threads that begin later and, from Python
+3.12 on, threads that run already.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stepscope.native.recorder import NativeRecording, PythonCalls, RecorderLibr
 
 _HERE = Path(__file__).parents[2]
 _OURS = f"{_HERE}{os.sep}"
-#: Files and folders whose calls are those of a recording, not of the training.
+#: Files and folders whose calls belong to the recording, not to the training.
 _ENGINE_PLACES = ("session/session.py", "session/window.py", "host/", "cuda/", "torch/")
-#: What these call is not the training's, even where it is a function of the framework.
+#: Functions that these call, including the framework's, do not belong to the training either.
 _ENGINE = tuple(f"{_HERE}/collect/{name}" for name in _ENGINE_PLACES)
 
 
 def cannot_watch() -> str | None:
-    """Return why Python calls are not seen here, or None."""
+    """Return why Python calls cannot be recorded here, or None."""
     if sys.getprofile() is not None:
         return "the program has a profile function of its own (sys.setprofile)"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -50,7 +50,7 @@ class PythonWatch:
         self._watching = False
 
     def start(self, recording: NativeRecording) -> str:
-        """Begin; return why nothing is seen, an empty text where all is well."""
+        """Begin; return why calls are not recorded, or an empty text."""
         reason = cannot_watch()
         if reason is not None:
             return reason
@@ -76,7 +76,7 @@ class PythonWatch:
         return ""
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if not self._watching:
             return
         self._watching = False
@@ -92,7 +92,7 @@ class PythonWatch:
 
 
 def _roots() -> list[str]:
-    """Return directories that PyTorch writes files without: those of imports, which are no packages themselves."""
+    """Return the import directories, longest first; PyTorch writes names of files relative to them."""
     roots = {os.path.abspath(entry or ".") for entry in sys.path} | set(sysconfig.get_paths().values())  # noqa: PTH100
     whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
     return sorted(whole, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Which recorder serves where nobody names one: the native one where it records all that is asked for, else Kineto."""
+"""Choice of the recorder by default: the native one if it records everything that the options want, else Kineto."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG = logging.getLogger("stepscope")
 
 
 def unserved_switches(options: Options) -> list[str]:
-    """Return what is asked for, or is there to be recorded, that the native recorder does not record."""
+    """Return what the options want, or the job needs, that the native recorder does not record."""
     asked = {
         "stacks": options.with_stack and cannot_watch() is not None,
         "modules": options.with_modules and cannot_watch() is not None,
@@ -33,9 +33,9 @@ def unserved_switches(options: Options) -> list[str]:
 
 
 def reason_for_kineto(options: Options) -> str | None:
-    """Return why Kineto records what is asked for, unless the native recorder is asked for by name; None: it does not.
+    """Return why Kineto records, unless the options name the native recorder; None if the native recorder does.
 
-    Within a training nothing is built: that is done before (:func:`build_early`), or by ``stepscope doctor --build``.
+    Nothing is built while the training runs: :func:`build_early` does that before, or ``stepscope doctor --build``.
     """
     if options.sample < 1:  # Kineto cannot take a sample
         return None
@@ -57,12 +57,12 @@ def build_early(options: Options) -> None:
     if native_build.is_built(known) or native_build.reason_against(known) or _better_served(options, known):
         return
     _LOG.warning("stepscope: building the recorder for torch %s, once; this takes some seconds.", known.version)
-    with suppress(OSError):  # it is said when a window opens that there is none
+    with suppress(OSError):  # the window reports that the recorder is missing
         native_build.build_beside(known, _PATIENCE)
 
 
 def _better_served(options: Options, known: Torch) -> str | None:
-    """Return why Kineto serves better, whether the native recorder can be built or not."""
+    """Return why Kineto serves better, regardless of whether the native recorder can be built."""
     unserved = unserved_switches(options)
     if unserved:
         return f"it does not serve {', '.join(unserved)}"
@@ -83,7 +83,7 @@ def _devices(options: Options) -> list[str]:
 
 
 def _is_there(device: str) -> bool:
-    """Whether torch finds such a device; where asking it fails, Kineto may."""
+    """Whether torch finds such a device; True if the query fails, so that Kineto tries."""
     module: Any = getattr(sys.modules["torch"], device, None)
     with suppress(Exception):
         return bool(module is not None and module.is_available())

@@ -1,11 +1,10 @@
 r"""What PyTorch does, recorded by observers of our own in C++ instead of Kineto: ``native/recorder``.
 
-An operator costs the training two time stamps and the copy of three words. Threads write into chunks of their own; a
-thread of the recorder's, which never takes Python's lock, appends what is new to ``capture/recorder.ssr`` twice a
-second while training goes on.
+An operator costs the training two time stamps and the copy of three words. Each thread writes into chunks of its own;
+the recorder's thread, which never takes the GIL, appends new words to ``capture/recorder.ssr`` twice a second.
 
 The file has blocks as :mod:`stepscope.trace.blocks` describes, with the magic ``SSR1\n``; numbers and structures are
-in :mod:`stepscope.trace.recorder_layout`. All integers are little-endian. The first byte of a block says its sort:
+in :mod:`stepscope.trace.recorder_layout`. All integers are little-endian. The first byte of a block is its type:
 
 * ``F``: facts, packed JSON. The first block: ``process, host, torch, clock`` (``tsc``, or ``monotonic``: ticks are ns
   of CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
@@ -18,9 +17,9 @@ in :mod:`stepscope.trace.recorder_layout`. All integers are little-endian. The f
 * ``W``: words of one chunk of one thread: ``WORDS_HEAD`` and words of 8 bytes.
 
 A thread fills one chunk after another, numbered from 0. The blocks of a chunk follow each other in the file, perhaps
-with blocks of other threads between them; the place of a block's first word in its chunk shows whether one is missing.
+with blocks of other threads between them; the index of a block's first word in its chunk shows whether one is missing.
 Where a chunk's number is missing, that chunk is. ``dropped`` in the head counts operators that were not recorded
-between this chunk and the one before, because the disk did not follow. A block never cuts an event: all words of an
+between this chunk and the one before, because the disk was too slow. A block never cuts an event: all words of an
 event are in one block; a definition may stand in an earlier block of the same chunk.
 
 A word has a tag in its upper 4 bits and a value in its lower 60:
@@ -33,15 +32,15 @@ A word has a tag in its upper 4 bits and a value in its lower 60:
   upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's number of the thread of
   the forward operator · ``IDENTITY`` (see ``END_OF``).
 * ``END`` ticks: the innermost open operator of this thread's stack ends. Where a ``LEVEL`` word n comes just before, it
-  is the one n places further out, and those inside it stay open.
+  is the one n levels further out, and those inside it stay open.
 * ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another
   thread: the one with the latest such ``BEGIN``. Operators with an identity (user ranges, asynchronous ones) are not on
   the thread's stack. Without such a ``BEGIN`` it was open before the recording, and is no operator of it.
 * ``MEMORY`` ticks, then five ``VALUE`` words: address · bytes (negative: freed) · allocated in all · reserved in all ·
   device (``c10::DeviceType`` × 256 + index + 1). The values are signed 60-bit integers.
-* ``DEFINE`` sort (4 bits) · number (24 bits) · length in bytes (32 bits), then ``RAW`` words with 7 bytes each (the
+* ``DEFINE`` type (4 bits) · number (24 bits) · length in bytes (32 bits), then ``RAW`` words with 7 bytes each (the
   lower ones of the word, the lowest first). Numbers are valid within the chunk, from the definition on, and count from
-  1 for each sort; number 0 means that there were too many.
+  1 for each type; number 0 means that there were too many.
 
 An operator without an end was open when the recording stopped, or its end was lost. With sampling, operators that were
 not sampled leave no words, so nesting shows only the sampled ones.
@@ -89,17 +88,17 @@ from stepscope.trace.recorder_layout import FACTS, MAGIC
 if TYPE_CHECKING:
     from stepscope.collect.protocol import Context
 
-#: Seconds that a disk may take for what waits at the end.
+#: Seconds to wait at the end for the disk.
 _PATIENCE = 8.0
 
 _LOG = logging.getLogger("stepscope")
 
 
 class TorchNativeCollector:
-    """Records one window into ``capture/recorder.ssr``; where that is impossible, Kineto does, and it is said.
+    """Records one window into ``capture/recorder.ssr``; falls back to Kineto, with the reason in the manifest.
 
     Args:
-        demanded: Record natively even where a switch cannot be served; it is said which. Otherwise Kineto does then.
+        demanded: Record natively even if an option cannot be served, which the manifest names; otherwise fall back.
     """
 
     name = "torch"
@@ -112,7 +111,7 @@ class TorchNativeCollector:
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
-        """Return why neither can record now."""
+        """Return why neither recorder can record now, or None."""
         torch = sys.modules.get("torch")
         if torch is None:
             return "the program has not imported torch"
@@ -121,10 +120,10 @@ class TorchNativeCollector:
         return TorchCollector().available()
 
     def prepare(self, context: Context) -> None:
-        """Build the recorder where it is missing, and open the file; or prepare Kineto.
+        """Build the recorder if it is missing, and open the file; or prepare Kineto.
 
         Raises:
-            RuntimeError: A sample is asked for, which Kineto cannot take; or Kineto cannot record either.
+            RuntimeError: The options want a sample, which Kineto cannot take; or Kineto cannot record either.
         """
         reason = self._prepare_native(context)
         if reason is None:
@@ -148,14 +147,14 @@ class TorchNativeCollector:
 
     @property
     def thread(self) -> int:
-        """Identifier of the thread that must stop the recording; 0 where every thread can."""
+        """Identifier of the thread that must stop the recording; 0 for any thread."""
         if self._native is not None:
             return self._native.thread
         return self._kineto.thread if self._kineto is not None else 0
 
     @property
     def step_marks(self) -> StepMarks | None:
-        """Those of Kineto, whose file has the steps; or of a sample, which changes between steps."""
+        """Callbacks of Kineto, whose file has the steps, or of a sample, which changes between steps."""
         of_recorder = self._native or self._kineto
         return of_recorder.step_marks if of_recorder is not None else None
 
@@ -169,7 +168,7 @@ class TorchNativeCollector:
         """Wait until the file is whole.
 
         Raises:
-            OSError: It cannot be.
+            OSError: It cannot be written.
             TimeoutError: The disk hangs.
         """
         if self._native is not None:
@@ -178,7 +177,7 @@ class TorchNativeCollector:
             self._kineto.settle()
 
     def describe(self) -> dict[str, object]:
-        """Return which recorder served, what it could not, and how much there is."""
+        """Return which recorder served, the options it could not serve, and the size of the file."""
         of_recorder = self._native or self._kineto
         return {**self._description, **(of_recorder.describe() if of_recorder is not None else {})}
 
@@ -189,7 +188,7 @@ class TorchNativeCollector:
         return self._kineto
 
     def _prepare_native(self, context: Context) -> str | None:
-        """Open a native recording; return why there is none."""
+        """Open a native recording; return why that is not possible, or None."""
         torch = sys.modules["torch"]
         reason = None if self._demanded else reason_for_kineto(context.options)
         if reason is not None:
@@ -293,7 +292,7 @@ class _NativeWindow:
         return self._description
 
     def fall_silent(self) -> None:
-        """This is a forked child: it records nothing."""
+        """Remove the callbacks in a forked child, which records nothing."""
         self._guard.remove()
         self._calls.stop()
         self._library.forget()
@@ -316,7 +315,7 @@ class _NativeWindow:
         }
 
     def _give_way(self) -> None:
-        """The program starts its own torch profiler, which needs the place at which torch reports memory."""
+        """Stop recording memory: torch reports it to one profiler, and the program starts its own."""
         self._description["memory"] = "ended when the program started its own torch profiler"
         self.thread = 0
         if self._recording is not None:
@@ -364,7 +363,7 @@ _OPEN: set[_NativeWindow] = set()
 
 
 def serves() -> bool:
-    """Return whether operators of torch are recorded natively now, so that CUPTI is free for others."""
+    """Return whether a native recording is open: CUPTI is then free for the CUPTI collector."""
     return bool(_OPEN)
 
 

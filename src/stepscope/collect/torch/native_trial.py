@@ -1,6 +1,6 @@
 """Tries a built recorder: ``python -m stepscope.collect.torch.native_trial library.so``.
 
-A process of its own, which a library that does not fit the installed torch may take down.
+In a separate process, because a library that does not match the installed torch may crash it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def record(library: Path, path: Path) -> Counter[int]:
 
 
 def main() -> None:
-    """Raise where the trial shows anything but what was run."""
+    """Raise if the trial did not record exactly what ran."""
     with tempfile.TemporaryDirectory() as directory:
         found = record(Path(sys.argv[1]), Path(directory) / "trial.ssr")
     needed = (Tag.BEGIN, Tag.END, Tag.INPUTS, Tag.FORWARD, Tag.MEMORY)

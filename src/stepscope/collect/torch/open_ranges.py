@@ -1,9 +1,9 @@
-"""User ranges that are still open when a torch recording ends.
+"""User ranges that are open when a torch recording ends.
 
-``torch.autograd.profiler.record_function`` keeps a pointer into the recording it began in. Where that recording has
-ended and another one runs when the range is left, torch (2.13) writes through the stale pointer and the process dies
-in some later ``stop``. A training that marks its epochs with a range and records a window now and then does just that.
-So the ranges still open at the end of a window are ended there, and leaving them later does nothing.
+``torch.autograd.profiler.record_function`` keeps a pointer into the recording it began in. If that recording has ended
+and another one runs when the range is left, torch (2.13) writes through the stale pointer, and the process crashes in a
+later ``stop``. A training that marks its epochs with a range and records a window now and then hits this. So the ranges
+that are open at the end of a window are ended there, and leaving them later is a no-op.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stepscope.collect.hooks.methods import MethodHooks
 
 
 class OpenRanges:
-    """Knows which user ranges were entered while it watches."""
+    """Tracks the user ranges that are open."""
 
     def __init__(self) -> None:
         self._hooks = MethodHooks()
         self._entered: WeakSet[Any] = WeakSet()
 
     def watch(self) -> None:
-        """Begin to note ranges that are entered, on every thread."""
+        """Begin to track the ranges that are entered, on every thread."""
         ranges: Any = sys.modules["torch"].autograd.profiler.record_function
         original_enter, original_exit, entered = ranges.__enter__, ranges.__exit__, self._entered
 
@@ -48,11 +48,11 @@ class OpenRanges:
         self._hooks.put(ranges, "__exit__", leave)
 
     def end_all(self) -> int:
-        """Stop watching, end the ranges that are still open, and return how many there were."""
+        """Stop tracking, end the open ranges, and return their number."""
         self._hooks.remove()
         still_open = list(self._entered)
         self._entered.clear()
         for range_ in still_open:
             range_.__exit__(None, None, None)
-            range_.run_callbacks_on_exit = False  # torch's own switch: leaving it later does nothing
+            range_.run_callbacks_on_exit = False  # torch's own switch: leaving the range later is a no-op
         return len(still_open)

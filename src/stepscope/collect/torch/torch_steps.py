@@ -16,17 +16,16 @@ from stepscope.collect.steps import Stepped
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
 
-#: Steps of the only optimizer seen so far in which others that exist may still begin.
+#: Steps of the first optimizer during which other existing optimizers may still make their first step.
 _PATIENCE = 20
 
 
 class TorchSteps:
     """Calls ``observe`` after every step of every torch optimizer.
 
-    ``Optimizer._patch_step_function`` is where torch itself wraps ``step`` for its profiler, once a class; this wraps
-    once more, outside of that, so that a step ends when ``optimizer.step()`` has returned and torch's own range around
-    it is closed. Where torch has no such place, and for optimizers that exist already, its hook for all optimizers
-    serves.
+    In ``Optimizer._patch_step_function`` torch wraps ``step`` for its own profiler, once a class; this wraps it once
+    more, around torch's wrapper, so that a step ends when ``optimizer.step()`` has returned and torch's range is
+    closed. If torch lacks that function, or optimizers exist already, torch's hook for all optimizers serves instead.
 
     Args:
         observe: Called in the thread that stepped; see :func:`stepscope.collect.steps.make_hooks`.
@@ -44,8 +43,8 @@ class TorchSteps:
     def install(self, *, late: bool) -> None:
         """Put the hooks into torch, which is imported.
 
-        Nothing is put into a program in the middle of its training that has compiled something: its compiled code
-        would be compiled again.
+        A no-op in a program that already trains with compiled code: the hooks would invalidate that code, and torch
+        would compile it again.
         """
         compiler = sys.modules.get("torch._dynamo.utils")
         if late and getattr(compiler, "compilation_time_metrics", None):
@@ -67,7 +66,7 @@ class TorchSteps:
         self._hooks.put(module.Optimizer, "_patch_step_function", patch_and_wrap)
 
     def remove(self) -> None:
-        """Take the hooks out again; what the program has wrapped around them meanwhile stays, and calls through."""
+        """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
         self._remove_hook()
         self._hooks.remove()
 
@@ -92,7 +91,7 @@ class TorchSteps:
         hooks.put(owner, "step", step)
 
     def _outermost(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Call ``step`` and tell of it once, also where a subclass calls its parent's ``step``."""
+        """Call ``step`` and report it once, even if a subclass calls its parent's ``step``."""
         optimizer = args[0]
         if getattr(self._inside, "optimizer", None) is optimizer:
             return original(*args, **kwargs)
@@ -115,6 +114,6 @@ class TorchSteps:
 
 
 def _compiling_test() -> Callable[[], bool]:
-    """Return torch's test for being traced by its compiler, which sees it as the constant ``True``."""
+    """Return torch's test for being traced by its compiler, which folds it to the constant ``True``."""
     test: Callable[[], bool] = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
     return test

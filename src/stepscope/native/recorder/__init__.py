@@ -119,7 +119,7 @@ class NativeRecording:
             fraction: As of :meth:`listen`.
 
         Raises:
-            OSError: Another recording runs in this process, or there is no room for a thread.
+            OSError: Another recording runs in this process, or no thread can be started.
         """
         _check(self._library.locked.ssr_begin(self._session, inputs, memory, fraction))
 

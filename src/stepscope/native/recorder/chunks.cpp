@@ -25,8 +25,8 @@ Chunk *Pool::make() {
         if (index >= most_) return nullptr;
     } while (!made_.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
     auto *chunk = new (std::nothrow) Chunk;
-    if (!chunk) return nullptr;  // the place stays empty: as good as in use
-    for (uint32_t i = 0; i < CHUNK_WORDS; i += 512) chunk->words[i] = 0;  // here, and not an operator, waits for pages
+    if (!chunk) return nullptr;  // the slot stays empty, which counts as in use
+    for (uint32_t i = 0; i < CHUNK_WORDS; i += 512) chunk->words[i] = 0;  // page faults happen here, not in an operator
     chunk->index = index;
     chunks_[index].store(chunk, std::memory_order_release);
     return chunk;
@@ -71,12 +71,12 @@ Log::Log(Pool &pool, uint64_t torch_thread)
 Log::~Log() = default;
 
 bool Log::next_chunk() {
-    // Where all chunks wait for the disk, not every operator asks again.
+    // While all chunks wait for the disk, not every operator tries again.
     if (refused_ && refused_++ % 64) return false;
     Chunk *chunk = pool_.take();
     if (!chunk) {
         refused_ += !refused_;
-        limit_ = nullptr;  // nothing more goes into this one
+        limit_ = nullptr;  // this chunk is full
         return false;
     }
     refused_ = 0;
@@ -142,7 +142,7 @@ static uint64_t part_of(const char *from, size_t length) {
     return part;
 }
 
-// The product of two numbers, its halves folded: every bit of one depends on every bit of the others.
+// Fold the 128-bit product of two numbers: every bit of the result depends on every bit of both.
 static uint64_t folded(uint64_t a, uint64_t b) {
     auto product = static_cast<unsigned __int128>(a) * b;
     return uint64_t(product) ^ uint64_t(product >> 64);

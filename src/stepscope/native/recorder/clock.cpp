@@ -11,8 +11,8 @@ namespace stepscope {
 
 namespace {
 
-// The counter runs at one speed in all states of the processor, and the kernel has not found it to differ between
-// processors (then it is no clock source any more).
+// Whether the counter is invariant (one rate in all power states) and the kernel uses it as a clock source; the kernel
+// stops that when it finds the counters of two processors to differ.
 bool tsc_is_invariant() {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
@@ -42,7 +42,7 @@ Moment take_moment() {
         int64_t second = nanoseconds(CLOCK_MONOTONIC);
         uint64_t after = ticks();
         int64_t third = nanoseconds(CLOCK_MONOTONIC);
-        // Between the first and the third reading lies more than between the ticks: an upper bound in ns.
+        // The first and the third reading enclose the ticks: their distance bounds the error, in ns.
         uint32_t around = uint32_t((third - first) / 2 + 1), half = uint32_t((second - first) / 2 + 1);
         if (around < best.ticks_uncertainty) {
             best.ticks = before + (after - before) / 2, best.monotonic = second;

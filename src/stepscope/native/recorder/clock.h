@@ -1,4 +1,4 @@
-// Time stamps: the processor's counter where it can be trusted, else CLOCK_MONOTONIC.
+// Time stamps: the processor's time stamp counter if it is reliable, else CLOCK_MONOTONIC.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline int64_t nanoseconds(clockid_t clock) {
     return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// For where `ticks_are_tsc` has been looked at before.
+// For callers that have tested `ticks_are_tsc`.
 template <bool tsc>
 uint64_t ticks_of() {
 #if defined(__x86_64__)
@@ -30,7 +30,7 @@ uint64_t ticks_of() {
 
 inline uint64_t ticks() { return ticks_are_tsc ? ticks_of<true>() : ticks_of<false>(); }
 
-// All clocks at one moment; true within ± the two uncertainties, in ns.
+// All clocks at one moment, each accurate to ± its uncertainty in ns.
 struct Moment {
     uint64_t ticks;
     int64_t monotonic, epoch;

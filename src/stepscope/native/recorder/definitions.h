@@ -1,7 +1,7 @@
-// What a thread has defined in its chunk: hashes of contents, and their numbers.
+// The definitions of a thread's chunk: hashes of contents, and their numbers.
 //
-// Entries lie in the order of their first use, which is about the order in which a training comes back to them, so that
-// few lines of memory are touched; a small index leads to them.
+// Entries are ordered by first use, which is about the order in which a training repeats them, so look-ups touch few
+// cache lines; a small hash index points to them.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Definitions {
         return nullptr;
     }
 
-    // Add a hash that is not there. Where there are too many, all are forgotten, to be defined again.
+    // Add a hash that is absent. A full table is cleared: its contents are defined again on next use.
     void add(uint64_t hash, uint32_t number) {
         if (count_ * 2 > mask_) mask_ + 1 < MOST ? grow((mask_ + 1) * 2) : clear();
         entries_[count_] = Entry{hash, number};
@@ -58,7 +58,7 @@ class Definitions {
         for (uint32_t i = 0; i < count_; i++) put(entries_[i].hash, i + 1);
     }
 
-    std::unique_ptr<uint16_t[]> index_;  // 0, or an entry's place + 1
+    std::unique_ptr<uint16_t[]> index_;  // 0, or the row of an entry + 1
     std::unique_ptr<Entry[]> entries_;
     uint32_t mask_ = 0, count_ = 0;
 };

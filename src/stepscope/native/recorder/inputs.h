@@ -11,8 +11,8 @@
 
 namespace stepscope {
 
-// A number that stands for inputs: the same for the same shapes, types and values, and hardly ever for others. Much
-// cheaper than their bytes; 0 for inputs of rare kinds.
+// Hash of inputs: shapes, types and values. Much cheaper than their bytes; 0 for inputs of rare kinds, which are not
+// hashed.
 class Digest {
   public:
     explicit Digest(c10::ArrayRef<const c10::IValue> values) {
@@ -41,7 +41,7 @@ class Digest {
         LIST = UINT64_C(0x2D358DCCAA6C78A5)
     };
 
-    // The product of two numbers, its halves folded: one multiplication makes every bit depend on every other.
+    // Fold the 128-bit product of two numbers: every bit of the result depends on every bit of both.
     static uint64_t mix(uint64_t a, uint64_t b) {
         auto product = static_cast<unsigned __int128>(a) * b;
         return uint64_t(product) ^ uint64_t(product >> 64);
@@ -65,7 +65,7 @@ class Digest {
 
     static uint64_t of(const c10::IValue &list, c10::ArrayRef<c10::IValue> values) {
         if (values.size() > MOST_VALUES) return 0;
-        // Its type, which lies far away, is asked for only where the first value does not say that it holds no tensors.
+        // Read the list's type, a likely cache miss, only if its first value does not rule out tensors.
         bool tensors = (values.empty() || values[0].isTensor()) && list.isTensorList();
         uint64_t found = (tensors ? TENSOR : LIST) ^ values.size();
         for (const auto &value : values) {
@@ -107,12 +107,12 @@ class Inputs {
   private:
     enum Kind : uint8_t { OTHER, TENSOR, UNDEFINED, INTEGER, REAL, BOOLEAN, COMPLEX, TENSORS, LIST, CUT };
 
-    // Lists longer than this are left out, as Kineto leaves them out.
+    // Longer lists are omitted, as in Kineto.
     static constexpr size_t MOST_VALUES = 30;
-    // Bytes of a number, and of what is neither tensor nor list, at most.
+    // Maximum of bytes of a number, and of an item that is neither tensor nor list.
     static constexpr size_t NUMBER = 10, SCALAR = 2 * sizeof(double) + 1;
 
-    // One byte is kept for CUT.
+    // One byte is reserved for CUT.
     bool room(size_t bytes) const { return size_t(bytes_ + MOST_INPUTS - 1 - at_) >= bytes; }
 
     void number(uint64_t n) {

@@ -1,4 +1,4 @@
-// What torch tells: operators begin and end (at::RecordFunction), memory is taken and freed.
+// Callbacks of torch: operators begin and end (at::RecordFunction), memory is allocated and freed.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
@@ -34,7 +34,7 @@ uint32_t define_text(Log &log, std::string_view text) {
 __attribute__((noinline)) uint32_t define_schema(Log &log, const c10::FunctionSchema &schema) {
     uint32_t number = define_text(log, schema.name());
     auto operation = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-    // Others than the dispatcher's have owners that go without telling.
+    // Names of other owners than the dispatcher are not cached: such an owner may be freed without notice.
     if (operation && &operation->schema() == &schema) log.remember_name(&schema, number);
     return number;
 }
@@ -46,14 +46,14 @@ uint32_t define_name(Log &log, const at::RecordFunction &f) {
     return __builtin_expect(known, 1) ? known : define_schema(log, *schema);
 }
 
-// Hears of operators that the dispatcher takes away, and with them their schemas, whose names are known by address.
+// Is notified when the dispatcher deregisters an operator and frees its schema, by whose address names are cached.
 class Departures : public c10::OpRegistrationListener {
   public:
     void onOperatorRegistered(const c10::OperatorHandle &) override {}
     void onOperatorDeregistered(const c10::OperatorHandle &) override { forget_names(); }
 };
 
-// Never destroyed: the dispatcher may still take operators away while the process ends.
+// Never destroyed: the dispatcher may deregister operators while the process exits.
 void hear_of_departures() {
     static auto *heard = new c10::RegistrationHandleRAII(
         c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Departures>()));
@@ -75,7 +75,7 @@ template <bool with_inputs, bool tsc>
 void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
     uint32_t name = define_name(log, f), inputs = with_inputs ? define_inputs(log, f.inputs()) : 0;
     uint64_t details = name_word(scope_of(f), name, f.seqNr()), forward = f.forwardThreadId();
-    // The stamp comes last: what we do here is not the operator's.
+    // Read the clock last: the cost of recording does not count as the operator's.
     log.put(word(BEGIN, ticks_of<tsc>()));
     log.put(details);
     if (inputs) log.put(word(INPUTS, inputs));
@@ -104,7 +104,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &f) {
 }
 
 void write_end(Log &log, const at::RecordFunction &f, uint64_t now) {
-    bool ready = log.ready();  // first: a new chunk says how many are open before this end
+    bool ready = log.ready();  // before the pop: the head of a new chunk counts this operator as open
     int32_t level = log.pop(&f) ? 0 : has_stack_order(f) ? log.remove(&f) : -1;
     if (!ready) return;
     if (level > 0) log.put(word(LEVEL, uint64_t(level)));
@@ -122,9 +122,9 @@ void on_end(const at::RecordFunction &f, at::ObserverContext *) {
     log->leave();
 }
 
-// At every node of a backward graph, torch makes its lists of callbacks anew, for each callback and each of its scopes;
-// and draws lots for those that it samples. So there is one callback where that is possible, without scopes that no
-// training has (LITE_INTERPRETER and STATIC_RUNTIME_* belong to inference, others to special builds).
+// At every node of a backward graph torch rebuilds its lists of callbacks, for each callback and each of its scopes, and
+// draws random numbers for sampled ones. So one callback is registered if possible, without the scopes that never occur
+// in training (LITE_INTERPRETER and STATIC_RUNTIME_* belong to inference, others to special builds).
 using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
 const Scopes OPERATORS{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
                        at::RecordScope::TORCHSCRIPT_FUNCTION, at::RecordScope::CUSTOM_CLASS};
@@ -142,7 +142,7 @@ void add_callbacks(double fraction) {
     if (fraction < 1) handles[1] = at::addGlobalCallback(every.scopes(OPERATORS).samplingProb(fraction));
 }
 
-// A callback that is only disabled is copied whenever torch makes its lists.
+// Remove, not disable: torch copies a disabled callback whenever it rebuilds its lists.
 void remove_callbacks() {
     for (auto &handle : handles) {
         if (handle != at::INVALID_CALLBACK_HANDLE) at::removeCallback(handle);
@@ -152,8 +152,8 @@ void remove_callbacks() {
 
 bool inputs = false;
 
-// Where torch looks for a profiler that wants to know of memory. It is one to all questions that torch asks its own
-// (torch::profiler::impl::profilerEnabled says no: the state is Disabled), so that nobody takes it for Kineto's.
+// The profiler state through which torch reports memory. Its state is Disabled, so torch::profiler::impl::
+// profilerEnabled returns false and nothing takes it for Kineto's.
 class MemoryReports : public torch::profiler::impl::ProfilerStateBase {
   public:
     MemoryReports()
@@ -217,12 +217,13 @@ void ignore() {
 void ignore_memory() {
     if (!memory) return;
     memory->silence();
-    // Another thread than the one that began, or somebody's state above ours: it stays there, silent.
+    // On another thread than the one that pushed it, or below another state on the stack, ours cannot be popped: it
+    // stays and does nothing.
     if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == memory.get()) {
         try {
             c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE);
         } catch (const std::exception &) {
-            // Some other kind of information is above ours.
+            // Another kind of debug information lies above ours.
         }
     }
     memory.reset();

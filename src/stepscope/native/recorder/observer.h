@@ -1,4 +1,4 @@
-// What torch tells, put into the log of the thread that it happens on.
+// Callbacks of torch, recorded into the log of the thread that they run on.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace stepscope {
 
-// Torch's number of the calling thread.
+// Return torch's number of the calling thread.
 uint64_t torch_thread();
 
-// Begin to listen. inputs: with shapes, types and values of inputs. memory: what the calling thread, and what torch runs
-// for it, takes and frees. fraction: see `listen`.
+// Register the callbacks. inputs: record shapes, types and values of inputs. memory: record allocations of the calling
+// thread and of the threads that torch runs for it. fraction: see `listen`.
 void observe(bool inputs, bool memory, double fraction);
 
-// From now on listen to everything (1), to nothing (0), or to ranges and to a part of the operators, each of which is
-// drawn by itself.
+// Change the fraction of the operators that is recorded: 1 all, 0 none, else user ranges and a random part of the
+// operators, each drawn independently.
 void listen(double fraction);
 
-// Listen no more; memory, or all. On the thread that began, where memory was asked for.
+// Unregister the callback for memory, or all. With memory, on the thread that registered it.
 void ignore_memory();
 void ignore();
 

@@ -1,6 +1,6 @@
-// Two members of at::RecordFunction that torch shows only through functions of its own library. A call there and back
-// costs an operator as much as all that is noted of it, so they are read in place. An explicit instantiation may name
-// private members ([temp.spec]); they have been the same from torch 2.1 on.
+// Two private members of at::RecordFunction. torch's accessors are calls into its library, and one such call costs as
+// much as recording the operator, so the members are read directly. An explicit instantiation may name private members
+// ([temp.spec]); they have not changed since torch 2.1.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -27,14 +27,14 @@ struct AsyncMember {
 template struct Reveal<&at::RecordFunction::fn_, NameMember>;
 template struct Reveal<&at::RecordFunction::is_async_, AsyncMember>;
 
-// The operator's schema; nullptr for what has a name of its own.
+// Return the operator's schema; nullptr if it has a plain name instead.
 inline const c10::FunctionSchema *schema_of(const at::RecordFunction &f) {
     using std::get_if;  // torch 2.1 has a variant of its own, whose get_if lies beside it
     auto *schema = get_if<at::RecordFunction::schema_ref_t>(&(f.*reveal(NameMember())));
     return schema ? &schema->get() : nullptr;
 }
 
-// The name of what has no schema.
+// Return the name of an operator without a schema.
 inline std::string_view own_name_of(const at::RecordFunction &f) {
     using std::get_if;
     auto *name = get_if<std::string>(&(f.*reveal(NameMember())));

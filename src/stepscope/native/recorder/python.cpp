@@ -1,4 +1,4 @@
-// The public functions of CPython are looked up in the running interpreter: its headers are not needed to build this.
+// CPython's public functions are looked up in the running interpreter, so the build needs no Python headers.
 #include "python.h"
 
 #include <dlfcn.h>
@@ -84,19 +84,19 @@ class Reference {
     Object *object_;
 };
 
-// Keeps an exception that is on its way.
+// Saves the pending exception and restores it.
 struct Undisturbed {
     Undisturbed() { api.PyErr_Fetch(&type, &value, &trace); }
     ~Undisturbed() { api.PyErr_Restore(type, value, trace); }
     Object *type, *value, *trace;
 };
 
-// Everything below is guarded by Python's lock.
+// Everything below is guarded by the GIL: without it, two threads would race for these tables.
 struct State {
     bool functions = false, modules = false;
     const void *module_call = nullptr;
     std::vector<std::string> roots, ours, engine;
-    std::unordered_set<Object *> codes;                     // kept, so that nothing else gets their addresses
+    std::unordered_set<Object *> codes;                     // owned: a freed code object's address could be reused
     std::unordered_map<std::string, uint32_t> classes;      // how many modules of each were seen
     std::unordered_map<const void *, std::string> instances;  // names of modules
 };
@@ -108,7 +108,7 @@ State &state() {
 
 std::atomic<bool> watching{false};
 
-// Numbers of what is left out, beside those of names.
+// Reserved numbers for functions that are omitted.
 constexpr uint32_t OURS = UINT32_MAX, ENGINE = UINT32_MAX - 1, LEFT_OUT = UINT32_MAX - 2;
 
 std::vector<std::string> lines(const char *text) {
@@ -126,7 +126,7 @@ bool begins_with_any(const std::string &text, const std::vector<std::string> &pr
     return false;
 }
 
-// Define the name of a function, or decide that it is left out.
+// Define the name of a function, or decide to omit it.
 uint32_t name_function(Log &log, Object *code) {
     Undisturbed keep;
     if (state().codes.insert(code).second) api.Py_IncRef(code);
@@ -145,7 +145,7 @@ uint32_t name_function(Log &log, Object *code) {
     return log.define(DEFINE_NAME, name.data(), name.size() < MOST_TEXT ? name.size() : MOST_TEXT);
 }
 
-// Define the name of the module that is called, as torch.profiler does: its class, and which one of that class it is.
+// Define the name of a called module as torch.profiler does: its class, and its index among that class's modules.
 uint32_t name_module(Log &log, Frame *frame) {
     Undisturbed keep;
     Reference locals(api.PyObject_GetAttrString(reinterpret_cast<Object *>(frame), "f_locals"));
@@ -208,7 +208,7 @@ int on_event(Object *, Frame *frame, int what, Object *) {
     try {
         what == CALL ? begin_call(*log, frame) : end_call(*log, frame, now);
     } catch (const std::bad_alloc &) {
-        // No memory for a name: this call is left out.
+        // Out of memory for a name: omit this call.
     }
     log->leave();
     return 0;
@@ -246,7 +246,7 @@ int watch_python(const PythonCalls &calls) {
 void watch_thread() {
     if (!watching) return;
     watch_calls_going_on();
-    // The innermost call is the profile function of ours that called this, and Python does not tell when it returns.
+    // The innermost call is our own profile function, which called this; CPython does not report its return.
     if (Log *log = enter()) {
         log->hidden = nullptr;
         log->leave();

@@ -1,4 +1,4 @@
-// The recorder for Python (ctypes). Functions return 0, or the system's number of an error; nothing is thrown.
+// The recorder's interface for ctypes. Functions return 0 or an errno, and never throw.
 #include <cerrno>
 #include <exception>
 #include <new>
@@ -13,7 +13,7 @@ using stepscope::Session;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Changes whenever a function here does.
+// Version of this interface: changes with every function here.
 int ssr_version() { return 3; }
 
 // Whether ticks are those of the time stamp counter, else ns of CLOCK_MONOTONIC.
@@ -21,7 +21,7 @@ int ssr_ticks_are_tsc() { return stepscope::ticks_are_tsc; }
 
 uint64_t ssr_chunk_words() { return stepscope::CHUNK_WORDS; }
 
-// A recording into an open file, which it closes, with so many bytes of memory at most. NULL: no memory.
+// Make a recording into an open file, which it owns, with at most so many bytes of memory. NULL if out of memory.
 Session *ssr_new(int file, uint64_t memory) {
     uint64_t most = memory / sizeof(stepscope::Chunk);
     try {
@@ -47,7 +47,7 @@ int ssr_begin(Session *session, int inputs, int memory, double fraction) {
     return 0;
 }
 
-// Of a sample: what it has of the operators from now on; 0 for nothing, 1 for everything.
+// Set the fraction of the operators that is recorded: 0 none, 1 all.
 int ssr_listen(Session *session, double fraction) {
     try {
         stepscope::listen(fraction);
@@ -58,7 +58,7 @@ int ssr_listen(Session *session, double fraction) {
     return 0;
 }
 
-// Holds the caller for some microseconds; what is left to write is written meanwhile.
+// End recording; takes some microseconds. The writer writes the rest in the background.
 int ssr_end(Session *session) {
     int error = 0;
     try {
@@ -70,24 +70,24 @@ int ssr_end(Session *session) {
     return error;
 }
 
-// After ssr_begin and before ssr_end, with Python's lock. What is watched: see python.h.
+// Between ssr_begin and ssr_end, with the GIL held. Arguments: see python.h.
 int ssr_watch_python(const stepscope::PythonCalls *calls) { return stepscope::watch_python(*calls); }
 void ssr_watch_thread() { stepscope::watch_thread(); }
 void ssr_ignore_python() { stepscope::ignore_python(); }
 
 void ssr_end_memory() { stepscope::ignore_memory(); }
 
-// After ssr_end: 0 where everything is written, ETIMEDOUT where that takes longer.
+// After ssr_end: 0 if everything is written, ETIMEDOUT after a timeout.
 int ssr_settle(Session *session, double seconds) { return session->settle(seconds) ? 0 : ETIMEDOUT; }
 
 uint64_t ssr_bytes(const Session *session) { return session->bytes(); }
 uint64_t ssr_lost(const Session *session) { return session->lost(); }
 int ssr_error(const Session *session) { return session->error(); }
 
-// After ssr_settle, or where the session never began.
+// After ssr_settle, or if the session never began.
 void ssr_delete(Session *session) { delete session; }
 
-// In a forked child: what it inherited records nothing by itself; this takes it out of torch.
+// In a forked child: remove the inherited callbacks, which record nothing, from torch.
 void ssr_forget() {
     try {
         stepscope::ignore();

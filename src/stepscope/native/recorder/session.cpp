@@ -19,7 +19,7 @@ __thread Log *own_log = nullptr;
 
 namespace {
 
-// Never destroyed: threads use it while the process ends.
+// Never destroyed: threads use it while the process exits, after static destructors have run.
 struct Registry {
     std::mutex mutex;
     Session *session = nullptr;
@@ -31,9 +31,9 @@ Registry &registry() {
     return *made;
 }
 
-thread_local bool over = false;  // plain memory: other destructors of the thread may still look at it
+thread_local bool over = false;  // trivially destructible: destructors that run later on this thread still read it
 
-// Keeps the thread's log, and says that the thread has ended.
+// Owns a reference to the thread's log, and marks the log as ended when the thread ends.
 struct AtThreadEnd {
     std::shared_ptr<Log> log;
     ~AtThreadEnd() {
@@ -49,7 +49,8 @@ void before_fork() { registry().mutex.lock(); }
 
 void after_fork_in_parent() { registry().mutex.unlock(); }
 
-// The writer and the other threads are not in the child: it records nothing, and frees nothing that they may have held.
+// A forked child has neither the writer nor the other threads. It records nothing and frees nothing: a mutex or chunk
+// that another thread held at the fork stays held for ever.
 void after_fork_in_child() {
     recording.store(false, std::memory_order_relaxed);
     registry().session = nullptr;
@@ -127,7 +128,7 @@ int Session::begin() {
     }
     sigset_t every, before;
     sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);  // signals are for the program's own threads
+    pthread_sigmask(SIG_SETMASK, &every, &before);  // inherited by the writer: signals go to the program's threads
     write_clock();
     done_ = false;
     try {
@@ -151,7 +152,7 @@ void Session::end() {
         std::lock_guard<std::mutex> guard(registry().mutex);
         if (registry().session != this) return;
         recording.store(false, std::memory_order_relaxed);
-        registry().session = nullptr;  // from here on, nobody joins
+        registry().session = nullptr;  // under the mutex: no thread attaches from here on
     }
     wait_for_all_to_leave();
     std::lock_guard<std::mutex> guard(mutex_);
@@ -159,12 +160,12 @@ void Session::end() {
     changed_.notify_all();
 }
 
-// A thread that the system does not let run is waited for, some milliseconds.
+// Wait until every thread has left its log. A thread that is preempted inside delays this by some milliseconds.
 void Session::wait_for_all_to_leave() {
     std::lock_guard<std::mutex> guard(logs_mutex_);
     for (auto &log : logs_) log->close();
     if (!registry().barrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
-        usleep(5000);  // an old kernel: stores become visible in far less time than this
+        usleep(5000);  // kernel without membarrier: every store is visible to all processors well within this time
     }
     for (auto &log : logs_)
         while (log->busy()) sched_yield();

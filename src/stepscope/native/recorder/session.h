@@ -1,4 +1,4 @@
-// One recording, the threads that take part in it, and the thread that writes it down.
+// One recording, the threads that record into it, and the thread that writes the file.
 #pragma once
 
 #include <pthread.h>
@@ -15,33 +15,35 @@
 
 namespace stepscope {
 
-// A recording: made, begun, ended, settled, deleted; all of these by one thread at a time.
+// A recording: constructed, begun, ended, settled, deleted, by one thread at a time. Not locked against itself: two
+// threads in begin() or end() of one session would race for writer_.
 class Session {
   public:
-    // file: where blocks are appended; owned. most: chunks. torch_thread: gives torch's number of the calling thread.
+    // file: descriptor that blocks are appended to; owned. most: limit of chunks. torch_thread: returns torch's number
+    // of the calling thread.
     Session(int file, uint32_t most, uint64_t (*torch_thread)());
     ~Session();
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
 
-    // Append a block; not while the writer runs. Returns 0, or the system's error number.
+    // Append a block. Not while the writer runs: the blocks would interleave. Returns 0 or an errno.
     int append(const void *payload, size_t length);
-    // Let threads record. Returns 0, EBUSY where another session records, EAGAIN where no thread can be started.
+    // Let threads record. Returns 0, EBUSY if another session records, EAGAIN if no thread can be started.
     int begin();
-    // No thread records any more when this returns: some microseconds.
+    // Stop all threads from recording; takes some microseconds. When it returns, no thread writes into a log.
     void end();
-    // Wait until the writer has written everything. False: it takes longer than this.
+    // Wait until the writer has written everything; false after a timeout.
     bool settle(double seconds);
 
-    // A log for the calling thread; nullptr where there is no memory. Only while this session is the one that records.
+    // Make a log for the calling thread; nullptr if memory is exhausted. Only while this session records.
     std::shared_ptr<Log> attach();
-    // Names that have been remembered by their owners are not to be trusted any more.
+    // Invalidate the names that logs cache by the address of their owner.
     void forget_names();
 
-    // From now on, operators are recorded at this rate: what a sample needs to be understood.
+    // Note the fraction of the operators that is recorded from here on; the reader scales a sample by it.
     void note_rate(double rate);
 
-    // What happened so far: bytes in the file, operators dropped, the system's number of the error that ended writing.
+    // So far: bytes in the file, operators dropped, errno of the error that ended writing.
     uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
     uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
     int error() const { return error_.load(std::memory_order_relaxed); }
@@ -61,7 +63,7 @@ class Session {
     uint64_t (*const torch_thread_)();
     Pool pool_;
     std::mutex logs_mutex_;
-    std::vector<std::shared_ptr<Log>> logs_;  // of threads that take part
+    std::vector<std::shared_ptr<Log>> logs_;  // of the threads that record
     uint32_t threads_ = 0;
     std::vector<Log *> seen_;
     uint64_t lost_before_ = 0;
@@ -74,7 +76,7 @@ class Session {
         uint64_t ticks;
         double rate;
     };
-    std::vector<Rate> rates_, rates_taken_;  // since the writer's last look; the writer's
+    std::vector<Rate> rates_, rates_taken_;  // since the writer's last pass; taken by the writer
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -82,10 +84,9 @@ class Session {
     std::thread writer_;
 };
 
-// The log of the calling thread in the recording that goes on, and in the last one where none does; it lives at least as
-// long as it stands here. Null before the first. Plain memory, not thread_local: no function is asked whether it was
-// made; and read without a call of the loader's, for which every process has room to spare (64 bits of a kilobyte that
-// is kept for this).
+// The calling thread's log in the current recording, or in the last one; nullptr before the first. AtThreadEnd holds a
+// reference, so the pointer is never dangling. __thread, not thread_local: no initialisation check on access. Model
+// initial-exec: no call into the loader; it takes 8 bytes of the static TLS surplus that glibc reserves.
 #if defined(__x86_64__)
 extern __thread Log *own_log __attribute__((tls_model("initial-exec")));
 #else
@@ -95,18 +96,18 @@ extern __thread Log *own_log;
 // Whether a session records.
 extern std::atomic<bool> recording;
 
-// A log of the session that records for the calling thread, which is then inside; nullptr where there is none.
+// Attach the calling thread to the current session and enter its log; nullptr if no session records.
 Log *join();
 
-// Until Log::leave, the recording of the log that this returns cannot go away. nullptr where nobody records, and then
-// there is nothing to leave.
+// Enter the calling thread's log: until Log::leave, its recording cannot end. nullptr if nothing records; do not leave
+// then. Lock-free: Log::enter and Session::end agree by `busy` and a barrier, see Log::enter.
 inline Log *enter() {
     Log *log = own_log;
     if (__builtin_expect(log && log->enter(), 1)) return log;
     return recording.load(std::memory_order_relaxed) ? join() : nullptr;
 }
 
-// Tell the session that records, if one does: see Session::forget_names.
+// Call Session::forget_names of the current session, if any.
 void forget_names();
 
 }  // namespace stepscope

@@ -18,7 +18,7 @@ constexpr uint64_t VALUE_BITS = (uint64_t(1) << 60) - 1;
 constexpr uint64_t SEQUENCE_BITS = (uint64_t(1) << 36) - 1;
 constexpr uint32_t MOST_NAMES = (1u << 20) - 1, MOST_DEFINITIONS = (1u << 24) - 1;
 
-// Bytes of a text or of inputs that a definition holds at most.
+// Maximum of bytes of a text or of inputs in a definition.
 constexpr size_t MOST_TEXT = 1024, MOST_INPUTS = 1536;
 
 constexpr uint64_t word(Tag tag, uint64_t value) { return uint64_t(tag) << 60 | (value & VALUE_BITS); }

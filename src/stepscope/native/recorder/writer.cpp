@@ -1,4 +1,4 @@
-// The thread that writes: it fetches what threads have published, and appends it as blocks (trace/blocks.py).
+// The writer thread: it reads what threads have published and appends it as blocks (trace/blocks.py).
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -18,7 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two looks for full chunks, and between two times that everything is written: what a killed process loses.
+// Interval between two passes over full chunks, and between two passes over everything: a killed process loses at most
+// the latter.
 constexpr milliseconds LOOK(50), FLUSH(500);
 
 #pragma pack(push, 1)
@@ -50,8 +51,8 @@ constexpr uint32_t MARKER = 0x0A4253F5;  // f5 'S' 'B' \n
 }  // namespace
 
 void Session::run() {
-    // The first look writes everything, and the clocks a second time: of a process that is killed soon, too, it is known
-    // how fast ticks are.
+    // The first pass writes everything, and the clocks a second time: the reader knows the rate of the ticks even if
+    // the process is killed soon.
     auto flushed = steady_clock::now() - FLUSH;
     for (bool stopping = false; !stopping;) {
         {
@@ -97,9 +98,10 @@ void Session::pass(bool all, bool last) {
     }
 }
 
-// Returns whether the thread has ended and everything of it is written.
+// Return whether the thread has ended and its log is written completely.
 bool Session::write_log(Log &log, bool all, bool last) {
-    bool ended = log.ended.load(std::memory_order_acquire) || last;  // first: what follows is then complete
+    // Read before the positions: a thread that has ended publishes nothing more, so what is read below is complete.
+    bool ended = log.ended.load(std::memory_order_acquire) || last;
     if (!log.reading) log.reading = log.first.load(std::memory_order_acquire);
     while (Chunk *chunk = log.reading) {
         Chunk *next = chunk->next.load(std::memory_order_acquire);
@@ -159,7 +161,7 @@ int Session::append(const void *payload, size_t length) {
 }
 
 void Session::write_block(const void *head, size_t head_length, const void *content, size_t length) {
-    if (error()) return;  // the disk refused a block: what comes behind it is lost, too
+    if (error()) return;  // after a block that the disk refused, later ones are dropped, too
     uint32_t checked[2] = {blocks_, uint32_t(head_length + length)};
     Checksum checksum;
     checksum.add(checked, sizeof checked);
@@ -173,7 +175,7 @@ void Session::write_block(const void *head, size_t head_length, const void *cont
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) {
             error_.store(written < 0 ? errno : EIO, std::memory_order_relaxed);
-            // Half a block would look like a killed process to the reader, and would hide the cause.
+            // To the reader, half a block looks like a killed process, which would hide the cause.
             if (ftruncate(file_, size_)) return;
             return;
         }

@@ -16,7 +16,7 @@ from stepscope.trace.losses import LossLedger
 
 _US, _MOST = 1000, 1 << 62
 _CLOCK_LINE = re.compile(r"(?m)^\s*(cntvct|clock_monotonic_raw)\s*[:=]\s*(\d{1,18})\s*$")
-#: Keys of files of the device's collector that are no facts for the user.
+#: Keys of files of the device's collector that tell the user nothing.
 _INTERNAL = frozenset({"jobInfo", "netCard", "netCardNums", "DeviceInfo", "devices", "cycleToTime", "filesize"})
 
 
@@ -26,13 +26,13 @@ class AscendFacts:
 
     Attributes:
         said: Fact → its value.
-        host: Host name; empty where the files do not say.
-        process: The process; None where they do not say.
-        device: Number of the device; None where they do not say.
-        shift: ns from the clock of old timelines, which counts from the start of the machine, to the epoch; None where
-            the files do not say.
+        host: Host name; empty if the files do not give it.
+        process: The process; None if they do not give it.
+        device: Number of the device; None if they do not give it.
+        shift: ns from the clock of old timelines, which counts from the start of the machine, to the epoch; None if
+            the files do not give it.
         mhz: Steps of the processor's counter a µs.
-        counter: Clock of MindSpore's raw records; None where the files do not say.
+        counter: Clock of MindSpore's raw records; None if the files do not give it.
         groups: Name of a process group on the wire → its name and ranks.
     """
 

@@ -1,9 +1,9 @@
-"""What an Ascend capture says, the same whether its text files or its database said it.
+"""The frames of an Ascend capture, which its text files and its database both fill.
 
 The readers of text and of databases both return these frames, by name; ``ascend_tables`` makes the tables of
 them. Times are ns since the Unix epoch, durations ns, sizes bytes; a text is as the source has it. A column
-that a source does not fill is null; ``N/A`` and empty cells are null. Rows of other frames are named by their place in
-their frame, from 0.
+that a source does not fill is null; ``N/A`` and empty cells are null. A row of another frame is named by its
+index there, from 0.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "connection": _INT,
         "bytes": _INT,  # of a copy
         "direction": _TEXT,  # of a copy: host to device, …
-        "op_type": _TEXT,  # from here on null for what is no kernel
+        "op_type": _TEXT,  # from here on only of kernels
         "core": _TEXT,  # AI_CORE, AI_VECTOR_CORE, MIX_AIC, MIX_AIV, AI_CPU, …
         "state": _TEXT,  # dynamic, static
         "blocks": _INT,
@@ -163,7 +163,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "sort": _TEXT,
     },
     "steps": {"number": _INT, **_INTERVAL},
-    # Memory that a component holds in all, over time (memory_record.csv).
+    # Total memory of a component over time (memory_record.csv).
     "memory": {
         "ts": _INT,
         "device": _INT,
@@ -181,7 +181,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "ts": _INT,  # null: taken before the recording
         "release": _INT,  # null: not in the recording
         "active_release": _INT,
-        "allocated": _INT,  # in all, when it was taken
+        "allocated": _INT,  # total, after the allocation
         "reserved": _INT,
         "active": _INT,
         "released_allocated": _INT,
@@ -221,7 +221,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "children": pl.List(pl.Int64()),
         "lane": pl.String(),
     },
-    # A fact about the recording; the value is JSON. Sums without a place in time too: `hbm.csv` → its rows as objects.
+    # A fact about the recording; the value is JSON. Sums without a time too: `hbm.csv` → its rows as objects.
     "facts": {"key": pl.String(), "value": pl.String()},
 }
 
@@ -234,7 +234,7 @@ def rows_of(name: str, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
 
 @cache
 def empty(name: str) -> pl.DataFrame:
-    """Return the frame ``name`` without rows: always the same, which nobody changes in place."""
+    """Return the frame ``name`` without rows: one shared object, as frames are immutable."""
     return pl.DataFrame(schema=FRAMES[name])
 
 

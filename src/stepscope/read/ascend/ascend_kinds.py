@@ -10,7 +10,7 @@ from stepscope.read.common.distinct import of_each
 from stepscope.trace.ascend_columns import LAYERS
 from stepscope.trace.tables import dtype
 
-#: Pattern of a task's type or name → kind; the first that fits. A task with a core is a kernel whatever its type.
+#: Pattern of a task's type or name → kind; the first that fits. A task with a core is always a kernel.
 _KIND_OF_TASK: tuple[tuple[str, str], ...] = (
     (r"(?i)memset", "memset"),
     (r"(?i)memcpy|SDMA|DMA_SQE|REDUCE_ASYNC", "memcpy"),
@@ -19,7 +19,7 @@ _KIND_OF_TASK: tuple[tuple[str, str], ...] = (
 )
 #: Types of ranges on a stream, which lie on a lane of their own.
 RANGES: tuple[str, ...] = ("MSTX", "STEP_TRACE", "MSTX_TASK")
-#: Sort of a row of the host → kind.
+#: ``sort`` of a row of the host → kind.
 KIND_OF_SORT = {
     "operator": "operator",
     "api": "runtime",
@@ -31,7 +31,7 @@ KIND_OF_SORT = {
     "data": "data",
     "garbage": "garbage",
 }
-#: Level of a call of CANN → what stands in front of its name on the timeline.
+#: Level of a call of CANN → prefix of its name on the timeline.
 _LAYERS = {level: layer for _, level, layer in LAYERS} | {"communication": "Hccl"}
 _WAITS = re.compile(r"(?i)notify|wait|barrier")
 _OPERATION = re.compile(r"(?:^|/)(?:hcom_|hccl_)?([A-Za-z]+?)(?:_+\d.*|_?-op\d.*|_)?$")

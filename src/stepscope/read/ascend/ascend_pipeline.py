@@ -31,9 +31,9 @@ def added(frames: Frames, capture: Capture, shift: int | None, ledger: LossLedge
     """Return frames with the operations of the data pipeline, and the samples of them.
 
     Args:
-        frames: What the capture says besides.
+        frames: The other frames of the capture.
         capture: The files.
-        shift: ns from the monotonic clock to the epoch; None where the capture does not say.
+        shift: ns from the monotonic clock to the epoch; None if the capture does not give it.
         ledger: Counts losses.
     """
     files = minddata_files.MindDataFiles(*(capture.of(sort) for sort in ("queues", "queue_cpu", "batches")))
@@ -84,7 +84,7 @@ def _operations(rows: csv_rows.AscendRows) -> pl.DataFrame:
         }
     )
     lane = pl.format("{}(id={})", pl.col("name").str.strip_suffix("Op"), "id")
-    # 0 stands for no queue.
+    # 0 means “no queue”.
     capacity = pl.when(pl.col("capacity") > 0).then("capacity").alias("capacity")
     return frame.with_columns(capacity, lane=lane).drop_nulls("id")
 

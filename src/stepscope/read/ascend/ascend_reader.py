@@ -1,6 +1,6 @@
 """Captures of Ascend devices: a directory of what CANN, torch_npu and MindSpore wrote → tables of one part.
 
-A database says what the text files say; where there are both, the database is read, and the text files where it is
+The database and the text files hold the same. Of a capture with both, the database is read, or the text files if it is
 damaged. Nothing is written into the directory.
 """
 
@@ -82,18 +82,18 @@ class _PairOfFiles:
         there: Sort of the file that the capture has.
         absent: Sort of the file that it may lack.
         name: Name of the second file.
-        told: Whether the frames show that the profiler wrote the second file.
+        written: Whether the frames show that the profiler wrote the second file.
     """
 
     there: str
     absent: str
     name: str
-    told: Callable[[Frames], bool] = lambda _: True
+    written: Callable[[Frames], bool] = lambda _: True
 
 
 _PAIRS = (
     _PairOfFiles("kernels", "trace", "trace_view.json"),
-    # Without device work, and at the lowest level, there are no details.
+    # A capture without device work, or of the lowest level, has no details.
     _PairOfFiles("trace", "kernels", "kernel_details.csv", lambda frames: bool(frames["tasks"].height)),
     _PairOfFiles("memory", "blocks", "operator_memory.csv"),
     _PairOfFiles("blocks", "memory", "memory_record.csv"),
@@ -111,7 +111,12 @@ def _missing(capture: Capture, frames: Frames) -> Iterator[LossLedger]:
     for pair in _PAIRS:
         is_database = pair.absent.endswith("_db")
         # A capture with a database need not have all text files.
-        if pair.there in there and pair.absent not in there and (is_database or not by_database) and pair.told(frames):
+        if (
+            pair.there in there
+            and pair.absent not in there
+            and (is_database or not by_database)
+            and pair.written(frames)
+        ):
             ledger = LossLedger(pair.name)
             ledger.add("file_missing")
             yield ledger

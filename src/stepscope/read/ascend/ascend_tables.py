@@ -29,9 +29,9 @@ _INT, _SIZES, _KIND = pl.Int64(), pl.List(pl.Int64()), dtype("enum:kind")
 #: Three sizes; the name of an operation in that of its call; the number of an operation within its group.
 _THREE, _HCOM = re.compile(r"[0-9]{1,9},[0-9]{1,9},[0-9]{1,9}"), re.compile(r"hcom_[A-Za-z]+_?")
 _NUMBERED = re.compile(r"__\d+_([0-9]{1,9})(?:_\d+)?\Z")
-#: Sort of an arrow of the frame ``flows`` → kind of the flow.
+#: ``sort`` of the frame ``flows`` → kind of the flow.
 _KIND_OF_FLOW = {"forward_backward": "forward_backward", "queue": "other", "range": "other", "launch": "launch"}
-#: Added to the number of an operator, so that it is no connection's.
+#: Added to the number of an operator, so that it differs from those of connections.
 _OPERATOR = 1 << 40
 _TASK_COLUMNS = {
     "operation": "op_type",
@@ -62,8 +62,8 @@ def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedg
     Args:
         frames: What the capture says.
         facts: Host, process and groups.
-        rank: Rank of the process; None where the capture does not say.
-        ledger: Counts rows whose times cannot be, and numbers that no device or step has.
+        rank: Rank of the process; None if the capture does not give it.
+        ledger: Counts rows with impossible times, and impossible numbers of devices and steps.
     """
     return _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank).tables()
 
@@ -85,7 +85,7 @@ def _small(frames: Frames, ledger: LossLedger) -> Frames:
 
 
 def _sound(frames: Frames, ledger: LossLedger) -> Frames:
-    """Return frames in which every span has a time: those without are given up, with what belongs to them."""
+    """Return frames in which every span has a time: those without are removed, with the rows that belong to them."""
     result = dict(frames)
     for name in _SPANS:
         frame = result[name]
@@ -116,7 +116,7 @@ _NAMED_BY = {
 
 
 def _renumber(frames: Frames, name: str, moved: pl.DataFrame) -> None:
-    """Move the numbers of a frame's rows wherever they stand."""
+    """Renumber the rows of a frame in all frames that name them."""
     numbers = dict(moved.iter_rows())
     for other, column, alone in _NAMED_BY.get(name, ()):
         frame = frames[other].with_columns(pl.col(column).replace_strict(numbers, default=None, return_dtype=pl.Int64))
@@ -225,7 +225,7 @@ class _AscendPart:
         )
 
     def _planes(self) -> pl.DataFrame:
-        """Return the parts of communication; their lanes are no streams, as what they do is counted already."""
+        """Return the parts of communication; their lanes are not streams, as their operation is counted."""
         frame = self.frames["communication_tasks"]
         return pl.DataFrame(
             [
@@ -369,7 +369,7 @@ class _AscendPart:
         return found.sort("number").with_columns(source=pl.lit("inferred", source), epoch=pl.lit(None, pl.Int32))
 
     def _arrows(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return arrows but those to what an operator launched, which its number tells."""
+        """Return the arrows except those from operators to tasks, which follow from the operator's number."""
         flows = self.frames["flows"]
         others = flows["sort"] != "operator"
         sort, frame, begin, end = (flows[name].filter(others) for name in ("sort", "frame", "from", "to"))
@@ -387,7 +387,7 @@ class _AscendPart:
         )
 
     def _arguments(self) -> pl.DataFrame:
-        """Return what has no column of its own: domains of ranges, directions of copies, notifications."""
+        """Return values without a column of their own: domains of ranges, directions of copies, notifications."""
         said = (
             ("host", "domain", "domain"),
             ("tasks", "direction", "direction"),
@@ -450,7 +450,7 @@ def _sequence(name: str) -> int | None:
 
 
 def shapes_json(text: str | None) -> str | None:
-    """Return shapes as JSON: ``32,3;;64`` → ``[[32,3],[],[64]]``; what is no number is kept as text."""
+    """Return shapes as JSON: ``32,3;;64`` → ``[[32,3],[],[64]]``; other parts stay text."""
     if text is None:
         return None
     shapes = [[_whole(part) for part in one.split(",") if part.strip()] for one in text.split(";")]

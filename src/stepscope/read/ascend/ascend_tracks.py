@@ -14,7 +14,7 @@ from stepscope.trace.tables import dtype
 
 
 class AscendTrack(NamedTuple):
-    """What a track is known by."""
+    """What identifies a track."""
 
     kind: str
     device: str
@@ -26,7 +26,7 @@ class AscendTrack(NamedTuple):
 
 @dataclass
 class AscendTracks:
-    """Numbers tracks as they are asked for.
+    """Numbers tracks in the order of their first use.
 
     Attributes:
         rank: Rank of the process.
@@ -37,16 +37,15 @@ class AscendTracks:
     host: str = ""
     _numbers: dict[AscendTrack, int] = field(default_factory=dict)
 
-    def numbered(self, place: Callable[..., AscendTrack], *keys: pl.Series) -> pl.Series:
+    def numbered(self, track: Callable[..., AscendTrack], *keys: pl.Series) -> pl.Series:
         """Return the number of each row's track.
 
         Args:
-            place: Makes a track of a row's keys; it is asked once for all rows whose keys are the same.
-            keys: What tells rows of different tracks apart: numbers, truths, or texts of which each distinct one is
-                kept once.
+            track: Makes a track of a row's keys; called once for each distinct combination of keys.
+            keys: Columns that identify a track: numbers, booleans or categorical texts.
         """
         rows, number = combinations(*keys)
-        tracks = [self._numbers.setdefault(place(*row), len(self._numbers)) for row in rows]
+        tracks = [self._numbers.setdefault(track(*row), len(self._numbers)) for row in rows]
         return pl.Series("track", np.array(tracks, np.int32)[number])
 
     def frame(self) -> pl.DataFrame:

@@ -10,12 +10,11 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.assemble import links, phases, rank_programs, stacks, stream_collectives, timeline
-from stepscope.read.assemble.dispatched import settled
 from stepscope.read.assemble.timeline import Moved, Timeline
 from stepscope.read.common.dense import or_null
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames, complete, dtype, together, typed
+from stepscope.trace.tables import Frames, complete, dtype, together, typed, with_series
 
 #: Columns of ``spans`` that parts may have besides the schema's.
 _LINK_COLUMNS = ("external", "forward_thread", "said_phase")
@@ -65,9 +64,9 @@ def assemble(
     merged["steps"] = _steps(whole, ledger)
     merged.update(_linked(line, merged, arrows, ledger))
     merged["tracks"] = line.tracks
-    merged["metadata"] = pl.concat([part["metadata"] for part in whole]).unique(
-        "key", keep="first", maintain_order=True
-    )
+    facts = pl.concat([part["metadata"] for part in whole])
+    first = {key: row for row, key in reversed(list(enumerate(facts["key"].to_list())))}
+    merged["metadata"] = facts[sorted(first.values())]
     merged["losses"] = _losses([*ledgers, ledger], [part["losses"] for part in whole])
     return complete(merged)
 
@@ -81,7 +80,7 @@ def _keep_one_wait_per_batch(parts: list[_Part]) -> None:
     """Where a part measured the waits for data itself, PyTorch's own ranges around the same waits are annotations."""
     waiting = [(part["spans"]["name"], part["spans"]["kind"] == "data") for part in parts if part["spans"].height]
     waits = [names.filter(chosen).cast(pl.String) for names, chosen in waiting if chosen.any()]
-    if all(names.str.starts_with(_DATA_LOADER).all() for names in waits):
+    if all(name.startswith(_DATA_LOADER) for names in waits for name in names.to_list()):
         return
     foreign = (pl.col("kind") == "data") & pl.col("name").cast(pl.String).str.starts_with(_DATA_LOADER)
     kind = pl.when(foreign).then(pl.lit("annotation").cast(dtype("enum:kind"))).otherwise(pl.col("kind"))
@@ -115,7 +114,7 @@ def _renumbered(
     columns = [_looked_up(frame[name], known) for name, known in numbers.items() if name in frame.columns]
     if first_stack and table in _OF_STACKS:
         columns.append(frame[_OF_STACKS[table]] + first_stack)
-    return frame.with_columns(columns) if columns else frame
+    return with_series(frame, columns) if columns else frame
 
 
 def _looked_up(own: pl.Series, numbers: npt.NDArray[Any]) -> pl.Series:
@@ -162,7 +161,7 @@ def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers) -> pl.
     if not kernels.height:
         return kernels
     span = kernels["span"].to_numpy()
-    return kernels.with_columns(or_null("launch", launch[span]), or_null("operator", operator[span]))
+    return with_series(kernels, [or_null("launch", launch[span]), or_null("operator", operator[span])])
 
 
 def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
@@ -173,7 +172,7 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
     if not frame.height:
         return frame
     if "track" not in frame.columns:
-        return frame.sort("ts")
+        return _in_time(frame)
     placed, others, track = frame, None, frame["track"]
     if track.null_count():
         known = track.is_not_null()
@@ -182,10 +181,15 @@ def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
     around = line.at(track.to_numpy(), at.to_numpy())
     operator = looked_up(line.nearest(line.of_kinds("operator")), around)
     names = [name for name in frame.columns if name not in ("track", "at")]
-    rows = placed[names].with_columns(or_null("span", operator), line.tracks["thread"][track])
+    rows = with_series(placed[names], [or_null("span", operator), line.tracks["thread"][track]])
     if others is not None:
         rows = pl.concat([rows, others[names]], how="diagonal_relaxed")
-    return rows.sort("ts", maintain_order=True)
+    return _in_time(rows)
+
+
+def _in_time(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows in order of time; those of one time stay in the order they have."""
+    return frame[np.argsort(frame["ts"].to_numpy(), kind="stable")]
 
 
 def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.DataFrame:
@@ -197,11 +201,11 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
     found = together("steps", own or [part["steps"] for part in parts])
     if not found.height:
         return found
-    found = found.sort("ts", "dur")
+    found = found[np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy()))]
     kept, last, numbers = [], None, set()
-    for place, (number, ts, dur) in enumerate(found.select("number", "ts", "dur").iter_rows()):
+    for row, (number, ts, dur) in enumerate(found[["number", "ts", "dur"]].iter_rows()):
         if (last is None or ts >= last) and number not in numbers:
-            kept.append(place)
+            kept.append(row)
             last = ts + dur
             numbers.add(number)
     ledger.add("step_overlap", found.height - len(kept))
@@ -241,3 +245,27 @@ def _losses(ledgers: Sequence[LossLedger], given: Sequence[pl.DataFrame]) -> pl.
     ]
     counted = pl.DataFrame(rows, schema=["what", "count", "severity", "source", "advice"], orient="row")
     return together("losses", [counted, *given])
+
+
+def settled(steps: pl.DataFrame, dispatches: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps with each boundary where everything that was asked for before it has been computed.
+
+    A program that waits for its results in every step has its boundaries there already.
+
+    Args:
+        steps: Columns ``ts`` and ``dur`` in ns, ordered by ``ts``.
+        dispatches: When work was asked for (``ts``), and when it had been computed (``end``), in ns.
+    """
+    if not dispatches.height or not steps.height:
+        return steps
+    ordered = dispatches.sort("ts")
+    asked = ordered["ts"].to_numpy()
+    computed = np.maximum.accumulate(ordered["end"].to_numpy())
+    begin = _later(steps["ts"].to_numpy(), asked, computed)
+    end = _later((steps["ts"] + steps["dur"]).to_numpy(), asked, computed)
+    return steps.with_columns(pl.Series("ts", begin), pl.Series("dur", end - begin))
+
+
+def _later(times: Integers, asked: Integers, computed: Integers) -> Integers:
+    place = np.searchsorted(asked, times, side="left") - 1
+    return np.maximum(times, np.where(place >= 0, computed[place], times))

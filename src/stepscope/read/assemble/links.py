@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.assemble.timeline import Timeline
-from stepscope.read.common.dense import first_places
+from stepscope.read.common.dense import distinct_rows, first_places
 from stepscope.read.common.nesting import Integers
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype, empty, together
@@ -20,7 +20,7 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
 
     The correlation number tells; where device work has none, an arrow from the call to the start of the work.
     """
-    device, drawn = timeline.on_device, arrows.filter(arrows["kind"] == "launch")
+    device, drawn = timeline.on_device, arrows[np.flatnonzero(arrows["kind"] == "launch")]
     if not device.any() and not drawn.height:
         return timeline.nowhere
     # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
@@ -46,13 +46,15 @@ def operators(timeline: Timeline, launch: Integers) -> Integers:
     result = np.full(len(launch), -1, np.int64)
     launched = launch >= 0
     result[launched] = timeline.nearest(candidates)[launch[launched]]
-    external, correlation = timeline.given("external"), timeline.given("correlation")
-    if external is None:
+    if timeline.given("external") is None:
         return result
     open_work = timeline.on_device & (result < 0)
-    if correlation is not None:
+    if timeline.given("correlation") is not None and open_work.any():
         # Some writers repeat the correlation number as the operator's: that says nothing.
-        open_work &= external.ne_missing(correlation).to_numpy()
+        external, correlation = timeline.integers("external"), timeline.integers("correlation")
+        open_work &= (external[0] != correlation[0]) | (external[1] != correlation[1])
+    if not open_work.any():
+        return result
     return np.where(open_work, _same_number(timeline, "external", candidates, open_work), result)
 
 
@@ -61,11 +63,9 @@ def _same_number(
 ) -> Integers:
     """Return for each taker the first giver of the same part with the same number; −1 for all others."""
     result = np.full(len(timeline), -1, np.int64)
-    numbers = timeline.given(column)
-    if numbers is None:
+    if timeline.given(column) is None:
         return result
-    known = numbers.is_not_null().to_numpy()
-    values = numbers.fill_null(0).to_numpy()
+    values, known = timeline.integers(column)
     for number in range(int(timeline.part.max(initial=-1)) + 1):
         of_part = known & (timeline.part == number)
         giving, taking = np.flatnonzero(of_part & givers), np.flatnonzero(of_part & takers)
@@ -78,7 +78,7 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
-    drawn = arrows.filter(arrows["kind"] != "launch")
+    drawn = arrows[np.flatnonzero(arrows["kind"] != "launch")]
     if drawn.height:
         begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
         for kind in ("forward_backward", "send_receive", "other"):
@@ -89,12 +89,6 @@ def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.Data
     return together("flows", parts)
 
 
-def _given(timeline: Timeline, column: str) -> npt.NDArray[np.bool_]:
-    """Return which spans have a value in a column."""
-    values = timeline.given(column)
-    return np.zeros(len(timeline), np.bool_) if values is None else values.is_not_null().to_numpy()
-
-
 def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
     kinds = pl.Series("kind", [kind], _FLOW_KIND).new_from_index(0, len(begin))
     return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
@@ -103,7 +97,7 @@ def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
 def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
     """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
     track, ts = arrows[f"{side}_track"].to_numpy(), arrows[f"{side}_ts"].to_numpy()
-    exact = timeline.starting(track, ts, timeline.of_kinds("operator") & _given(timeline, "sequence"))
+    exact = timeline.starting(track, ts, timeline.of_kinds("operator") & timeline.integers("sequence")[1])
     return np.where(exact >= 0, exact, timeline.at(track, ts))
 
 
@@ -115,16 +109,21 @@ def _by_sequence(timeline: Timeline) -> pl.DataFrame:
     """
     if timeline.given("sequence") is None or timeline.given("forward_thread") is None:
         return empty("flows")
-    numbered = np.flatnonzero(timeline.of_kinds("operator") & _given(timeline, "sequence"))
-    columns = timeline.spans.select("sequence", "ts", "forward_thread")[numbered]
-    columns = columns.with_columns(pl.Series("id", numbered), pl.Series("part", timeline.part[numbered]))
-    columns = columns.filter(pl.col("sequence") >= 0).sort("ts", "id")
-    backward = columns.filter(pl.col("forward_thread") > 0)
-    forward = columns.filter(pl.col("forward_thread").fill_null(0) <= 0)
-    key = ["part", "sequence"]
-    pairs = forward.unique(key, keep="last").join(backward.unique(key, keep="first"), on=key, suffix="_to")
-    pairs = pairs.filter(pl.col("ts") <= pl.col("ts_to")).sort("id")
-    return _table(pairs["id"].to_numpy(), pairs["id_to"].to_numpy(), "forward_backward")
+    sequence, known = timeline.integers("sequence")
+    forward_thread, _ = timeline.integers("forward_thread")
+    spans = np.flatnonzero(timeline.of_kinds("operator") & known & (sequence >= 0))
+    spans = spans[np.argsort(timeline.ts[spans], kind="stable")]
+    first, node = distinct_rows([timeline.part[spans], sequence[spans]])
+    backward = forward_thread[spans] > 0
+    # Of several assignments to one node the last stays.
+    begin, end = np.full(len(first), -1, np.int64), np.full(len(first), -1, np.int64)
+    begin[node[~backward]] = spans[~backward]
+    end[node[backward][::-1]] = spans[backward][::-1]
+    paired = (begin >= 0) & (end >= 0)
+    begin, end = begin[paired], end[paired]
+    in_time = timeline.ts[begin] <= timeline.ts[end]
+    order = np.argsort(begin[in_time])
+    return _table(begin[in_time][order], end[in_time][order], "forward_backward")
 
 
 def count_dangling(timeline: Timeline, launch: Integers, ledger: LossLedger) -> None:

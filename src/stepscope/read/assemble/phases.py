@@ -37,7 +37,7 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
     What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
     ``other``.
     """
-    drawn = flows.filter(flows["kind"] == "forward_backward")
+    drawn = flows[np.flatnonzero(flows["kind"] == "forward_backward")]
     result = inherit(timeline.parent, _own(timeline, drawn["to"].to_numpy()))
     for places, phase in ((drawn["from"].to_numpy(), "forward"), (timeline.of_kinds("operator"), "other")):
         weaker = np.full(len(timeline), -1, np.int8)
@@ -53,9 +53,9 @@ def _own(timeline: Timeline, backward: Integers) -> _Phases:
     """Return the phase that each span says of itself."""
     own = np.full(len(timeline), -1, np.int8)
     own[backward] = _CODE["backward"]
-    forward_thread, said = timeline.given("forward_thread"), timeline.given("said_phase")
-    if forward_thread is not None:
-        own[(forward_thread > 0).fill_null(value=False).to_numpy() & timeline.of_kinds("operator")] = _CODE["backward"]
+    said = timeline.given("said_phase")
+    if timeline.given("forward_thread") is not None:
+        own[(timeline.integers("forward_thread")[0] > 0) & timeline.of_kinds("operator")] = _CODE["backward"]
     named = np.where(timeline.on_device, np.int8(-1), timeline.named(_NAMED))
     own[named >= 0] = named[named >= 0]
     if said is not None:

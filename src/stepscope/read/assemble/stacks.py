@@ -76,7 +76,7 @@ def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tu
     """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
     parent = timeline.parent
     above = timeline.nearest(python)
-    codes = timeline.spans["name"].to_physical().to_numpy()
+    codes = timeline.codes
     stack_of: dict[int, int] = {-1: -1}
     interned: dict[tuple[int, int], int] = {}
     span_of: dict[int, int] = {}

@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.read.assemble.timeline import Timeline
 from stepscope.read.common.dense import first_places, places
 from stepscope.read.common.nesting import Integers, looked_up
-from stepscope.trace.tables import dtype
+from stepscope.trace.tables import dtype, with_series
 
 #: What a call knows and its kernel may not.
 _DETAILS = (
@@ -61,18 +61,21 @@ def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -
             continue
         said = _of_spans(collectives, call)
         operation = pl.when(said["operation"] != _NAMELESS).then(said["operation"])
+        missing = [name for name in _DETAILS if own[name].null_count() and said[name].null_count() < len(said)]
         own = own.with_columns(
-            *(pl.col(column).fill_null(said[column]) for column in _DETAILS),
-            operation=operation.fill_null(own["operation"]),
+            *(pl.col(name).fill_null(said[name]) for name in missing), operation=operation.fill_null(own["operation"])
         )
-    others = collectives.filter(pl.Series(~np.isin(collectives["span"].to_numpy(), spans)))
-    return pl.concat([others, own]).sort("span") if len(others) else own
+    others = collectives[np.flatnonzero(~np.isin(collectives["span"].to_numpy(), spans))]
+    if not len(others):
+        return own
+    together = pl.concat([others, own])
+    return together[np.argsort(together["span"].to_numpy(), kind="stable")]
 
 
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
     """Return the row of each span, with nothing but the span where there is none."""
     rows = places(first_places(collectives["span"].to_numpy(), spans))
-    return collectives[rows].with_columns(pl.Series("span", spans, dtype=collectives["span"].dtype))
+    return with_series(collectives[rows], [pl.Series("span", spans, dtype=collectives["span"].dtype)])
 
 
 def _calls(timeline: Timeline, operator: Integers) -> tuple[Integers, Integers]:

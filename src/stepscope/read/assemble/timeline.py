@@ -68,7 +68,7 @@ class Timeline:
     @cached_property
     def kind(self) -> npt.NDArray[np.uint8]:
         """Number of the kind of each span, see :data:`KIND_CODE`."""
-        return self.spans["kind"].to_physical().cast(pl.UInt8).to_numpy()
+        return np.asarray(self.spans["kind"].to_physical().to_numpy(), np.uint8)
 
     def of_kinds(self, *names: str) -> npt.NDArray[np.bool_]:
         """Return which spans have one of the kinds."""
@@ -87,6 +87,16 @@ class Timeline:
         """Return a column that may be null; None where no span has a value."""
         return self.spans[column] if column in self.spans.columns else None
 
+    def integers(self, column: str) -> tuple[Integers, npt.NDArray[np.bool_]]:
+        """Return the integers of a column, and which spans have one; 0 stands for null."""
+        values = self.given(column)
+        if values is None:
+            return np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
+        if not values.null_count():
+            return values.to_numpy(), np.ones(len(self), np.bool_)
+        filled = values.to_frame().select_seq(pl.first().fill_null(0), known=pl.first().is_not_null())
+        return filled.to_series(0).to_numpy(), filled["known"].to_numpy()
+
     @property
     def nowhere(self) -> Integers:
         """Return −1 for each span; it takes no memory and cannot be written to."""
@@ -97,10 +107,19 @@ class Timeline:
         return nearest(self.parent, chosen)
 
     @cached_property
+    def codes(self) -> npt.NDArray[np.uint32]:
+        """Number of each span's name; spans of one name have one number."""
+        return self.spans["name"].to_physical().to_numpy()
+
+    @cached_property
     def _names(self) -> dict[int, str]:
         """Number of each distinct name → the name."""
-        distinct = self.spans["name"].unique()
-        return dict(zip(distinct.to_physical().to_list(), distinct.to_list(), strict=True))
+        if not len(self):
+            return {}
+        row_of = np.full(int(self.codes.max()) + 1, -1, np.int64)
+        row_of[self.codes] = np.arange(len(self))
+        found = np.flatnonzero(row_of >= 0)
+        return dict(zip(found.tolist(), self.spans["name"][row_of[found]].to_list(), strict=True))
 
     def named(self, prefixes: Mapping[str, int]) -> npt.NDArray[np.int8]:
         """Return for each span the value of the prefix that its name begins with, −1 where it begins with none.
@@ -114,7 +133,7 @@ class Timeline:
         value_of = np.full(max(distinct) + 1, -1, np.int8)
         for code, text in found.items():
             value_of[code] = next(value for prefix, value in prefixes.items() if text.startswith(prefix))
-        result: npt.NDArray[np.int8] = value_of[self.spans["name"].to_physical().to_numpy()]
+        result: npt.NDArray[np.int8] = value_of[self.codes]
         return result
 
     def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:

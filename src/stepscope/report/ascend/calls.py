@@ -1,7 +1,7 @@
 """Communication under Ascend's names, and the two communication files in the form that Ascend's tools can add up.
 
 Those tools add numbers without looking: they stop at ``null``, at links to an unknown rank, and at ranks that name one
-operation differently. So here every number is there, and ``docs/definitions.md`` says what stands for the unknown.
+operation differently. So every number is present here, and ``docs/definitions.md`` says what replaces the unknown.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _OPERATIONS: dict[str, str] = {
     "recv": "receive",
     "irecv": "receive",
 }
-#: Place of an operation that stands in the matrix by itself.
+#: ``place`` of an operation that has a row of its own in the matrix.
 _ITSELF = "one"
 #: Name that HCCL gives an operation; number that it gives a group.
 _HCCL = re.compile(r"hcom_\w+?__\d+_\d+_\d+")
 _KEY = re.compile(r"\d{9,20}")
-#: What PyTorch hangs on the name of an operation to tell its overloads apart.
+#: Endings of the names of PyTorch's overloads.
 _OVERLOAD = re.compile(r"(_base|_coalesced|_into|_tensor|_single|_list)+_?$")
 
 
@@ -65,11 +65,11 @@ class Call:
 
     Attributes:
         operation: The operation, times in ns.
-        name: ``hcom_allReduce__271_0_1``: operation, last digits of the group, place among its like in the group.
+        name: ``hcom_allReduce__271_0_1``: operation, last digits of the group, index within its type and group.
         type: ``hcom_allReduce_``.
         group: Key of the group: a number made of its name.
-        rank: Place of this rank in the group.
-        transfers: What it moved, where the source tells it by transport.
+        rank: Index of this rank in the group.
+        transfers: What it moved by transport, if the source records that.
     """
 
     operation: Operation
@@ -130,13 +130,13 @@ def _counted_alike(found: Iterable[Operation]) -> set[str]:
 
 
 def local(one: Operation, rank: int) -> int:
-    """Return a rank's place in the operation's group; the rank itself where the group's ranks are not known."""
+    """Return a rank's index in the operation's group; the rank itself if the group's ranks are unknown."""
     ranks = group_ranks(one)
     return ranks.index(rank) if rank in ranks else rank
 
 
 def group_ranks(one: Operation) -> list[int]:
-    """Return the ranks of the operation's group in order; empty where they are not known."""
+    """Return the ranks of the operation's group in order; empty if they are unknown."""
     try:
         ranks = json.loads(one.ranks or "[]")
     except ValueError:
@@ -151,9 +151,9 @@ def hccl_name(operation: str) -> str:
 
 
 def group_key(name: str) -> str:
-    """Return the number that stands for a group's name in communication files: two polynomials of its letters.
+    """Return the number of a group's name in communication files: two polynomials of its letters.
 
-    A name that is such a number stays as it is: communication files do not tell the name it was made of.
+    A name that is such a number stays: communication files do not have the name it was made of.
     """
     if _KEY.fullmatch(name):
         return name
@@ -165,7 +165,7 @@ def group_key(name: str) -> str:
 
 
 def parallel_group_info(made: Iterable[Call]) -> dict[str, Any]:
-    """Return group → its name, this rank's place in it, and its ranks; of the groups whose ranks are known."""
+    """Return group → its name, this rank's index in it, and its ranks; of the groups with known ranks."""
     groups: dict[str, Any] = {}
     for call in made:
         ranks = group_ranks(call.operation)
@@ -194,7 +194,7 @@ def communication(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
 def communication_matrix(made: Iterable[Call], *, stepless: bool) -> dict[str, Any]:
     """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<place>@<group>`` → link → size, time, bandwidth.
 
-    A link joins places in the group. That of a collective, which the source does not tell, is the rank's own.
+    A link joins two indices in the group. A collective without recorded links has the link of the rank to itself.
     """
     return {
         step: {sort: _matrix(chosen) for sort, chosen in _sorts(found).items()}
@@ -237,7 +237,7 @@ def _sorts(found: Iterable[Call]) -> dict[str, list[Call]]:
 
 
 def times(found: list[Call]) -> dict[str, float]:
-    """Return the times of operations in ms; where the source does not tell transit and wait, all is transit."""
+    """Return the times of operations in ms; without recorded transit and wait, all is transit."""
     elapsed = sum(call.operation.elapsed for call in found)
     transit = sum(call.operation.moving for call in found)
     wait = sum(call.operation.wait or 0 for call in found)
@@ -260,7 +260,7 @@ def bandwidths(found: list[Call]) -> dict[str, dict[str, Any]]:
 
 
 def _moves(call: Call) -> tuple[Transfer, ...]:
-    """Return what an operation moved: as the source tells it, else all at once."""
+    """Return what an operation moved: as recorded, else all at once."""
     one = call.operation
     if call.transfers:
         return call.transfers
@@ -295,7 +295,7 @@ def _sum(moved: list[Transfer]) -> dict[str, Any]:
 
 
 def _moved(found: list[Call]) -> dict[str, Any]:
-    """Return what operations moved in all over their link."""
+    """Return the sum of what operations moved over their link."""
     one = [call.operation for call in found]
     return _sum([Transfer(op.transport, None, None, op.size, op.moving, None) for op in one])
 
@@ -323,7 +323,7 @@ def matrix_type(call: Call) -> str:
 
 
 def link(call: Call) -> str:
-    """Return the link that an operation used, as places in its group: ``source-destination``."""
+    """Return the link that an operation used, as indices in its group: ``source-destination``."""
     one = call.operation
     source = call.rank if one.source is None else local(one, one.source)
     return f"{source}-{call.rank if one.destination is None else local(one, one.destination)}"
@@ -341,7 +341,7 @@ def _link(found: list[Call]) -> dict[str, Any]:
 
 
 def _own_link(cells: dict[str, Any], call: Call) -> None:
-    """Add an empty link of this rank to itself, by which tools find out which rank a place in the group is."""
+    """Add an empty link of this rank to itself, from which tools find the rank of an index in the group."""
     nothing = {"Transport Type": "LOCAL", "Transit Size(MB)": 0, "Transit Time(ms)": 0, "Bandwidth(GB/s)": 0}
     cells.setdefault(f"{call.rank}-{call.rank}", {**nothing, "Op Name": call.name})
 

@@ -8,8 +8,8 @@
         profiler_metadata.json               user metadata, process groups
         ASCEND_PROFILER_OUTPUT/              trace_view.json, the CSV files, communication.json, or databases
 
-Ranks lie side by side, where the tools look for them. What stands in which file, and what for the unknown, is told in
-``docs/definitions.md``.
+Ranks are side by side, where the tools look for them. ``docs/definitions.md`` says what each file holds, and what
+replaces the unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from stepscope.trace.run_directory import Manifest
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _INFO, _METADATA = "profiler_info_{rank}.json", "profiler_metadata.json"
-#: Facts that stand in torch_npu's ``profiler_info``.
+#: Facts of torch_npu's ``profiler_info``.
 _OF_THE_INFO = ("config", "start_info", "end_info", "rank_id")
 #: Facts that belong to the source file and not to the run.
 _OF_THE_FILE = {"schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "traceName", "trace_id", "traceEvents"}
@@ -53,7 +53,7 @@ class Ascend:
 
     Attributes:
         variant: Whose files; None takes torch_npu's for a run of PyTorch and MindSpore's for all others.
-        types: Sorts of files: ``text``, ``db``.
+        types: Kinds of files: ``text``, ``db``.
     """
 
     variant: Variant | None = None
@@ -63,7 +63,7 @@ class Ascend:
     def write(self, source: Source, directory: Path) -> list[Path]:
         """Write one rank's directory into ``directory`` and return its path.
 
-        One of the same name that stepscope wrote is replaced as a whole.
+        A directory of the same name that stepscope wrote is replaced.
 
         Raises:
             OutputError: The directory cannot be made or written, or one of that name is not stepscope's.
@@ -155,11 +155,11 @@ def _is_torch(source: Source) -> bool:
 
 
 def _facts_of(source: Source) -> dict[str, Any]:
-    """Return the facts of the source; what is no JSON stays text."""
+    """Return the facts of the source; a value that is not JSON stays text."""
     return {key: _value(text) for key, text in source.tables["metadata"].collect().iter_rows()}
 
 
-def _value(text: str) -> Any:  # noqa: ANN401 - whatever the fact is
+def _value(text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -219,7 +219,7 @@ def _metadata(source: Source, work: RankWork) -> dict[str, Any]:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
-    """Yield a new directory (0700) that takes the place of one that stepscope wrote, complete or not at all."""
+    """Yield a new directory (0700) that replaces one that stepscope wrote, once it is complete."""
     _refuse_foreign(target)
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """What a rank worked, as Ascend's files count it: pieces of work, the lane *Overlap Analysis*, steps made of it.
 
 The work is that of the device; on a rank without one, that of the operators and communication calls of host threads.
-Ascend adds up whole events by the step in which they start; ``docs/definitions.md`` sets that beside stepscope's own
-arithmetic.
+Ascend adds up whole events by the step in which they start; ``docs/definitions.md`` compares that with
+stepscope's own arithmetic.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class RankWork:
 
     @cached_property
     def recorded_by_npu(self) -> bool:
-        """Whether an NPU's profiler told of tasks."""
+        """Whether an NPU's profiler recorded tasks."""
         return bool(self.tables["tasks"].select(pl.len()).collect().item())
 
     @cached_property
     def matrix(self) -> dict[str, Any]:
-        """Its communication by link: as the source tells it, else made of ``calls``."""
+        """Its communication by link: as recorded, else computed from ``calls``."""
         stepless = not self.windows.declared
         return recorded_matrix(self.tables) or communication_matrix(self.calls, stepless=stepless)
 

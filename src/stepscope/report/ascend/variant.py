@@ -1,6 +1,7 @@
 """The two variants of Ascend's layout: what MindSpore's profiler writes, and what torch_npu's does.
 
-They have the same files and differ in names, a few columns and units. Tools tell them apart by the directory's ending.
+They have the same files and differ in names, a few columns and units. Tools distinguish them by the ending of the
+directory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Variant:
         component: What memory of the framework's allocator is called.
         stage_of_work: Whether Stage runs from the first to the last work of a step; else only over its communication.
         device_columns: Whether statistics begin with the device (and the model).
-        missing: Cell of ``operator_memory.csv`` for what is not known.
+        missing: Cell of ``operator_memory.csv`` for an unknown value.
         launch: Name of an arrow from an operator to its kernel.
         text_durations: Whether ``trace_view.json`` has durations as text.
         processes: Whether operators, scopes and the rest of the host lie in processes of their own with fixed numbers.

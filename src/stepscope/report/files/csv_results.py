@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,6 +15,10 @@ from stepscope.report.files.json_results import dumps
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import csv_cell, csv_cells
 from stepscope.report.whole_files import replacing
+
+#: Tables of up to so many rows are written together: one plan for each would cost more than the writing.
+_FEW_ROWS = 1 << 16
+_TEXT = (pl.String, pl.Categorical, pl.Enum)
 
 
 @dataclass(frozen=True)
@@ -27,30 +33,56 @@ class Csv:
     def write(self, source: Source, directory: Path) -> list[Path]:
         """Write the files; see :class:`stepscope.report.protocol.Format`."""
         written = []
+        frames: dict[Path, pl.DataFrame] = {}
         for name, result in source.results.items():
+            path = directory / f"{name}.csv"
             if isinstance(result, pl.DataFrame):
-                path = directory / f"{name}.csv"
-                with replacing(path) as temporary:
-                    safe(result).write_csv(temporary, float_precision=3)
+                frames[path] = result
                 written.append(path)
             elif _on_its_side(result):
-                path = directory / f"{name}.csv"
                 with replacing(path) as temporary:
                     _write_lines(result, temporary)
                 written.append(path)
+        small = [path for path, frame in frames.items() if len(frame) <= _FEW_ROWS]
+        for together in (small, *([path] for path in frames if path not in small)):
+            _write_tables(together, _safe([frames[path] for path in together]))
         return written
 
 
-def safe(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return ``frame`` with every text, also in the header, safe to open in a spreadsheet; lists become JSON text."""
-    columns = []
-    for column in frame:
-        if isinstance(column.dtype, pl.List | pl.Struct | pl.Array):
-            column = pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()])
-        if column.dtype in (pl.String, pl.Categorical, pl.Enum):
-            column = csv_cells(column)
-        columns.append(column.alias(csv_cell(column.name)))
-    return pl.DataFrame(columns)
+def _write_tables(paths: Sequence[Path], tables: Sequence[pl.DataFrame]) -> None:
+    with ExitStack() as stack:
+        files = [stack.enter_context(replacing(path)) for path in paths]
+        pl.collect_all(
+            [
+                table.lazy().sink_csv(file, float_precision=3, lazy=True)
+                for file, table in zip(files, tables, strict=True)
+            ]
+        )
+
+
+def safe(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with every text, also in the header, safe to open in a spreadsheet; lists become JSON text."""
+    return _safe([table])[0]
+
+
+def _safe(tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    columns = [[_flat(column) for column in table] for table in tables]
+    cells = iter(csv_cells([column for table in columns for column in table if isinstance(column.dtype, _TEXT)]))
+    return [
+        pl.DataFrame(
+            [
+                (next(cells) if isinstance(column.dtype, _TEXT) else column).alias(csv_cell(column.name))
+                for column in table
+            ]
+        )
+        for table in columns
+    ]
+
+
+def _flat(column: pl.Series) -> pl.Series:
+    if not isinstance(column.dtype, pl.List | pl.Struct | pl.Array):
+        return column
+    return pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()], pl.String)
 
 
 def _on_its_side(result: Any) -> TypeGuard[dict[str, list[Any]]]:  # noqa: ANN401 - any result

@@ -13,7 +13,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analyse.step.answer import Entry, Part, Summary
+from stepscope.analyse.step.summary import Entry, Part, Summary
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.safe_text import printable
 from stepscope.report.terminal.quantities import bytes_text, count_text, duration_text, percent_text

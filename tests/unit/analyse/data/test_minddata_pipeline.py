@@ -152,9 +152,9 @@ def test_unknown_cpu_use_is_no_low_cpu_use() -> None:
 
 def test_runs_without_a_pipeline_have_no_such_files() -> None:
     empty = tables.lazy(tables.complete({}))
-    assert not {"minddata_pipeline_raw", "minddata_pipeline_summary"} & set(results.computed(empty))
-    assert {"minddata_pipeline_raw", "minddata_pipeline_summary"} <= set(results.computed(pipeline(Op("Map"))))
-    assert set(results.RESULTS) - set(results.computed(empty)) == {
+    assert not {"minddata_pipeline_raw", "minddata_pipeline_summary"} & set(results.Results(empty))
+    assert {"minddata_pipeline_raw", "minddata_pipeline_summary"} <= set(results.Results(pipeline(Op("Map"))))
+    assert set(results.RESULTS) - set(results.Results(empty)) == {
         name for name, result in results.RESULTS.items() if result.optional
     }
 

@@ -123,7 +123,7 @@ def test_too_few_drawn_steps_are_taken_to_be_like_the_first(tmp_path: Path) -> N
 
 def test_every_table_of_results_says_so(tmp_path: Path) -> None:
     tables = recorded(tmp_path / "a.ssr", calls(2)[:3_000], 0.05, 2)
-    answers = {name: answer for name, answer in results.computed(tables).items() if isinstance(answer, pl.DataFrame)}
+    answers = {name: answer for name, answer in results.Results(tables).items() if isinstance(answer, pl.DataFrame)}
     assert {"op_statistic", "operator_details", "step_trace_time", "kernel_details"} <= set(answers)
     for name, answer in answers.items():
         assert answer.columns[-1] == sample.COLUMN, name

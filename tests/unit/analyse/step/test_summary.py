@@ -10,9 +10,8 @@ from hypothesis import given
 
 from stepscope.analyse.memory.memory_record import RESIDENT
 from stepscope.analyse.step import look_first
-from stepscope.analyse.step.answer import Entry, Garbage, Summary
 from stepscope.analyse.step.step_trace_time import PARTS
-from stepscope.analyse.step.summary import summarise
+from stepscope.analyse.step.summary import Entry, Garbage, Summary, summarise
 from stepscope.trace import tables
 from tests.unit.analyse.build import ORIGIN, Rank
 

@@ -162,7 +162,7 @@ def test_facts(read: Frames) -> None:
 
 
 def test_every_result_can_be_computed(read: Frames) -> None:
-    computed = results.computed(lazy(read))
+    computed = results.Results(lazy(read))
     assert computed["l2_cache"].height == 2  # type: ignore[union-attr]
     assert computed["static_op_mem"].height == 1  # type: ignore[union-attr]
     details = computed["kernel_details"]

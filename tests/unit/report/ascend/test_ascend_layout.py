@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stepscope.analyse import results as analyses
+from stepscope.analyse.results import Results
 from stepscope.cli.main import main
 from stepscope.errors import OutputError, UsageError
 from stepscope.report import registry
@@ -42,7 +42,7 @@ MANIFEST = {
 
 
 def source(found: Tables, **manifest: Any) -> Source:
-    return Source(found, analyses.computed(found), {**MANIFEST, **manifest})
+    return Source(found, Results(found), {**MANIFEST, **manifest})
 
 
 def two_steps() -> Rank:
@@ -306,7 +306,7 @@ def test_the_host_waits_and_communicates_apart_from_its_work() -> None:
 @pytest.mark.parametrize("variant", [MINDSPORE, PYTORCH])
 def test_hostile_names_stay_text_and_slices_nest(variant: Any, tmp_path: Path) -> None:
     given = hostile.source()
-    given = replace(given, results=analyses.computed(given.tables))
+    given = replace(given, results=Results(given.tables))
     (directory,) = Ascend(variant=variant, types=("text", "db")).write(given, tmp_path)
     output = directory / OUTPUT
     csv.field_size_limit(10_000_000)

@@ -47,7 +47,8 @@ def test_csv_times_have_three_decimals_and_timestamps_all_their_digits(tmp_path:
 @given(st.lists(st.one_of(st.none(), st.text()), max_size=8))
 def test_csv_columns_are_escaped_like_single_cells(cells: list[str | None]) -> None:
     column = pl.Series(cells, dtype=pl.String)
-    assert csv_cells(column).to_list() == [cell if cell is None else csv_cell(cell) for cell in cells]
+    [escaped] = csv_cells([column])
+    assert escaped.to_list() == [cell if cell is None else csv_cell(cell) for cell in cells]
 
 
 def test_json_results_are_files_and_may_be_indented(tmp_path: Path) -> None:

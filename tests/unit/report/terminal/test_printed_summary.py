@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyse.step.answer import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
+from stepscope.analyse.step.summary import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import CATALOGUE, Loss
 from stepscope.trace.run_directory import Manifest

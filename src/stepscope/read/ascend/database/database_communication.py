@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.read.ascend.database.database_device import known, told
+from stepscope.read.ascend.database.database_device import known, unquoted
 from stepscope.read.ascend.database.sqlite import AscendDatabase
 from stepscope.read.common.distinct import combinations, either, found, nth, of_all, of_each, ordered, same, where
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES, INT, NO_NOTIFICATION
@@ -37,11 +37,11 @@ def operations(opened: AscendDatabase) -> pl.DataFrame:
         (rows["endNs"] - rows["startNs"]).alias("dur"),
         either(rows["deviceId"], task["deviceId"]).alias("device"),
         rows["opName"].alias("name"),
-        of_each(told, rows["opType"]).alias("operation"),
+        of_each(unquoted, rows["opType"]).alias("operation"),
         rows["groupName"].alias("group"),
         # In order of first appearance.
         pl.Series("lane", lane, dtype=pl.Int64),
-        of_each(told, rows["algType"]).alias("algorithm"),
+        of_each(unquoted, rows["algType"]).alias("algorithm"),
         of_each(_said, rows["dataType"]).alias("dtype"),
         rows["count"],
         task["modelId"].alias("model"),
@@ -109,7 +109,7 @@ def summed(opened: AscendDatabase, communications: pl.DataFrame | None) -> dict[
 
     Args:
         opened: The database of sums.
-        communications: The operations of the database of events; None where there is none.
+        communications: The operations of the database of events; None if the capture has none.
     """
     measured = _times(opened)
     operations_ = measured if communications is None else _with_times(communications, measured)
@@ -121,7 +121,7 @@ def summed(opened: AscendDatabase, communications: pl.DataFrame | None) -> dict[
 
 
 def _times(opened: AscendDatabase) -> pl.DataFrame:
-    """Return operations as the sums tell them, in the columns of ``communications``."""
+    """Return the operations that the sums name, in the columns of ``communications``."""
     rows = opened.rows("CommAnalyzerTime")
     rows = rows.filter(rows["hccl_op_name"] != "Total Op Info")
     # A float holds the digits of the µs and of their fraction only apart.
@@ -190,7 +190,7 @@ def _point_to_point() -> pl.Expr:
 
 
 def _whole(value: pl.Expr) -> pl.Expr:
-    """Return a number as an integer; null where it is none."""
+    """Return a number as an integer; null if it is not one."""
     return value.round(0).cast(pl.Int64, strict=False)
 
 

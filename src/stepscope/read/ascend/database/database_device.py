@@ -53,13 +53,13 @@ def tasks(opened: AscendDatabase) -> tuple[pl.DataFrame, pl.DataFrame]:
         copy["memcpyOperation"].alias("direction"),
         either(kernel["blockNum"], kernel["blockDim"]).alias("blocks"),
         either(kernel["mixBlockNum"], kernel["mixBlockDim"]).alias("mix_blocks"),
-        *of_all(told, [kernel[name].alias(column) for column, name in _TEXTS.items()]),
+        *of_all(unquoted, [kernel[name].alias(column) for column, name in _TEXTS.items()]),
     ]
     return opened.intervals(pl.DataFrame(made)), own
 
 
 def _without_wholes(rest: pl.DataFrame, every: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Leave out tasks that are nothing but the parts that have rows of their own, as the text files do."""
+    """Leave out a task whose parts have rows of their own, as the text files do."""
     place = ["deviceId", "streamId", "taskId"]
     parts = every.filter(every["contextId"] != UNKNOWN_32)
     wholes = rest.filter(rest["contextId"] == UNKNOWN_32)
@@ -79,12 +79,12 @@ def _kernels(opened: AscendDatabase) -> pl.DataFrame:
 
 
 def known(number: pl.Series) -> pl.Series:
-    """Return a number; null for that which stands for none."""
+    """Return a number; null for :data:`UNKNOWN_32`."""
     return where(number != UNKNOWN_32, number)
 
 
-def told(text: str | None) -> str | None:
-    """Return a text without quotes around it; None for ``N/A`` and nothing."""
+def unquoted(text: str | None) -> str | None:
+    """Return a text without the quotes around it; None for ``N/A`` and the empty text."""
     return None if text in (None, "N/A", "") else text.strip('"')
 
 
@@ -93,7 +93,7 @@ def counters(opened: AscendDatabase, made: pl.DataFrame) -> pl.DataFrame:
     rows = opened.rows("TASK_PMU_INFO")
     row = found(rows["globalTaskId"], made["id"]).alias("row")
     rows = without_nulls(pl.DataFrame([row, rows["name"], rows["value"]]), ["row", "name", "value"])
-    # With this many digits what is written again is the same.
+    # Nine decimals survive the way back to ns.
     us = (rows["value"] / 1000).round(9)
     is_time = of_each(lambda name: name.endswith("_time"), rows["name"], dtype=pl.Boolean())
     return pl.DataFrame(

@@ -23,7 +23,7 @@ _SPAN = {"startNs": INT, "endNs": INT, "globalTid": INT, "name": NAME}
 #: Layers of calls by number in ``ENUM_API_TYPE``.
 _LEVELS = {number: level for number, level, _ in LAYERS}
 _SORTS = {PYTHON_CALL: "python", MARK_CALL: "range"}
-#: What names begin with → the sort of a call.
+#: Beginning of a name → kind of the call.
 _NAMED = {"ProfilerStep#": "step", "enumerate(DataLoader)": "data"}
 _LETTER = re.compile("[A-Za-z]")
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
@@ -77,7 +77,7 @@ def _framework(opened: AscendDatabase) -> pl.DataFrame:
 
 
 def _sort_of(name: str | None, type_: int | None) -> str:
-    """Return the sort of a call of the framework."""
+    """Return the kind of a call of the framework, as the column ``sort`` has it."""
     name = name or ""
     if type_ == QUEUE_CALL or (type_ is None and name.startswith(("Enqueue", "Dequeue"))):
         return "dequeue" if name.startswith("Dequeue") else "enqueue"
@@ -110,7 +110,7 @@ def _cann(opened: AscendDatabase) -> pl.DataFrame:
 def _ranges(opened: AscendDatabase) -> pl.DataFrame:
     columns = {"startNs": INT, "endNs": INT, "globalTid": INT, "message": NAME, "domainId": INT, "connectionId": INT}
     rows = opened.rows("MSTX_EVENTS", columns)
-    # The first versions knew no domains, and wrote a number that is no text's.
+    # The first versions have no domains and write a number that is not in STRING_IDS.
     domain = opened.texts(rows["domainId"]).alias("domain")
     shared = where(rows["connectionId"] < UNKNOWN_32, rows["connectionId"]).alias("connection")
     return _span(rows, rows["message"], "range", domain, shared)
@@ -145,7 +145,7 @@ _NOTHING = pl.DataFrame(
 def _stacks(opened: AscendDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the number of the stack of each chain of calls, and the frame ``stacks``.
 
-    A line that is no ``file(line): function`` is a function without a file.
+    A line in another form than ``file(line): function`` is a function without a file.
     """
     if "PYTORCH_CALLCHAINS" not in opened.tables:
         return pl.DataFrame(schema={"id": pl.Int64, "number": pl.Int64}), empty("stacks")

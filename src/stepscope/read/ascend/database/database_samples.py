@@ -71,12 +71,12 @@ def _named(name: str, labels: tuple[object, ...]) -> str:
 
 
 def memory(opened: AscendDatabase) -> pl.DataFrame:
-    """Return the frame ``memory``: what the components of the framework hold, and what the process does in all."""
+    """Return the frame ``memory``: memory of the components of the framework, and of the whole process."""
     rows = opened.rows("MEMORY_RECORD")
     process = opened.rows("NPU_MEM", {"type": NAME, "ddr": INT, "hbm": INT, "timestampNs": INT, "deviceId": INT})
-    # Only components with streams tell what is active; the others have 0.
-    told = rows["streamPtr"].is_not_null() | (rows["totalActive"] > 0)
-    active = where(told, rows["totalActive"]).alias("active")
+    # Components without streams do not measure active memory and have 0.
+    measured = rows["streamPtr"].is_not_null() | (rows["totalActive"] > 0)
+    active = where(measured, rows["totalActive"]).alias("active")
     recorded = [rows[column.database].alias(column.ours) for column in MEMORY_RECORD if column.ours != "active"]
     process = process.filter(process["type"] == "app")
     whole = [

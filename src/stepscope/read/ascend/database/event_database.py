@@ -40,13 +40,13 @@ def read(events: Path | None, analysis: Path | None, ledger: LossLedger) -> Fram
     """Read the databases of one rank.
 
     Args:
-        events: AscendDatabase of events; None where there is none.
-        analysis: AscendDatabase of communication; None where there is none.
+        events: Database of events, if the capture has one.
+        analysis: Database of communication, if the capture has one.
         ledger: Counts losses.
 
     Raises:
         InputError: A file cannot be read.
-        DamagedTraceError: A file is no database, or damaged at its head.
+        DamagedTraceError: A file is not a database, or damaged at its head.
     """
     frames: dict[str, pl.DataFrame] = {}
     if events is not None:
@@ -132,7 +132,7 @@ _SEVERAL = ("NPU_INFO", "SAMPLE_PMU_SUMMARY")
 
 
 def _json(value: str) -> str:
-    """Return ``value``, which may be JSON; as a JSON text where it is none."""
+    """Return ``value``, which may be JSON; otherwise the value as a JSON string."""
     try:
         json.loads(value)
     except (ValueError, RecursionError):

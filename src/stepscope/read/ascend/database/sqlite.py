@@ -1,8 +1,8 @@
 """A profiler's SQLite file, read as it lies: nothing beside it is opened, nothing is written, nothing in it runs.
 
-Ascend's databases keep a text once, in ``STRING_IDS``, and its number everywhere else; what few values a column may
-have stand in tables of their own, ``ENUM_…``. Any table or column may be missing: which ones there are depends on the
-switches and on the version.
+Ascend's databases keep a text once, in ``STRING_IDS``, and its number everywhere else; the values of
+a column with few values are in a table ``ENUM_…``. Any table and any column may be missing, depending on the options of
+the recording and on the version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC = b"SQLite format 3\0"
 _HEAD = struct.Struct(">16xH6xII60xI")
 _NUMBERS = (INT, FLOAT)
 _PLAIN = (*_NUMBERS, TEXT)
-#: Sort → type of the values in the file; ``ENUM_…`` are numbers too.
+#: What a column holds → type of the values in the file; ``ENUM_…`` are numbers too.
 _STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: pl.String(), NAME: pl.Int64()}
 #: No table numbers a text so.
 _NO_NUMBER = -(1 << 63)
@@ -55,7 +55,7 @@ def is_database(path: Path) -> bool:
 
 
 def _claimed(path: Path) -> int:
-    """Return how many bytes the head of a database says there are; 0 where it does not say."""
+    """Return the size in bytes that the head of a database states; 0 if it states none."""
     with open_trace(path) as file:
         head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
@@ -75,10 +75,10 @@ def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
 
     Raises:
         InputError: It cannot be read.
-        DamagedTraceError: It is no SQLite file, or damaged at its head.
+        DamagedTraceError: It is not an SQLite file, or damaged at its head.
     """
     if not is_database(path):
-        message = f"{path} is no database."
+        message = f"{path} is not a database."
         raise DamagedTraceError(message, "Copy it again, or record again.")
     ledger.add("file_cut", int(path.stat().st_size < _claimed(path)))
     # Immutable: neither locks nor logs are looked for, and the file system need not be writable.
@@ -97,7 +97,7 @@ def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
 
 
 class _TextOrLoss:
-    """Makes text of a value's bytes; what is no UTF-8 is replaced and counted."""
+    """Makes text of a value's bytes; bytes that are not UTF-8 are replaced and counted."""
 
     def __init__(self, ledger: LossLedger) -> None:
         self._ledger = ledger
@@ -134,10 +134,10 @@ class AscendDatabase:
         return found
 
     def rows(self, table: str, columns: Mapping[str, str] | None = None) -> pl.DataFrame:
-        """Return a table's columns; null where a column is missing or a value of another sort.
+        """Return a table's columns; null if a column is missing or a value has another type.
 
         Args:
-            table: Its name; one that is not there has no rows.
+            table: Its name; a missing table has no rows.
             columns: Column → what it holds; by default those of :data:`stepscope.trace.ascend_columns.DATABASE`.
                 ``TEXT``, ``NAME`` and ``ENUM_…`` become categorical texts.
         """
@@ -172,7 +172,7 @@ class AscendDatabase:
 
     @contextmanager
     def _strict(self) -> Iterator[None]:
-        """Make a text that is no UTF-8 an error: text is read faster so, and what is read again is counted once."""
+        """Raise for text that is not UTF-8: this is faster, and the second, tolerant reading counts each loss once."""
         careful, self._connection.text_factory = self._connection.text_factory, str
         try:
             yield
@@ -180,7 +180,7 @@ class AscendDatabase:
             self._connection.text_factory = careful
 
     def _few(self, query: str) -> list[tuple[object, ...]] | None:
-        """Return the rows of a small table; None where there are more, or anything is damaged."""
+        """Return the rows of a small table; None if it has more, or is damaged."""
         try:
             rows = self._connection.execute(query).fetchmany(_FEW + 1)
         except sqlite3.DatabaseError:
@@ -215,11 +215,11 @@ class AscendDatabase:
         return pl.DataFrame(columns)
 
     def _named(self, frame: pl.DataFrame, sorts: Mapping[str, str]) -> dict[str, pl.Series]:
-        """Return texts for columns of numbers; null for one that stands nowhere."""
+        """Return texts for columns of numbers; null for a number without a text."""
         found: dict[str, pl.Series] = {}
         for sort in dict.fromkeys(sorts.values()):
             names = [name for name in sorts if sorts[name] == sort]
-            # All columns at once: looking up costs most where there is little to look up.
+            # All columns at once: a look-up has a high fixed cost.
             numbers = pl.concat([frame[name].alias("id") for name in names])
             texts = self.texts(numbers) if sort == NAME else self._dictionary(sort, "name").of(numbers)
             self._ledger.add("value_unreadable", texts.null_count() - numbers.null_count())
@@ -238,7 +238,7 @@ class AscendDatabase:
         return known if sound.all() else known.filter(sound)
 
     def texts(self, numbers: pl.Series) -> pl.Series:
-        """Return the texts of ``STRING_IDS`` for numbers; null for one that stands for none."""
+        """Return the texts of ``STRING_IDS`` for numbers; null for a number without a text."""
         return self._strings.of(numbers)
 
     @cached_property
@@ -267,7 +267,7 @@ class _AscendStrings:
         self._sorted = known[self._order]
 
     def of(self, numbers: pl.Series) -> pl.Series:
-        """Return the texts of numbers; null for one that stands for none."""
+        """Return the texts of numbers; null for a number without a text."""
         missing = len(self._sorted)
         if not missing or not len(numbers):
             return same(numbers.name, None, len(numbers))

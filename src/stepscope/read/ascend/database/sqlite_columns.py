@@ -18,7 +18,7 @@ import polars as pl
 _ROWS = 100_000
 #: Tables of no more rows are read as fast row by row.
 _FEW = 1_000
-#: Stands for null; no number of a profiler is so small.
+#: Replaces null; a profiler writes no number as small.
 _NULL = -(1 << 63)
 #: A list of texts of digits, as torch_npu writes times.
 _DIGITS = re.compile(r'\[(?:(?:"[0-8]?[0-9]{1,18}"|null),?)*\]')
@@ -76,7 +76,7 @@ def _part(count: int, texts: tuple[str, ...], names: list[str]) -> pl.DataFrame 
 
 
 def _parsed(text: str) -> npt.NDArray[np.int64] | None:
-    """Return the numbers of a list, or null; None where there is anything else, unless all are texts of digits."""
+    """Return the numbers of a list of integers and nulls, or of texts of digits; None for any other list."""
     if '"' in text:
         if not _DIGITS.fullmatch(text):
             return None

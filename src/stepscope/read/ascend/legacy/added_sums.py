@@ -1,4 +1,4 @@
-"""Files of MindSpore 1.x that say more about kernels and links that other files place in time → columns of frames."""
+"""Files of MindSpore 1.x with more about the kernels and links of other files → columns of frames."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FLOPS = {
     "flops": ("FLOPs", "", 1e6),
     "flopsutilization": ("FLOPS utilization", "%", 1.0),
 }
-#: Sums in the header of ``hccl_raw_{id}.csv`` that have no place in a table.
+#: Columns of ``hccl_raw_{id}.csv`` with sums that no table has.
 _COSTS = ("step_num", "communication_cost", "wait_cost")
 _KB = 1000
 
 
 def ai_cpu(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the tasks of ``aicpu_intermediate_{id}.csv``, with the times that each waited: dispatch, and in all.
+    """Return the tasks of ``aicpu_intermediate_{id}.csv``, with the time of dispatch and the total time of each.
 
     Raises:
         InputError: It cannot be read.
@@ -77,7 +77,7 @@ def flops(path: Path, ledger: LossLedger, progress: Progress | None = None) -> p
 
 
 def with_flops(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame ``task_counters``: what is said of a kernel, for each time that it ran."""
+    """Return the frame ``task_counters``: the rows of a kernel, for each of its runs."""
     known = tasks.select(op="name").with_row_index("row")
     return conform("task_counters", known.join(said, on="op", maintain_order="left"))
 

@@ -1,7 +1,7 @@
 """The ``profiler`` folder of MindSpore 1.x on a GPU → frames; the layout is that of ``gpu_data_saver.cc`` of MindSpore.
 
 ``gpu_op_execute_timestamp_{id}.txt`` holds the operators on the host, ``activity_execute_timestamp_{id}.txt`` the work
-on the device; starts are ns since the epoch, durations µs. Where they are missing, the timeline that MindSpore drew of
+on the device; starts are ns since the epoch, durations µs. If they are missing, the timeline that MindSpore drew of
 them is read. ``step_trace_profiling_{id}.txt`` holds the steps.
 """
 
@@ -93,7 +93,7 @@ def activities(path: Path, ledger: LossLedger, progress: Progress | None = None)
 
 
 def with_activities(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
-    """Return tasks with what is said of the work of their name on their stream."""
+    """Return tasks with the details of the work of their name on their stream."""
     joined = tasks.join(said, on=["name", "stream"], how="left", suffix="_said", maintain_order="left")
     filled = [pl.coalesce(name, f"{name}_said").alias(name) for name in ("operator", "grid", "block")]
     return joined.with_columns(filled).select(tasks.columns)

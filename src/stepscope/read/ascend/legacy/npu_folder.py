@@ -2,7 +2,7 @@
 
 ``output_timeline_data_{id}.txt`` holds the kernels, ``step_trace_raw_{id}_detail_time.csv`` the steps, both on the
 processor's clock, which counts from the start of the machine: ms in one, 10 ns in the other. ``framework_raw_{id}.csv``
-says what the kernels are. Where only the timeline that MindSpore drew is there, it is read instead.
+says what the kernels are. If only the timeline that MindSpore drew is present, it is read instead.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _text(value: object) -> str:
 
 
 def together(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
-    """Return tasks with what is said of the kernels of their name."""
+    """Return tasks with the details of the kernel of their name."""
     joined = tasks.join(
         said.with_columns(pl.col("name").cast(pl.Categorical())),
         on="name",

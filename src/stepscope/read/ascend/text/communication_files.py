@@ -55,7 +55,7 @@ _OPERATIONS: dict[str, pl.DataType] = {
 def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
     """Return the frame ``matrix`` of ``communication_matrix.json``.
 
-    Older versions list every operation by itself: its place is then ``one``, its sort its name.
+    Older versions list every operation by itself: its ``place`` is then ``one``, and its kind its name.
     """
     rows = []
     tell_all(path, progress)
@@ -86,7 +86,7 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
 
 
 def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:
-    """Yield step, whether point to point, key and value of every entry; what is no object is counted."""
+    """Yield step, whether point to point, key and value of every entry; other values are counted."""
     try:
         document = json.loads(text_of(path, ledger)) if path.stat().st_size <= _LARGEST else None
     except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ def _members(value: dict[str, Any], key: str, ledger: LossLedger) -> dict[str, A
 
 
 def _moved(moved: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
-    """Yield what was moved over a transport as a whole, where that is anything, then by size of packet."""
+    """Yield the sum moved over a transport, if it is not 0, then the packets by size."""
     if not isinstance(moved, dict):
         ledger.add("value_unreadable")
         return
@@ -148,7 +148,7 @@ def _real(value: object) -> float | None:
 
 
 def _scaled(value: object, factor: int) -> int | None:
-    """Return a number of a unit in parts of it, rounded; null where it is none, or too large."""
+    """Return a number times ``factor``, rounded; None if it is not a number, or too large."""
     number = _real(value)
     scaled = None if number is None else round(number * factor)
     return scaled if scaled is not None and abs(scaled) < _MOST else None

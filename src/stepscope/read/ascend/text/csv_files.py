@@ -1,4 +1,4 @@
-"""Ascend's CSV files → frames, one function a file; a column that is not there is null."""
+"""Ascend's CSV files → frames, one function a file; a missing column is null."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rows of Ascend's CSV files, block by block: a column is found by its name, whatever the version calls it.
+"""The rows of Ascend's CSV files, block by block: a column is found by any of its names.
 
-Cells may hold line ends and commas inside quotes, stamps a tab behind them; a later version may have more columns, in
-another order.
+Cells may hold line ends and commas inside quotes, and stamps end with a tab. Versions differ in the number and order of
+their columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepscope.trace.ascend_columns import (
 )
 from stepscope.trace.losses import LossLedger
 
-#: A header longer than this is none.
+#: A longer first line is not a header.
 _LONGEST_HEADER = 1 << 20
 #: A record longer than this is damage: a quote that is never closed.
 _LONGEST_RECORD = 64 << 20
@@ -45,13 +45,13 @@ class AscendRows:
 
     Attributes:
         frame: The cells as text; columns are numbered from 0.
-        places: Header without white space, in lower case → number of its column.
-        headers: Headers as they stand.
+        columns: Header without white space, in lower case → number of its column.
+        headers: Headers as written.
         ledger: Counts what cannot be read.
     """
 
     frame: pl.DataFrame
-    places: dict[str, int]
+    columns: dict[str, int]
     headers: list[str]
     ledger: LossLedger
 
@@ -59,7 +59,7 @@ class AscendRows:
         return self.frame.height
 
     def unit(self, name: str) -> str:
-        """Return the unit in the header of the column that is called so but for its unit; empty where there is none."""
+        """Return the unit in the header of a column, given its name without the unit; empty if it has none."""
         for header in self.headers:
             found, unit = unit_of(header)
             if found.lower() == name.lower():
@@ -67,21 +67,21 @@ class AscendRows:
         return ""
 
     def raw(self, *headers: str) -> pl.Series:
-        """Return the cells of the column of one of these names; null where there is none."""
-        place = self._place(headers)
-        if place is None:
+        """Return the cells of the column of one of these names; null if the file has none."""
+        index = self._index(headers)
+        if index is None:
             return pl.Series([None], dtype=pl.String).new_from_index(0, self.frame.height)
-        return self.frame[f"column_{place + 1}"]
+        return self.frame[f"column_{index + 1}"]
 
-    def _place(self, headers: tuple[str, ...]) -> int | None:
-        return next((self.places[key_of(header)] for header in headers if key_of(header) in self.places), None)
+    def _index(self, headers: tuple[str, ...]) -> int | None:
+        return next((self.columns[key_of(header)] for header in headers if key_of(header) in self.columns), None)
 
     def text(self, *headers: str) -> pl.Series:
         """Return a column of texts."""
         return text_values.texts(self.raw(*headers))
 
     def quoted(self, *headers: str) -> pl.Series:
-        """Return a column of texts that stand in quotes of their own."""
+        """Return a column of texts that have quotes of their own."""
         return text_values.quoted(self.raw(*headers))
 
     def integer(self, *headers: str) -> pl.Series:
@@ -145,7 +145,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> It
 
 
 def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Iterator[bytes]:
-    """Yield the file's bytes cut behind records; the first piece is the header alone."""
+    """Yield the file's bytes, cut after records; the first piece is the header."""
     pending, first = b"", True
     for block in read_blocks(path, ledger, progress):
         pending += block
@@ -171,7 +171,7 @@ def _records(path: Path, ledger: LossLedger, progress: Progress | None) -> Itera
 
 
 def _end_of_records(text: bytes) -> int:
-    """Return where the last record ends that is whole: behind a line end that no open quote precedes; 0 for none."""
+    """Return the end of the last complete record, a line end outside quotes; 0 if no record is complete."""
     odd = text.count(b'"') & 1
     end = len(text)
     while (at := text.rfind(b"\n", 0, end)) >= 0:
@@ -183,10 +183,10 @@ def _end_of_records(text: bytes) -> int:
 
 
 def _parsed(block: bytes, headers: list[str] | None, ledger: LossLedger) -> pl.DataFrame:
-    """Return the cells of whole records; what CSV does not allow is counted."""
+    """Return the cells of complete records; a block that is not CSV is counted."""
     width = len(headers) if headers is not None else 0
     schema = {f"column_{place + 1}": pl.String for place in range(width)} or None
-    # A first line of as many cells as there are headers: what has fewer is filled up, what has more is cut.
+    # A first line with a cell for each header: shorter lines are filled up, longer ones are cut.
     first = b"," * (width - 1) + b"\n" if width > 1 else b""
     try:
         found = pl.read_csv(

@@ -1,4 +1,4 @@
-"""What is read from the events of Ascend's timelines: both readers, in C and over msgspec, are made from this."""
+"""The columns of the events of Ascend's timelines, for both readers: the C tokenizer and msgspec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-#: A value of a sample: its key, what tells it apart from others of its name, and the value.
+#: A value of a sample: its key, a suffix of its name that makes it unique, and the value.
 Sample: TypeAlias = tuple[str, str, float]
 
 #: Column → the spellings of the argument that it holds; a text.
@@ -63,7 +63,7 @@ COLUMN_OF = {
     for column, spellings in fields.items()
     for spelling in spellings
 }
-#: What complete events have besides their arguments.
+#: Members of complete events, without their arguments.
 BASE: dict[str, pl.DataType] = {
     "ts": pl.Int64(),
     "dur": pl.Int64(),
@@ -96,7 +96,7 @@ ARROWS: dict[str, pl.DataType] = {
     "id": pl.Categorical(),
     "start": pl.Boolean(),
 }
-#: Arrows that the connection of call and task tells too, and marks that say nothing more than the slices they join.
+#: Arrows that follow from the connection of call and task, and marks that repeat the slices they join.
 KNOWN_ARROWS = ("HostToDevice", "Data_aug Bound")
 
 
@@ -135,7 +135,7 @@ def samples_of(arguments: Mapping[str, object]) -> Iterator[Sample]:
 
 
 def names_of(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return samples whose names tell them apart."""
+    """Return samples with unique names."""
     return samples.with_columns(pl.concat_str(pl.col("name").cast(pl.String), "of").cast(pl.Categorical()))
 
 

@@ -1,7 +1,7 @@
-"""What several of Ascend's text files say of one kernel or one communication, put together.
+"""Joins the rows of several text files about one kernel or one communication.
 
-Files tell a task by its stream, its number and its start. Numbers begin again after 65536 tasks, and older files round
-the start to a quarter of a µs; so of equal numbers the task that begins nearest is meant, if it does so within a µs.
+Files identify a task by its stream, its number and its start. Numbers begin again after 65536 tasks, and older files
+round the start to a quarter of a µs; so of equal numbers the task with the nearest start matches, within a µs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepscope.trace.losses import LossLedger
 _COMMUNICATION = ("HCCL", "COMMUNICATION")
 #: ns by which two files may differ about the start of a task.
 _ROUNDING = 1000
-#: … and about that of an operation, of which one file takes the first task and another the operation.
+#: … and about the start of an operation: that of its first task in one file, its own in another.
 _FIRST_TASK = 50_000_000
 _COUNTER = "counter "
 _OF_OPERATION = ("device", "gap", "step")
@@ -47,7 +47,7 @@ def _merged_tasks(tasks: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFr
     missing = of_kernel.is_null()
     if missing.any():
         of_kernel = of_kernel.fill_null(_matches(tasks, kernels, ["name"], _ROUNDING))
-    # Two kernels of one task: the first is it.
+    # Of two kernels of one task the first matches.
     of_kernel = of_kernel.set(~of_kernel.is_first_distinct(), None)
     new = of_kernel.is_null()
     appended = conform("tasks", kernels.filter(new))
@@ -89,7 +89,7 @@ def _counters(kernels: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
 
 
 def _with_operations(communications: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
-    """Return communications with times, gaps and sorts that the kernels' file says of them."""
+    """Return communications with the times, gaps and operations of the kernels' file."""
     row = _matches(communications, said, ["name"], _ROUNDING)
     known = said.select("ts", "dur", *_OF_OPERATION, operation="op_type").with_columns(row=row)
     joined = communications.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
@@ -104,7 +104,7 @@ def _with_operations(communications: pl.DataFrame, said: pl.DataFrame) -> pl.Dat
 
 
 def with_sums(frames: Frames, operations: pl.DataFrame, bandwidths: pl.DataFrame) -> Frames:
-    """Return frames with what ``communication.json`` says of operations, and what they moved."""
+    """Return frames with the times of operations and the bytes they moved, from ``communication.json``."""
     communications = frames["communications"]
     asked = operations.with_columns(pl.col("name", "group").cast(pl.Categorical()))
     row = _matches(communications, asked, ["name"], _FIRST_TASK)
@@ -124,7 +124,10 @@ def with_sums(frames: Frames, operations: pl.DataFrame, bandwidths: pl.DataFrame
 
 
 def with_counters(frames: Frames, said: Sequence[pl.DataFrame], ledger: LossLedger) -> Frames:
-    """Return frames with counters of files that name the kernel by stream, number and name; the first is the first."""
+    """Return frames with counters of files that name the kernel by stream, number and name.
+
+    The n-th row of a key matches the n-th task of the key.
+    """
     tasks = frames["tasks"].with_row_index("row").select(pl.col("row").cast(pl.Int64), "stream", "task", "ts", "name")
     parts = [frames["task_counters"]]
     for rows in said:

@@ -1,8 +1,8 @@
 """MindSpore's raw records: ``FRAMEWORK/mindspore.op_range``, ``memory_usage`` and ``record_shapes`` → frames.
 
 A file is a row of records, each a number of 16 bits, a length of 32 and so many bytes: a structure of fixed size, then
-texts that are told in the same way. Times are those of the processor's counter; the files of CANN beside them say when
-it stood where. The layout is that of MindSpore 2.7 to 2.10.
+texts with the same head. Times are values of the processor's counter; the files of CANN beside them give one value of
+the counter with its time. The layout is that of MindSpore 2.7 to 2.10.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def ranges(path: Path, ledger: LossLedger, progress: Progress | None = None, *, 
 
 
 def memory(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:
-    """Return the frame ``blocks`` of ``mindspore.memory_usage``: a block is what is between taking and freeing.
+    """Return the frame ``blocks`` of ``mindspore.memory_usage``: a block is an allocation and its release.
 
     Raises:
         InputError: It cannot be read.
@@ -182,7 +182,7 @@ def _named(names: tuple[str, ...], place: int) -> str:
 def _records(
     path: Path, fixed: struct.Struct, ledger: LossLedger, progress: Progress | None
 ) -> Iterator[tuple[tuple[Any, ...], dict[int, str]]]:
-    """Yield the fixed part and the texts of every record; what follows one that cannot be is left out."""
+    """Yield the fixed part and the texts of every record; the file ends at an impossible one."""
     pending = b""
     for block in read_blocks(path, ledger, progress):
         pending += block

@@ -1,7 +1,7 @@
 """The text files of one rank of an Ascend capture → frames.
 
-Each file is read for itself, and what is lost of it is counted under its name: one that is missing, cut or foreign
-takes nothing else with it.
+Each file is read on its own, and its losses are counted under its name: a missing, cut or foreign file does not affect
+the others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIMED = ("host", "tasks", "communications", "communication_tasks", "steps", "co
 _CARDS = {"nic": "NIC", "roce": "RoCE"}
 
 
-#: Sort of file of MindSpore 1.x → what reads it.
+#: Kind of file of MindSpore 1.x → its reader.
 _LEGACY: dict[str, Callable[[Path, LossLedger, Progress | None], Frames]] = {
     "timeline_1": npu_folder.timeline,
     "display_1": npu_folder.display,
@@ -139,7 +139,7 @@ class AscendText:
         return join.with_counters(frames, said, ledger)
 
     def _samples(self, frames: Frames) -> Frames:
-        """Return the frames of files that say what no other file says, with what is in them already."""
+        """Return the frames that only one file fills, with the rows that they have already."""
         memory = partial(csv_files.memory, of_mindspore="_ascend_ms" in self._capture.root.name)
         samples = [
             frames["counters"],
@@ -176,13 +176,13 @@ class AscendText:
         return pl.concat([self._facts.frame(), *sums])
 
     def _count_sums(self) -> None:
-        """Count files of sums where nothing is there that they are the sums of."""
+        """Count files of sums if the capture lacks the events that they sum up."""
         if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1", *OF_GPU):
             for path in self._capture.of("derived"):
                 self._ledger(path).add("event_aggregate")
 
     def _together(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
-        """Return the rows of all files of a sort as one frame; none where there are none."""
+        """Return the rows of all files of a kind as one frame, if there are any."""
         found = [one for one in self._rows(sort, make) if one.height]
         return [pl.concat(found, how="diagonal_relaxed")] if found else []
 
@@ -198,14 +198,14 @@ class AscendText:
         return self._guarded(read, path, self._ledger(path))
 
     def _each(self, sort: str, read: Callable[[Path, LossLedger, Progress | None], _Made]) -> list[_Made]:
-        """Return what is read of each file of a sort."""
+        """Read each file of a kind."""
         made = (self._guarded(read, path, self._ledger(path)) for path in self._capture.of(sort))
         return [one for one in made if one is not None]
 
     def _guarded(
         self, read: Callable[[Path, LossLedger, Progress | None], _Made], path: Path, ledger: LossLedger
     ) -> _Made | None:
-        """Return what is read of a file; None, and a loss, where nothing can be."""
+        """Read a file; None, and a loss, if it cannot be read."""
         done = self._done
         tell, total = self._progress, self._total
         shifted = None if tell is None else lambda at, _: tell(done + at, total)

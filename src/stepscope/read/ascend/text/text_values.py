@@ -1,4 +1,4 @@
-"""Texts of Ascend's files → numbers, in bulk; what is empty or ``N/A`` is null, what is no number is counted.
+"""Texts of Ascend's files → numbers, in bulk; empty cells and ``N/A`` are null, other texts are counted too.
 
 Times are µs as decimal text, with up to three decimals and sometimes more; they never pass through a float.
 """
@@ -16,7 +16,7 @@ from stepscope.read.chrome_json.event_schema import BAD
 from stepscope.trace.ascend_columns import BYTES
 from stepscope.trace.losses import LossLedger
 
-#: What stands for nothing, in lower case.
+#: Texts that mean “unknown”, in lower case.
 NOTHING = ("", "n/a", "na", "nan", "none", "null", "-")
 
 _MOST = 1 << 62
@@ -25,7 +25,7 @@ _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
 
 
 def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[str, Any]:
-    """Return a JSON object; an empty one, and a loss, where there is none. ``strict``: its texts have no newlines."""
+    """Return a JSON object; for anything else an empty one, and a loss. ``strict``: its texts have no newlines."""
     try:
         found = json.loads(text, strict=strict)
     except (ValueError, RecursionError):
@@ -38,24 +38,24 @@ def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[s
 
 @cache
 def _cleaned() -> pl.Expr:
-    """Return texts without white space and quotes around them; null where they stand for nothing."""
+    """Return texts without white space and quotes around them; null for the texts of :data:`NOTHING`."""
     text = pl.first().cast(pl.String).str.strip_chars(' \t\r\n"')
     return pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text)
 
 
 def _made(column: pl.Series, *made: pl.Expr) -> tuple[pl.Series, ...]:
-    """Return the cleaned texts of a column, and what is made of them, in one plan each: many columns are short."""
+    """Return the cleaned texts of a column and the values made of them, with one plan each: columns are short."""
     text = column.to_frame("text").select(_cleaned().alias("text"))
     found = text.select(one.alias(str(place)) for place, one in enumerate(made))
     return (text.to_series(), *(one.alias(column.name) for one in found))
 
 
 def ns(column: pl.Series, ledger: LossLedger, scale: int = 1) -> pl.Series:
-    """Return times in ns, rounded half up; null where there is none or it is no time.
+    """Return times in ns, rounded half up; null for other texts.
 
     Args:
         column: Times as text.
-        ledger: Counts what is no time.
+        ledger: Counts the other texts.
         scale: µs of one unit: 1000 where the texts are milliseconds.
     """
     decimals = len(str(1000 * scale)) - 1
@@ -78,14 +78,14 @@ def _odd(text: str, scale: int) -> int | None:
 
 
 def integers(column: pl.Series, ledger: LossLedger) -> pl.Series:
-    """Return whole numbers; null where there is none, or it does not fit 64 bits."""
+    """Return whole numbers; null for other texts and for numbers of more than 64 bits."""
     text, value = _made(column, pl.first().str.extract(_WHOLE, 1).str.strip_prefix("+").cast(pl.Int64, strict=False))
     ledger.add("value_unreadable", value.null_count() - text.null_count())
     return value
 
 
 def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
-    """Return real numbers; null where there is none, or it is not finite."""
+    """Return real numbers; null for other texts and for infinite numbers."""
     number = pl.first().cast(pl.Float64, strict=False)
     text, value = _made(column, pl.when(number.is_finite()).then(number))
     ledger.add("value_unreadable", value.null_count() - text.null_count())
@@ -93,7 +93,7 @@ def reals(column: pl.Series, ledger: LossLedger) -> pl.Series:
 
 
 def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
-    """Return sizes in bytes of numbers of KB or MB (of 1024); one below nothing, which stands for unknown, is null."""
+    """Return sizes in bytes of numbers of KB or MB (of 1024); a negative number means “unknown” and is null."""
     number = pl.first() * BYTES.get(unit, 1)
     value = reals(column, ledger).to_frame()
     return value.select(
@@ -102,18 +102,18 @@ def sizes(column: pl.Series, unit: str, ledger: LossLedger) -> pl.Series:
 
 
 def texts(column: pl.Series) -> pl.Series:
-    """Return texts, each distinct one kept once."""
+    """Return texts as categories."""
     return column.to_frame().select(_cleaned().cast(pl.Categorical())).to_series().alias(column.name)
 
 
 def quoted(column: pl.Series) -> pl.Series:
-    """Return texts that stand in quotes of their own, each distinct one kept once; ``""`` is known, and empty."""
+    """Return texts that have quotes of their own, as categories; ``""`` is known, and empty."""
     text = pl.first().cast(pl.String).str.strip_chars(" \t\r\n")
     known = pl.when(~text.str.to_lowercase().is_in(NOTHING)).then(text.str.strip_chars('"'))
     return column.to_frame().select(known.cast(pl.Categorical())).to_series().alias(column.name)
 
 
 def whole(column: pl.Series) -> pl.Series:
-    """Return texts as they stand, each distinct one kept once; null where they are empty."""
+    """Return texts unchanged, as categories; null if they are empty."""
     text = column.cast(pl.String)
     return text.set(text == "", None).cast(pl.Categorical())

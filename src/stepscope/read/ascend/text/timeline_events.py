@@ -1,8 +1,8 @@
 """The events of ``trace_view.json`` and ``msprof_*.json``, chunk by chunk, as columns.
 
 The file is a list of events, seldom an object with one. CANN writes the name of an event first, torch_npu its phase;
-times are texts of µs with the nanoseconds behind the point, or numbers. Arguments have the same meaning under several
-spellings, and a value may be a number or the text of one.
+times are texts of µs with the nanoseconds after the point, or numbers. An argument has several spellings, and its
+value may be a number or the text of one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> As
     """Read the events of one file.
 
     Raises:
-        InputError: It cannot be read, or is no trace.
+        InputError: It cannot be read, or is not a trace.
         DamagedTraceError: It ends before its first event.
     """
     document = Document(path, ledger)
@@ -119,7 +119,7 @@ def _loose(**members: Any) -> _DecodedEvent:  # noqa: ANN401 - as the file has t
 
 
 def _chunks(blocks: Iterable[bytes], ledger: LossLedger) -> Iterator[tuple[bytes, bool]]:
-    """Cut blocks between two events, and join what lies across their seams; behind an endless event nothing is read."""
+    """Cut blocks between two events and join the events that cross blocks; reading ends at an event without an end."""
     pending: list[bytes] = []
     for block in blocks:
         seam = _last_seam(block)
@@ -134,7 +134,7 @@ def _chunks(blocks: Iterable[bytes], ledger: LossLedger) -> Iterator[tuple[bytes
 
 
 def _last_seam(text: bytes) -> int:
-    """Return where the last event of a block but the one it ends in ends; −1 where that cannot be told."""
+    """Return the end of the last event that another event follows in the block; −1 if no such end is found."""
     end = len(text)
     while end > 0:
         begin = max(0, end - _WINDOW)
@@ -278,7 +278,7 @@ def _numbers(raw: Sequence[msgspec.Raw]) -> pl.Series:
 
 
 def _records(sources: list[msgspec.Raw], ledger: LossLedger) -> list[Any]:
-    """Return arguments of events; what is not as expected is left out."""
+    """Return arguments of events; values of other types are left out."""
     try:
         records = _MANY.decode(b"[" + b",".join(bytes(source) or b"{}" for source in sources) + b"]")
     except _UNREADABLE:

@@ -1,7 +1,7 @@
 """The events of Ascend's timelines with the C tokenizer: the same columns as over msgspec, and many at once.
 
 Arguments that are texts come as numbers of a pool of distinct ones, so each is decoded once; so are the arguments of
-samples, of which there are few. What the tokenizer does not take goes the way over msgspec, chunk by chunk.
+samples, of which few are distinct. msgspec reads the chunks that the tokenizer refuses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stepscope.read.common.plain_text import printable
 Chunk = tuple[bytes, bool]
 
 _NONE, _COMPLETE, _SAMPLES, _UNUSED = range(4)
-#: Bytes of events that become columns at once; a column of the tokenizer takes its place whether it is filled or not.
+#: Bytes of events that become columns at once; a column of the tokenizer takes memory even if it is empty.
 _BATCH = 32 << 20
 _UNREADABLE = (UnicodeDecodeError, msgspec.DecodeError, RecursionError)
 
@@ -49,9 +49,9 @@ class TokenizedEvents:
         complete: Intervals; times that cannot be read are null.
         counters: Samples.
         arrows: Ends of arrows.
-        names: Names of processes and threads: sort, process, thread, name.
+        names: Names of processes and threads: kind of event, process, thread, name.
         without_time: How many samples and ends of arrows have no time.
-        unknown: How many events are of no sort that is read.
+        unknown: How many events have another phase than those that are read.
     """
 
     complete: pl.DataFrame
@@ -128,8 +128,8 @@ class _TokenizedColumns:
         """Return the events.
 
         Raises:
-            UnicodeDecodeError: A text is no UTF-8.
-            msgspec.DecodeError: A text is no JSON.
+            UnicodeDecodeError: A text is not UTF-8.
+            msgspec.DecodeError: A text is not JSON.
         """
         phase = self._base["phase"]
         known = np.isin(phase, np.frombuffer(b"XCsfMt", np.uint8))
@@ -172,22 +172,22 @@ class _TokenizedColumns:
         return found
 
     def _made(self, codes: Column, make: Callable[[list[bytes]], pl.Series]) -> pl.Series:
-        """Return what is made of the texts of codes, each distinct one once; null where there is none."""
+        """Return the values made of the texts of codes, each distinct text once; null for no text."""
         places, index = self._distinct(codes)
         made = make([self._pool[place] for place in places.tolist()])
         return made.extend_constant(None, 1).gather(pl.Series(index))
 
     def _distinct(self, codes: Column) -> tuple[Column, Column]:
-        """Return the codes that occur, and for each the place of its own among them; that behind the last for none."""
+        """Return the codes that occur, and the index of each given code among them; no text is after the last."""
         occurs = np.zeros(len(self._pool) + 1, bool)
-        occurs[codes] = True  # −1, no text, is behind all others
+        occurs[codes] = True  # −1, no text, indexes the last element
         places = np.flatnonzero(occurs[:-1])
         number = np.full(len(occurs), len(places), np.uint32)
         number[places] = np.arange(len(places), dtype=np.uint32)
         return places, number[codes]
 
     def _of_phase(self, phase: str) -> tuple[Column, Column]:
-        """Return the events of a phase whose arguments are kept whole, and the codes of those."""
+        """Return the events of a phase whose arguments are kept as one text, and the codes of these texts."""
         columns = self._classes[_SAMPLES]
         chosen = self._base["phase"][columns["event"]] == ord(phase)
         return columns["event"][chosen], columns["arguments"][chosen]
@@ -248,7 +248,7 @@ def _contents(sources: list[bytes]) -> pl.Series:
 
 
 def _content(source: bytes) -> str:
-    """Return the content of a JSON text; other JSON as it stands."""
+    """Return the content of a JSON text; other JSON unchanged."""
     if source[:1] != b'"':
         return source.decode()
     text = source[1:-1].decode() if b"\\" not in source else msgspec.json.decode(source, type=str)

@@ -1,8 +1,8 @@
 """The events of ``trace_view.json`` and of CANN's timelines → frames.
 
-Events of one process of the trace are of one sort; its name says which. Slices of planes that stand among the tasks of
-a stream too are taken once, as parts of their communication. What the profiler computed itself (overlap, scopes) is
-left out: the same follows from what it computed it of.
+The name of a process of the trace says what its events are. A slice of a plane may be among the tasks of a stream too;
+it becomes one row, a part of its communication. What the profiler computed itself (overlap, scopes) is left out, as it
+follows from the rest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SORT_OF_CATEGORY = {
 }
 #: Layer of CANN in front of the name of a call → its level.
 _LEVELS = {layer.lower(): level for _, level, layer in LAYERS} | {"ge": "model", "communication": "hccl"}
-#: Sort of events → the columns of them that are read.
+#: Kind of events → the columns that are read.
 _OF_TASKS = ("connection", "model", "task", "batch", "context", "stream", "bytes", "type", "direction")
 _WANTED: dict[str, tuple[str, ...]] = {
     "host": (*BASE, "shapes", "dtypes", "stack", "sequence", "forward_thread", "correlation", "domain"),
@@ -73,12 +73,12 @@ _GROUP = re.compile(r"(?i)group (\d{1,6})")
 
 @dataclass(frozen=True)
 class _TraceOwners:
-    """Whose events are whose.
+    """Which process of the trace holds which events.
 
     Attributes:
-        sort: Process of the trace → sort of its events; what is not there is a process of the host.
-        host: The host's process; None where there is none or several.
-        device: Number of the device; None where the trace does not say.
+        sort: Process of the trace → kind of its events; the other processes are of the host.
+        host: The host's process; None if the trace has none or several.
+        device: Number of the device; None if the trace does not give it.
     """
 
     sort: dict[int, str]
@@ -91,14 +91,14 @@ def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Fram
 
     Args:
         events: Its events.
-        device: Number of the device, where it is known; else the trace may tell.
+        device: Number of the device, if known; else the trace may give it.
         ledger: Counts losses.
     """
     owners = _owners_of(events, device)
     sort = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
     found = events.complete.with_columns(sort=sort)
     of = {name: chosen(found.filter(pl.col("sort") == name), columns) for name, columns in _WANTED.items()}
-    # Of large files each of these is a part of the memory there is.
+    # For large files each of these takes a large part of the memory.
     del found
     events.complete = events.complete.clear()
     is_step = of["tasks"]["category"].cast(pl.String).is_in(_STEP_TRACE).fill_null(value=False)
@@ -128,7 +128,7 @@ def _owners_of(events: AscendEvents, device: int | None) -> _TraceOwners:
             sort[process] = known
     hosts = events.complete.filter(~pl.col("process").is_in(list(sort)))["process"].drop_nulls().unique().to_list()
     host = hosts[0] if len(hosts) == 1 else None
-    # CANN numbers the processes of its trace: the real one, five bits of sort and five of the device.
+    # CANN numbers the processes of its trace: the process of the host, five bits for the kind, five for the device.
     synthetic = [process for process in sort if host is not None and process >> 10 == host]
     if device is None and synthetic:
         device = synthetic[0] & 31
@@ -161,7 +161,7 @@ def _host(host: pl.DataFrame, api: pl.DataFrame, owners: _TraceOwners) -> tuple[
 
 
 def _one_line(column: str) -> pl.Expr:
-    """Return texts without the line ends that torch_npu puts behind each separator."""
+    """Return texts without the line ends that torch_npu writes after each separator."""
     return pl.col(column).cast(pl.String).str.replace_all(r"[\r\n]", "").cast(pl.Categorical())
 
 
@@ -197,7 +197,7 @@ def _stacks(texts: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
 
 
 def _tasks(found: pl.DataFrame, is_step: pl.Series, owners: _TraceOwners) -> pl.DataFrame:
-    """Return the frame ``tasks``, besides the columns that only some traces have."""
+    """Return the frame ``tasks`` with the columns that the trace has."""
     kind = pl.when(is_step).then(pl.lit("STEP_TRACE")).otherwise(pl.col("type").cast(pl.String).fill_null("UNKNOWN"))
     return found.with_columns(
         # A stream is a thread of the trace; the physical stream among the arguments may be another.
@@ -267,7 +267,7 @@ def _is_plane_without_name(found: pl.DataFrame, process: int, thread: int) -> bo
 
 
 def _without_parts(tasks: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Return tasks without those that are parts of communication, which stand on its planes too."""
+    """Return tasks without the parts of communication, which are on the planes too."""
     key = ["stream", "task", "context"]
     planes = parts.select(key).drop_nulls(["stream", "task"]).unique()
     physical = tasks.with_row_index("place").select("place", "task", "context", stream="physical")
@@ -286,7 +286,7 @@ def _steps(host: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counters(events: AscendEvents, owners: _TraceOwners) -> pl.DataFrame:
-    """Return samples; the unit stands in the key of the value, sizes are made bytes."""
+    """Return samples; the key of a value has the unit, sizes become bytes."""
     found = events.counters
     distinct = found.select(pl.col("name", "key").cast(pl.String)).unique()
     rows = [(one, other, *_unit(one, other)) for one, other in distinct.iter_rows()]
@@ -318,7 +318,7 @@ def _in_per_cent(samples: pl.DataFrame) -> pl.DataFrame:
     shares = samples.filter(is_share)["value"] if len(names) else pl.Series([])
     if shares.is_empty() or not shares.is_between(0, 1).all():
         return samples
-    # With this many digits what is written again is the same.
+    # Nine decimals survive the way back.
     value = pl.when(is_share).then((pl.col("value") * 100).round(9)).otherwise("value").alias("value")
     return samples.with_columns(value)
 

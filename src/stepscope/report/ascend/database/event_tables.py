@@ -141,11 +141,11 @@ def _metadata(source: Source, work: RankWork) -> list[tuple[str, str]]:
 
 
 def _memory_record(result: Result, work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return memory over time in bytes; what an NPU's process holds in all stands in a table of its own."""
+    """Return memory over time in bytes; the memory of an NPU's process has a table of its own."""
     rows = _table(result)
     active = pl.col("Total Active(MB)")
     if work.recorded_by_npu:
-        # Components without streams have 0, as nothing is told apart.
+        # Components without streams do not measure active memory and have 0.
         rows = rows.filter(pl.col("Component") != "APP").with_columns(active.fill_null(0))
     pointer = [] if "Stream Ptr" in rows.columns else [pl.lit(None, pl.Int64).alias("Stream Ptr")]
     named = rows.with_columns(pl.col("Component").replace("Framework", variant.component), *pointer)

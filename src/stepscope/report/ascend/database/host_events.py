@@ -8,11 +8,11 @@ from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
 from stepscope.trace.ascend_columns import LAYERS, MARK_CALL, OPERATOR_CALL, PYTHON_CALL, QUEUE_CALL
 
-#: Sorts of calls by kind of span, and by the layer that a name of CANN begins with.
+#: Types of calls by kind of span, and by the layer in front of a name of CANN.
 _TYPE_OF_KIND = {"runtime": 5000, "driver": 5000, "sync": 5000, "collective": 5500, "operator": 10000}
 _TYPE_OF_LAYER = {layer: number for number, _, layer in LAYERS}
 _LAYER = f"^({'|'.join(_TYPE_OF_LAYER)})@"
-#: Sorts of the framework's events by kind of span.
+#: Types of the framework's events by kind of span.
 _OF_FRAMEWORK = {
     **dict.fromkeys(("operator", "data", "step"), OPERATOR_CALL),
     **{"python": PYTHON_CALL, "annotation": MARK_CALL},
@@ -36,7 +36,7 @@ def queued() -> pl.Expr:
 def apis(work: RankWork) -> pl.DataFrame:
     """Return the calls: those of the device's software; on a rank without a device also the work of the host itself.
 
-    A call has the connection that its source gave it, where the source tells tasks of an NPU; else one of its own.
+    A call has the recorded connection if the source records tasks of an NPU; else a new one.
     """
     spans = work.tables["spans"].select("id", "track", "ts", "dur", "name", "kind", "correlation")
     own = pl.Series([call.operation.span for call in work.calls], dtype=pl.Int64)

@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.trace.ascend_columns import INT, MODULE_MEMORY, SAMPLE_LABELS, SAMPLES, SampledTable
 
-#: The tables that are written, besides that of the modules' memory.
+#: The tables that are written; that of the modules' memory is made apart.
 _WRITTEN = {
     *("HBM", "LLC", "NPU_MEM", "AICORE_FREQ", "QOS", "ACC_PMU", "SOC_BANDWIDTH_LEVEL", "HCCS", "DDR"),
 }
@@ -49,7 +49,7 @@ def _table(rows: pl.DataFrame, table: SampledTable) -> pl.DataFrame:
     values = []
     for column, (_, _, parts) in table.values.items():
         value = pl.col(column) if column in wide.columns else pl.lit(None, pl.Float64)
-        # Bytes are whole.
+        # Bytes are integers.
         values.append(((value * parts).round(0) if parts > 1 else value).alias(column))
     return wide.select("deviceId", pl.col("ts").alias("timestampNs"), *labels, *values)
 

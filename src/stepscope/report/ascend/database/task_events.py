@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.report.ascend.overlap_analysis import RankWork
-from stepscope.report.ascend.text.csv_tables import core, kernel_shapes, kernel_types, texts, told
+from stepscope.report.ascend.text.csv_tables import core, kernel_shapes, kernel_types, task_details, texts
 from stepscope.report.ascend.variant import MINDSPORE, Variant
 from stepscope.trace.ascend_columns import (
     BYTES_OF_TYPE,
@@ -44,15 +44,15 @@ def index(device: str) -> int:
 def numbered(work: RankWork) -> pl.DataFrame:
     """Return every task by ``globalTaskId``: the pieces of work but communication, and what else an NPU ran.
 
-    The column ``owner`` is null but for parts of communication, where it is the lane of their group.
+    The column ``owner`` is the lane of the group of a part of communication, and null for all others.
     """
     rows = pl.concat([work.pieces, _no_copies(work), _others(work)], how="diagonal_relaxed")
-    rows = rows.join(told(work), on="id", how="left", maintain_order="left").with_row_index("globalTaskId")
+    rows = rows.join(task_details(work), on="id", how="left", maintain_order="left").with_row_index("globalTaskId")
     return rows.with_columns(
         pl.col("globalTaskId").cast(pl.Int64),
         pl.coalesce("launch", "id").alias("call"),
         pl.col("kind").cast(pl.String),
-        pl.coalesce("lane", "told_stream").alias("lane"),
+        pl.coalesce("lane", "recorded_stream").alias("lane"),
     )
 
 
@@ -68,7 +68,7 @@ def _no_copies(work: RankWork) -> pl.DataFrame:
 
 
 def _others(work: RankWork) -> pl.DataFrame:
-    """Return the tasks of an NPU that are no work: events, waits, the parts of communication."""
+    """Return the tasks of an NPU that are not work: events, waits, the parts of communication."""
     known = pl.concat([work.pieces["id"], pl.Series([call.operation.span for call in work.calls], dtype=pl.Int64)])
     tracks = work.tables["tracks"].select(
         pl.col("id").alias("track"),
@@ -83,9 +83,9 @@ def _others(work: RankWork) -> pl.DataFrame:
 
 
 def connected(frame: pl.DataFrame, work: RankWork, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add ``connectionId``: the one that an NPU's profiler told, else that of the call whose span ``call`` names.
+    """Add ``connectionId``: the recorded one, else that of the call whose span ``call`` names.
 
-    0 stands for none, as no call has it.
+    0 means “none”; no call has it.
     """
     if work.recorded_by_npu and "correlation" in frame.columns:
         return frame.with_columns(pl.col("correlation").fill_null(0).alias("connectionId"))
@@ -98,11 +98,11 @@ def tasks(rows: pl.DataFrame, work: RankWork, calls: pl.DataFrame, parts: pl.Dat
     """Return every task; work of the host is its own call, and ``parts`` of communication were launched with it."""
     device = rows["device_name"].unique().drop_nulls()
     numbers = pl.Series([index(name) for name in device], dtype=pl.Int64)
-    # Tools find copies by this one name, whatever the device calls them.
+    # Tools find copies by this name only.
     copies = pl.when(pl.col("kind") == "memcpy").then(pl.lit("MEMCPY_ASYNC"))
     computes = copies.when(pl.col("operation").is_not_null()).then("type")
     rest = computes.when(pl.col("type").is_not_null()).then("name").otherwise(pl.col("kind").str.to_uppercase())
-    context = pl.coalesce("told_context", pl.when(pl.col("type").is_null()).then("context"))
+    context = pl.coalesce("recorded_context", pl.when(pl.col("type").is_null()).then("context"))
     found = connected(rows, work, calls).join(
         parts.select("globalTaskId", pl.col("connectionId").alias("of_operation"), pl.col("modelId").alias("of_model")),
         on="globalTaskId",
@@ -144,7 +144,7 @@ def compute_tasks(rows: pl.DataFrame, work: RankWork, variant: Variant) -> pl.Da
     return rows.select(
         "name",
         "globalTaskId",
-        pl.coalesce("told_blocks", grid).fill_null(0).alias(blocks),
+        pl.coalesce("recorded_blocks", grid).fill_null(0).alias(blocks),
         pl.col("mix_blocks").fill_null(0).alias(f"mixB{blocks[1:]}"),
         *(known[one.ours].fill_null("N/A").alias(one.database) for one in KERNEL_DETAILS if one.ours in known),
     )
@@ -155,7 +155,7 @@ def _quoted(column: str) -> pl.Expr:
 
 
 def counters(rows: pl.DataFrame, work: RankWork) -> pl.DataFrame:
-    """Return the hardware counters of tasks, times in ns; those of the L2 cache have no place in a database."""
+    """Return the hardware counters of tasks, times in ns; databases do not have those of the L2 cache."""
     places = rows.select("globalTaskId", "id").drop_nulls().lazy()
     name, unit = pl.col("name").cast(pl.String), pl.col("unit").cast(pl.String)
     found = work.tables["kernel_counters"].join(places, left_on="span", right_on="id").filter(~name.is_in(L2_CACHE))
@@ -173,7 +173,7 @@ def counters(rows: pl.DataFrame, work: RankWork) -> pl.DataFrame:
 
 
 def copies(rows: pl.DataFrame, work: RankWork) -> pl.DataFrame:
-    """Return size and direction of the copies that an NPU's profiler told of; the direction as a number."""
+    """Return size and direction of the recorded copies; the direction as a number."""
     said = work.tables["arguments"].filter(pl.col("key").cast(pl.String) == "direction")
     directions = said.select(pl.col("span").alias("id"), pl.col("value").str.strip_chars('"').alias("said")).collect()
     found = rows.filter((pl.col("kind") == "memcpy") & pl.col("bytes").is_not_null() & pl.col("type").is_not_null())
@@ -235,7 +235,7 @@ def _elements() -> pl.Expr:
 
 
 def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of communication that an NPU's profiler told of; each belongs to the operation around it.
+    """Return the recorded parts of communication; each belongs to the operation around it.
 
     The last two columns are the operation's, and no columns of the table.
     """
@@ -275,7 +275,7 @@ def communication_tasks(rows: pl.DataFrame, work: RankWork, operations: pl.DataF
 
 
 def said_of_parts(work: RankWork) -> pl.DataFrame:
-    """Return what parts of communication moved, from where to where, by ``id``; and what else is told of them."""
+    """Return what parts of communication moved, from where to where, by ``id``; and their other arguments."""
     texts_ = pl.col("transport", "link").cast(pl.String)
     columns = (pl.col("span").alias("id"), "source", "destination", "bytes", "bandwidth", texts_)
     moved = work.tables["transfers"].filter(pl.col("link").is_not_null()).select(columns).unique("id").collect()

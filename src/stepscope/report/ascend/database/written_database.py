@@ -35,7 +35,7 @@ def write(source: Source, work: RankWork, variant: Variant, directory: Path, ran
 @contextmanager
 def _database(path: Path) -> Iterator[sqlite3.Connection]:
     with replacing(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
-        # The file replaces the old one only when complete, so there is nothing to roll back to.
+        # The file replaces the old one only when complete, so a rollback is never needed.
         connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN")
         yield connection
         connection.execute("COMMIT")
@@ -58,7 +58,7 @@ def _type(dtype: pl.DataType) -> str:
 def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
     """Return the tables of the database of steps and communication, in the units of the text files.
 
-    torch_npu's has the matrix ready, MindSpore's every operation's links, of which tools make the matrix.
+    torch_npu's has the matrix, MindSpore's has the links of every operation, from which tools make the matrix.
     """
     tables = {"StepTraceTime": _steps(work, variant)}
     if work.calls:

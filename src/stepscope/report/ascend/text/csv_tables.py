@@ -42,7 +42,7 @@ from stepscope.trace.ascend_columns import (
 )
 
 _NOT_KNOWN = "N/A"
-#: Our column of ``kernel_details.csv`` → what stands for the unknown, if that is not ``N/A``.
+#: Our column of ``kernel_details.csv`` → value for the unknown, if it is not ``N/A``.
 _UNKNOWN = {"step": None, "model": UNKNOWN_32, "blocks": 0}
 
 
@@ -74,7 +74,7 @@ def write(frame: pl.DataFrame, path: Path) -> None:
     """Write one table; texts are safe in a spreadsheet, and lines within a cell stay lines."""
     stacks = [name for name in frame.columns if name in ("Call Stack", "Input Shapes")]
     lines = {name: frame[name].str.split("\n").list.eval(_guarded()).list.join("\n") for name in stacks}
-    # Times are numbers, also those that are text because of their tab.
+    # Times are safe: those that are text are numbers with a tab.
     times = frame.select(name for name in frame.columns if name.endswith("(us)"))
     shown = safe(frame.drop(stacks, times.columns)).hstack(times).with_columns(**lines)
     with replacing(path) as temporary:
@@ -115,7 +115,7 @@ def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the pieces of work that compute or communicate, in order of start, and behind them their counters."""
+    """Return the pieces of work that compute or communicate, in order of start, with their counters."""
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
     shown = []
     for column in KERNEL_DETAILS:
@@ -139,7 +139,7 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     pieces = work.computing
     modules = work.tables["operators"].select(pl.col("span").alias("id"), pl.col("module").cast(pl.String)).collect()
     pieces = pieces.join(modules, on="id", how="left", maintain_order="left")
-    pieces = pieces.join(told(work), on="id", how="left", maintain_order="left")
+    pieces = pieces.join(task_details(work), on="id", how="left", maintain_order="left")
     recorded = pl.col("operation").is_not_null()
     # What an NPU's profiler recorded has the operator in its name already.
     launching = pl.when(~recorded).then("operator_name") if variant.processes else pl.lit(None, pl.String)
@@ -148,17 +148,17 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     quoted = pl.format('"{}"', pl.col("input_shapes"))
     return pieces.select(
         "id",
-        pl.coalesce("told_step", "step").alias("step"),
+        pl.coalesce("recorded_step", "step").alias("step"),
         "ts",
         "dur",
         pl.coalesce("wait", "idle").alias("gap"),
         pl.col("lane").alias("stream"),
-        pl.when(recorded).then("told_context").otherwise("context").alias("context"),
+        pl.when(recorded).then("recorded_context").otherwise("context").alias("context"),
         pl.coalesce("task", pl.when(~recorded).then(pl.int_range(pl.len()))).alias("task"),
         pl.concat_str(owner, "name", separator="/", ignore_nulls=True).alias("name"),
         pl.coalesce("operation", "name").alias("op_type"),
         pl.coalesce("core", core()).alias("core"),
-        pl.coalesce("told_blocks", grid).alias("blocks"),
+        pl.coalesce("recorded_blocks", grid).alias("blocks"),
         pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("input_shapes"),
         pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("input_dtypes"),
         pl.format('"{}"', pl.col("output_shapes")).alias("output_shapes"),
@@ -168,10 +168,12 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     )
 
 
-def told(work: RankWork) -> pl.DataFrame:
-    """Return what an NPU's profiler told of tasks, by ``id``; texts as text."""
-    tasks = work.tables["tasks"].rename({"span": "id", "step": "told_step", "context": "told_context"}).collect()
-    tasks = tasks.rename({"blocks": "told_blocks", "stream": "told_stream"}).drop("batch")
+def task_details(work: RankWork) -> pl.DataFrame:
+    """Return the recorded details of tasks, by ``id``; texts as text."""
+    tasks = (
+        work.tables["tasks"].rename({"span": "id", "step": "recorded_step", "context": "recorded_context"}).collect()
+    )
+    tasks = tasks.rename({"blocks": "recorded_blocks", "stream": "recorded_stream"}).drop("batch")
     return tasks.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
@@ -184,7 +186,7 @@ def _counters(work: RankWork, ids: pl.Series) -> pl.DataFrame:
     columns: dict[str, pl.Series] = {}
     for (name, unit), values in found.group_by("name", "unit", maintain_order=True):
         measured = pieces.join(values.unique("row"), on="row", how="left", maintain_order="left")["value"]
-        # Counts are whole.
+        # Counts are integers.
         shown = measured.cast(pl.Int64) if not unit and (values["value"] % 1 == 0).all() else measured
         # Names come from the source: a header is as safe as a cell.
         title = csv_cell(f"{name}({unit})" if unit else str(name))
@@ -197,7 +199,7 @@ def _number(column: pl.Series) -> pl.Series:
 
 
 def core() -> pl.Expr:
-    """Return what did the work, ``CPU`` or the sort of device: there are no AI Cores on those."""
+    """Return what did the work: ``CPU``, or the kind of device if it has no AI Cores."""
     return pl.col("device_name").str.split(":").list.first().str.to_uppercase()
 
 
@@ -210,13 +212,13 @@ def _communication(work: RankWork) -> pl.DataFrame:
     ]
     schema = {"id": pl.Int64, "step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    known = told(work).select("id", "told_step", "wait", "model")
+    known = task_details(work).select("id", "recorded_step", "wait", "model")
     frame = frame.join(known, on="id", how="left", maintain_order="left")
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
     return frame.select(
         *("id", "ts", "dur", "name", "model"),
         pl.col("type").alias("op_type"),
-        pl.coalesce("told_step", pl.when(pl.col("step") >= 0).then("step")).alias("step"),
+        pl.coalesce("recorded_step", pl.when(pl.col("step") >= 0).then("step")).alias("step"),
         pl.coalesce("wait", (pl.col("ts") - ended).clip(0).fill_null(0)).alias("gap"),
         pl.lit("HCCL").alias("core"),
     )
@@ -224,7 +226,7 @@ def _communication(work: RankWork) -> pl.DataFrame:
 
 def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the pieces that compute by type, longest total first; their share is of all computing."""
-    rows = work.computing.join(told(work).select("id", "operation", "core"), on="id", how="left")
+    rows = work.computing.join(task_details(work).select("id", "operation", "core"), on="id", how="left")
     named = (pl.coalesce("operation", "name").alias("name"), pl.coalesce("core", core()).alias("core"))
     grouped = rows.group_by("device_name", *named).agg(
         pl.len().alias("count"),
@@ -308,7 +310,7 @@ def _dimensions(text: str) -> list[str]:
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a JSON list as texts; the text itself where it is none."""
+    """Return the items of a JSON list as texts; the text itself if it is not one."""
     try:
         items = json.loads(text)
     except (ValueError, RecursionError):

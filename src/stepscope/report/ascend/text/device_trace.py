@@ -28,9 +28,9 @@ from stepscope.report.whole_files import replacing
 from stepscope.trace.ascend_columns import UNKNOWN_32
 
 _CHUNK = 100_000
-#: Numbers of the processes that are none: behind those that :mod:`stepscope.report.timeline.places` makes up.
+#: Numbers of processes that exist only in the trace, above those of :mod:`stepscope.report.timeline.places`.
 _MADE_UP, _RANKS = 10_000_500, 1_000_000
-#: Process → its place when shown, as in Ascend's files.
+#: Process → its order when shown, as in Ascend's files.
 _ORDER = {
     "Python": 0,
     "MindSpore": 1,
@@ -138,7 +138,7 @@ class _TraceThreads:
         return self._processes[key]
 
     def thread(self, pid: int, key: int | str, name: str, wanted: int = 1) -> int:
-        """Return the number of the thread of a process that ``key`` stands for, the one wanted where it is free."""
+        """Return the number of the thread of a process for ``key``: the wanted one, if it is free."""
         if (pid, key) not in self._threads:
             taken = {tid for (process, _), (tid, _) in self._threads.items() if process == pid}
             tid = next(tid for tid in count(max(wanted, 1)) if tid not in taken)

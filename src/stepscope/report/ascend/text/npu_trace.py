@@ -1,7 +1,7 @@
 """``trace_view.json`` of a rank that an NPU's profiler recorded: the events that it wrote itself, in its form.
 
-Every stream, plane of communication and thread has its own number again, also stream 0, so that what is read from this
-file is what was read from the profiler's.
+Every stream, plane of communication and thread keeps its number, also stream 0, so that reading this file gives what
+reading the profiler's file gave.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
 from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
 
-#: Process of the trace → its place, which is part of its number.
-_PLACES = {"CANN": 7, "Ascend Hardware": 13, "HCCL": 15, "Overlap Analysis": 23}
+#: Process of the trace → its order, which is part of its number.
+_ORDER = {"CANN": 7, "Ascend Hardware": 13, "HCCL": 15, "Overlap Analysis": 23}
 _FIRST_OF_COUNTERS = 24
 _CATEGORIES = {"operator": "cpu_op", "data": "cpu_op", "step": "cpu_op", "python": "python_function"}
 _CATEGORIES |= {"annotation": "user_annotation", "garbage": "GC"}
@@ -66,7 +66,7 @@ class _NpuTrace:
         self._lanes = self._hccl_lanes()
 
     def _pid(self, name: str, place: int | None = None) -> int:
-        pid = self._process << 10 | (_PLACES[name] if place is None else place) << 5 | self._device
+        pid = self._process << 10 | (_ORDER[name] if place is None else place) << 5 | self._device
         self._names[pid] = (name, "CPU" if name == "CANN" else "NPU")
         return pid
 
@@ -179,14 +179,14 @@ class _NpuTrace:
             self._threads[pid, thread] = f"Thread {thread}"
         return self._lines(frame.with_columns(args.alias("args"), *self._on_threads()).with_columns(pid=pl.lit(pid)))
 
-    def _told(self, place: str) -> pl.DataFrame:
+    def _with_details(self, place: str) -> pl.DataFrame:
         tasks = self._work.tables["tasks"].rename({"span": "id", "stream": "physical"})
         chosen = ("id", "type", "physical", "task", "context", "batch", "model", "core")
         rows = self._spans.filter(pl.col("place") == place).join(tasks.select(chosen), on="id", how="left")
         return rows.sort("ts", "id").collect()
 
     def _tasks(self) -> pl.Series:
-        frame = self._told("stream").filter(pl.col("stream").is_not_null())
+        frame = self._with_details("stream").filter(pl.col("stream").is_not_null())
         sizes = self._work.tables["kernels"].select(pl.col("span").alias("id"), "bytes").collect()
         frame = frame.join(sizes.unique("id"), on="id", how="left", maintain_order="left")
         frame = frame.join(self._argument("direction"), on="id", how="left", maintain_order="left")
@@ -213,7 +213,7 @@ class _NpuTrace:
         return rows.select(pl.col("span").alias("id"), pl.col("value").alias(key)).unique("id").collect()
 
     def _communication(self) -> pl.Series:
-        frame = self._told("stream").join(self._lanes, on="lane", how="inner", maintain_order="left")
+        frame = self._with_details("stream").join(self._lanes, on="lane", how="inner", maintain_order="left")
         details = communication(self._work, pl.DataFrame(schema={"span": pl.Int64, "connectionId": pl.Int64}))
         ids = pl.Series("id", [call.operation.span for call in self._work.calls], dtype=pl.Int64)
         said = (
@@ -237,7 +237,7 @@ class _NpuTrace:
         return self._lines(frame.with_columns(args.alias("args"), pid=pl.lit(self._pid("HCCL"))))
 
     def _planes(self) -> pl.Series:
-        frame = self._told("other").join(self._lanes, on="lane", how="inner", maintain_order="left")
+        frame = self._with_details("other").join(self._lanes, on="lane", how="inner", maintain_order="left")
         frame = frame.join(said_of_parts(self._work), on="id", how="left", maintain_order="left")
         estimated = self._argument("estimated duration (ns)").rename({"estimated duration (ns)": "estimated"})
         frame = frame.join(estimated, on="id", how="left", maintain_order="left")

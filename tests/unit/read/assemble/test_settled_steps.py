@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.read.assemble.dispatched import settled
+from stepscope.read.assemble.assemble import settled
 
 
 def frame(**columns: list[int]) -> pl.DataFrame:

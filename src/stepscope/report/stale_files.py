@@ -1,0 +1,77 @@
+"""Which output files are stale: a file stays where what it was made of is the same as now and nobody changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from stepscope.report.protocol import Format, Source
+from stepscope.report.whole_files import replacing
+
+#: In the directory of the files: what the files of each format were made of.
+_RECORD = ".written.json"
+
+
+class _Written(msgspec.Struct):
+    """Files of one format: what they were made of; name, size in bytes and time of change in ns of each."""
+
+    made_of: str
+    files: list[tuple[str, int, int]]
+
+
+def write_stale(
+    formats: Iterable[Format], source: Callable[[], Source], directory: Path, made_of: str | None
+) -> list[Path]:
+    """Write the files of formats, but for those that are as they would be written; return the paths of all.
+
+    Args:
+        formats: The formats.
+        source: Returns what to write; called only if a file is stale.
+        directory: Where to write.
+        made_of: Fingerprint of everything that the source depends on; None writes every file and records nothing.
+
+    Raises:
+        OutputError: The directory cannot be made or written.
+    """
+    record = _read(directory) if made_of is not None else {}
+    paths: list[Path] = []
+    stale = False
+    for output in formats:
+        # The format's own options stand in its repr.
+        state, before = f"{made_of} {output!r}", record.get(output.name)
+        if before is not None and before.made_of == state and before.files == _described(directory, before):
+            paths += [directory / name for name, _, _ in before.files]
+            continue
+        written = output.write(source(), directory)
+        for name, _, _ in before.files if before is not None else []:
+            if directory / name not in written:
+                (directory / name).unlink(missing_ok=True)
+        described = [(path.relative_to(directory).as_posix(), *_size_and_time(path)) for path in written]
+        record[output.name] = _Written(state, described)
+        paths += written
+        stale = True
+    if stale and made_of is not None:
+        with replacing(directory / _RECORD) as temporary:
+            temporary.write_bytes(msgspec.json.encode(record))
+    return paths
+
+
+def _read(directory: Path) -> dict[str, _Written]:
+    with suppress(OSError, ValueError):
+        return msgspec.json.decode((directory / _RECORD).read_bytes(), type=dict[str, _Written])
+    return {}
+
+
+def _described(directory: Path, written: _Written) -> list[tuple[str, int, int]] | None:
+    """Return the files as they are; None if one is missing."""
+    with suppress(OSError):
+        return [(name, *_size_and_time(directory / name)) for name, _, _ in written.files]
+    return None
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
