@@ -26,6 +26,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 LARGEST_TIME = 1 << 62
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
+#: Columns of nulls cost less in memory than in a plan up to so many rows.
+_SHORT = 1 << 12
 _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
 #: Arrows whose ends are a track and a time on it.
 _NO_ARROWS = pl.DataFrame(
@@ -169,12 +171,18 @@ class PartBuilder:
 
 def _as_in_schema(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame as the schema has it, and its further columns behind; spans stay as they are until assembly."""
-    if table == "spans":
+    if table == "spans" or not frame.height:
         return frame
-    further = [column for column in frame.iter_columns() if column.name not in schema(table)]
-    if not further:
-        return conform(table, frame)
-    return conform(table, frame.drop([column.name for column in further])).hstack(further)
+    own: list[pl.Series] = []
+    further: list[pl.Series] = []
+    for column in frame.iter_columns():
+        (own if column.name in schema(table) else further).append(column)
+    if frame.height <= _SHORT:
+        known = {column.name for column in own}
+        missing = [column for column in TABLES[table].columns if column.nullable and column.name not in known]
+        own += [pl.Series(one.name, [None], dtype(one.dtype)).new_from_index(0, frame.height) for one in missing]
+    conformed = conform(table, pl.DataFrame(own))
+    return conformed.hstack(further) if further else conformed
 
 
 def sound(ledger: LossLedger, **conditions: Mask | pl.Series) -> Mask:
