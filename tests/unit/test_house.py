@@ -84,6 +84,13 @@ SIDEWAYS: dict[tuple[str, str], str] = {
     ("ascend", "mindspore.minddata_files"): "MindSpore's data pipeline writes the same files on an Ascend device",
 }
 
+#: Test in `tests/unit` → why no module has its name.
+TESTS_OF_SEVERAL = {
+    "test_house.py": "the whole house",
+    "analyse/test_details.py": "results of several folders, from one set of tables",
+    "report/test_pages.py": "the documents name what the registries hold",
+}
+
 
 @cache
 def python_files() -> tuple[Path, ...]:
@@ -268,6 +275,17 @@ def test_a_small_module_has_more_than_one_importer() -> None:
         if len(importers[path]) == 1 and not importers[path] & set(REGISTRIES)
     }
     assert set(alone) == set(SMALL_MODULES), {name: alone.get(name) for name in set(alone) ^ set(SMALL_MODULES)}
+
+
+def test_a_unit_test_is_named_after_what_it_tests() -> None:
+    unit, wrong = Path(__file__).parent, set()
+    for path in unit.rglob("test_*.py"):
+        folder = SOURCE / path.parent.relative_to(unit)
+        names = {folder.name, *(found.stem for found in folder.glob("*") if found.suffix == ".py" or found.is_dir())}
+        stem = path.stem.removeprefix("test_")
+        if not any(stem == name or stem.startswith(name.rstrip("_") + "_") for name in names):
+            wrong.add(path.relative_to(unit).as_posix())
+    assert wrong == set(TESTS_OF_SEVERAL)
 
 
 @pytest.mark.parametrize("name", stepscope.__all__)
