@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.torch.programs import TRAINING, python
+from tests.frameworks.torch.programs import TRAINING, forked
 from tests.sizes import Size
 
 CYCLES = (
@@ -63,7 +63,7 @@ print(json.dumps({"before": before, "after": state(), "growth": memory() - first
 def test_a_profile_that_starts_and_stops_leaves_nothing_behind(
     collector: str, cycles: int, growth: int, tmp_path: Path, size: Size
 ) -> None:
-    done = python("-c", CYCLES, tmp_path / "runs", collector, str(size.many(cycles)), timeout=300)
+    done = forked("-c", CYCLES, tmp_path / "runs", collector, str(size.many(cycles)), timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["after"] == found["before"]

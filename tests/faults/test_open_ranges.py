@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.frameworks.torch.programs import forked
 from tests.frameworks.torch.recorder_file import read
 
 PROGRAM = """
@@ -35,8 +34,7 @@ print("done")
 
 @pytest.mark.parametrize(("collector", "capture"), [("kineto", "kineto_0.json"), ("native", "recorder.ssr")])
 def test_a_range_open_across_two_windows_does_not_crash(collector: str, capture: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), collector]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = forked("-c", PROGRAM, tmp_path, collector)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.endswith("done\n")
     captures = sorted(tmp_path.glob(f"*/rank0/capture/{capture}"))

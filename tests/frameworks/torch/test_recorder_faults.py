@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.trace.losses import CATALOGUE
-from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, runs
+from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
 from tests.frameworks.torch.recorder_file import read
 
 #: Kills in this test; a hundred were made by hand.
@@ -54,7 +54,7 @@ def capture(run: Path) -> Path:
 
 
 def test_a_killed_process_loses_at_most_a_second(tmp_path: Path) -> None:
-    done = python("-c", KILLING, tmp_path, str(KILLS), timeout=600)
+    done = forked("-c", KILLING, tmp_path, str(KILLS), timeout=600)
     assert done.returncode == 0, done.stderr
     last_steps = [int(line) for line in done.stdout.split()]
     assert len(last_steps) == KILLS
@@ -110,7 +110,7 @@ assert profile.recorded[0].wait(30)
 
 @pytest.mark.parametrize("how", ["exit", "_exit", "profiles"])
 def test_a_forked_child_records_nothing(how: str, tmp_path: Path) -> None:
-    done = python("-c", FORKING, tmp_path / "runs", how)
+    done = forked("-c", FORKING, tmp_path / "runs", how)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -151,7 +151,7 @@ time.sleep(0.2)
     [("", 0, True), ("sys.exit(3)", 3, True), ("os._exit(4)", 4, False), ("raise KeyError(1)", 1, True)],
 )
 def test_a_process_that_ends_while_it_records(how: str, code: int, closed: bool, tmp_path: Path) -> None:
-    done = python("-c", LEAVING + how, tmp_path / "runs")
+    done = forked("-c", LEAVING + how, tmp_path / "runs")
     assert done.returncode == code, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -175,7 +175,7 @@ assert len(got) == 4
 assert profile.recorded[0].wait(30)
 """
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -225,7 +225,7 @@ print(json.dumps({"before": before, "after": state(), "growth": (memory() - firs
 
 
 def test_a_thousand_cycles_leave_nothing(tmp_path: Path) -> None:
-    done = python("-c", CYCLES, tmp_path / "cycle.ssr")
+    done = forked("-c", CYCLES, tmp_path / "cycle.ssr")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["after"] == found["before"]
@@ -250,7 +250,7 @@ profile.recorded[0].wait(30)
 print("trained")
 """
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -294,7 +294,7 @@ with path.open("ab") as file:
     file.write(b"".join(content))
 """
     )
-    done = python("-c", code, tmp_path / "slow.ssr")
+    done = forked("-c", code, tmp_path / "slow.ssr")
     assert done.returncode == 0, done.stderr
     recording = read(tmp_path / "slow.ssr")
     assert not recording.losses
@@ -325,7 +325,7 @@ assert profile.recorded[0].wait(30)
     ],
 )
 def test_without_a_recorder_kineto_serves_and_it_is_said(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
-    done = python("-c", FALLBACK, tmp_path / "runs", env=environment(XDG_CACHE_HOME=str(tmp_path / "cache"), **changes))
+    done = forked("-c", FALLBACK, tmp_path / "runs", env=environment(XDG_CACHE_HOME=str(tmp_path / "cache"), **changes))
     assert done.returncode == 0, done.stderr
     assert reason in done.stderr
     (run,) = runs(tmp_path / "runs")
