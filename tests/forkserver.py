@@ -10,6 +10,7 @@ when its standard input does: with the process that started it, however that end
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -70,6 +71,7 @@ class _Server:
             text=True,
             env={**os.environ, **_ONE_THREAD},
         )
+        atexit.register(self.end)
         self._lock = threading.Lock()
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> int | None:
@@ -86,6 +88,12 @@ class _Server:
             timer.cancel()
             timer.join()
             return None if late.is_set() else status
+
+    def end(self) -> None:
+        """End the server."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
 
     def _answer(self) -> int:
         assert self._process.stdout is not None

@@ -163,7 +163,9 @@ print("trained", number + 1)
 
 
 # The recorder's blocks may be refused as well as the journal's.
-@pytest.mark.parametrize(("collector", "refused"), [("kineto", {1}), ("native", {1, 2})])
+@pytest.mark.parametrize(
+    ("collector", "refused"), [pytest.param("kineto", {1}, marks=pytest.mark.slow), ("native", {1, 2})]
+)
 def test_a_disk_that_fills_up_while_recording(
     collector: str, refused: set[int], small_disk: Path, script: Path, tmp_path: Path
 ) -> None:

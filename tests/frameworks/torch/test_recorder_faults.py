@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from stepscope.trace.losses import CATALOGUE
 from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
 from tests.frameworks.torch.recorder_file import read
+from tests.sizes import Size
 
 #: Kills in this test; a hundred were made by hand.
-KILLS = int(os.environ.get("STEPSCOPE_KILLS", "30"))
 
 #: A process that imports once, and whose children record until they are killed.
 KILLING = (
@@ -53,11 +52,12 @@ def capture(run: Path) -> Path:
     return run / "rank0" / "capture" / "recorder.ssr"
 
 
-def test_a_killed_process_loses_at_most_a_second(tmp_path: Path) -> None:
-    done = forked("-c", KILLING, tmp_path, str(KILLS), timeout=600)
+def test_a_killed_process_loses_at_most_a_second(tmp_path: Path, size: Size) -> None:
+    kills = size.many(30)
+    done = forked("-c", KILLING, tmp_path, str(kills), timeout=600)
     assert done.returncode == 0, done.stderr
     last_steps = [int(line) for line in done.stdout.split()]
-    assert len(last_steps) == KILLS
+    assert len(last_steps) == kills
     for number, last_step in enumerate(last_steps):
         check_killed(tmp_path / f"runs{number}", last_step)
 
@@ -217,19 +217,19 @@ def memory():
 for _ in range(100):
     cycle()
 before, first = state(), memory()
-for _ in range(1000):
+for _ in range(int(sys.argv[2])):
     cycle()
-print(json.dumps({"before": before, "after": state(), "growth": (memory() - first) / 1000}))
+print(json.dumps({"before": before, "after": state(), "growth": memory() - first}))
 """
 )
 
 
-def test_a_thousand_cycles_leave_nothing(tmp_path: Path) -> None:
-    done = forked("-c", CYCLES, tmp_path / "cycle.ssr")
+def test_a_thousand_cycles_leave_nothing(tmp_path: Path, size: Size) -> None:
+    done = forked("-c", CYCLES, tmp_path / "cycle.ssr", str(size.many(1000)))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["after"] == found["before"]
-    assert found["growth"] < 1024
+    assert found["growth"] < 1000 * 1024
 
 
 def test_a_disk_that_is_full_ends_the_file_and_not_the_training(tmp_path: Path) -> None:
