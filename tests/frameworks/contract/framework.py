@@ -28,6 +28,7 @@ class Framework:
         operators: Words of which one stands in the printed summary.
         advice: What a program gets to read that imports the framework and makes no step.
         arguments: Arguments of the program.
+        alone: Arguments with which it has no children, if others: children of a killed program keep its output open.
         options: Options of ``stepscope run`` for the program.
         idle: A program that makes no step, and what it prints.
         shown: A program whose results are looked at, if not `program`.
@@ -48,6 +49,7 @@ class Framework:
     operators: tuple[str, ...]
     advice: tuple[str, ...]
     arguments: tuple[str, ...] = ()
+    alone: tuple[str, ...] | None = None
     options: tuple[str, ...] = ()
     idle: tuple[str, str] | None = None
     shown: str | None = None

@@ -121,7 +121,7 @@ def test_a_killed_program_leaves_its_journal(framework: Framework, tmp_path: Pat
     # Given a program that is killed when the last block is more than a second old
     kill = "import os; time.sleep(1.5); os.kill(os.getpid(), 9)"
     path = script(tmp_path, framework.doing(kill, after=8))
-    done = framework.stepscope_run(output, path, *framework.arguments)
+    done = framework.stepscope_run(output, path, *(framework.alone or framework.arguments))
     assert done.returncode == -signal.SIGKILL
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"

@@ -43,6 +43,7 @@ FRAMEWORK = Framework(
     operators=("momentum_", "matmul"),
     advice=("no optimizer stepped", "use `python -m paddle.distributed.launch … stepscope run` for them"),
     arguments=("2",),
+    alone=("0",),
     options=("--memory",),
     summary=("2 workers",),
     statistic="momentum_",
