@@ -11,7 +11,7 @@ from typing import Any
 from tests.frameworks.torch.programs import python, stepscope_run
 
 #: The line of a program that stands for what a test does just before the loop.
-BEGIN = "# the loop begins\n"
+BEGIN = "# the loop begins"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Framework:
     Attributes:
         name: The module that a program imports, which is also the name of the collector.
         title: What stepscope calls it.
-        program: Trains twelve steps; prints one line, at its end; has the line `BEGIN` before its loop, and appends
+        program: Trains twelve steps; prints one line, at its end; has the comment `BEGIN` before its loop, and appends
             the time at which each step ended, in ns, to the list ``stamps``.
         found: What the manifest says of the steps of this program.
         updates: Path of a run → how many updates of the parameters are in its recording.

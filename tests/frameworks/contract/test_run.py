@@ -109,7 +109,7 @@ def test_a_program_that_ends_in_the_window_keeps_what_there_is(
 
 
 def test_a_profile_that_nobody_stops_is_whole(framework: Framework, tmp_path: Path, output: Path) -> None:
-    begin = f"import stepscope\nstepscope.profile(output={str(output)!r}, analyse='later').start()\n"
+    begin = f"import stepscope; stepscope.profile(output={str(output)!r}, analyse='later').start()"
     path = script(tmp_path, framework.program.replace(BEGIN, begin))
     done = framework.python(path, *framework.arguments)
     assert done.returncode == 0, done.stderr
