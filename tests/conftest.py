@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""What all tests share: their size, Hypothesis's settings, the captures, and children that have loaded torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,78 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
+from tests import sizes
+
 #: Writes a trace of events, and further top-level keys, and returns its path.
 WriteTrace: TypeAlias = Callable[..., Path]
+
+#: A test that takes longer carries the marker ``slow``; in seconds.
+LONG = 10.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--size", choices=sizes.CHOICES, default="quick", help="how much the tests do (tests/sizes.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sizes.SIZE.full = config.getoption("size") != "quick"
+    if find_spec("hypothesis"):  # an environment made for `make gpu-check` does not have it
+        _load_profile()
+
+
+def _load_profile() -> None:
+    """Make Hypothesis deterministic, and let it ignore how fast the machine is."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "stepscope",
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=sizes.SIZE.examples(sizes.EXAMPLES),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("stepscope")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests when quick, and when the rest is asked for, the tests that quick runs in full."""
+    if (size := config.getoption("size")) != "full":
+        chosen = [
+            item for item in items if (_is_slow(item) or _is_sized(item) if size == "rest" else not _is_slow(item))
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def _is_sized(item: pytest.Item) -> bool:
+    """Return whether the test does less when quick."""
+    function = getattr(item, "obj", None)
+    return "size" in getattr(item, "fixturenames", ()) or getattr(function, "is_hypothesis_test", False)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that took long and are not marked."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            if report.when == "call" and report.duration > LONG and "slow" not in report.keywords:
+                terminalreporter.write_line(f"{report.nodeid} took {report.duration:.1f} s and is not marked slow")
+
+
+@pytest.fixture(scope="session")
+def size() -> sizes.Size:
+    """How much the test does; the test does less when quick."""
+    return sizes.SIZE
 
 
 def files_in(directory: Path) -> list[Path]:

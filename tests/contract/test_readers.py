@@ -21,6 +21,7 @@ from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform
 from tests.conftest import files_in
+from tests.sizes import Size
 from tests.unit import ascend_build, recorder_build
 from tests.unit.cupti_build import File
 
@@ -213,20 +214,20 @@ def test_two_files_of_one_rank_lie_on_one_time_line(tmp_path: Path) -> None:
     assert frames["spans"].height == sum(read_files([path])["spans"].height for path in paths)
 
 
-def test_cut_anywhere(sample: Path, tmp_path: Path) -> None:
+def test_cut_anywhere(sample: Path, tmp_path: Path, size: Size) -> None:
     chance = random.Random(1)
     whole = read_files([sample])["spans"].height
-    size = max(path.stat().st_size for path in files_in(sample))
-    for length in sorted([0, 1, 5, size - 1, *chance.sample(range(size), 40)]):
-        cut = damaged_copy(sample, tmp_path / f"cut{sample.suffix}", lambda content, end=length: content[:end], chance)  # type: ignore[misc]
+    end = max(path.stat().st_size for path in files_in(sample))
+    for length in sorted([0, 1, 5, end - 1, *chance.sample(range(end), size.many(40))]):
+        cut = damaged_copy(sample, tmp_path / f"cut{sample.suffix}", lambda content, at=length: content[:at], chance)  # type: ignore[misc]
         frames = attempt(cut)
         if frames is not None:
             assert frames["spans"].height <= whole
             # A directory may lose a whole line of one file, which no count betrays.
-            assert frames["losses"].height or length > size - 3 or sample.is_dir()
+            assert frames["losses"].height or length > end - 3 or sample.is_dir()
 
 
-def test_random_damage(sample: Path, tmp_path: Path) -> None:
+def test_random_damage(sample: Path, tmp_path: Path, size: Size) -> None:
     chance = random.Random(2)
 
     def damage(content: bytes) -> bytes:
@@ -236,7 +237,7 @@ def test_random_damage(sample: Path, tmp_path: Path) -> None:
             damaged[start : start + chance.randint(0, 8)] = chance.randbytes(chance.randint(0, 8))
         return bytes(damaged)
 
-    for _ in range(60):
+    for _ in range(size.many(60)):
         attempt(damaged_copy(sample, tmp_path / f"damaged{sample.suffix}", damage, chance))
 
 

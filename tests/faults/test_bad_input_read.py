@@ -15,6 +15,7 @@ from stepscope.read import read_files
 from stepscope.read.sniff import look
 from stepscope.trace.tables import Frames
 from tests.conftest import WriteTrace
+from tests.sizes import Size
 
 _SMALL = "kineto/hta/call_stack/backward_thread.json"
 _MUTATED = (
@@ -60,10 +61,10 @@ def _conserved(tables: Frames) -> None:
         assert tables[name]["span"].is_in(spans["id"].implode()).all()
 
 
-def _cut(content: bytes, step: int, path: Path) -> list[int]:
-    """Read a file cut at every so many bytes; return how many spans were there."""
+def _cut(content: bytes, lengths: range, path: Path) -> list[int]:
+    """Read a file cut at these lengths; return how many spans each of them has."""
     spans = []
-    for length in range(0, len(content), step):
+    for length in lengths:
         path.write_bytes(content[:length])
         tables = _try(path)
         if tables is not None:
@@ -72,35 +73,37 @@ def _cut(content: bytes, step: int, path: Path) -> list[int]:
     return spans
 
 
-def test_every_length_of_a_small_file(write_trace: WriteTrace, tmp_path: Path) -> None:
+def test_every_length_of_a_small_file(write_trace: WriteTrace, tmp_path: Path, size: Size) -> None:
     # Given a small trace
     event = {"cat": "kernel", "pid": 0, "tid": 7, "dur": 1.5, "args": {"grid": [1, 2, 3], "stream": 7}}
     path = write_trace([{**event, "name": "a", "ts": 1.25}, {**event, "name": "b", "ts": 3}], a=[1])
     # When it is read cut at every length
-    spans = _cut(path.read_bytes(), 1, tmp_path / "cut.json")
+    content = path.read_bytes()
+    spans = _cut(content, size.lengths(len(content)), tmp_path / "cut.json")
     # Then there is never less than of a shorter one, and a cut is always said
     assert spans == sorted(spans)
     assert spans[-1] == 2
 
 
-def test_many_lengths_of_a_real_file(shared_data: Path, tmp_path: Path) -> None:
+def test_many_lengths_of_a_real_file(shared_data: Path, tmp_path: Path, size: Size) -> None:
     whole = _try(shared_data / _SMALL)
     assert whole is not None
-    spans = _cut((shared_data / _SMALL).read_bytes(), 47, tmp_path / "cut.json")
+    content = (shared_data / _SMALL).read_bytes()
+    spans = _cut(content, size.lengths(len(content), 47), tmp_path / "cut.json")
     assert spans == sorted(spans)
     assert spans[-1] == whole["spans"].height
 
 
-def test_every_length_of_a_small_gzip_file(shared_data: Path, tmp_path: Path) -> None:
+def test_every_length_of_a_small_gzip_file(shared_data: Path, tmp_path: Path, size: Size) -> None:
     packed = gzip.compress((shared_data / _SMALL).read_bytes(), 1)
     path = tmp_path / "cut.json.gz"
-    for length in range(0, len(packed), 23):
+    for length in size.lengths(len(packed), 23):
         path.write_bytes(packed[:length])
         tables = _try(path)
         assert tables is None or "file_cut" in tables["losses"]["what"].to_list()
 
 
-def test_random_changes(shared_data: Path, tmp_path: Path) -> None:
+def test_random_changes(shared_data: Path, tmp_path: Path, size: Size) -> None:
     # Given captures in which some bytes are changed, put in, or taken out
     chance = random.Random(20260101)
     path = tmp_path / "changed.json"
@@ -108,12 +111,12 @@ def test_random_changes(shared_data: Path, tmp_path: Path) -> None:
     for name in _MUTATED:
         content = (shared_data / name).read_bytes()
         content = gzip.decompress(content)[:12_000] if name.endswith(".gz") else content[:12_000]
-        for _ in range(70):
+        for _ in range(size.many(70)):
             path.write_bytes(_changed(content, chance))
             # When they are read, then there are tables or one line
             read += _try(path) is not None
     # Most changes cost an event at most
-    assert read > 200
+    assert read > size.many(200)
 
 
 def _changed(content: bytes, chance: random.Random) -> bytes:

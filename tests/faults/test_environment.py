@@ -18,7 +18,10 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("1>&-", "0<&-", "1>&- 2>&-")), "2>&-", "0<&- 1>&- 2>&-"],
+)
 def test_closed_streams(tmp_path: Path, script: Path, closed: str) -> None:
     # Given a program that trains and prints nothing
     script.write_text(LOOP.replace('print("trained", number + 1)', ""))

@@ -17,7 +17,16 @@ import stepscope
 from stepscope.collect.session import window
 from stepscope.errors import OutputError
 from stepscope.run import Run
-from tests.frameworks.torch.programs import LOOP, TRAINING, manifest, python, recorded_spans, runs, stepscope_run
+from tests.frameworks.torch.programs import (
+    LOOP,
+    TRAINING,
+    forked_run,
+    manifest,
+    python,
+    recorded_spans,
+    runs,
+    stepscope_run,
+)
 
 #: A program that must not begin.
 NEVER = "print('trained')"
@@ -56,7 +65,7 @@ def test_an_output_that_is_a_link_to_a_directory_is_used(tmp_path: Path, script:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     script.write_text(LOOP)
-    assert stepscope_run(tmp_path / "link", script, "12").returncode == 0
+    assert forked_run(tmp_path / "link", script, "12").returncode == 0
     assert len(runs(tmp_path / "real")) == 1
 
 
@@ -92,7 +101,7 @@ def test_a_directory_that_is_gone_and_an_absolute_output(tmp_path: Path, script:
     script.write_text(
         TRAINING + "import tempfile\nstep()\nos.chdir(tempfile.mkdtemp())\nos.rmdir(os.getcwd())\n" + LOOP
     )
-    done = stepscope_run(tmp_path / "runs", script, "12")
+    done = forked_run(tmp_path / "runs", script, "12")
     assert (done.returncode, done.stdout) == (0, "trained 12\n"), done.stderr
     assert recorded_spans(runs(tmp_path / "runs")[0])
 
@@ -154,13 +163,15 @@ print("trained", number + 1)
 
 
 # The recorder's blocks may be refused as well as the journal's.
-@pytest.mark.parametrize(("collector", "refused"), [("kineto", {1}), ("native", {1, 2})])
+@pytest.mark.parametrize(
+    ("collector", "refused"), [pytest.param("kineto", {1}, marks=pytest.mark.slow), ("native", {1, 2})]
+)
 def test_a_disk_that_fills_up_while_recording(
     collector: str, refused: set[int], small_disk: Path, script: Path, tmp_path: Path
 ) -> None:
     # Given a program that records more than the disk holds
     script.write_text(MANY)
-    done = stepscope_run(small_disk / "runs", "--collector", collector, "--active", "20", script)
+    done = forked_run(small_disk / "runs", "--collector", collector, "--active", "20", script)
     # Then it trains to its end, one line says what happened, and the run can be read
     assert (done.returncode, done.stdout) == (0, "trained 40\n")
     assert "Traceback" not in done.stderr
@@ -183,7 +194,7 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, script: Path) -> None:
         "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n" + LOOP
     )
-    done = stepscope_run(tmp_path / "runs", "--collector", "kineto", script, "12")
+    done = forked_run(tmp_path / "runs", "--collector", "kineto", script, "12")
     assert (done.returncode, done.stdout) == (0, "trained 12\n")
     (run,) = runs(tmp_path / "runs")
     assert "the disk is full or refuses it" in manifest(run)["collectors"]["torch"]["failed"]

@@ -10,13 +10,13 @@ import torch
 import stepscope
 from tests.frameworks.torch.programs import (
     TRAINING,
+    forked,
+    forked_run,
     manifest,
     names,
-    python,
     recorded_spans,
     recorded_steps,
     runs,
-    stepscope_run,
 )
 from tests.unit.collect.reading import read_journal
 
@@ -60,7 +60,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 def test_a_forked_child_writes_nothing_and_does_not_stop_the_parent(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(FORKING)
-    done = python(path, tmp_path / "runs")
+    done = forked(path, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["child", "parent"]
     (run,) = runs(tmp_path / "runs")
@@ -81,7 +81,7 @@ def test_a_child_forked_in_a_program_under_run_ends_without_a_report(tmp_path: P
         "        step(); sys.exit(0)\n"
         "os.wait()\nprint('trained')\n"
     )
-    done = stepscope_run(tmp_path / "runs", path)
+    done = forked_run(tmp_path / "runs", path)
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr.count("stepscope report") == 1
     (run,) = runs(tmp_path / "runs")
@@ -102,7 +102,7 @@ def test_the_recording_of_a_forked_child_does_not_grow(tmp_path: Path) -> None:
         "        os._exit(0)\n"
         "    os.wait()\n"
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     # 600 steps are 60,000 events of 250 bytes
     assert int(done.stdout) < 3 << 20
@@ -122,7 +122,7 @@ def test_a_forked_child_may_profile_itself(tmp_path: Path) -> None:
         "    assert os.waitpid(child, 0)[1] == 0\n"
         "    step()\n"
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "[2]\n"), done.stderr
     (run,) = runs(tmp_path / "runs")
     assert names(recorded_spans(run), "cpu_op")["aten::linear"] == 2

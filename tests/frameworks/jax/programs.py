@@ -43,6 +43,7 @@ x = jnp.ones((16, 32))
 LOOP = (
     TRAINING
     + """
+# the loop begins
 for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 12):
     value, weights = update(weights, x)
     if number % 4 == 3:

@@ -11,12 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import stepscope
-from stepscope.collect.doctor.diagnosis import diagnose
-from stepscope.read import read_files
 from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 from tests.frameworks.jax.programs import ANNOTATED, LOOP, TRAINING, capture, runs_of
@@ -51,37 +48,6 @@ def asked(output: Path, variable: str = "STEPSCOPE_OPTIONS", **switches: object)
     return environment(**{variable: json.dumps(options)})
 
 
-def test_a_jitted_loop(tmp_path: Path, output: Path) -> None:
-    stopwatch = "json.dump(stamps, open('stamps.json', 'w'))\n"
-    path = script(tmp_path, LOOP + stopwatch)
-    plain = python(path, cwd=tmp_path)
-    done = stepscope_run(output, path, cwd=tmp_path)
-    # Then: the program says what it says alone, and there are all runs of five steps
-    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
-    (run,) = runs(output)
-    assert steps(run) == [5, 6, 7, 8, 9]
-    stamps = json.loads((tmp_path / "stamps.json").read_text())
-    durations = journal(run).frames["steps"]["dur"]
-    assert durations[1:4].sum() == pytest.approx(stamps[8] - stamps[5], rel=0.1, abs=2e6)
-    assert 0 <= runs_of(run, "jit_update") - 5 <= IN_FLIGHT
-    found = manifest(run)
-    assert (found["steps"]["optimizers"], found["losses"]) == (["update"], {})
-    check_tables(run)
-
-
-def check_tables(run: Path) -> None:
-    """In the tables all lies on one time line: operators in steps, with scopes and phases."""
-    spans = stepscope.open(run).ranks[0].tables
-    operators = spans["spans"].filter(pl.col("kind") == "operator").collect()
-    inside = operators.filter(pl.col("step").is_not_null())
-    per_step = inside.group_by("step").len().sort("step")
-    assert per_step["step"].to_list() == [5, 6, 7, 8, 9]
-    phases = set(operators["phase"].cast(pl.String).drop_nulls().to_list())
-    assert phases >= {"forward", "backward"}
-    modules = set(spans["operators"].collect()["module"].cast(pl.String).drop_nulls().to_list())
-    assert {"layer0", "layer1"} <= {module.rpartition("/")[2] for module in modules}
-
-
 def test_an_annotated_loop(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, script(tmp_path, ANNOTATED))
     assert done.returncode == 0, done.stderr
@@ -96,34 +62,6 @@ def test_an_annotated_loop(tmp_path: Path, output: Path) -> None:
     }
     assert 0 <= runs_of(run, "jit_update") - 2 * 5 <= 2 * IN_FLIGHT
     assert set(stepscope.open(run).ranks[0].tables["steps"].collect()["source"].to_list()) == {"declared"}
-
-
-def test_results_are_printed_and_computed(output: Path) -> None:
-    example = Path(__file__).parents[3] / "examples" / "train_jax.py"
-    done = python("-m", "stepscope", "run", "--output", output, example)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("step   0  loss ")
-    assert "5 steps" in done.stderr
-    assert "fusion" in done.stderr or "dot" in done.stderr
-    (run,) = runs(output)
-    lines = (run / "rank0" / "results" / "step_trace_time.csv").read_text().splitlines()
-    assert [line.partition(",")[0] for line in lines] == ["Step", "5", "6", "7", "8", "9"]
-
-
-def test_a_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, "--steps", "all", script(tmp_path, LOOP))
-    assert done.returncode == 0, done.stderr
-    (run,) = runs(output)
-    assert manifest(run)["steps"]["recorded"] == 1
-    assert runs_of(run, "jit_update") == 12
-
-
-def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, script(tmp_path, "import jax.numpy as jnp\nprint(float(jnp.ones(3).sum()))\n"))
-    assert (done.returncode, done.stdout) == (0, "3.0\n")
-    assert "no training step was found" in done.stderr
-    assert "msrun" not in done.stderr
-    assert runs(output) == []
 
 
 @pytest.mark.parametrize("variable", ["STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS"])
@@ -153,31 +91,6 @@ def test_the_environment_records_some_steps(tmp_path: Path, output: Path) -> Non
 # Faults
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "status"),
-    [("sys.exit(3)", 3, "failed at step 8"), ("raise KeyError('mine')", 1, "failed at step 8")],
-)
-def test_a_program_that_ends_in_the_window_keeps_what_there_is(
-    tmp_path: Path, output: Path, end: str, code: int, status: str
-) -> None:
-    text = LOOP.replace("    stamps", f"    if number == 7: {end}\n    stamps")
-    done = stepscope_run(output, script(tmp_path, text))
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    (run,) = runs(output)
-    assert manifest(run)["status"] == status
-    assert "failed" not in manifest(run)["collectors"]["jax"]
-    assert 0 <= runs_of(run, "jit_update") - 3 <= IN_FLIGHT
-
-
-def test_a_profile_that_nobody_stops_is_whole(tmp_path: Path, output: Path) -> None:
-    begin = f"import stepscope\nstepscope.profile(output={str(output)!r}, analyse='later').start()\n"
-    done = python(script(tmp_path, LOOP.replace("\nfor number", f"\n{begin}for number")))
-    assert done.returncode == 0, done.stderr
-    (run,) = runs(output)
-    assert manifest(run)["status"] == "complete"
-    assert runs_of(run, "jit_update") == 12
-
-
 def test_a_terminated_program_keeps_its_window(tmp_path: Path, output: Path) -> None:
     text = LOOP.replace("    stamps", "    if number == 8: os.kill(os.getpid(), signal.SIGTERM)\n    stamps")
     done = stepscope_run(output, script(tmp_path, text))
@@ -185,18 +98,6 @@ def test_a_terminated_program_keeps_its_window(tmp_path: Path, output: Path) -> 
     (run,) = runs(output)
     assert "SIGTERM" in manifest(run)["status"]
     assert 0 <= runs_of(run, "jit_update") - 4 <= IN_FLIGHT
-
-
-def test_a_killed_program_leaves_its_journal(tmp_path: Path, output: Path) -> None:
-    text = LOOP.replace(
-        "    stamps", "    if number == 8: time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)\n    stamps"
-    )
-    done = stepscope_run(output, script(tmp_path, text))
-    assert done.returncode == -signal.SIGKILL
-    (run,) = runs(output)
-    assert manifest(run)["status"] == "recording"
-    tables = read_files([run / "rank0" / "capture" / "journal.ssj"])
-    assert tables["steps"]["number"].to_list() == [5, 6, 7, 8]
 
 
 # Several processes, and the other interfaces
@@ -278,10 +179,3 @@ def test_the_dynamic_profiler(tmp_path: Path, output: Path) -> None:
     rank = found[0].parent
     assert list(read_journal(rank / "capture" / "journal.ssj").frames["steps"]["number"]) == [3, 4, 5]
     assert runs_of(rank.parent, "jit_update") >= 3
-
-
-def test_doctor_tries_a_window(tmp_path: Path) -> None:
-    checks = {check.name: check for check in diagnose(tmp_path / "runs")}
-    assert checks["JAX"].state == "yes", checks["JAX"].detail
-    assert checks["PyTorch"].state == "partly"
-    assert not list(tmp_path.iterdir())

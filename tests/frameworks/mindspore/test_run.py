@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from stepscope.collect.doctor.diagnosis import diagnose
-from stepscope.read import read_files
 from tests.frameworks.mindspore.programs import STEPS, TRAINING, capture, counts, facts, host_events
 from tests.frameworks.torch.programs import manifest, python, runs, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
@@ -37,7 +34,6 @@ def journal(run: Path) -> Read:
 @pytest.mark.parametrize(
     ("way", "arguments", "by"),
     [
-        ("cell", ["graph"], "runs of graphs with an optimizer"),
         ("cell", ["pynative"], "calls of optimizers"),
         ("functions", ["graph"], "calls of optimizers"),
         ("jit", ["pynative"], "runs of graphs with an optimizer"),
@@ -104,30 +100,6 @@ def test_the_pipelines_of_a_later_window(tmp_path: Path, output: Path) -> None:
     assert (capture(run) / "minddata" / "pipeline_profiling_0.json").is_file()
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "status"),
-    [
-        ("sys.exit(3)", 3, "failed at step 8"),
-        ("raise KeyError('mine')", 1, "failed at step 8"),
-        ("sys.exit()", 0, "complete"),
-    ],
-)
-def test_a_program_that_ends_in_the_window_keeps_what_there_is(
-    tmp_path: Path, output: Path, end: str, code: int, status: str
-) -> None:
-    path = script(
-        tmp_path,
-        TRAINING.replace("        stamps", f"        if len(stamps) == 7: {end}\n        stamps") + STEPS["cell"],
-    )
-    done = stepscope_run(output, path, "graph")
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    (run,) = runs(output)
-    assert manifest(run)["status"] == status
-    assert "failed" not in manifest(run)["collectors"]["mindspore"]
-    assert counts(run)["ApplyMomentum"] == 3 * 4
-    assert host_events(run)
-
-
 def test_an_operator_that_failed_on_another_thread_is_met_where_the_step_ends(tmp_path: Path, output: Path) -> None:
     # Given: the last step of the window, with an operator that fails when it runs
     fail = "    if len(stamps) == 9: ops.gather(ms.Tensor(np.ones((4, 4), np.float32)), ms.Tensor(np.array([99])), 0)\n"
@@ -137,29 +109,6 @@ def test_an_operator_that_failed_on_another_thread_is_met_where_the_step_ends(tm
     assert "should be in the range" in done.stderr
     (run,) = runs(output)
     assert journal(run).frames["steps"].height >= 4
-
-
-def test_a_killed_program_leaves_its_journal(tmp_path: Path, output: Path) -> None:
-    kill = "        if len(stamps) == 8: time.sleep(1.5); import os; os.kill(os.getpid(), 9)\n        stamps"
-    path = script(tmp_path, TRAINING.replace("        stamps", kill) + STEPS["cell"])
-    done = stepscope_run(output, path, "pynative")
-    assert done.returncode == -signal.SIGKILL
-    (run,) = runs(output)
-    assert manifest(run)["status"] == "recording"
-    tables = read_files([run / "rank0" / "capture" / "journal.ssj"])
-    assert tables["steps"]["number"].to_list() == [5, 6, 7, 8]
-    # and the report of the whole run is there, too
-    told = python("-m", "stepscope", "report", run)
-    assert told.returncode == 0, told.stderr
-    assert "Traceback" not in told.stderr
-
-
-def test_a_whole_program_is_one_step(tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, "--steps", "all", script(tmp_path, TRAINING + STEPS["cell"]), "graph")
-    assert done.returncode == 0, done.stderr
-    (run,) = runs(output)
-    assert manifest(run)["steps"]["recorded"] == 1
-    assert counts(run)["ApplyMomentum"] == 12 * 4
 
 
 def test_a_program_with_the_runtime_profiler_of_its_own_keeps_it(tmp_path: Path, output: Path) -> None:
@@ -172,36 +121,3 @@ def test_a_program_with_the_runtime_profiler_of_its_own_keeps_it(tmp_path: Path,
     (run,) = runs(output)
     assert "MS_ENABLE_RUNTIME_PROFILER" in manifest(run)["collectors"]["mindspore"]["host_pipeline"]
     assert list((tmp_path / "rank_0").glob("RuntimeProfilerDetail*"))
-
-
-def test_results_are_printed_and_computed(tmp_path: Path, output: Path) -> None:
-    path = script(tmp_path, TRAINING + STEPS["model"])
-    done = python("-m", "stepscope", "run", "--output", output, path, "graph", "no")
-    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert "5 steps" in done.stderr
-    assert "MatMul" in done.stderr
-    (run,) = runs(output)
-    assert "ApplyMomentum" in (run / "rank0" / "results" / "op_statistic.csv").read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("print('no framework')", "did not import torch or mindspore"),
-        ("import mindspore", "msrun … python -m stepscope"),
-    ],
-    ids=["no framework", "no step"],
-)
-def test_a_program_without_steps_says_how_to_go_on(tmp_path: Path, output: Path, text: str, advice: str) -> None:
-    done = stepscope_run(output, script(tmp_path, text))
-    assert done.returncode == 0
-    assert advice in done.stderr
-    assert "Traceback" not in done.stderr
-    assert runs(output) == []
-
-
-def test_doctor_tries_a_window(tmp_path: Path) -> None:
-    checks = {check.name: check for check in diagnose(tmp_path / "runs")}
-    assert checks["MindSpore"].state == "yes", checks["MindSpore"].detail
-    assert checks["PyTorch"].state == "partly"
-    assert not list(tmp_path.iterdir())

@@ -66,6 +66,7 @@ def step(x, y):
 """
 
 EAGER_LOOP = """
+# the loop begins
 for x, y in loader:
     loss = step(x, y)
     stamps.append(time.perf_counter_ns())

@@ -12,6 +12,7 @@ from typing import Any
 
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.losses import LossLedger
+from tests import forkserver
 from tests.frameworks.torch.recorder_file import read
 
 #: A program that trains; steps, and what happens in one of them, come from its arguments.
@@ -59,6 +60,16 @@ def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProces
 def stepscope_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run ``stepscope run --later`` to its end and return what it said."""
     return python("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
+
+
+def forked(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python like :func:`python`, in a child that has loaded torch: its start is not under test."""
+    return forkserver.run(*arguments, **{"env": environment(), **options})
+
+
+def forked_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded torch."""
+    return forked("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
 
 
 def runs(output: Path) -> list[Path]:

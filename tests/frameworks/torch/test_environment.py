@@ -140,7 +140,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", *(pytest.param(way, marks=pytest.mark.slow) for way in ("spawn", "forkserver"))]
+)
 def test_workers_record_nothing(tmp_path: Path, script: Path, context: str) -> None:
     script.write_text(WORKERS.replace("CONTEXT", repr(context)))
     done = python(script, env=asked(tmp_path / "runs"))

@@ -12,7 +12,7 @@ import torch
 import stepscope
 from stepscope.collect.options import Options
 from stepscope.collect.torch import native_choice as choice
-from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, recorded_spans, runs, stepscope_run
+from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, recorded_spans, runs, stepscope_run
 
 
 def served(output: Path, **options: Any) -> dict[str, Any]:
@@ -91,6 +91,6 @@ def test_the_summary_says_who_recorded(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     for collector, said in (("auto", "the native recorder"), ("kineto", "Kineto")):
-        done = python("-m", "stepscope", "run", "--collector", collector, "--output", tmp_path / collector, script)
+        done = forked("-m", "stepscope", "run", "--collector", collector, "--output", tmp_path / collector, script)
         assert done.returncode == 0, done.stderr
         assert f"recorded by  {said}" in done.stderr

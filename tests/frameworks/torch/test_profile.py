@@ -17,7 +17,7 @@ from torch import nn
 import stepscope
 from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.errors import LifecycleError, UsageError
-from tests.frameworks.torch.programs import manifest, names, python, recorded_spans, recorded_steps, runs
+from tests.frameworks.torch.programs import forked, manifest, names, recorded_spans, recorded_steps, runs
 from tests.unit.collect.reading import read_journal
 
 
@@ -502,7 +502,7 @@ print(stopped, time.perf_counter() - begin)
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="the libraries of CUDA take more memory than the recording")
 def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path: Path) -> None:
-    done = python("-c", BIG, tmp_path / "runs")
+    done = forked("-c", BIG, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     run = only_run(tmp_path / "runs")
     assert manifest(run)["collectors"]["torch"]["saved_by"] == "a forked child"

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import stepscope
-from tests.frameworks.torch.programs import manifest, python, runs
+from tests.frameworks.torch.programs import forked, manifest, runs
 from tests.frameworks.torch.recorder_file import Operator, Recording, inputs_of, read
 
 #: Before 2.4, torch.profiler's file has whole µs, too coarse to tell what lies in what, and no strides.
@@ -277,7 +277,7 @@ with stepscope.profile(collector="native", output=sys.argv[1], analyse="later"):
 
 def test_an_operator_that_lies_where_another_was_has_its_own_name(tmp_path: Path) -> None:
     names = [f"operator_{number}" for number in range(40)]
-    done = python("-c", COME_AND_GO, tmp_path, *names)
+    done = forked("-c", COME_AND_GO, tmp_path, *names)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
     recording = read(run / "rank0" / "capture" / "recorder.ssr")

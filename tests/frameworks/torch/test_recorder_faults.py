@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from stepscope.trace.losses import CATALOGUE
-from tests.frameworks.torch.programs import TRAINING, environment, manifest, python, runs
+from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
 from tests.frameworks.torch.recorder_file import read
+from tests.sizes import Size
 
 #: Kills in this test; a hundred were made by hand.
-KILLS = int(os.environ.get("STEPSCOPE_KILLS", "30"))
 
 #: A process that imports once, and whose children record until they are killed.
 KILLING = (
@@ -53,11 +52,12 @@ def capture(run: Path) -> Path:
     return run / "rank0" / "capture" / "recorder.ssr"
 
 
-def test_a_killed_process_loses_at_most_a_second(tmp_path: Path) -> None:
-    done = python("-c", KILLING, tmp_path, str(KILLS), timeout=600)
+def test_a_killed_process_loses_at_most_a_second(tmp_path: Path, size: Size) -> None:
+    kills = size.many(30)
+    done = forked("-c", KILLING, tmp_path, str(kills), timeout=600)
     assert done.returncode == 0, done.stderr
     last_steps = [int(line) for line in done.stdout.split()]
-    assert len(last_steps) == KILLS
+    assert len(last_steps) == kills
     for number, last_step in enumerate(last_steps):
         check_killed(tmp_path / f"runs{number}", last_step)
 
@@ -110,7 +110,7 @@ assert profile.recorded[0].wait(30)
 
 @pytest.mark.parametrize("how", ["exit", "_exit", "profiles"])
 def test_a_forked_child_records_nothing(how: str, tmp_path: Path) -> None:
-    done = python("-c", FORKING, tmp_path / "runs", how)
+    done = forked("-c", FORKING, tmp_path / "runs", how)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -151,7 +151,7 @@ time.sleep(0.2)
     [("", 0, True), ("sys.exit(3)", 3, True), ("os._exit(4)", 4, False), ("raise KeyError(1)", 1, True)],
 )
 def test_a_process_that_ends_while_it_records(how: str, code: int, closed: bool, tmp_path: Path) -> None:
-    done = python("-c", LEAVING + how, tmp_path / "runs")
+    done = forked("-c", LEAVING + how, tmp_path / "runs")
     assert done.returncode == code, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -175,7 +175,7 @@ assert len(got) == 4
 assert profile.recorded[0].wait(30)
 """
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -217,19 +217,19 @@ def memory():
 for _ in range(100):
     cycle()
 before, first = state(), memory()
-for _ in range(1000):
+for _ in range(int(sys.argv[2])):
     cycle()
-print(json.dumps({"before": before, "after": state(), "growth": (memory() - first) / 1000}))
+print(json.dumps({"before": before, "after": state(), "growth": memory() - first}))
 """
 )
 
 
-def test_a_thousand_cycles_leave_nothing(tmp_path: Path) -> None:
-    done = python("-c", CYCLES, tmp_path / "cycle.ssr")
+def test_a_thousand_cycles_leave_nothing(tmp_path: Path, size: Size) -> None:
+    done = forked("-c", CYCLES, tmp_path / "cycle.ssr", str(size.many(1000)))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["after"] == found["before"]
-    assert found["growth"] < 1024
+    assert found["growth"] < 1000 * 1024
 
 
 def test_a_disk_that_is_full_ends_the_file_and_not_the_training(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ profile.recorded[0].wait(30)
 print("trained")
 """
     )
-    done = python("-c", code, tmp_path / "runs")
+    done = forked("-c", code, tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     (run,) = runs(tmp_path / "runs")
     recording = read(capture(run))
@@ -294,7 +294,7 @@ with path.open("ab") as file:
     file.write(b"".join(content))
 """
     )
-    done = python("-c", code, tmp_path / "slow.ssr")
+    done = forked("-c", code, tmp_path / "slow.ssr")
     assert done.returncode == 0, done.stderr
     recording = read(tmp_path / "slow.ssr")
     assert not recording.losses
@@ -325,7 +325,7 @@ assert profile.recorded[0].wait(30)
     ],
 )
 def test_without_a_recorder_kineto_serves_and_it_is_said(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
-    done = python("-c", FALLBACK, tmp_path / "runs", env=environment(XDG_CACHE_HOME=str(tmp_path / "cache"), **changes))
+    done = forked("-c", FALLBACK, tmp_path / "runs", env=environment(XDG_CACHE_HOME=str(tmp_path / "cache"), **changes))
     assert done.returncode == 0, done.stderr
     assert reason in done.stderr
     (run,) = runs(tmp_path / "runs")

@@ -37,6 +37,7 @@ def test_both_record_the_same_training() -> None:
     assert trial.attempt("cpu") == ""
 
 
+@pytest.mark.slow
 def test_why_one_of_them_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trial.attempt("nowhere").startswith("native fails in a trial: RuntimeError: ")
     monkeypatch.setenv("STEPSCOPE_NATIVE", "0")

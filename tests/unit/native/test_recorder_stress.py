@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,16 @@ from stepscope.native.recorder import build
 from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
+from tests.sizes import Size
 
 _SOURCES = [path for path in build.sources() if path.name in ("chunks.cpp", "clock.cpp", "session.cpp", "writer.cpp")]
 RECORDINGS = 30
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compile the program with some sanitizers, once."""
+    return cache(lambda sanitizers: compiled(tmp_path_factory.mktemp("stress"), sanitizers))
 
 
 def compiled(directory: Path, sanitizers: str) -> Path:
@@ -40,18 +49,20 @@ def words_of(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize(("sanitizers", "chunks"), [("thread", 64), ("thread", 4), ("address,undefined", 64)])
-def test_threads_that_come_and_go(sanitizers: str, chunks: int, tmp_path: Path) -> None:
-    program = compiled(tmp_path, sanitizers)
-    for number in range(RECORDINGS):
+def test_threads_that_come_and_go(
+    programs: Callable[[str], Path], sanitizers: str, chunks: int, tmp_path: Path, size: Size
+) -> None:
+    program, recordings = programs(sanitizers), size.many(RECORDINGS)
+    for number in range(recordings):
         FrameWriter(tmp_path / f"{number}.ssr", MAGIC).close()
     ran = subprocess.run(
-        [str(program), str(tmp_path), str(RECORDINGS), str(chunks)], capture_output=True, text=True, timeout=300
+        [str(program), str(tmp_path), str(recordings), str(chunks)], capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 0, ran.stderr[-6000:]
     counted = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
-    assert len(counted) == RECORDINGS
+    assert len(counted) == recordings
     for number, written, _ in counted:
         found = words_of(tmp_path / f"{number}.ssr")
         assert sum(byte >> 4 == Tag.BEGIN for byte in found[7::8]) == written
-    assert sum(written for _, written, _ in counted) > 1000
+    assert sum(written for _, written, _ in counted) > size.many(1000)
     assert chunks > 4 or any(dropped for _, _, dropped in counted)

@@ -18,6 +18,7 @@ from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace import tables
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, conform
+from tests.sizes import Size
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 SAMPLE = DATA / "pprof" / "memory.pb.gz"
@@ -102,10 +103,10 @@ def test_profiles_of_several_parts_keep_their_stacks(tmp_path: Path) -> None:
     assert found.filter(pl.col("Taken At") == "train.py(9): batch", pl.col("Kind") == "buffer").height == 2
 
 
-def test_cut_at_many_lengths(tmp_path: Path) -> None:
+def test_cut_at_many_lengths(tmp_path: Path, size: Size) -> None:
     plain, path = gzip.decompress(SAMPLE.read_bytes()), tmp_path / "memory.pb"
     whole = read_files([SAMPLE])["live_memory"].height
-    for length in range(0, len(plain), 7):
+    for length in size.lengths(len(plain), 7):
         path.write_bytes(plain[:length])
         frames = attempt(path)
         if frames is not None:

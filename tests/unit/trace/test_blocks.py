@@ -22,6 +22,7 @@ from stepscope.errors import FormatVersionError, InputError, NotATraceError
 from stepscope.trace import blocks
 from stepscope.trace.blocks import FrameWriter, pack, read_frames, unpack
 from stepscope.trace.losses import LossLedger
+from tests.sizes import SIZE
 
 PAYLOADS = [b"first", b"", b"the third block", bytes(range(40)), b"last"]
 
@@ -103,7 +104,7 @@ def test_every_flipped_bit_is_noticed_and_costs_one_block(file: Path, tmp_path: 
             assert all(payload in PAYLOADS for payload in payloads)
 
 
-@settings(max_examples=300)
+@settings(max_examples=SIZE.examples(300))
 @given(st.data())
 def test_any_damage_yields_only_sound_blocks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     # Given: a file with pieces overwritten, removed and inserted

@@ -15,6 +15,7 @@ from stepscope.analyse.operators.instruction_details import instruction_details
 from stepscope.analyse.operators.roofline import roofline
 from stepscope.read import read_files
 from stepscope.trace.tables import Tables, lazy
+from tests.sizes import SIZE
 from tests.unit.analyse.build import Rank
 
 
@@ -175,7 +176,7 @@ def test_a_convolution_of_jax_on_a_gpu(shared_data: Path) -> None:
 NUMBERS = st.integers(0, 10**15)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=SIZE.examples(60))
 @given(
     st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(1, 10**9)), min_size=1, max_size=6),
     st.floats(1e6, 1e18),
@@ -252,7 +253,7 @@ def test_an_instruction_that_is_part_of_itself_is_listed() -> None:
     assert instruction_details(rank.tables())["Name"].to_list() == ["a", "b"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=SIZE.examples(60))
 @given(st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=10), st.lists(st.integers(0, 9), max_size=5))
 def test_no_instruction_is_lost(parents: list[int | None], ran: list[int]) -> None:
     rank = Rank()

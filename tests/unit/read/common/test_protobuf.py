@@ -16,6 +16,7 @@ from stepscope.read.common.protobuf import BLOCK, CUT_BLOCK, FIXED32, FIXED64, V
 from stepscope.report.timeline.perfetto.protobuf import block, integer, varint
 from stepscope.trace.losses import LossLedger
 from tests import paddle_schemas
+from tests.sizes import SIZE
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "paddle"
 
@@ -40,7 +41,7 @@ FIELDS = st.one_of(
 MESSAGE = st.lists(FIELDS, max_size=6).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=SIZE.examples(300))
 @given(contents=st.lists(MESSAGE, min_size=1, max_size=40), cut=st.integers(0, 20))
 def test_many_at_once_are_the_same_as_one_by_one(contents: list[bytes], cut: int) -> None:
     contents[-1] = contents[-1][:cut]

@@ -20,6 +20,7 @@ from stepscope.read.mindspore.mindspore_operators import details, lanes
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Frames, conform, lazy
 from tests.conftest import files_in
+from tests.sizes import Size
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "mindspore_cpu"
 T0 = 1_795_225_717_661_445_312
@@ -377,10 +378,10 @@ def attempt(directory: Path) -> Frames | None:
     return frames
 
 
-def test_five_hundred_damaged_directories(tmp_path: Path) -> None:
+def test_five_hundred_damaged_directories(tmp_path: Path, size: Size) -> None:
     chance = random.Random(20)
     rows = read_files([DATA / "collected_graph"])["spans"].height
-    for number in range(500):
+    for number in range(size.many(500)):
         directory = Path(shutil.copytree(DATA / "collected_graph", tmp_path / "d"))
         for path in chance.sample(files_in(directory), chance.randint(1, 3)):
             content = bytearray(path.read_bytes())

@@ -17,6 +17,7 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import conform
 from tests import paddle_schemas
+from tests.sizes import Size
 from tests.unit.read.paddle.test_paddle_tables import START, US, a_gpu_trace, a_json_trace, complete
 
 
@@ -86,14 +87,13 @@ def check(part: dict[str, pl.DataFrame]) -> None:
         assert conform(name, frames[name]).equals(frames[name])
 
 
-@pytest.mark.slow
-def test_cut_at_every_length(content: bytes, tmp_path: Path) -> None:
+def test_cut_at_every_length(content: bytes, tmp_path: Path, size: Size) -> None:
     path = tmp_path / "file"
     whole = attempt(path, content)
     assert whole is not None
     names = set(whole["spans"]["name"].cast(pl.String))
     found = []
-    for length in range(len(content)):
+    for length in size.lengths(len(content)):
         frames = attempt(path, content[:length])
         if frames is not None:
             if length % 10 == 0:
@@ -107,12 +107,11 @@ def test_cut_at_every_length(content: bytes, tmp_path: Path) -> None:
     assert len(set(found)) > 3
 
 
-@pytest.mark.slow
-def test_a_thousand_mutations(content: bytes, tmp_path: Path) -> None:
+def test_a_thousand_mutations(content: bytes, tmp_path: Path, size: Size) -> None:
     chance = random.Random(4)
     path = tmp_path / "file"
     read = 0
-    for attempts in range(1000):
+    for attempts in range(size.many(1000)):
         damaged = bytearray(content)
         for _ in range(chance.randint(1, 4)):
             place = chance.randrange(len(damaged))
@@ -125,4 +124,4 @@ def test_a_thousand_mutations(content: bytes, tmp_path: Path) -> None:
             read += 1
             if attempts % 10 == 0:
                 check(frames)
-    assert read > 300
+    assert read > size.many(300)

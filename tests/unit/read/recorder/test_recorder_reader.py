@@ -24,6 +24,7 @@ from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, PYTHON_SCOPE
+from tests.sizes import SIZE, Size
 from tests.unit import cupti_build
 from tests.unit.recorder_build import (
     BASE_EPOCH,
@@ -537,10 +538,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return tmp_path_factory.mktemp("recorder")  # type: ignore[return-value]
 
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+#: The fixtures of these tests hold no state that an example changes.
+STATELESS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+SEVERAL = settings(max_examples=SIZE.examples(60), suppress_health_check=STATELESS)
 
 
-@SLOW
+@SEVERAL
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 150))
 @pytest.mark.usefixtures("_both")
 def test_every_operator_of_any_program_is_there(seed: int, steps: int, folder: Path) -> None:
@@ -556,7 +559,7 @@ def test_every_operator_of_any_program_is_there(seed: int, steps: int, folder: P
     assert set(found) <= {"span_crosses_parent", "span_other_thread"}
 
 
-@SLOW
+@SEVERAL
 @given(seed=st.integers(0, 1 << 32), lost=st.integers(1, 3))
 @pytest.mark.usefixtures("_both")
 def test_of_a_damaged_file_no_operator_is_wrong_and_every_loss_is_counted(seed: int, lost: int, folder: Path) -> None:
@@ -586,14 +589,15 @@ def attempt(path: Path, ledger: LossLedger) -> dict[str, pl.DataFrame] | None:
         return None
 
 
-def test_every_length_of_a_small_file(tmp_path: Path) -> None:
+def test_every_length_of_a_small_file(tmp_path: Path, size: Size) -> None:
     program = Program(tmp_path / "program.ssr", 5, 60)
     content = program.path.read_bytes()
     whole = {(ran.begin, ran.end) for ran in program.ran}
     begins = {begin for _, begin in program.open} | {ran.begin for ran in program.ran}
     cut = tmp_path / "cut.ssr"
     read = 0
-    for length in range(len(content)):
+    lengths = size.lengths(len(content))
+    for length in lengths:
         cut.write_bytes(content[:length])
         ledger = LossLedger("cut")
         frames = attempt(cut, ledger)
@@ -606,7 +610,7 @@ def test_every_length_of_a_small_file(tmp_path: Path) -> None:
             # An operator whose end the cut took ends, for all that is known, where the file does.
             assert all((begin, end) in whole or begin in begins for _, begin, end in spans(frames))
             assert frames["spans"].height <= program.begun
-    assert read > len(content) * 0.9
+    assert read > len(lengths) * 0.9
 
 
 def rewritten(path: Path, payloads: list[bytes]) -> Path:
@@ -628,14 +632,14 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def test_two_thousand_mutations(tmp_path: Path) -> None:
+def test_two_thousand_mutations(tmp_path: Path, size: Size) -> None:
     # Half of them have the right checksums: what the reader sees is then damaged itself
     program = Program(tmp_path / "program.ssr", 6, 80)
     content = program.path.read_bytes()
     payloads = list(read_frames(program.path, LossLedger("x"), MAGIC))
     chance = random.Random(3)
     path = tmp_path / "mutated.ssr"
-    for number in range(2_000):
+    for number in range(size.many(2_000)):
         if number % 2:
             path.write_bytes(mutated(content, chance))
         else:
@@ -654,7 +658,7 @@ WORDS = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=SIZE.examples(200), suppress_health_check=STATELESS)
 @given(words=st.lists(WORDS, max_size=40))
 def test_any_words_are_read_alike_by_both(words: list[tuple[int, int]], folder: Path) -> None:
     path = folder / "words.ssr"

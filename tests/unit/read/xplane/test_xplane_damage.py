@@ -14,6 +14,7 @@ from stepscope.read.xplane import xplane_reader
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import conform
+from tests.sizes import Size
 
 SAMPLE = Path(__file__).resolve().parents[3] / "data" / "xplane" / "steps.xplane.pb"
 #: Bytes of the last field of the file.
@@ -54,15 +55,14 @@ def attempt(path: Path, content: bytes, *, whole: bool) -> tuple[int, int, set[s
     return spans.height, lost, set(spans["name"].cast(pl.String))
 
 
-@pytest.mark.slow
-def test_cut_at_every_length(tmp_path: Path, decoder: str) -> None:
+def test_cut_at_every_length(tmp_path: Path, decoder: str, size: Size) -> None:
     content, path = SAMPLE.read_bytes(), tmp_path / "cut.xplane.pb"
     complete = attempt(path, content, whole=True)
     assert complete is not None
     assert complete[1] == 0
     found = []
     # Without C, which takes no part in what lies around the events, some lengths are enough.
-    for length in range(0, len(content), 1 if decoder == "C" else 23):
+    for length in size.lengths(len(content), 1 if decoder == "C" else 23):
         read = attempt(path, content[:length], whole=length % 50 == 0)
         if read is not None:
             found.append(read[0])
@@ -74,12 +74,11 @@ def test_cut_at_every_length(tmp_path: Path, decoder: str) -> None:
     assert len(set(found)) > 3
 
 
-@pytest.mark.slow
-def test_two_thousand_mutations(tmp_path: Path, decoder: str) -> None:
+def test_two_thousand_mutations(tmp_path: Path, decoder: str, size: Size) -> None:
     content, path = SAMPLE.read_bytes(), tmp_path / "damaged.xplane.pb"
     chance = random.Random(5)
     readable = 0
-    for attempts in range(2000 if decoder == "C" else 200):
+    for attempts in range(size.many(2000 if decoder == "C" else 200)):
         damaged = bytearray(content)
         for _ in range(chance.randint(1, 4)):
             place = chance.randrange(len(damaged))
@@ -88,4 +87,4 @@ def test_two_thousand_mutations(tmp_path: Path, decoder: str) -> None:
             else:
                 damaged[place : place + chance.randint(0, 6)] = chance.randbytes(chance.randint(0, 6))
         readable += attempt(path, bytes(damaged), whole=attempts % 10 == 0) is not None
-    assert readable > 50
+    assert readable > size.many(50)

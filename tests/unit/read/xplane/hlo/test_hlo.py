@@ -21,6 +21,7 @@ from stepscope.read.xplane.hlo.hlo_collectives import collectives
 from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import schema
+from tests.sizes import SIZE
 
 SAMPLE = Path(__file__).resolve().parents[4] / "data" / "xplane" / "mlp_step.hlo.pb"
 KEYS = ["flops", "transcendentals", "bytes"]
@@ -115,7 +116,7 @@ def test_a_program_with_wrong_bytes_gives_a_table(seed: int) -> None:
         collectives(bytes(wrong), 0, LossLedger("program"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=SIZE.examples(100))
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_program_give_a_table(content: bytes) -> None:
     for program in (content, block(1, content), block(1, block(3, content)), block(1, block(3, block(2, content)))):
@@ -234,7 +235,7 @@ DIMENSION = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=SIZE.examples(200))
 @given(DIMENSION, st.integers(1, 9), st.integers(1, 9))
 def test_positions_of_a_window_are_those_of_a_convolution_of_ones(
     one: hlo_products.Dimension, given_size: int, output: int

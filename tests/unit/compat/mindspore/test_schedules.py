@@ -14,6 +14,7 @@ from stepscope.collect.session.lifecycle import END, WindowOperation
 from stepscope.collect.session.lifecycle import TRANSITIONS as SESSION
 from stepscope.compat.mindspore import ProfilerAction, handler, profile, schedule
 from stepscope.compat.mindspore.schedules import ACTIONS, TRANSITIONS
+from tests.sizes import SIZE
 
 NONE, WARM_UP, RECORD, SAVE = ProfilerAction
 
@@ -147,7 +148,7 @@ def test_no_row_is_missing() -> None:
     assert len(MINDSPORE) == 4 * 5
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=SIZE.examples(40))
 @given(st.lists(st.sampled_from(list(ProfilerAction)), min_size=1, max_size=7), st.integers(0, 7))
 def test_any_sequence_of_actions(actions: list[ProfilerAction], steps: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -13,6 +13,7 @@ import pytest
 from stepscope import native
 from stepscope.native.kineto import Description
 from stepscope.read.chrome_json.tokenizer import description
+from tests.sizes import Size
 
 _TYPES = ("integer", "real", "text", "unsigned")
 _SOURCES = Path(native.__file__).parent
@@ -61,7 +62,9 @@ def _events(path: Path) -> bytes:
     return content[content.index(b"[", content.index(b'"traceEvents"')) + 1 :]
 
 
-def test_damaged_captures_never_make_it_read_too_far(harness: Path, shared_data: Path, tmp_path: Path) -> None:
+def test_damaged_captures_never_make_it_read_too_far(
+    harness: Path, shared_data: Path, tmp_path: Path, size: Size
+) -> None:
     # Given chunks of real captures of several dialects
     (tmp_path / "description").write_text(_described(description()))
     chunks = []
@@ -69,7 +72,7 @@ def test_damaged_captures_never_make_it_read_too_far(harness: Path, shared_data:
         chunks.append(tmp_path / f"chunk{number}")
         chunks[-1].write_bytes(_events(shared_data / name)[:20_000])
     # When they are read at every length, and changed at random, by code that sanitizers watch
-    command = [str(harness), str(tmp_path / "description"), "700", *map(str, chunks)]
+    command = [str(harness), str(tmp_path / "description"), str(size.many(700)), *map(str, chunks)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     # Then nothing was read, written or computed that must not be, and nothing leaked
     assert ran.returncode == 0, ran.stderr[-4000:]

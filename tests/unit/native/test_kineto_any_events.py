@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -17,6 +17,7 @@ from stepscope import native
 from stepscope.read import read_files
 from stepscope.read.chrome_json.event_schema import CLASS_OF_CATEGORY, FIELDS
 from stepscope.trace.tables import Frames
+from tests.sizes import SIZE
 
 _SPELLINGS = sorted({spelling for fields in FIELDS.values() for item in fields for spelling in item.spellings})
 _NAMES = [
@@ -72,7 +73,7 @@ def _comparable(frames: Frames) -> Frames:
 
 
 @pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=SIZE.examples(120))
 @given(st.lists(_events, max_size=12))
 def test_any_values_give_the_same_tables_with_and_without_c(events: list[dict[str, Any]]) -> None:
     # Given a document of events with anything in them
