@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.collect.session.window import one_line
-from stepscope.compat.fluid.recorder import Block, Recorder
+from stepscope.compat.fluid.recorder import Block, FluidRecorder
 from stepscope.errors import OutputError, StepscopeError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_writable(path: Path) -> None:
         raise OutputError(message, _REMEDY)
 
 
-def deliver(recorder: Recorder, block: Block, sorted_key: str | None, path: Path) -> None:
+def deliver(recorder: FluidRecorder, block: Block, sorted_key: str | None, path: Path) -> None:
     """Print the report of a block and write its profile file.
 
     Args:

@@ -49,7 +49,7 @@ class Block:
     windows: list[RecordedWindow] = field(default_factory=list)
 
 
-class Recorder:
+class FluidRecorder:
     """Records while blocks are open.
 
     Attributes:
@@ -180,14 +180,14 @@ class Recorder:
         return Options(activities=(Activity.CPU,) if only_cpu else (), profile_memory=memory, counters_hz=0)
 
 
-_recorder = Recorder()
+_recorder = FluidRecorder()
 
 
-def recorder() -> Recorder:
+def recorder() -> FluidRecorder:
     """Return the recorder of this process; a forked child has one of its own."""
     global _recorder
     if _recorder.in_child:
-        _recorder = Recorder()
+        _recorder = FluidRecorder()
     return _recorder
 
 

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.compat.mindspore.dynamic import DynamicProfilerMonitor
-    from stepscope.compat.mindspore.environment import EnvProfiler
     from stepscope.compat.mindspore.handler import tensorboard_trace_handler
     from stepscope.compat.mindspore.mstx import mstx
     from stepscope.compat.mindspore.offline import analyse
-    from stepscope.compat.mindspore.profiler import Profiler, profile
+    from stepscope.compat.mindspore.profiler import EnvProfiler, Profiler, profile
     from stepscope.compat.mindspore.schedules import schedule
     from stepscope.compat.mindspore.vocabulary import (
         AicoreMetrics,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AicoreMetrics": "vocabulary",
     "DynamicProfilerMonitor": "dynamic",
-    "EnvProfiler": "environment",
+    "EnvProfiler": "profiler",
     "ExportType": "vocabulary",
     "HostSystem": "vocabulary",
     "ProfileOption": "vocabulary",

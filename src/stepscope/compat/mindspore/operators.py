@@ -12,12 +12,12 @@ from stepscope.compat.mindspore.situations import deliver
 from stepscope.errors import ArgumentError, StateError, StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.compat.mindspore.recorder import Recorder
+    from stepscope.compat.mindspore.recorder import MindSporeRecorder
 
 _DEPRECATED = "mindspore.Profiler.op_analyse is deprecated and will be removed in future versions.  "
 
 
-def op_analyse(recorder: Recorder, op_name: object, device_id: object) -> str | None:
+def op_analyse(recorder: MindSporeRecorder, op_name: object, device_id: object) -> str | None:
     """Return MindSpore's JSON text for operators of the last window; None where exceptions are turned off.
 
     Raises:
@@ -54,7 +54,7 @@ def _checked_device(device_id: object) -> str:
     return str(device_id)
 
 
-def _answer(recorder: Recorder, names: list[str], device: str) -> dict[str, Any]:
+def _answer(recorder: MindSporeRecorder, names: list[str], device: str) -> dict[str, Any]:
     if recorder.running or not recorder.recorded:
         message = (
             f"op_analyse() was called {'while recording' if recorder.running else 'before anything was recorded'}."

@@ -1,26 +1,60 @@
-"""The two classes: ``profile`` of MindSpore 2.6 and later, ``Profiler`` of every version."""
+"""``profile`` of MindSpore 2.6 and later, ``Profiler`` of every version, and ``EnvProfiler``."""
 
 from __future__ import annotations
 
 import logging
 import weakref
 from collections.abc import Callable, Mapping
+from sys import getsizeof
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.window import COMPLETE
+from stepscope.collect.start import environment
+from stepscope.collect.start.profile import add_metadata, add_metadata_json
 from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
-from stepscope.compat.mindspore.facts import Facts
 from stepscope.compat.mindspore.parameters import resolve
-from stepscope.compat.mindspore.recorder import Plan, Recorder
+from stepscope.compat.mindspore.recorder import MindSporeRecorder, Plan
 from stepscope.compat.mindspore.schedules import ScheduleFunction, always, is_schedule
 from stepscope.compat.mindspore.vocabulary import ProfileOption, ProfilerAction, _ExperimentalConfig
-from stepscope.errors import ArgumentError
+from stepscope.errors import ArgumentError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 _Self = TypeVar("_Self", bound="_Handle")
+
+#: Bytes of keys and values together, as MindSpore 2.10 has it; it measures its dictionary, this what is in it.
+LIMIT = 100 << 20
+
+
+class ProfileMetadata:
+    """The metadata of one profile, which goes into this window and all later ones.
+
+    What MindSpore accepts, and what it says of the rest, are those of MindSpore 2.10.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def add(self, key: object, value: object, *, is_json: bool) -> None:
+        """Record a fact, or say in the log why not. Nothing is raised, as documented."""
+        if not isinstance(key, str) or not isinstance(value, str):
+            _LOG.warning("The key and value of metadata must be string. Skip this metadata.")
+            return
+        size = getsizeof(key) + getsizeof(value)
+        others = sum(self._sizes.values()) - self._sizes.get(key, 0)
+        if others + size >= LIMIT:
+            _LOG.warning("Too many metadata added. Skip this metadata")
+            return
+        try:
+            add_metadata_json(key, value) if is_json else add_metadata(key, value)
+        except UsageError:
+            _LOG.warning("The metadata value must be json format string. Skip this metadata")
+            return
+        if key in self._sizes:
+            _LOG.warning("%s is already saved as metadata, override it.", key)
+        self._sizes[key] = size
 
 
 class _Handle:
@@ -40,8 +74,8 @@ class _Handle:
             unserved=switches.unserved(values),
         )
         self._values = values
-        self._facts = Facts()
-        self._recorder = Recorder(plan)
+        self._facts = ProfileMetadata()
+        self._recorder = MindSporeRecorder(plan)
         self._recorder.on_ready = self._teller(values["on_trace_ready"])
         if values["start_profile"]:
             self._recorder.start()
@@ -362,3 +396,29 @@ class Profiler(_Handle):
             message = f"Profiling: The network should be an object of nn.Cell, not {type(network).__name__}."
             raise ArgumentError(message, "Write Profiler.profile(network, ProfileOption.trainable_parameters).")
         return {"trainable_parameters": len(network.trainable_params())}
+
+
+class EnvProfiler:
+    """What ``MS_PROFILER_OPTIONS`` asks for in this process; see ``docs/environment.md``.
+
+    The start-up hook begins the recording when MindSpore is imported, so a program need not use this class.
+
+    Attributes:
+        NOT_SUPPORTED_PARAMS: Arguments of ``profile`` that the environment cannot give.
+        profiler: The recording; None if the environment asks for none.
+    """
+
+    NOT_SUPPORTED_PARAMS: ClassVar[list[str]] = ["schedule", "on_trace_ready"]
+    profiler: ClassVar[environment.EnvironmentRecording | None] = None
+
+    @classmethod
+    def init_profiler(cls) -> None:
+        """Begin what the environment asks for, unless the start-up hook has done so."""
+        environment.begin()
+        cls.profiler = environment.current()
+
+    def analyse(self) -> None:
+        """Stop, and compute the results; the end of the program does so, too."""
+        asked = environment.current()
+        if asked is not None:
+            asked.finish()

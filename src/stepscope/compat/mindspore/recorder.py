@@ -32,9 +32,9 @@ _NO_NOTES: Mapping[str, object] = {}
 _NOTHING = Transition()
 
 #: The recorder whose session runs in this process.
-_leader: Recorder | None = None
+_leader: MindSporeRecorder | None = None
 #: Recorders whose profile was deleted while it ran. A finalizer may run at any moment, so it only leaves a note.
-_abandoned: deque[Recorder] = deque()
+_abandoned: deque[MindSporeRecorder] = deque()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Plan:
     unserved: Mapping[str, str] = field(default_factory=dict)
 
 
-class Recorder:
+class MindSporeRecorder:
     """One profile's recording; it may start and stop any number of times, and goes on counting steps.
 
     Args:
@@ -79,10 +79,10 @@ class Recorder:
         self.action = ask(self._schedule, 0)
         self._transition = _NOTHING
         self._session: Session | None = None
-        self._leader: Recorder | None = None
-        self._followers: list[Recorder] = []
+        self._leader: MindSporeRecorder | None = None
+        self._followers: list[MindSporeRecorder] = []
         #: Those whose time lies in the open window.
-        self._sharers: list[Recorder] = []
+        self._sharers: list[MindSporeRecorder] = []
         self._analysed = 0
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class Recorder:
             text = str(error) if isinstance(error, StepscopeError) else one_line(error)
             _LOG.error("stepscope: nothing is recorded: %s", text)
 
-    def _follow(self, leader: Recorder) -> None:
+    def _follow(self, leader: MindSporeRecorder) -> None:
         """Share the window of a profile that records already."""
         self._leader = leader
         leader._followers.append(self)
@@ -241,7 +241,7 @@ def end_abandoned() -> None:
         _abandoned.popleft().end(COMPLETE, {"ended_by": "the end of the profile object"})
 
 
-def _running_leader() -> Recorder | None:
+def _running_leader() -> MindSporeRecorder | None:
     """Return the recorder whose session runs in this process; None in a forked child of it."""
     session = _leader._session if _leader is not None else None
     return _leader if session is not None and session.running and not session.in_child else None

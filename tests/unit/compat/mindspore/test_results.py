@@ -27,7 +27,7 @@ from stepscope.compat.mindspore import (
     schedule,
     tensorboard_trace_handler,
 )
-from stepscope.compat.mindspore.facts import LIMIT
+from stepscope.compat.mindspore.profiler import LIMIT
 
 
 def runs(directory: str = "data") -> list[Path]:
@@ -195,7 +195,7 @@ def test_metadata(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPa
     prof.add_metadata_json("t_json", "{no json")
     prof.add_metadata("t_number", 3)  # type: ignore[arg-type]
     prof.add_metadata_json(3, "{}")  # type: ignore[arg-type]
-    monkeypatch.setattr("stepscope.compat.mindspore.facts.LIMIT", 400)
+    monkeypatch.setattr("stepscope.compat.mindspore.profiler.LIMIT", 400)
     prof.add_metadata("t_long", "x" * 400)
     prof.stop()
     assert caplog.messages == [
