@@ -13,11 +13,9 @@ import polars as pl
 
 from stepscope.read.assemble.rank_tracks import merged
 from stepscope.read.common.nesting import Integers, innermost, looked_up, nearest, nest, outermost
-from stepscope.trace.schema import KINDS
+from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.trace.tables import together
 
-#: Number of a kind in the enumeration of the schema.
-KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 #: Columns that come out of the merging.
 _MADE = {"id", "parent", "depth", "step", "phase"}
 
