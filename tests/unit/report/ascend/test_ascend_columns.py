@@ -95,6 +95,18 @@ def test_a_text_file_is_read_back_column_by_column(name: str, root: Path, writte
     assert_frame_equal(found.select(kept).sort(pl.all()), expected.select(kept).sort(pl.all()))
 
 
+def test_what_is_unknown_is_written_as_ascend_writes_it(written: Path, variant: Variant) -> None:
+    (path,) = written.glob(f"text/*/{OUTPUT}/static_op_mem.csv")
+    (row,) = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    assert row["Node Index End"] == "4294967295"
+    (path,) = written.glob(f"text/*/{OUTPUT}/kernel_details.csv")
+    row = next(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert (row["Model ID"], row["Output Formats"], row["Context ID"]) == ("4294967295", "N/A", "N/A")
+    (path,) = written.glob(f"text/*/{OUTPUT}/operator_memory.csv")
+    *_, row = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    assert row["Release Time(us)"] == ("N/A\t" if variant is MINDSPORE else "")
+
+
 def test_a_database_has_the_columns_of_the_table_in_their_order(written: Path) -> None:
     sampled = {one.table: {"deviceId", "timestampNs", *one.labels, *one.values} for one in SAMPLES}
     known = set()

@@ -65,6 +65,9 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "operator_memory": _file(frames["operator_memory"], OPERATOR_MEMORY, variant),
         "dataset": frames["dataset"],
     }
+    if "static_op_mem" in frames:
+        end = pl.col("Node Index End").fill_null(UNKNOWN_32)
+        frames["static_op_mem"] = frames["static_op_mem"].with_columns(end)
     of_npu = {"l2_cache": L2_CACHE_RATES, "npu_module_mem": NPU_MODULE_MEM, "static_op_mem": STATIC_OP_MEM}
     made |= {name: _file(frames[name], columns, variant) for name, columns in of_npu.items() if name in frames}
     return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
