@@ -91,9 +91,9 @@ def test_a_whole_program_is_one_step(framework: Framework, tmp_path: Path, outpu
 @pytest.mark.parametrize(
     ("end", "code", "status"),
     [
-        ("sys.exit(3)", 3, "failed at step 8"),
+        pytest.param("sys.exit(3)", 3, "failed at step 8", marks=pytest.mark.slow),
         ("raise KeyError('mine')", 1, "failed at step 8"),
-        ("sys.exit()", 0, "complete"),
+        pytest.param("sys.exit()", 0, "complete", marks=pytest.mark.slow),
     ],
 )
 def test_a_program_that_ends_in_the_window_keeps_what_there_is(

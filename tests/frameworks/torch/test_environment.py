@@ -42,7 +42,7 @@ def steps(run: Path, rank: int = 0) -> list[int]:
     return list(read_journal(run / f"rank{rank}" / "capture" / "journal.ssj").frames["steps"]["number"])
 
 
-@pytest.mark.parametrize("variable", ["STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS"])
+@pytest.mark.parametrize("variable", ["STEPSCOPE_OPTIONS", pytest.param("MS_PROFILER_OPTIONS", marks=pytest.mark.slow)])
 def test_the_whole_program_and_its_steps(tmp_path: Path, script: Path, variable: str) -> None:
     # When
     done = python(script, "6", env=asked(tmp_path / "runs", variable, analyse="now", memory=True))
