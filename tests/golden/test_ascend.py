@@ -1,7 +1,7 @@
 """Ascend's own captures, read by us and exported again: row by row what Ascend's profiler wrote beside them.
 
 Numbers are compared as numbers: a cell ``5.0`` is ``5.000``. Differences that remain are those of
-``docs/definitions.md``, *What an Ascend capture keeps*.
+``docs/ascend-definitions.md``, *What an Ascend capture keeps*.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Communication under Ascend's names, and the two communication files in the form that Ascend's tools can add up.
 
 Those tools add numbers without looking: they stop at ``null``, at links to an unknown rank, and at ranks that name one
-operation differently. So every number is present here, and ``docs/definitions.md`` says what replaces the unknown.
+operation differently. So every number is present here; ``docs/ascend-definitions.md`` says what replaces the unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The work of a rank by Ascend's arithmetic: tasks, the lane *Overlap Analysis*, and steps.
 
 The work is that of the device; on a rank without one, that of the operators and communication calls of host threads.
-Ascend adds up whole events by the step in which they start; ``docs/definitions.md`` compares that with
+Ascend adds up whole events by the step in which they start; ``docs/ascend-definitions.md`` compares that with
 stepscope's own arithmetic.
 """
 
