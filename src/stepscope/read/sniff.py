@@ -205,6 +205,9 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
         raise NotATraceError(message, LOOKED_FOR) from None
     except NotATraceError as error:
         raise NotATraceError(error.message, LOOKED_FOR) from None
+    if not certain and not document.is_object and b'"ph"' not in text[:HEAD]:
+        message = f"{path} is a list of something else than events."
+        raise NotATraceError(message, LOOKED_FOR)
     facts = KinetoFacts(document.metadata)
     named = _OF_TENSORBOARD.fullmatch(path.name)
     first = _FIRST_TIME.search(text[:HEAD])
