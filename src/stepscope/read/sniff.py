@@ -34,6 +34,8 @@ _CERTAIN = re.compile(
 _POSSIBLE = re.compile(r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|profile[^.]*")
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
 _MOST_STRANGERS, _MOST_BLOCKS = 500, 3
+#: First bytes that show a format of protocol buffers.
+_MOST_HEAD = 4096
 # Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
 _PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
 #: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
@@ -187,9 +189,9 @@ def _of_head(path: Path, head: bytes) -> str | None:
         return "pprof"
     if _PADDLE_JSON.match(head):
         return "paddle_json"
-    if node_trees.is_trace(head):
+    if node_trees.is_trace(head[:_MOST_HEAD]):
         return "paddle"
-    return "fluid" if fluid_profile.is_profile(head) else None
+    return "fluid" if fluid_profile.is_profile(head[:_MOST_HEAD]) else None
 
 
 def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool) -> Capture:
@@ -203,6 +205,9 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
         raise NotATraceError(message, LOOKED_FOR) from None
     except NotATraceError as error:
         raise NotATraceError(error.message, LOOKED_FOR) from None
+    if not certain and not document.is_object and b'"ph"' not in text[:HEAD]:
+        message = f"{path} is a list of something else than events."
+        raise NotATraceError(message, LOOKED_FOR)
     facts = KinetoFacts(document.metadata)
     named = _OF_TENSORBOARD.fullmatch(path.name)
     first = _FIRST_TIME.search(text[:HEAD])

@@ -185,6 +185,18 @@ def test_an_unknown_directory_gets_a_sentence(tmp_path: Path, name: str) -> None
         assert what in text
 
 
+@pytest.mark.parametrize("text", ["[]", '[{"name": "a package"}]', '{"a": [1]}', "7", '"text"'])
+def test_other_json_in_a_directory_is_no_trace(tmp_path: Path, text: str) -> None:
+    (tmp_path / "packages.json").write_text(text)
+    with pytest.raises(NotATraceError, match=r"holds no capture; .* 1 files \(1 × \.json\)"):
+        look(tmp_path)
+
+
+def test_a_list_of_events_in_a_directory_is_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text('[{"name": "a", "ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]')
+    assert [capture.format for capture in look(tmp_path)] == ["kineto"]
+
+
 def test_a_directory_of_damaged_files_says_why(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text("{")
     with pytest.raises(NotATraceError, match=r"rank0\.json is damaged"):
