@@ -8,7 +8,7 @@
         profiler_metadata.json               user metadata, process groups
         ASCEND_PROFILER_OUTPUT/              trace_view.json, the CSV files, communication.json, or databases
 
-Ranks are side by side, where the tools look for them. ``docs/ascend-definitions.md`` says what each file holds, and what
+Ranks are side by side, where the tools look for them. ``docs/ascend-definitions.md`` defines each file, and what
 replaces the unknown.
 """
 
