@@ -23,7 +23,7 @@ _MADE = {"id", "parent", "depth", "step", "phase"}
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RankTimeline:
     """The spans of a rank, numbered by track and start.
 
     A span's number is its place: a parent's number is smaller than its children's, and all that a span contains
@@ -148,7 +148,7 @@ class Timeline:
         return innermost(self.parent, (self.track, self.ts, self.end), track, ts)
 
 
-class Moved(NamedTuple):
+class Renumbering(NamedTuple):
     """Where the parts' own numbers went.
 
     Attributes:
@@ -160,7 +160,9 @@ class Moved(NamedTuple):
     spans: list[npt.NDArray[np.uint32]]
 
 
-def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None) -> tuple[Timeline, Moved]:
+def build(
+    parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None
+) -> tuple[RankTimeline, Renumbering]:
     """Put the spans of all parts on one time line.
 
     Args:
@@ -181,7 +183,7 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
     number_of = np.empty(len(places), np.uint32)
     number_of[places] = np.arange(len(places), dtype=np.uint32)
     part_of = np.searchsorted(behind, places, side="right") if of_several else np.zeros(1, np.int64)
-    line = Timeline(
+    line = RankTimeline(
         _ordered(spans, places),
         tracks,
         np.broadcast_to(part_of.astype(np.int32), len(places)),
@@ -189,7 +191,7 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
         depth,
         crossing,
     )
-    return line, Moved(numbers, np.split(number_of, behind[:-1]))
+    return line, Renumbering(numbers, np.split(number_of, behind[:-1]))
 
 
 def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
