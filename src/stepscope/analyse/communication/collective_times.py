@@ -272,7 +272,7 @@ def _bandwidth(found: list[CollectiveCall]) -> dict[str, Any]:
 
 
 def _moved(found: list[CollectiveCall]) -> dict[str, Any]:
-    """Return size, time and bandwidth; null size and bandwidth where no operation's size is known."""
+    """Return size, time and bandwidth; size and bandwidth are null if no operation's size is known."""
     known = [one for one in found if one.size is not None] if found else []
     size, time = sum(one.size or 0 for one in known), sum(one.moving for one in found)
     unknown = bool(found) and not known

@@ -162,7 +162,7 @@ def minddata_pipeline_summary(tables: Tables) -> dict[str, list[Any]]:
     """Return a list per line of MindSpore's summary, one entry per operation in order of numbers.
 
     ``per_pipeline_time``, ``per_push_queue_time`` and ``per_batch_time`` (ms) and the sentences of the analysis have as
-    many entries as there is to say. Empty where nothing is known of a pipeline.
+    many entries as there is to say. Empty without a pipeline.
     """
     found = operations(tables)
     if not found:
@@ -224,7 +224,7 @@ def batches(tables: Tables) -> tuple[str, pl.DataFrame]:
 
 
 def _batch_times(tables: Tables) -> dict[str, float]:
-    """Return the mean times of a batch in ms, the first batch left out; −1 where there is none.
+    """Return the mean times of a batch in ms, the first batch left out; −1 without one.
 
     MindSpore averages for the iterator, as time of a batch, the measured times together with the differences between
     the ends of batches; so it stands here.

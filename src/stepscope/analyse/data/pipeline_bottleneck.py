@@ -138,7 +138,7 @@ def _inner_sentence(pipeline: Pipeline, index: int, before: int) -> str:
 
 
 def _worst(pipeline: Pipeline) -> tuple[str, str] | None:
-    """Return the operation nearest to the batches that holds up the others, and what to do; None where none does."""
+    """Return the operation nearest to the batches that holds up the others, and what to do; None if none does."""
     for index in _threaded(pipeline):
         if pipeline.names[index] == _DEVICE_QUEUE:
             continue

@@ -16,9 +16,9 @@ _FLOW_KIND = dtype("enum:flow_kind")
 
 
 def launches(timeline: RankTimeline, arrows: pl.DataFrame) -> Integers:
-    """Return for each span on a device the runtime or driver call that launched it; −1 where none is known.
+    """Return for each span on a device the runtime or driver call that launched it; −1 if unknown.
 
-    The correlation number tells; where device work has none, an arrow from the call to the start of the work.
+    The correlation number says so; device work without one has an arrow from the call to its start.
     """
     device, drawn = timeline.on_device, arrows[np.flatnonzero(arrows["kind"] == "launch")]
     if not device.any() and not drawn.height:
@@ -36,9 +36,9 @@ def launches(timeline: RankTimeline, arrows: pl.DataFrame) -> Integers:
 
 
 def operators(timeline: RankTimeline, launch: Integers) -> Integers:
-    """Return for each span on a device the innermost operator around its launch; −1 where there is none.
+    """Return for each span on a device the innermost operator around its launch; −1 without one.
 
-    Where the launching call lies in no operator, the operator's number that the device work carries tells.
+    If the launching call lies in no operator, the device work's own number of an operator names it.
     """
     if not timeline.on_device.any():
         return timeline.nowhere

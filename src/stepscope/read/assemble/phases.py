@@ -29,7 +29,7 @@ _NAMED = {
 
 
 def phases(timeline: RankTimeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
-    """Return the phase of each span; null where it cannot be told.
+    """Return the phase of each span; null if unknown.
 
     Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
     operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves,

@@ -52,7 +52,7 @@ def attach(timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame
 
 
 def _around_calls(timeline: RankTimeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
-    """Return for each call the innermost Python span around it; −1 where there is none."""
+    """Return for each call the innermost Python span around it; −1 without one."""
     threads = timeline.tracks.filter(pl.col("thread").is_not_null()).unique("thread", keep="first")
     numbers = dict(threads.select("thread", "id").iter_rows())
     track = called["call_thread"].replace_strict(numbers, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
@@ -116,7 +116,7 @@ def _table(
 
 
 def _paths(timeline: RankTimeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
-    """Return for each place the modules around it, outermost first; null where there is none."""
+    """Return for each place the modules around it, outermost first; null without modules."""
     parent, nearest = timeline.parent, timeline.nearest(is_module)
     names = timeline.spans["name"]
     path_of: dict[int, str] = {}

@@ -34,7 +34,7 @@ def with_launched(timeline: RankTimeline, operator: Integers) -> RankTimeline:
 
     Args:
         timeline: The spans.
-        operator: The innermost operator or collective around the launch of each span; −1 where there is none.
+        operator: The innermost operator or collective around the launch of each span; −1 without one.
     """
     if not timeline.on_device.any():
         return timeline
@@ -73,13 +73,13 @@ def details(timeline: RankTimeline, operator: Integers, collectives: pl.DataFram
 
 
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
-    """Return the row of each span, with nothing but the span where there is none."""
+    """Return the row of each span, with nothing but the span if it has none."""
     rows = places(first_places(collectives["span"].to_numpy(), spans))
     return with_series(collectives[rows], [pl.Series("span", spans, dtype=collectives["span"].dtype)])
 
 
 def _calls(timeline: RankTimeline, operator: Integers) -> tuple[Integers, Integers]:
-    """Return the innermost collective call around each launch, and the one around that; −1 where there is none."""
+    """Return the innermost collective call around each launch, and the one around that; −1 without one."""
     collective = timeline.of_kinds("collective") & ~timeline.on_device
     nearest = timeline.nearest(collective)
     inner = looked_up(nearest, operator)

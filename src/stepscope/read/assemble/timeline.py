@@ -84,7 +84,7 @@ class RankTimeline:
         return streams[self.track]
 
     def given(self, column: str) -> pl.Series | None:
-        """Return a column that may be null; None where no span has a value."""
+        """Return a column that may be null; None if no span has a value."""
         return self.spans[column] if column in self.spans.columns else None
 
     def integers(self, column: str) -> tuple[Integers, npt.NDArray[np.bool_]]:
@@ -103,7 +103,7 @@ class RankTimeline:
         return np.broadcast_to(np.int64(-1), len(self))
 
     def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
-        """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
+        """Return for each span its innermost ancestor among the chosen, itself included; −1 without one."""
         return nearest(self.parent, chosen)
 
     @cached_property
@@ -137,14 +137,14 @@ class RankTimeline:
         return result
 
     def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:
-        """Return the outermost span, of all or of the chosen, that starts at each point; −1 where none does."""
+        """Return the outermost span, of all or of the chosen, that starts at each point; −1 if none does."""
         if chosen is None:
             return outermost((self.track, self.ts), track, ts)
         places = np.flatnonzero(chosen)
         return looked_up(places, outermost((self.track[places], self.ts[places]), track, ts))
 
     def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
-        """Return the innermost span around each point of a track; −1 where there is none."""
+        """Return the innermost span around each point of a track; −1 without one."""
         return innermost(self.parent, (self.track, self.ts, self.end), track, ts)
 
 
