@@ -49,18 +49,18 @@ class Intervals:
         return self.before(end) - self.before(start)
 
     def first_from(self, instants: Times) -> Times:
-        """Return the first covered instant at or after each instant; the largest int64 where there is none."""
+        """Return the first covered instant at or after each instant; the largest int64 if none is."""
         never = np.int64(np.iinfo(np.int64).max)
-        place = np.searchsorted(self.end, instants, side="right")
+        index = np.searchsorted(self.end, instants, side="right")
         starts = np.concatenate((self.start, [never]))
-        return np.maximum(starts[place], instants)
+        return np.maximum(starts[index], instants)
 
     def last_until(self, instants: Times) -> Times:
-        """Return the last covered instant at or before each instant; the smallest int64 where there is none."""
+        """Return the last covered instant at or before each instant; the smallest int64 if none is."""
         never = np.int64(np.iinfo(np.int64).min)
-        place = np.searchsorted(self.start, instants, side="left")
+        index = np.searchsorted(self.start, instants, side="left")
         ends = np.concatenate(([never], self.end))
-        return np.minimum(ends[place], instants)
+        return np.minimum(ends[index], instants)
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -89,10 +89,10 @@ def unite_groups(group: npt.NDArray[np.int64], start: Times, end: Times) -> tupl
 
 
 def _join(starts: Times, ends: Times, gap: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], Intervals]:
-    """Return the joined intervals, and the place in ``starts`` of each one's start.
+    """Return the joined intervals, and the index in ``starts`` of the start of each.
 
-    Starts and ends are sorted apart, and ``gap[i]`` tells whether start ``i + 1`` lies behind end ``i``. That is
-    so exactly when all intervals that started earlier have ended; so no running maximum of the ends is needed.
+    Starts and ends are each sorted, and ``gap[i]`` is true if start ``i + 1`` lies after end ``i``. Then exactly
+    ``i + 1`` intervals have started and as many have ended, so nothing is open; no running maximum of ends is needed.
     """
     opens = np.concatenate(([True], gap))[: len(starts)]
     closes = np.concatenate((gap, [True]))[: len(starts)]
@@ -107,31 +107,14 @@ def union(*sets: Intervals) -> Intervals:
     return unite(np.concatenate([one.start for one in sets]), np.concatenate([one.end for one in sets]))
 
 
-def intersect(left: Intervals, right: Intervals) -> Intervals:
-    """Return the time covered by both sets."""
-    return _sweep(left, right, sign=1)
-
-
 def subtract(left: Intervals, right: Intervals) -> Intervals:
-    """Return the time covered by ``left`` and not by ``right``."""
-    return _sweep(left, right, sign=-1)
-
-
-def _sweep(left: Intervals, right: Intervals, *, sign: int) -> Intervals:
-    """Return where ``left`` is covered and ``right`` is (sign 1) or is not (sign -1): a walk over the edges of both."""
+    """Return the time covered by ``left`` and not by ``right``: a walk over the edges of both."""
     at = np.concatenate((left.start, left.end, right.start, right.end))
     edges = [(1, 0), (-1, 0), (0, 1), (0, -1)]
     counts = [len(left), len(left), len(right), len(right)]
     order = np.argsort(at, kind="stable")
     inside_left = np.cumsum(np.repeat([edge[0] for edge in edges], counts)[order])
     inside_right = np.cumsum(np.repeat([edge[1] for edge in edges], counts)[order])
-    wanted = (inside_left > 0) & ((inside_right > 0) == (sign > 0))
+    wanted = (inside_left > 0) & (inside_right == 0)
     at = at[order]
     return unite(at[:-1][wanted[:-1]], at[1:][wanted[:-1]])
-
-
-def clip(one: Intervals, start: int, end: int) -> Intervals:
-    """Return the part of the set inside the window ``[start, end)``."""
-    starts, ends = np.maximum(one.start, start), np.minimum(one.end, end)
-    inside = ends > starts
-    return Intervals(starts[inside], ends[inside])

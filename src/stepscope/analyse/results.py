@@ -219,7 +219,7 @@ class Results(Mapping[str, Result]):
         """Return a result, also an optional one without rows.
 
         Raises:
-            KeyError: There is no result of that name.
+            KeyError: No result has that name.
         """
         if name not in self._computed:
             self._computed[name] = compute(name, self._tables)
@@ -230,7 +230,7 @@ def compute(name: str, tables: Tables) -> Result:
     """Compute the result ``name`` from the tables of a rank. Tables of a sample of the operators say so.
 
     Raises:
-        KeyError: There is no result of that name.
+        KeyError: No result has that name.
     """
     kind = kinds()[name]
     result = kind.function(tables) if _has_needs(kind, tables) else copy.copy(_without_rows(name))

@@ -49,6 +49,8 @@ def write_all(run: Run, formats: str, *, pretty: bool) -> dict[Path, str]:
     for rank in list(run.ranks):
         try:
             write(rank, formats, pretty=pretty)
+            _ = rank.summary
+            rank.release()  # of many ranks, one at a time is in memory
         except InputError as error:
             unreadable[rank.directory.path] = error
             run.ranks.remove(rank)

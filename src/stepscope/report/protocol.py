@@ -23,7 +23,7 @@ class Source:
     Attributes:
         tables: Every table of the schema, lazily.
         results: Results by name; data frames (one file each as CSV) and nested documents (JSON).
-        manifest: The rank's manifest; empty where there is none.
+        manifest: The rank's manifest; empty without one.
     """
 
     tables: Tables

@@ -40,7 +40,7 @@ def select(names: str, *, pretty: bool = False) -> list[Format]:
     formats = {**FORMATS, **besides("stepscope.formats", FORMATS)} if set(wanted) - set(FORMATS) else FORMATS
     unknown = sorted(set(wanted) - set(formats) - {"all"})
     if unknown:
-        message = f"There is no format {', '.join(map(repr, unknown))}."
+        message = f"Unknown format: {', '.join(map(repr, unknown))}."
         raise UsageError(message, f"Known formats: {', '.join(formats)}, all, none.")
     chosen = [output for name, output in formats.items() if name in wanted or "all" in wanted]
     return [replace(output, pretty=pretty) if isinstance(output, Json) else output for output in chosen]
@@ -51,13 +51,13 @@ def layout(name: str, types: str = "text") -> Ascend:
 
     Args:
         name: A name of :data:`LAYOUTS`.
-        types: Sorts of files, with commas between them: ``text``, ``db``.
+        types: Types of files, with commas between them: ``text``, ``db``.
 
     Raises:
-        UsageError: The layout, or a sort of files, is unknown.
+        UsageError: The layout, or a type of files, is unknown.
     """
     if name not in LAYOUTS:
-        message = f"There is no layout {name!r}."
+        message = f"Unknown layout: {name!r}."
         raise UsageError(message, f"Known layouts: {', '.join(LAYOUTS)}.")
     wanted = tuple(dict.fromkeys(kind.strip() for kind in types.split(",") if kind.strip()))
     if not wanted or set(wanted) - {"text", "db"}:

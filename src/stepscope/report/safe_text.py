@@ -1,4 +1,4 @@
-r"""Text from a trace, made safe for the place it is shown in.
+r"""Text from a trace, made safe to be shown.
 
 Names in a trace come from anywhere: kernels, file paths, user ranges, metadata. They are shown as what they are, text:
 a terminal must not obey them, a spreadsheet must not compute them, and every file stays valid. Escapes are written

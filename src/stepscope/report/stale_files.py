@@ -1,4 +1,4 @@
-"""Which output files are stale: a file stays where what it was made of is the same as now and nobody changed it."""
+"""Which output files are stale: those made of something else than now, and those changed since."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Written(msgspec.Struct):
 def write_stale(
     formats: Iterable[Format], source: Callable[[], Source], directory: Path, made_of: str | None
 ) -> list[Path]:
-    """Write the files of formats, but for those that are as they would be written; return the paths of all.
+    """Write the files of formats, but for those that would be written the same; return the paths of all.
 
     Args:
         formats: The formats.

@@ -64,7 +64,7 @@ class Clock:
         anchors: At least one, in any order.
 
     Raises:
-        ValueError: There is no anchor.
+        ValueError: No anchor is given.
     """
 
     def __init__(self, anchors: Iterable[Anchor]) -> None:
@@ -96,7 +96,7 @@ class Clock:
 
 
 class _Segment:
-    """Anchors between which nobody set the clock."""
+    """Anchors between which the clock was not set."""
 
     def __init__(self, anchors: list[Anchor]) -> None:
         knots = _knots(anchors)

@@ -42,15 +42,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "event_bad_time": (
         "data_loss",
-        "The time is no number or lies outside 64 bits of nanoseconds; the event is left out.",
+        "The time is not a number or lies outside 64 bits of nanoseconds; the event is left out.",
     ),
-    "event_not_an_object": ("data_loss", "An element of the event list is no JSON object; it is left out."),
+    "event_not_an_object": ("data_loss", "An element of the event list is not a JSON object; it is left out."),
     "event_unknown_kind": (
         "info",
         "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results.",
     ),
     "integer_too_large": ("info", "An integer beyond 64 bits was kept as null."),
-    "text_not_utf8": ("info", "Bytes that are no UTF-8 were replaced; names may look odd."),
+    "text_not_utf8": ("info", "Bytes that are not UTF-8 were replaced; names may look odd."),
     "file_cut": (
         "data_loss",
         "The file ends in the middle; everything before is used. Stop the recorder before the process ends.",
@@ -83,15 +83,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),
     "event_not_an_interval": (
         "info",
-        "MindSpore's marks of its queues, which end before they begin; they are no intervals and are left out.",
+        "MindSpore's marks of its queues, which end before they begin; they are not intervals and are left out.",
     ),
     "event_noise": (
         "info",
-        "Marks of XLA's thread pools and of the ends of its operators; they are no work and are left out.",
+        "Marks of XLA's thread pools and of the ends of its operators; they are not work and are left out.",
     ),
     "event_aggregate": (
         "info",
-        "Sums over many occurrences, without a place in time; they are no intervals and are left out.",
+        "Sums over many occurrences, without a time of their own; they are not intervals and are left out.",
     ),
     "start_unknown": (
         "data_loss",
@@ -103,7 +103,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "clock_unknown": (
         "info",
-        "Samples of the data pipeline whose clock cannot be told from the files; they are put at the beginning.",
+        "Samples of the data pipeline whose clock the files do not identify; they are put at the beginning.",
     ),
     "program_damaged": (
         "data_loss",
@@ -123,7 +123,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
     "span_crosses_parent": (
         "info",
-        "Spans of one thread that overlap without nesting; each keeps its own time, and is nobody's child.",
+        "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent.",
     ),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     # recording

@@ -90,7 +90,7 @@ class Table:
     columns: tuple[Column, ...]
 
     def column(self, name: str) -> Column:
-        """Return the column called ``name``; ``KeyError`` where there is none."""
+        """Return the column called ``name``; ``KeyError`` if none is."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -125,7 +125,7 @@ _SPANS = Table(
         _may("step", "int32", "", "`steps.number` of the step its start falls into; null outside every step."),
         _may("correlation", "int64", "", "Number shared by a runtime call and the device work it launched."),
         _may("sequence", "int64", "", "Autograd sequence number, shared by a forward operator and its backward."),
-        _may("phase", "enum:phase", "", "Part of the step; null where it cannot be told."),
+        _may("phase", "enum:phase", "", "Part of the step; null if unknown."),
     ),
 )
 
@@ -222,17 +222,17 @@ _INSTRUCTIONS = Table(
             "",
             "Place in the source program, outermost first: `jit(step)/transpose(jvp(loss))/layer2/dot_general`.",
         ),
-        _may("phase", "enum:phase", "", "Part of the step, told from the scope; null where it cannot be told."),
+        _may("phase", "enum:phase", "", "Part of the step, taken from the scope; null if unknown."),
         _may("shape", "text", "", "Type and shape of the result: `f32[64,128]`; several in parentheses."),
         _may("operands", "text", "", "Types and shapes of the operands, separated by commas."),
         _may(
             "flops",
             "int64",
             "FLOP",
-            "Floating-point operations of one execution, what it contains included; null where they cannot be told.",
+            "Floating-point operations of one execution, what it contains included; null if unknown.",
         ),
         _may("transcendentals", "int64", "", "Values of exp, tanh, … of one execution; not among the operations."),
-        _may("bytes", "int64", "bytes", "Bytes that one execution reads and writes; null where they cannot be told."),
+        _may("bytes", "int64", "bytes", "Bytes that one execution reads and writes; null if unknown."),
         _may("source", "text", "", "Line of the program that it comes from: `train.py:12`."),
     ),
 )
@@ -248,11 +248,11 @@ _TASKS = Table(
         _may("context", "int64", "", "Number of the part of a task of several parts."),
         _may("batch", "int64", "", "How often the numbers of tasks had begun again."),
         _may("model", "int64", "", "Model that it belongs to; 4294967295 is none."),
-        _may("operation", "category", "", "Type of the operator: Conv2D; null from here on for what is no kernel."),
+        _may("operation", "category", "", "Type of the operator: Conv2D; null from here on for what is not a kernel."),
         _may("core", "category", "", "Sort of core: AI_CORE, AI_VECTOR_CORE, MIX_AIC, MIX_AIV, AI_CPU, HCCL, …"),
         _may("state", "category", "", "Whether its shapes were known when it was compiled: static, dynamic."),
         _may("blocks", "int64", "", "Cores that it was cut for."),
-        _may("mix_blocks", "int64", "", "Those of its second sort of core."),
+        _may("mix_blocks", "int64", "", "Those of its second kind of core."),
         _may("reduced_precision", "category", "", "Whether it may compute with the 19 bits of HF32: YES, NO."),
         _may("input_shapes", "category", "", "Shapes of the inputs, separated by `;`: `32,3,224,224;64`."),
         _may("input_dtypes", "category", "", "Their types: `FLOAT;FLOAT`."),

@@ -60,7 +60,7 @@ def schema(table: str) -> Mapping[str, pl.DataType]:
 
 @cache
 def empty(table: str) -> pl.DataFrame:
-    """Return the table without rows: always the same frame, which nobody changes in place."""
+    """Return the table without rows: always the same frame, which must not be changed in place."""
     return pl.DataFrame(schema=schema(table))
 
 
@@ -199,7 +199,7 @@ def collected(plan: pl.LazyFrame, tables: Tables) -> pl.DataFrame:
 
 
 def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:
-    """Compute what several results need once for each :class:`RankTables`; nobody changes what it returns in place."""
+    """Compute what several results need once for each :class:`RankTables`; what it returns must not be changed."""
 
     @wraps(function)
     def once(tables: Tables) -> _T:

@@ -1,6 +1,6 @@
 """Communication by operation and by link, in the structure of the Ascend deliverables.
 
-What a source does not tell is ``null``: NCCL and gloo do not say how long an operation waited for the other ranks, and
+What a source does not state is ``null``: NCCL and gloo do not say how long an operation waited for the other ranks, and
 not over which wire the bytes went. See ``docs/definitions.md``.
 """
 
@@ -17,13 +17,13 @@ from stepscope.analyse.operators.operator_calls import nearest
 from stepscope.analyse.step.activity import is_point_to_point, of_kinds, span_kinds, track_ids
 from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
-#: Links of an Ascend device; always listed, as readers of these files expect them.
+#: Links of an Ascend device; always listed, which readers of these files expect.
 LINKS: tuple[str, ...] = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedBytes:
     """What an operation moved over one transport; ``packet`` is the size of a packet, None for all sizes."""
 
     transport: str
@@ -34,11 +34,11 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Operation:
+class CollectiveCall:
     """One communication operation of this rank; times in ns, sizes in bytes, None where the source does not say.
 
     ``size`` is what the rank puts in, or receives where it puts nothing in. ``span`` is its ``spans.id``, ``ranks`` the
-    group's ranks as JSON, ``number`` its place in the group's operations, which all ranks count alike.
+    group's ranks as JSON, ``number`` its index among the group's operations, which all ranks count alike.
     """
 
     span: int
@@ -59,7 +59,7 @@ class Operation:
     destination: int | None
     ranks: str | None
     number: int | None
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedBytes, ...] = ()
 
     @property
     def label(self) -> str:
@@ -72,7 +72,7 @@ class Operation:
         return self.elapsed if self.transit is None else self.transit
 
 
-def operations(tables: Tables) -> list[Operation]:
+def operations(tables: Tables) -> list[CollectiveCall]:
     """Return the communication of a rank in order of start.
 
     That is what device streams ran; where they ran none, the calls on host threads, where a call nested in another one
@@ -84,15 +84,15 @@ def operations(tables: Tables) -> list[Operation]:
     details = tables["collectives"].rename({"span": "id"})
     rows = outermost.lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
     number = pl.int_range(pl.len()).over("step", "type", "group")
-    told = tables["tasks"].select(pl.col("span").alias("id"), told=pl.lit(value=True)).unique()
-    made = pl.when("told").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
-    rows = rows.join(told, on="id", how="left", maintain_order="left").with_columns(made)
+    named = tables["tasks"].select(pl.col("span").alias("id"), named=pl.lit(value=True)).unique()
+    made = pl.when("named").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
+    rows = rows.join(named, on="id", how="left", maintain_order="left").with_columns(made)
     moved = _moves(tables)
     found = rows.select(name for name in _FIELDS if name != "moved").pipe(collected, tables).to_dicts()
-    return [Operation(**row, moved=moved.get(row["span"], ())) for row in found]
+    return [CollectiveCall(**row, moved=moved.get(row["span"], ())) for row in found]
 
 
-def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
+def _moves(tables: Tables) -> dict[int, tuple[MovedBytes, ...]]:
     """Return for each operation what its source says that it moved, by transport."""
     if not has_rows(tables, "transfers"):
         return {}
@@ -100,9 +100,9 @@ def _moves(tables: Tables) -> dict[int, tuple[Moved, ...]]:
     rows = transfers.select("span", pl.col("transport").cast(pl.String), "packet", "count", "bytes", "transit").pipe(
         collected, tables
     )
-    found: dict[int, list[Moved]] = {}
+    found: dict[int, list[MovedBytes]] = {}
     for span, *rest in rows.iter_rows():
-        found.setdefault(span, []).append(Moved(*rest))
+        found.setdefault(span, []).append(MovedBytes(*rest))
     return {span: tuple(moved) for span, moved in found.items()}
 
 
@@ -143,7 +143,7 @@ _DETAILS: tuple[pl.Expr, ...] = (
     pl.col("sequence_right").alias("number"),
     pl.when(pl.col("bytes_in") > 0).then("bytes_in").otherwise(pl.coalesce("bytes_out", "bytes_in")).alias("size"),
 )
-_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Operation))
+_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(CollectiveCall))
 
 
 def communication(tables: Tables) -> dict[str, Any]:
@@ -161,19 +161,20 @@ def communication(tables: Tables) -> dict[str, Any]:
 
 
 def communication_matrix(tables: Tables) -> dict[str, Any]:
-    """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<place>@<group>`` → link → size, time, bandwidth.
+    """Return ``step<n>`` → ``p2p`` and ``collective`` → ``<type>-<position>@<group>`` → link → figures.
 
-    The places are those of the operations ordered by bandwidth: top1, middle, bottom3 to bottom1, and total over all.
+    The figures are size, time and bandwidth. The positions are those of the operations ordered by bandwidth: top1,
+    middle, bottom3 to bottom1, and total over all.
     A link is ``source-destination``; where the links of a collective are not known, it has the one link ``rank-*``.
     """
-    return _told(tables) or {
+    return _given_matrix(tables) or {
         step: {sort: _matrix(chosen) for sort, chosen in _sorts(found).items()}
         for step, found in _by_step(tables).items()
     }
 
 
-def _told(tables: Tables) -> dict[str, Any]:
-    """Return the matrix as the source tells it; empty where it does not."""
+def _given_matrix(tables: Tables) -> dict[str, Any]:
+    """Return the matrix as the source gives it; empty if it does not."""
     document: dict[str, Any] = {}
     if not has_rows(tables, "links"):
         return document
@@ -193,26 +194,26 @@ def _told(tables: Tables) -> dict[str, Any]:
 
 
 @shared
-def _by_step(tables: Tables) -> dict[str, list[Operation]]:
+def _by_step(tables: Tables) -> dict[str, list[CollectiveCall]]:
     stepless = not len(columns_of(tables, "steps", "number"))
-    found: dict[str, list[Operation]] = {}
+    found: dict[str, list[CollectiveCall]] = {}
     for one in operations(tables):
         found.setdefault("step0" if stepless else f"step{one.step}", []).append(one)
     return found
 
 
-def _sorts(found: Iterable[Operation]) -> dict[str, list[Operation]]:
-    sorts: dict[str, list[Operation]] = {"p2p": [], "collective": []}
+def _sorts(found: Iterable[CollectiveCall]) -> dict[str, list[CollectiveCall]]:
+    sorts: dict[str, list[CollectiveCall]] = {"p2p": [], "collective": []}
     for one in found:
         sorts["p2p" if one.point_to_point else "collective"].append(one)
     return sorts
 
 
-def _entry(found: list[Operation]) -> dict[str, Any]:
+def _entry(found: list[CollectiveCall]) -> dict[str, Any]:
     return {"Communication Time Info": _times(found), "Communication Bandwidth Info": _bandwidths(found)}
 
 
-def _times(found: list[Operation]) -> dict[str, Any]:
+def _times(found: list[CollectiveCall]) -> dict[str, Any]:
     elapsed, transit = sum(one.elapsed for one in found), _sum(one.transit for one in found)
     wait, synchronisation = _sum(one.wait for one in found), _sum(one.synchronisation for one in found)
     idle = None if transit is None or wait is None else elapsed - transit - wait
@@ -228,21 +229,21 @@ def _times(found: list[Operation]) -> dict[str, Any]:
     }
 
 
-def _bandwidths(found: list[Operation]) -> dict[str, Any]:
-    found, told = [one for one in found if not one.moved], [one for one in found if one.moved]
-    moved = [move for one in told for move in one.moved]
+def _bandwidths(found: list[CollectiveCall]) -> dict[str, Any]:
+    found, given = [one for one in found if not one.moved], [one for one in found if one.moved]
+    moved = [move for one in given for move in one.moved]
     others = {one.transport for one in found} | {move.transport for move in moved}
     transports = [*LINKS, *sorted(others - set(LINKS))]
     return {
-        name: _told_bandwidth([move for move in moved if move.transport == name])
+        name: _given_bandwidth([move for move in moved if move.transport == name])
         if any(move.transport == name for move in moved)
         else _bandwidth([one for one in found if one.transport == name])
         for name in transports
     }
 
 
-def _told_bandwidth(moved: list[Moved]) -> dict[str, Any]:
-    """Return size, time, bandwidth and packets of one transport as the source tells them, summed up."""
+def _given_bandwidth(moved: list[MovedBytes]) -> dict[str, Any]:
+    """Return size, time, bandwidth and packets of one transport as the source gives them, summed up."""
     whole = [move for move in moved if move.packet is None]
     size, time = sum(move.bytes or 0 for move in whole), sum(move.transit or 0 for move in whole)
     packets: dict[str, list[float]] = {}
@@ -260,7 +261,7 @@ def _told_bandwidth(moved: list[Moved]) -> dict[str, Any]:
     }
 
 
-def _bandwidth(found: list[Operation]) -> dict[str, Any]:
+def _bandwidth(found: list[CollectiveCall]) -> dict[str, Any]:
     sizes: dict[str, list[float]] = {}
     for one in found:
         if one.size is not None:
@@ -270,8 +271,8 @@ def _bandwidth(found: list[Operation]) -> dict[str, Any]:
     return {**_moved(found), "Large Packet Ratio": 0, "Size Distribution": sizes}
 
 
-def _moved(found: list[Operation]) -> dict[str, Any]:
-    """Return size, time and bandwidth; null size and bandwidth where no operation's size is known."""
+def _moved(found: list[CollectiveCall]) -> dict[str, Any]:
+    """Return size, time and bandwidth; size and bandwidth are null if no operation's size is known."""
     known = [one for one in found if one.size is not None] if found else []
     size, time = sum(one.size or 0 for one in known), sum(one.moving for one in found)
     unknown = bool(found) and not known
@@ -283,33 +284,33 @@ def _moved(found: list[Operation]) -> dict[str, Any]:
     }
 
 
-def _matrix(found: list[Operation]) -> dict[str, Any]:
-    links: dict[tuple[str, str, str], list[Operation]] = {}
+def _matrix(found: list[CollectiveCall]) -> dict[str, Any]:
+    links: dict[tuple[str, str, str], list[CollectiveCall]] = {}
     for one in found:
         links.setdefault((one.type, one.group, _link(one)), []).append(one)
     document: dict[str, Any] = {}
     for (type_, group, link), members in links.items():
         ordered = sorted(members, key=lambda one: -_speed(one))
-        for place, one in _places(ordered).items():
+        for position, one in _extremes(ordered).items():
             entry = {"Transport Type": one.transport, **_moved([one]), "Op Name": one.name}
-            document.setdefault(f"{type_}-{place}@{group}", {})[link] = entry
+            document.setdefault(f"{type_}-{position}@{group}", {})[link] = entry
         total = {"Transport Type": ordered[0].transport, **_moved(ordered)}
         document.setdefault(f"{type_}-total@{group}", {})[link] = total
     return document
 
 
-def _link(one: Operation) -> str:
+def _link(one: CollectiveCall) -> str:
     if one.source is None and one.destination is None:
         return f"{one.rank}-*"
     source = one.rank if one.source is None else one.source
     return f"{source}-{one.rank if one.destination is None else one.destination}"
 
 
-def _speed(one: Operation) -> float:
+def _speed(one: CollectiveCall) -> float:
     return (one.size or 0) / one.moving if one.moving else 0.0
 
 
-def _places(ordered: list[Operation]) -> dict[str, Operation]:
+def _extremes(ordered: list[CollectiveCall]) -> dict[str, CollectiveCall]:
     """Return the operations that the matrix names, of a list ordered by falling bandwidth."""
     places = {"top1": ordered[0], "middle": ordered[len(ordered) // 2], "bottom1": ordered[-1]}
     return places | {f"bottom{n}": ordered[-n] for n in (2, 3) if n <= len(ordered)}

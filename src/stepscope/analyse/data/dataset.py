@@ -45,8 +45,8 @@ def dataset(tables: Tables) -> pl.DataFrame:
         )
     )
     rows = grouped.sort("total", descending=True, maintain_order=True).pipe(collected, tables)
-    told = arguments(tables, rows["first"])
-    info = [json.dumps(told[first]) if first in told else None for first in rows["first"]]
+    found = arguments(tables, rows["first"])
+    info = [json.dumps(found[first]) if first in found else None for first in rows["first"]]
     shown = [
         (operation, stage, count, mean, said)
         for (operation, stage, count, mean, _, _), said in zip(rows.iter_rows(), info, strict=True)
@@ -86,10 +86,10 @@ def waits(tables: Tables) -> pl.DataFrame:
 
 def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:
     """Return the arguments of those of these spans that have any, by span id."""
-    told: dict[int, dict[str, object]] = {}
+    found: dict[int, dict[str, object]] = {}
     if not has_rows(tables, "arguments"):
-        return told
+        return found
     rows = tables["arguments"].filter(pl.col("span").is_in(spans.implode())).pipe(collected, tables)
     for span, key, value in rows.iter_rows():
-        told.setdefault(span, {})[key] = json.loads(value)
-    return told
+        found.setdefault(span, {})[key] = json.loads(value)
+    return found

@@ -36,7 +36,7 @@ _RAW_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class PipelineOperation:
     """One operation of the pipeline with its samples.
 
     Attributes:
@@ -70,7 +70,7 @@ class Operation:
         return f"{self.name}(id={self.id})"
 
 
-def operations(tables: Tables) -> list[Operation]:
+def operations(tables: Tables) -> list[PipelineOperation]:
     """Return the operations of the pipeline, in order of their numbers."""
     rows = tables["pipeline"].sort("id").unique("id", keep="first", maintain_order=True).collect()
     lanes = rows["track"].to_list()
@@ -84,10 +84,10 @@ def operations(tables: Tables) -> list[Operation]:
     return [_operation(row, values) for row in rows.with_columns(pl.col("name").cast(pl.String)).iter_rows(named=True)]
 
 
-def _operation(row: dict[str, Any], values: dict[tuple[int, str], list[float]]) -> Operation:
+def _operation(row: dict[str, Any], values: dict[tuple[int, str], list[float]]) -> PipelineOperation:
     track = row["track"]
     user, system = (values.get((track, name), []) for name in ("cpu user", "cpu system"))
-    return Operation(
+    return PipelineOperation(
         id=row["id"],
         type=row["name"],
         workers=row["workers"],
@@ -119,13 +119,13 @@ def minddata_pipeline_raw(tables: Tables) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_RAW_SCHEMA)
 
 
-def _roots(by_id: dict[int, Operation]) -> list[int]:
+def _roots(by_id: dict[int, PipelineOperation]) -> list[int]:
     """Return the operations that no other takes from; in a damaged file that may be none."""
     given = {child for one in by_id.values() for child in one.children}
     return [number for number in by_id if number not in given] or list(by_id)[:1]
 
 
-def _queued(by_id: dict[int, Operation], children: Sequence[int]) -> list[int]:
+def _queued(by_id: dict[int, PipelineOperation], children: Sequence[int]) -> list[int]:
     """Return the nearest operations with a queue, in the order in which their level is reached."""
     found: list[int] = []
     open_ones, seen = list(children), set()
@@ -142,7 +142,7 @@ def _queued(by_id: dict[int, Operation], children: Sequence[int]) -> list[int]:
     return found
 
 
-def _raw_row(one: Operation, parent: int | None, children: list[int]) -> dict[str, Any]:
+def _raw_row(one: PipelineOperation, parent: int | None, children: list[int]) -> dict[str, Any]:
     mean = sum(one.queue) / len(one.queue) if one.queue else None
     return {
         "op_id": one.id,
@@ -162,7 +162,7 @@ def minddata_pipeline_summary(tables: Tables) -> dict[str, list[Any]]:
     """Return a list per line of MindSpore's summary, one entry per operation in order of numbers.
 
     ``per_pipeline_time``, ``per_push_queue_time`` and ``per_batch_time`` (ms) and the sentences of the analysis have as
-    many entries as there is to say. Empty where nothing is known of a pipeline.
+    many entries as there is to say. Empty without a pipeline.
     """
     found = operations(tables)
     if not found:
@@ -198,7 +198,7 @@ def minddata_pipeline_summary(tables: Tables) -> dict[str, list[Any]]:
     }
 
 
-def _queue_figures(one: Operation) -> tuple[float, float, float]:
+def _queue_figures(one: PipelineOperation) -> tuple[float, float, float]:
     """Return mean length, use in % of the capacity, and how often the queue was empty in %; −1 without a queue."""
     if not one.queue:
         return -1, -1, -1
@@ -224,7 +224,7 @@ def batches(tables: Tables) -> tuple[str, pl.DataFrame]:
 
 
 def _batch_times(tables: Tables) -> dict[str, float]:
-    """Return the mean times of a batch in ms, the first batch left out; −1 where there is none.
+    """Return the mean times of a batch in ms, the first batch left out; −1 without one.
 
     MindSpore averages for the iterator, as time of a batch, the measured times together with the differences between
     the ends of batches; so it stands here.

@@ -63,33 +63,33 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
         return pieces(tables).select(_shown()).pipe(collected, tables)
     rows = pieces(tables).pipe(collected, tables)
     shown = rows.select(_shown())
-    told = (
+    tasks = (
         tables["tasks"]
         .join(rows.lazy().select(pl.col("id").alias("span")), on="span", how="semi")
         .pipe(collected, tables)
     )
-    if told.is_empty():
+    if tasks.is_empty():
         return shown
-    return pl.concat([_completed(shown, rows, told), _counters(rows, tables)], how="horizontal")
+    return pl.concat([_completed(shown, rows, tasks), _counters(rows, tables)], how="horizontal")
 
 
-def _completed(shown: pl.DataFrame, rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+def _completed(shown: pl.DataFrame, rows: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with what an NPU's profiler says of its tasks."""
-    texts = told.rename(lambda name: f"told_{name}").with_columns(pl.col(pl.Categorical).cast(pl.String))
-    both = rows.select("id").join(texts, left_on="id", right_on="told_span", how="left", maintain_order="left")
+    texts = tasks.rename(lambda name: f"task_{name}").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    both = rows.select("id").join(texts, left_on="id", right_on="task_span", how="left", maintain_order="left")
     joined = pl.concat([shown, both], how="horizontal")
     replaced = {"Type": "operation", "Block Num": "blocks", "Input Shapes": "input_shapes"}
     replaced |= {"Input Data Types": "input_dtypes", "Context ID": "context"}
     return joined.select(
         *(
-            pl.coalesce(f"told_{replaced[name]}", pl.col(name).cast(both.schema[f"told_{replaced[name]}"])).alias(name)
+            pl.coalesce(f"task_{replaced[name]}", pl.col(name).cast(both.schema[f"task_{replaced[name]}"])).alias(name)
             if name in replaced
-            else pl.coalesce(us("told_wait"), name).alias(name)
+            else pl.coalesce(us("task_wait"), name).alias(name)
             if name == "Wait Time(us)"
             else pl.col(name)
             for name in shown.columns
         ),
-        *(pl.col(f"told_{column}").alias(header) for header, column in _OF_TASKS.items()),
+        *(pl.col(f"task_{column}").alias(header) for header, column in _OF_TASKS.items()),
     )
 
 
@@ -126,9 +126,9 @@ def pieces(tables: Tables) -> pl.LazyFrame:
 
 def _on_lanes(spans: pl.LazyFrame, tracks: pl.LazyFrame) -> pl.LazyFrame:
     """Add the device's name and the stream's or thread's number to spans on these tracks; drop all others."""
-    place = tracks.select(pl.col("id").alias("track"), pl.col("device").alias("device_name"), "lane")
+    lanes = tracks.select(pl.col("id").alias("track"), pl.col("device").alias("device_name"), "lane")
     columns = ("id", "track", "ts", "dur", "name", "kind", "step", "correlation")
-    return spans.select(columns).join(place, on="track", how="inner")
+    return spans.select(columns).join(lanes, on="track", how="inner")
 
 
 def _of_operators(work: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:

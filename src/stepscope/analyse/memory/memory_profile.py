@@ -13,7 +13,7 @@ _INSTALLED = r"[/\\](site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]"
 
 
 def memory_profile(tables: Tables) -> pl.DataFrame:
-    """Return one row per device, sort of memory and call stack, the largest of a device first."""
+    """Return one row per device, kind of memory and call stack, the largest of a device first."""
     rows = tables["live_memory"].with_columns(pl.col("kind", "device").cast(pl.String))
     share = (100 * pl.col("bytes") / pl.col("bytes").sum().over("device")).fill_nan(None)
     placed = rows.join(_lines(tables), on="stack", how="left").join(stack_texts(tables), on="stack", how="left")

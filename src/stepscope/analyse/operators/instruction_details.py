@@ -49,15 +49,15 @@ def instruction_details(tables: Tables) -> pl.DataFrame:
 def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
     """Order instructions by falling time, and behind each, in the program's order, what it contains."""
     inside: dict[int | None, list[int]] = {}
-    place_of = {number: place for place, number in enumerate(rows["id"].to_list())}
-    for place, parent in enumerate(rows["parent"].to_list()):
-        inside.setdefault(parent if parent in place_of else None, []).append(place)
+    row_of = {number: row for row, number in enumerate(rows["id"].to_list())}
+    for row, parent in enumerate(rows["parent"].to_list()):
+        inside.setdefault(parent if parent in row_of else None, []).append(row)
     time = rows["time"].fill_null(0).to_list()
     numbers, order = rows["id"].to_list(), []
-    waiting = sorted(inside.get(None, []), key=lambda place: time[place])
+    waiting = sorted(inside.get(None, []), key=lambda row: time[row])
     while waiting:
-        place = waiting.pop()
-        order.append(place)
-        waiting += reversed(inside.pop(numbers[place], []))
+        row = waiting.pop()
+        order.append(row)
+        waiting += reversed(inside.pop(numbers[row], []))
     beside = set(range(len(rows))) - set(order)  # of a damaged program, what is part of itself
     return rows[[*order, *sorted(beside)]]

@@ -24,7 +24,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
     """
     sampled = sample.of(tables)
     rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables), sampled)])
-    told = [
+    errors = [
         pl.col("sampled").alias("Sampled Calls"),
         pl.col("count_error").round(3).alias("Count Error"),
         us("total_error").alias("Total Time Error(us)"),
@@ -41,7 +41,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
         us("mean").alias("Avg Time(us)"),
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
-        *(told if sampled.fraction < 1 else []),
+        *(errors if sampled.fraction < 1 else []),
     ).pipe(collected, tables)
 
 
@@ -49,7 +49,7 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
 def device_work(tables: Tables) -> pl.DataFrame:
     """Return device, name, kind, time (ns) and step of every kernel, copy, fill and collective on a device's stream.
 
-    Where the source says what type of operator a kernel is, and on which sort of core it ran, these are name and kind.
+    Where the source says what type of operator a kernel is, and on which kind of core it ran, these are name and kind.
     """
     rows = device_rows(tables)
     spans = columns_of(tables, "spans", "id", "track", "name", "kind", "dur", "step")[rows]

@@ -135,7 +135,7 @@ def _devices(tables: Tables) -> pl.LazyFrame:
 
 
 def _peaks(tables: Tables, devices: list[str]) -> pl.DataFrame:
-    """Return the most operations and bytes a second of each device; null where nothing says."""
+    """Return the most operations and bytes a second of each device; null if unknown."""
     facts = dict(
         tables["metadata"]
         .filter(pl.col("key").is_in((PEAK_FLOPS, PEAK_BANDWIDTH)))
@@ -150,7 +150,7 @@ def _peaks(tables: Tables, devices: list[str]) -> pl.DataFrame:
 
 
 def _by_device(text: str | None, devices: list[str]) -> dict[str, float]:
-    """Return the numbers that a fact says, by device; one number is that of all. What is no number says nothing."""
+    """Return the numbers that a fact says, by device; one number is that of all; anything else is unknown."""
     try:
         value: Any = msgspec.json.decode(text or "null")
     except (ValueError, RecursionError):

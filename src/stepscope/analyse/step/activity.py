@@ -173,7 +173,7 @@ def work(tables: Tables, spans: pl.DataFrame) -> Work:
         spans: What :func:`located` returned for them.
     """
     track, ts, end = (spans[name].to_numpy() for name in ("track", "ts", "end"))
-    found = _Spans(track, ts, end, codes_of(spans["kind"]))
+    found = _Located(track, ts, end, codes_of(spans["kind"]))
     on_stream = spans["on_stream"].to_numpy()
     device = on_stream & of_kinds(found.kind, *DEVICE_WORK)
     on_device = bool(device.any())
@@ -203,7 +203,7 @@ def is_point_to_point() -> pl.Expr:
 
 
 @dataclass(frozen=True, eq=False)
-class _Spans:
+class _Located:
     """Columns of :func:`located`."""
 
     track: Rows
@@ -217,7 +217,7 @@ class _Spans:
         return unite(self.ts[rows], self.end[rows])
 
 
-def _computing_on_threads(found: _Spans, on_thread: npt.NDArray[np.bool_]) -> Intervals:
+def _computing_on_threads(found: _Located, on_thread: npt.NDArray[np.bool_]) -> Intervals:
     """Return when host threads run operators: on each, without its waits for data and its communication calls.
 
     An operator inside a wait for data (a batch put together on the training thread) belongs to that wait; one around or

@@ -38,7 +38,7 @@ class Split:
 
 @shared
 def split(tables: Tables) -> Split:
-    """Split every step, or the whole range where there are no steps, into :data:`PARTS`."""
+    """Split every step, or the whole range without steps, into :data:`PARTS`."""
     spans = working.located(tables)
     windows, work = working.windows(tables, spans), working.work(tables, spans)
     layers = (work.computing, work.communication, work.copying, work.data, work.host)
@@ -55,7 +55,7 @@ def split(tables: Tables) -> Split:
 def step_trace_time(tables: Tables) -> pl.DataFrame:
     """Return one row per step, in µs: the standard columns, then the parts that Free consists of.
 
-    A trace without steps gives one row, step 0, over its whole range. What a sample of the operators cannot tell is
+    A trace without steps gives one row, step 0, over its whole range. What a sample of the operators does not show is
     null.
     """
     result = split(tables)
@@ -100,6 +100,6 @@ def _exposed_without(work: Work, windows: Windows) -> Times:
 
 
 def _preparing(work: Work, windows: Windows) -> Times:
-    """Return the time from the start of each window to its first work; the whole window where there is none."""
+    """Return the time from the start of each window to its first work; the whole window without work."""
     busy = union(work.computing, work.communication, work.copying)
     return np.minimum(busy.first_from(windows.start), windows.end) - windows.start

@@ -30,14 +30,14 @@ class Steps:
     """How many steps, and how long they took.
 
     Attributes:
-        count: Number of steps; 0 where the trace has none, and the times below are those of its whole range.
+        count: Number of steps; 0 if the trace has none, and the times below are those of its whole range.
         total_ns: Sum of the steps' durations.
         mean_ns: Mean duration.
         p50_ns: Median duration.
         p95_ns: The duration that 95 % of the steps do not exceed (linear interpolation).
         shortest_ns: Shortest duration.
         longest_ns: Longest duration.
-        per_second: Steps per second of step time; 0 where there are none.
+        per_second: Steps per second of step time; 0 without steps.
         inferred: Whether the steps were inferred rather than declared by the program.
     """
 
@@ -53,7 +53,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """One part of the steps' time; the parts are disjoint and their sum is the steps' total.
 
     Attributes:
@@ -80,7 +80,7 @@ class Entry:
             an estimate of their whole durations.
         count: Number of calls; of a sample, an estimate.
         share: Fraction of the time of all operators, or of all device work; of a sample, of the steps' time.
-        error_ns: Standard error of ``total_ns``; 0 where it is no estimate.
+        error_ns: Standard error of ``total_ns``; 0 if it is not an estimate.
     """
 
     name: str
@@ -100,7 +100,7 @@ class DataWait:
         exposed_ns: Waiting while nothing else worked: the part ``data wait`` of the split.
         share: ``total_ns`` as a fraction of the steps' time.
         count: Number of waits.
-        workers: Worker processes of the data loader; None where the recording does not say.
+        workers: Worker processes of the data loader; None if the recording does not say.
     """
 
     total_ns: int
@@ -121,7 +121,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None where not known."""
+    """Most memory on one device, in bytes: allocated by tensors, reserved by the framework; None if unknown."""
 
     device: str
     allocated: int | None
@@ -136,14 +136,14 @@ class Summary:
         on_device: Whether the split is that of device streams; else that of host threads.
         devices: Names of the devices that worked, such as ``cuda:0``.
         steps: Number and durations of the steps.
-        split: Disjoint parts of the steps' time, in the order of :class:`Part`; they add up to it exactly. With a
+        split: Disjoint parts of the steps' time, in the order of :class:`StepPart`; they add up to it exactly. With a
             sample of the operators, ``host only`` counts as ``idle``, and on a rank without a device nothing is known.
-        operators: Host operators with most self time within the steps, or anywhere where there are none; most first.
+        operators: Host operators with most self time within the steps, or anywhere without steps; most first.
         kernels: Device work with most time, likewise; empty without a device.
         data_wait: Waiting for batches.
         garbage: Garbage collection.
         memory: Peak of every device that reported memory, ``cpu`` among them.
-        resident_bytes: Largest resident set of the process; None where it was not sampled.
+        resident_bytes: Largest resident set of the process; None if it was not sampled.
         losses: Everything dropped, cut, clipped or repaired, most severe first.
         look_first: One line: what to look at first.
         sampled: Fraction of the operators that was recorded.
@@ -152,7 +152,7 @@ class Summary:
     on_device: bool
     devices: tuple[str, ...]
     steps: Steps
-    split: tuple[Part, ...]
+    split: tuple[StepPart, ...]
     operators: tuple[Entry, ...]
     kernels: tuple[Entry, ...]
     data_wait: DataWait
@@ -213,10 +213,10 @@ def _steps(windows: Windows, *, inferred: bool) -> Steps:
     )
 
 
-def _parts(parts: Split, total: int) -> tuple[Part, ...]:
+def _parts(parts: Split, total: int) -> tuple[StepPart, ...]:
     count = max(1, len(parts.windows.start))
     sums = {name: int(times.sum()) for name, times in parts.parts.items()}
-    return tuple(Part(name, time, time / count, _share(time, total)) for name, time in sums.items())
+    return tuple(StepPart(name, time, time / count, _share(time, total)) for name, time in sums.items())
 
 
 def _of_sample(parts: Split) -> Split:
@@ -263,7 +263,7 @@ def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:
 
 
 def workers(tables: Tables, found: pl.DataFrame) -> int | None:
-    """Return the worker processes of the data loader; the most where there are several loaders.
+    """Return the worker processes of the data loader; the most if there are several loaders.
 
     They are the argument ``workers`` of the waits; without it, PyTorch's loader without any is known by its name.
 
@@ -271,8 +271,8 @@ def workers(tables: Tables, found: pl.DataFrame) -> int | None:
         tables: Tables of a rank.
         found: Columns id and name of the waits.
     """
-    told = [values.get("workers") for values in arguments(tables, found["id"]).values()]
-    known = [value for value in told if isinstance(value, int)]
+    said = [values.get("workers") for values in arguments(tables, found["id"]).values()]
+    known = [value for value in said if isinstance(value, int)]
     if known:
         return max(known)
     alone = all("_SingleProcessDataLoaderIter" in name for name in found["name"].to_list())
@@ -290,7 +290,7 @@ def _garbage(tables: Tables, windows: Windows, total: int) -> Garbage:
 
 
 def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
-    """Return the peaks; nothing is reserved on the host, where PyTorch gives mapped files' sizes under that name."""
+    """Return the peaks; nothing is reserved on the host: PyTorch gives the sizes of mapped files under that name."""
     if not has_rows(tables, "allocations"):
         return ()
     peaks = tables["allocations"].group_by(pl.col("device").cast(pl.String)).agg(pl.col("allocated", "reserved").max())

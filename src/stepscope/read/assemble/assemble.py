@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.assemble import links, phases, rank_programs, stacks, stream_collectives, timeline
-from stepscope.read.assemble.timeline import Moved, Timeline
+from stepscope.read.assemble.timeline import RankTimeline, Renumbering
 from stepscope.read.common.dense import or_null
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
@@ -88,7 +88,7 @@ def _keep_one_wait_per_batch(parts: list[_Part]) -> None:
         part["spans"] = part["spans"].with_columns(kind=kind)
 
 
-def _details(parts: Sequence[_Part], moved: Moved) -> _Part:
+def _details(parts: Sequence[_Part], moved: Renumbering) -> _Part:
     """Return the detail tables of all parts, with the numbers of the time line; they are taken out of the parts."""
     instructions, of_operators = rank_programs.merged(parts)
     names = (*_DETAILS, *_ON_TRACKS, *_BY_THEMSELVES, "live_memory", "stacks")
@@ -126,7 +126,7 @@ def _looked_up(own: pl.Series, numbers: npt.NDArray[Any]) -> pl.Series:
     return pl.Series(own.name, [None], kind).new_from_index(0, len(own)).scatter(own.is_not_null().arg_true(), known)
 
 
-def _arrows(parts: Sequence[_Part], moved: Moved) -> pl.DataFrame:
+def _arrows(parts: Sequence[_Part], moved: Renumbering) -> pl.DataFrame:
     frames = [pl.DataFrame(schema=_ARROWS)]
     for part, numbers in zip(parts, moved.tracks, strict=True):
         arrows = part.get("arrows")
@@ -137,7 +137,7 @@ def _arrows(parts: Sequence[_Part], moved: Moved) -> pl.DataFrame:
 
 
 def _linked(
-    line: Timeline, merged: dict[str, pl.DataFrame], arrows: pl.DataFrame, ledger: LossLedger
+    line: RankTimeline, merged: dict[str, pl.DataFrame], arrows: pl.DataFrame, ledger: LossLedger
 ) -> dict[str, pl.DataFrame]:
     """Return the tables that say what belongs to what."""
     launch = links.launches(line, arrows)
@@ -164,7 +164,7 @@ def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers) -> pl.
     return with_series(kernels, [or_null("launch", launch[span]), or_null("operator", operator[span])])
 
 
-def _allocations(line: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
+def _allocations(line: RankTimeline, frame: pl.DataFrame) -> pl.DataFrame:
     """Give memory events the operator during which they happened, and the thread.
 
     A part that knows better which operator they belong to says a time within it in the column ``at``.
@@ -215,7 +215,7 @@ def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.D
     return settled(found[kept], pl.concat(waited_for)) if waited_for else found[kept]
 
 
-def _spans(line: Timeline, phase: pl.Series, steps: pl.DataFrame) -> pl.DataFrame:
+def _spans(line: RankTimeline, phase: pl.Series, steps: pl.DataFrame) -> pl.DataFrame:
     made = [
         pl.Series("id", np.arange(len(line))),
         or_null("parent", line.parent),

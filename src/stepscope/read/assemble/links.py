@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.dense import distinct_rows, first_places
 from stepscope.read.common.nesting import Integers
 from stepscope.trace.losses import LossLedger
@@ -15,10 +15,10 @@ from stepscope.trace.tables import dtype, empty, together
 _FLOW_KIND = dtype("enum:flow_kind")
 
 
-def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
-    """Return for each span on a device the runtime or driver call that launched it; −1 where none is known.
+def launches(timeline: RankTimeline, arrows: pl.DataFrame) -> Integers:
+    """Return for each span on a device the runtime or driver call that launched it; −1 if unknown.
 
-    The correlation number tells; where device work has none, an arrow from the call to the start of the work.
+    The correlation number says so; device work without one has an arrow from the call to its start.
     """
     device, drawn = timeline.on_device, arrows[np.flatnonzero(arrows["kind"] == "launch")]
     if not device.any() and not drawn.height:
@@ -35,10 +35,10 @@ def launches(timeline: Timeline, arrows: pl.DataFrame) -> Integers:
     return result
 
 
-def operators(timeline: Timeline, launch: Integers) -> Integers:
-    """Return for each span on a device the innermost operator around its launch; −1 where there is none.
+def operators(timeline: RankTimeline, launch: Integers) -> Integers:
+    """Return for each span on a device the innermost operator around its launch; −1 without one.
 
-    Where the launching call lies in no operator, the operator's number that the device work carries tells.
+    If the launching call lies in no operator, the device work's own number of an operator names it.
     """
     if not timeline.on_device.any():
         return timeline.nowhere
@@ -59,7 +59,7 @@ def operators(timeline: Timeline, launch: Integers) -> Integers:
 
 
 def _same_number(
-    timeline: Timeline, column: str, givers: npt.NDArray[np.bool_], takers: npt.NDArray[np.bool_]
+    timeline: RankTimeline, column: str, givers: npt.NDArray[np.bool_], takers: npt.NDArray[np.bool_]
 ) -> Integers:
     """Return for each taker the first giver of the same part with the same number; −1 for all others."""
     result = np.full(len(timeline), -1, np.int64)
@@ -74,7 +74,7 @@ def _same_number(
     return result
 
 
-def flows(timeline: Timeline, launch: Integers, arrows: pl.DataFrame) -> pl.DataFrame:
+def flows(timeline: RankTimeline, launch: Integers, arrows: pl.DataFrame) -> pl.DataFrame:
     """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
@@ -94,14 +94,14 @@ def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
     return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
 
 
-def _operators_at(timeline: Timeline, arrows: pl.DataFrame, side: str) -> Integers:
+def _operators_at(timeline: RankTimeline, arrows: pl.DataFrame, side: str) -> Integers:
     """Return the operator with a sequence number that starts where an arrow is, else the innermost span around it."""
     track, ts = arrows[f"{side}_track"].to_numpy(), arrows[f"{side}_ts"].to_numpy()
     exact = timeline.starting(track, ts, timeline.of_kinds("operator") & timeline.integers("sequence")[1])
     return np.where(exact >= 0, exact, timeline.at(track, ts))
 
 
-def _by_sequence(timeline: Timeline) -> pl.DataFrame:
+def _by_sequence(timeline: RankTimeline) -> pl.DataFrame:
     """Match forward and backward by autograd's sequence number where the file draws no arrows.
 
     Of several operators with one number on the forward side the last one made the graph node, as Kineto has it; on the
@@ -126,7 +126,7 @@ def _by_sequence(timeline: Timeline) -> pl.DataFrame:
     return _table(begin[in_time][order], end[in_time][order], "forward_backward")
 
 
-def count_dangling(timeline: Timeline, launch: Integers, ledger: LossLedger) -> None:
+def count_dangling(timeline: RankTimeline, launch: Integers, ledger: LossLedger) -> None:
     """Count device work whose launching call is not in the files."""
     work = timeline.on_device & timeline.of_kinds("kernel", "memcpy", "memset", "collective")
     ledger.add("correlation_dangling", int((work & (launch < 0)).sum()))

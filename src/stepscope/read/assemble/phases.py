@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.nesting import Integers, inherit
 from stepscope.trace.schema import PHASES
 from stepscope.trace.tables import dtype
@@ -28,8 +28,8 @@ _NAMED = {
 }
 
 
-def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
-    """Return the phase of each span; null where it cannot be told.
+def phases(timeline: RankTimeline, flows: pl.DataFrame, launch: Integers) -> pl.Series:
+    """Return the phase of each span; null if unknown.
 
     Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
     operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves,
@@ -49,7 +49,7 @@ def phases(timeline: Timeline, flows: pl.DataFrame, launch: Integers) -> pl.Seri
     return _VALUES[pl.Series(result.view(np.uint8))]
 
 
-def _own(timeline: Timeline, backward: Integers) -> _Phases:
+def _own(timeline: RankTimeline, backward: Integers) -> _Phases:
     """Return the phase that each span says of itself."""
     own = np.full(len(timeline), -1, np.int8)
     own[backward] = _CODE["backward"]

@@ -23,7 +23,7 @@ def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list
 
     Returns:
         The table ``instructions``; for each part the column ``operators.instruction``, with the numbers in that table,
-        or None where there are no instructions.
+        or None without instructions.
     """
     if not any(part["instructions"].height for part in parts):
         return empty("instructions"), [None for _ in parts]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.dense import or_null
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.read.common.torch_events import parse_frame
@@ -18,7 +18,7 @@ _MODULE = "nn.Module: "
 _CALL_COLUMNS = ("call_ts", "call_thread")
 
 
-def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def attach(timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Give operators the stack and module of the Python spans that contain them, where the source gave none.
 
     An operator that runs on another thread than the one that called it takes those around its call.
@@ -51,8 +51,8 @@ def attach(timeline: Timeline, operators: pl.DataFrame, stacks: pl.DataFrame) ->
     return completed, pl.concat([stacks, frames])
 
 
-def _around_calls(timeline: Timeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
-    """Return for each call the innermost Python span around it; −1 where there is none."""
+def _around_calls(timeline: RankTimeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
+    """Return for each call the innermost Python span around it; −1 without one."""
     threads = timeline.tracks.filter(pl.col("thread").is_not_null()).unique("thread", keep="first")
     numbers = dict(threads.select("thread", "id").iter_rows())
     track = called["call_thread"].replace_strict(numbers, default=-1, return_dtype=pl.Int64).fill_null(-1).to_numpy()
@@ -72,7 +72,7 @@ def _between(found: Integers) -> Integers:
     return filled
 
 
-def _chains(timeline: Timeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
+def _chains(timeline: RankTimeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
     """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
     parent = timeline.parent
     above = timeline.nearest(python)
@@ -115,8 +115,8 @@ def _table(
     return pl.DataFrame(rows, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
 
 
-def _paths(timeline: Timeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
-    """Return for each place the modules around it, outermost first; null where there is none."""
+def _paths(timeline: RankTimeline, is_module: Any, around: Integers) -> pl.Series:  # noqa: ANN401 - a mask
+    """Return for each place the modules around it, outermost first; null without modules."""
     parent, nearest = timeline.parent, timeline.nearest(is_module)
     names = timeline.spans["name"]
     path_of: dict[int, str] = {}

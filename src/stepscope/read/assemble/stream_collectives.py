@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import polars as pl
 
-from stepscope.read.assemble.timeline import Timeline
+from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.dense import first_places, places
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.tables import dtype, with_series
@@ -29,12 +29,12 @@ _DETAILS = (
 _NAMELESS = "record_param_comms"
 
 
-def with_launched(timeline: Timeline, operator: Integers) -> Timeline:
+def with_launched(timeline: RankTimeline, operator: Integers) -> RankTimeline:
     """Return the time line with kernels as collectives that a collective launched itself, whatever they are called.
 
     Args:
         timeline: The spans.
-        operator: The innermost operator or collective around the launch of each span; −1 where there is none.
+        operator: The innermost operator or collective around the launch of each span; −1 without one.
     """
     if not timeline.on_device.any():
         return timeline
@@ -47,7 +47,7 @@ def with_launched(timeline: Timeline, operator: Integers) -> Timeline:
     return dataclasses.replace(timeline, spans=timeline.spans.with_columns(kind=kind))
 
 
-def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -> pl.DataFrame:
+def details(timeline: RankTimeline, operator: Integers, collectives: pl.DataFrame) -> pl.DataFrame:
     """Complete the table ``collectives`` by what the launching calls say: a row for every collective on a stream."""
     spans = np.flatnonzero(timeline.of_kinds("collective") & timeline.on_device)
     if not len(spans):
@@ -73,13 +73,13 @@ def details(timeline: Timeline, operator: Integers, collectives: pl.DataFrame) -
 
 
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
-    """Return the row of each span, with nothing but the span where there is none."""
+    """Return the row of each span, with nothing but the span if it has none."""
     rows = places(first_places(collectives["span"].to_numpy(), spans))
     return with_series(collectives[rows], [pl.Series("span", spans, dtype=collectives["span"].dtype)])
 
 
-def _calls(timeline: Timeline, operator: Integers) -> tuple[Integers, Integers]:
-    """Return the innermost collective call around each launch, and the one around that; −1 where there is none."""
+def _calls(timeline: RankTimeline, operator: Integers) -> tuple[Integers, Integers]:
+    """Return the innermost collective call around each launch, and the one around that; −1 without one."""
     collective = timeline.of_kinds("collective") & ~timeline.on_device
     nearest = timeline.nearest(collective)
     inner = looked_up(nearest, operator)

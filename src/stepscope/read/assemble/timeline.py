@@ -21,7 +21,7 @@ _MADE = {"id", "parent", "depth", "step", "phase"}
 
 
 @dataclass(frozen=True)
-class Timeline:
+class RankTimeline:
     """The spans of a rank, numbered by track and start.
 
     A span's number is its place: a parent's number is smaller than its children's, and all that a span contains
@@ -82,7 +82,7 @@ class Timeline:
         return streams[self.track]
 
     def given(self, column: str) -> pl.Series | None:
-        """Return a column that may be null; None where no span has a value."""
+        """Return a column that may be null; None if no span has a value."""
         return self.spans[column] if column in self.spans.columns else None
 
     def integers(self, column: str) -> tuple[Integers, npt.NDArray[np.bool_]]:
@@ -101,7 +101,7 @@ class Timeline:
         return np.broadcast_to(np.int64(-1), len(self))
 
     def nearest(self, chosen: npt.NDArray[np.bool_]) -> Integers:
-        """Return for each span its innermost ancestor among the chosen, itself included; −1 where there is none."""
+        """Return for each span its innermost ancestor among the chosen, itself included; −1 without one."""
         return nearest(self.parent, chosen)
 
     @cached_property
@@ -135,18 +135,18 @@ class Timeline:
         return result
 
     def starting(self, track: npt.NDArray[Any], ts: Integers, chosen: npt.NDArray[np.bool_] | None = None) -> Integers:
-        """Return the outermost span, of all or of the chosen, that starts at each point; −1 where none does."""
+        """Return the outermost span, of all or of the chosen, that starts at each point; −1 if none does."""
         if chosen is None:
             return outermost((self.track, self.ts), track, ts)
         places = np.flatnonzero(chosen)
         return looked_up(places, outermost((self.track[places], self.ts[places]), track, ts))
 
     def at(self, track: npt.NDArray[Any], ts: Integers) -> Integers:
-        """Return the innermost span around each point of a track; −1 where there is none."""
+        """Return the innermost span around each point of a track; −1 without one."""
         return innermost(self.parent, (self.track, self.ts, self.end), track, ts)
 
 
-class Moved(NamedTuple):
+class Renumbering(NamedTuple):
     """Where the parts' own numbers went.
 
     Attributes:
@@ -158,7 +158,9 @@ class Moved(NamedTuple):
     spans: list[npt.NDArray[np.uint32]]
 
 
-def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None) -> tuple[Timeline, Moved]:
+def build(
+    parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None
+) -> tuple[RankTimeline, Renumbering]:
     """Put the spans of all parts on one time line.
 
     Args:
@@ -179,7 +181,7 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
     number_of = np.empty(len(places), np.uint32)
     number_of[places] = np.arange(len(places), dtype=np.uint32)
     part_of = np.searchsorted(behind, places, side="right") if of_several else np.zeros(1, np.int64)
-    line = Timeline(
+    line = RankTimeline(
         _ordered(spans, places),
         tracks,
         np.broadcast_to(part_of.astype(np.int32), len(places)),
@@ -187,7 +189,7 @@ def build(parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str 
         depth,
         crossing,
     )
-    return line, Moved(numbers, np.split(number_of, behind[:-1]))
+    return line, Renumbering(numbers, np.split(number_of, behind[:-1]))
 
 
 def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:

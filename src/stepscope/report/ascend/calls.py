@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analyse.communication.collective_times import LINKS, MEGABYTE, Operation, operations
+from stepscope.analyse.communication.collective_times import LINKS, MEGABYTE, CollectiveCall, operations
 from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.tables import Tables
 
@@ -72,7 +72,7 @@ class Call:
         transfers: What it moved by transport, if the source records that.
     """
 
-    operation: Operation
+    operation: CollectiveCall
     name: str
     type: str
     group: str
@@ -104,7 +104,7 @@ def calls(tables: Tables) -> list[Call]:
     return made
 
 
-def _names(tables: Tables, found: Iterable[Operation]) -> dict[int, str]:
+def _names(tables: Tables, found: Iterable[CollectiveCall]) -> dict[int, str]:
     """Return the names of the operations' spans."""
     wanted = pl.DataFrame({"id": [one.span for one in found]}, schema={"id": pl.Int64}).lazy()
     spans = tables["spans"].select("id", pl.col("name").cast(pl.String))
@@ -121,7 +121,7 @@ def _transfers(tables: Tables) -> dict[int, tuple[Transfer, ...]]:
     return found
 
 
-def _counted_alike(found: Iterable[Operation]) -> set[str]:
+def _counted_alike(found: Iterable[CollectiveCall]) -> set[str]:
     """Return the groups whose operations all have a number of their own that is the same on all ranks."""
     numbers: dict[str, list[int | None]] = defaultdict(list)
     for one in found:
@@ -129,13 +129,13 @@ def _counted_alike(found: Iterable[Operation]) -> set[str]:
     return {group for group, said in numbers.items() if None not in said and len(set(said)) == len(said)}
 
 
-def local(one: Operation, rank: int) -> int:
+def local(one: CollectiveCall, rank: int) -> int:
     """Return a rank's index in the operation's group; the rank itself if the group's ranks are unknown."""
     ranks = group_ranks(one)
     return ranks.index(rank) if rank in ranks else rank
 
 
-def group_ranks(one: Operation) -> list[int]:
+def group_ranks(one: CollectiveCall) -> list[int]:
     """Return the ranks of the operation's group in order; empty if they are unknown."""
     try:
         ranks = json.loads(one.ranks or "[]")

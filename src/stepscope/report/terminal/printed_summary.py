@@ -13,7 +13,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analyse.step.summary import Entry, Part, Summary
+from stepscope.analyse.step.summary import Entry, StepPart, Summary
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.safe_text import printable
 from stepscope.report.terminal.quantities import bytes_text, count_text, duration_text, percent_text
@@ -32,7 +32,7 @@ _METERS_FROM = 72
 _LABEL = 12
 
 _STRONG, _QUIET, _WARNING, _OURS, _POINT = "bold", "dim", "yellow", "#2fa37c", "#e0a030"
-#: Colour of each part of the step, told apart also by those who do not see red and green, on dark and light ground; and
+#: Colour of each part of the step, distinct also without red and green, on dark and light ground; and
 #: its sign without colour, in Unicode and in ASCII.
 _PARTS: dict[str, tuple[str, str, str]] = {
     "computing": ("#2fa37c", "█", "#"),
@@ -242,8 +242,8 @@ class _Page:
         missing = [loss for loss in losses if loss.severity != "info"]
         notes = [loss for loss in losses if loss.severity == "info"]
         text = Text() if missing else Text("nothing")
-        for place, loss in enumerate(missing):
-            text.append("\n" if place else "")
+        for number, loss in enumerate(missing):
+            text.append("\n" if number else "")
             text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}. ", style=_WARNING)
             text.append(self.shown(loss.advice))
         if notes:
@@ -307,7 +307,7 @@ def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
 
 
 def _recorder(manifest: Manifest) -> str:
-    """Return who recorded PyTorch's operators, and why not the native recorder; nothing where nobody did."""
+    """Return who recorded PyTorch's operators, and why not the native recorder; empty if nothing did."""
     described = manifest.get("collectors", {}).get("torch", {})
     recorder = described.get("recorder") if isinstance(described, dict) else None
     if recorder == "kineto":
@@ -338,13 +338,13 @@ def _loading(workers: int | None) -> str:
     return f", {count_text(workers, 'worker')}" if workers else ", no workers"
 
 
-def _cells(parts: tuple[Part, ...], width: int) -> list[int]:
+def _cells(parts: tuple[StepPart, ...], width: int) -> list[int]:
     """Share ``width`` cells out by largest remainder."""
     exact = [part.share * width for part in parts]
     cells = [int(each) for each in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda place: cells[place] - exact[place])
-    for place in by_remainder[: max(0, width - sum(cells))]:
-        cells[place] += 1
+    by_remainder = sorted(range(len(parts)), key=lambda part: cells[part] - exact[part])
+    for part in by_remainder[: max(0, width - sum(cells))]:
+        cells[part] += 1
     return cells
 
 

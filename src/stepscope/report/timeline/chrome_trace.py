@@ -133,7 +133,7 @@ def _name(what: str, pid: int, tid: int, **arguments: object) -> str:
 def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
     arguments = [(argument, chunk[argument.column]) for argument in OWN] + timeline.details.of(chunk["id"])
     arguments.append((_STREAM, _waiting_streams(chunk, timeline)))
-    columns = {f"a{place}": _argument(*each, timeline.details.texts) for place, each in enumerate(arguments)}
+    columns = {f"a{number}": _argument(*each, timeline.details.texts) for number, each in enumerate(arguments)}
     frame = pl.DataFrame(
         {
             "name": _json(timeline.names).gather(chunk["name"]),
@@ -162,7 +162,7 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
 
 
 def _argument(argument: Argument, values: pl.Series, texts: Vocabulary) -> pl.Series:
-    """Return one argument as JSON text, ``"name": value``, null where there is no value."""
+    """Return one argument as JSON text, ``"name": value``, null without a value."""
     if argument.form == "text":
         values = _json(texts).gather(values)
     key = dumps(argument.name)

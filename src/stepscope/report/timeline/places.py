@@ -49,7 +49,7 @@ class Lane:
         order: Place among all lanes.
         is_thread: Whether it is a host thread, which is a thread for the viewer too.
         on_device: Whether it is a device's: a stream or the annotations on one.
-        stream: Number of the stream it belongs to; None where there is none.
+        stream: Number of the stream it belongs to; None if it has none.
     """
 
     process: Process

@@ -119,7 +119,7 @@ class Details:
         """Return the arguments of some spans, as one column each, null where a span lacks it.
 
         Args:
-            spans: Their ``spans.id``; null for slices that are no span.
+            spans: Their ``spans.id``; null for slices that are not spans.
         """
         columns = []
         for name, frame in self.tables.items():
@@ -176,8 +176,8 @@ def _prepared(column: pl.Series, form: str, texts: Vocabulary) -> pl.Series:
 
 
 def _find(known: pl.Series, wanted: pl.Series) -> pl.Series:
-    """Return the place of each ``wanted`` value in the ascending ``known``, null where it is not there."""
-    place = known.search_sorted(wanted, side="left")
-    inside = place < len(known)
-    found = known.gather(place.set(~inside, 0)) == wanted if len(known) else inside
-    return place.set(~(inside & found.fill_null(value=False)), None)
+    """Return the index of each ``wanted`` value in the ascending ``known``, null if it is not there."""
+    index = known.search_sorted(wanted, side="left")
+    inside = index < len(known)
+    found = known.gather(index.set(~inside, 0)) == wanted if len(known) else inside
+    return index.set(~(inside & found.fill_null(value=False)), None)

@@ -47,7 +47,7 @@ class Timeline:
 
     Attributes:
         slices: One row per slice, by track, start, longest first: ``id`` (``spans.id``; null for steps), ``ts`` and
-            ``dur`` in ns, ``name`` (a number of ``names``), ``kind``, ``lane`` (a place in ``lanes``),
+            ``dur`` in ns, ``name`` (a number of ``names``), ``kind``, ``lane`` (an index in ``lanes``),
             ``correlation``, ``sequence``.
         names: Names of the slices.
         lanes: The lanes.
@@ -93,9 +93,9 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
     if not marked_steps:
         steps = steps.join(spans.filter(pl.col("kind") == "step").select("ts", "name"), on=["ts", "name"], how="anti")
     spans = pl.concat([spans, steps], how="vertical_relaxed")
-    place = _places(spans["track"], places)
-    order, number = lanes.assign(place, spans["ts"].to_numpy(), spans["dur"].to_numpy())
-    lane, all_lanes = _lanes(place[order], number[order], places)
+    position = _places(spans["track"], places)
+    order, number = lanes.assign(position, spans["ts"].to_numpy(), spans["dur"].to_numpy())
+    lane, all_lanes = _lanes(position[order], number[order], places)
     names = Vocabulary()
     slices = spans.with_columns(names.add(spans["name"]))[order].with_columns(lane)
     arrows, left_out = _arrows(tables, slices)
@@ -133,18 +133,18 @@ def _steps(tables: Tables, step_name: str) -> pl.DataFrame:
 
 
 def _places(track: pl.Series, places: Places) -> Rows:
-    """Return for each span the place of its track among those shown; steps come before all others."""
+    """Return for each span the position of its track among those shown; steps come before all others."""
     largest = max((row["id"] for row in places.tracks), default=0)
-    place = np.full(largest + 2, -1, np.int64)  # steps find the last one, by the index -1
+    position_of = np.full(largest + 2, -1, np.int64)  # steps find the last one, by the index -1
     for position, row in enumerate(places.tracks):
-        place[row["id"]] = position
-    found: Rows = place[track.to_numpy()]
+        position_of[row["id"]] = position
+    found: Rows = position_of[track.to_numpy()]
     return found
 
 
-def _lanes(place: Rows, number: Rows, places: Places) -> tuple[pl.Series, list[Lane]]:
-    """Make the lanes of all pairs of track and number, and return each pair's place among the lanes."""
-    pairs, lane = np.unique(place << 32 | number, return_inverse=True)
+def _lanes(position: Rows, number: Rows, places: Places) -> tuple[pl.Series, list[Lane]]:
+    """Make the lanes of all pairs of track and number, and return the index of each pair's lane."""
+    pairs, lane = np.unique(position << 32 | number, return_inverse=True)
     made: list[Lane] = []
     for pair in pairs.tolist():
         track, extra = pair >> 32, pair & 0xFFFFFFFF

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyse.step.summary import DataWait, Entry, Garbage, MemoryPeak, Part, Steps, Summary
+from stepscope.analyse.step.summary import DataWait, Entry, Garbage, MemoryPeak, StepPart, Steps, Summary
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import CATALOGUE, Loss
 from stepscope.trace.run_directory import Manifest
@@ -20,7 +20,7 @@ SUMMARY = Summary(
     on_device=True,
     devices=("cuda:0",),
     steps=Steps(5, 500 * MS, 100.0 * MS, 99.0 * MS, 110.0 * MS, 90 * MS, 112 * MS, 10.0, inferred=True),
-    split=tuple(Part(name, round(500 * MS * share), 100 * MS * share, share) for name, share in SHARES.items()),
+    split=tuple(StepPart(name, round(500 * MS * share), 100 * MS * share, share) for name, share in SHARES.items()),
     operators=(Entry("aten::mm", "operator", 30 * MS, 20, 0.6),),
     kernels=(Entry("void at::native::(anonymous namespace)::gemm<float>", "kernel", 40 * MS, 10, 0.4),),
     data_wait=DataWait(120 * MS, 100 * MS, 0.24, 5, 0),
@@ -95,7 +95,7 @@ def test_an_empty_recording_is_shown_as_such() -> None:
         on_device=False,
         devices=(),
         steps=Steps(0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, inferred=False),
-        split=tuple(Part(name, 0, 0.0, 0.0) for name in SHARES),
+        split=tuple(StepPart(name, 0, 0.0, 0.0) for name in SHARES),
         operators=(),
         kernels=(),
         data_wait=DataWait(0, 0, 0.0, 0, None),

@@ -80,7 +80,7 @@ class Head:
         #: One sequence of packets a rank, and a range of track numbers: files of several ranks can be concatenated.
         self.sequence = integer(Packet.SEQUENCE, rank + 1)
         first = (rank << 24) + 1
-        self.process_uuid = {process: first + place for place, process in enumerate(timeline.processes)}
+        self.process_uuid = {process: first + number for number, process in enumerate(timeline.processes)}
         first += len(timeline.processes)
         self.lane_uuid = np.arange(first, first + len(timeline.lanes))
         first += len(timeline.lanes)

@@ -82,7 +82,7 @@ def interleave(total: int, groups: Iterable[tuple[npt.NDArray[np.int64], Matrix]
 
     Args:
         total: Number of messages.
-        groups: Per shape, the place of each message in the order, and the messages.
+        groups: Per shape, the index of each message in the order, and the messages.
     """
     groups = list(groups)
     width = np.zeros(total, np.int64)

@@ -127,8 +127,8 @@ class _Slices:
     def _shapes(self, rows: Rows, columns: list[_Column]) -> list[Rows]:
         """Group slices that have the same arguments and the same number of arrows: their messages have one shape."""
         present = np.zeros(len(rows), np.int64)
-        for place, (_, values) in enumerate(columns):
-            present |= values.is_not_null().to_numpy().astype(np.int64) << place
+        for index, (_, values) in enumerate(columns):
+            present |= values.is_not_null().to_numpy().astype(np.int64) << index
         shape = np.unique(present, return_inverse=True)[1]
         for arrows in (self.leaving, self.arriving):
             count = arrows.count[rows]
@@ -192,9 +192,9 @@ def _order(ts: Rows, end: Rows) -> Rows:
     At one time, first the ends of what began earlier, innermost first, then the begins, longest first, with the end of
     a slice without duration right after its begin. The slices are ordered by start, longest first, on each lane.
     """
-    place = np.arange(len(ts))
-    tie_of_end = np.where(end > ts, -1 - place, 2 * place + 1)
-    return np.lexsort((np.concatenate((2 * place, tie_of_end)), np.concatenate((ts, end))))
+    index = np.arange(len(ts))
+    tie_of_end = np.where(end > ts, -1 - index, 2 * index + 1)
+    return np.lexsort((np.concatenate((2 * index, tie_of_end)), np.concatenate((ts, end))))
 
 
 def _present(columns: list[_Column], members: Rows) -> list[_Column]:
