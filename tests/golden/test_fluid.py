@@ -442,9 +442,9 @@ def test_a_timeline_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ("a=x,b", "no label=file pair"),
+        ("a=x,b", "is not a label=file pair"),
         ("a=1,a=2", "given twice"),
-        ("a=,b=2", "no label=file pair"),
+        ("a=,b=2", "is not a label=file pair"),
         ("/absent", "cannot be read"),
     ],
 )

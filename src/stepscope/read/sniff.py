@@ -128,7 +128,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
     older = {file.parent for file in planes - latest} - {file.parent for file in latest}
     strangers, passed_over = 0, 0
-    for file in files:
+    for file in sorted(files, key=lambda file: file.name == pprof.NAME):  # the recording before its profile
         if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
             continue
         certain = _is_certain(file.name)
