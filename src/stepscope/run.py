@@ -116,8 +116,8 @@ class RankRun:
 
     @property
     def made_of(self) -> str | None:
-        """Fingerprint of what results are made of: captures, version, schema, steps; None where nothing is kept."""
-        return f"{self._fingerprint} {self.steps}"
+        """Fingerprint of results: captures, version, schema, steps, and which results exist; None if none is kept."""
+        return f"{self._fingerprint} {self.steps} {','.join(kinds())}"
 
     @cached_property
     def summary(self) -> Summary:

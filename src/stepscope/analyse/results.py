@@ -176,7 +176,6 @@ RESULTS: dict[str, ResultKind] = {
 }
 
 
-@cache
 def kinds() -> dict[str, ResultKind]:
     """Return :data:`RESULTS` and the kinds of result that other packages add."""
     return {
