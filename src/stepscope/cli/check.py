@@ -77,5 +77,7 @@ def _collector(state: dict[str, object]) -> str:
         return f"not available: {state['unavailable']}"
     if state.get("failed"):
         return f"failed: {state['failed']}"
+    if state.get("unused"):
+        return f"not used: {state['unused']}"
     parts = {name: str(said) for name, said in state.items() if name == "note" or str(said).startswith("not recorded")}
     return "; ".join(["recorded", *(f"{name}: {said}" for name, said in parts.items())])

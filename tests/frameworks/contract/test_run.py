@@ -146,6 +146,11 @@ def test_results_are_printed_and_computed(framework: Framework, tmp_path: Path, 
     lines = (results / "step_trace_time.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ["Step", "5", "6", "7", "8", "9"]
     assert framework.statistic in (results / "op_statistic.csv").read_text()
+    # and check names what recorded, and what the program had no use for
+    said = python("-m", "stepscope", "check", run).stdout.splitlines()
+    collectors = {line.split()[1]: line.split(maxsplit=2)[2] for line in said if line.startswith("collector ")}
+    assert collectors.pop(framework.name).startswith("recorded")
+    assert all(collectors[name].startswith("not used: ") for name in {"torch", "jax", "nvml"} - {framework.name})
 
 
 def test_a_program_without_steps_says_how_to_go_on(framework: Framework, tmp_path: Path, output: Path) -> None:
