@@ -1,4 +1,4 @@
-"""The packages that ``stepscope run --as`` stands in for: which of their names are replaced by which of ours."""
+"""The packages that ``stepscope run --as`` replaces: each of their names, and the name of ours that takes over."""
 
 from __future__ import annotations
 

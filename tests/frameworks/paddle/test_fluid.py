@@ -392,7 +392,7 @@ def test_nothing_is_left_but_what_is_kept(situations: tuple[Path, dict[str, obje
     assert len(found["left"]) == 1  # the file that could not be written where it was wanted
     assert "MainThread" in found["threads left"]
     assert not [name for name in found["threads left"] if name.startswith("stepscope")]
-    assert "was started and not stopped" in errors
+    assert "was started but not stopped" in errors
     assert len(list((folder / "runs").iterdir())) == 2
 
 

@@ -104,7 +104,7 @@ def test_another_profile_is_running(
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "profile").exists()
     assert "nothing is recorded: Another stepscope profile is running" in caplog.text
-    assert "nothing was recorded, so there is no report and no profile file" in caplog.text
+    assert "nothing was recorded; no report is printed and no profile file is written" in caplog.text
 
 
 def test_a_report_that_cannot_be_made_keeps_the_run(
@@ -121,5 +121,5 @@ def test_a_report_that_cannot_be_made_keeps_the_run(
     for written in (run / "rank0" / "capture").iterdir():
         written.write_text("no recording")
     profiler.stop_profiler("total", tmp_path / "profile")
-    assert f"What was recorded is in {run}" in caplog.text
+    assert f"The recorded runs are in {run}" in caplog.text
     assert run.is_dir()

@@ -1,10 +1,9 @@
 """The log of NVIDIA's Compute Command Line Profiler, version 2.0, made from device work that was recorded.
 
-The order of columns is the profiler's, whatever the order of the options. Times of kernels are in µs with three
-decimals, ``gpustarttimestamp`` and ``gpuendtimestamp`` hexadecimal ns since the Unix epoch. Where no log of the
-original was seen, this is what is written: ``TIMESTAMPFACTOR`` is the time of the first row in hexadecimal ns, and
-``timestamp`` counts µs from there; a key-value row has one key for all sides of a grid or block
-(``threadblocksize=[ 128, 1, 1 ]``).
+The columns have the profiler's order; the order of the options does not matter. Times of kernels are in µs with three
+decimals, ``gpustarttimestamp`` and ``gpuendtimestamp`` in hexadecimal ns since the Unix epoch. Not compared with a log
+of the original: ``TIMESTAMPFACTOR`` is the time of the first row in hexadecimal ns, and ``timestamp`` counts µs from
+there; a key-value row has one key for all sides of a grid or block (``threadblocksize=[ 128, 1, 1 ]``).
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 #: Options that make no column.
 _FLAGS = ("conckerneltrace", "countermodeaggregate", "enableonstart", "profilelogformat")
-#: Copies have a direction where one side is the host; the profiler numbers memory of the host by how it is held.
+#: A copy has a direction only if one side is the host. The profiler numbers host memory: pageable 0, pinned 1.
 _DIRECTIONS = {COPIES.index("HtoD"): 0, COPIES.index("DtoH"): 1}
 _HOST_MEMORY = {MEMORIES.index("Pageable"): 0, MEMORIES.index("Pinned"): 1}
 #: ``CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC``.
 _ASYNCHRONOUS = 1
 
-#: Columns of :func:`lines`' argument besides ``ts``, ``dur`` and ``method``; those that are missing stay empty.
+#: Optional columns of the table that :func:`log` takes; a missing one stays empty in the log.
 _OPTIONAL: dict[str, pl.DataType | type[pl.DataType]] = {
     "call": pl.Int64,
     "grid": pl.List(pl.Int64),
@@ -83,9 +82,9 @@ class Config:
 
     Attributes:
         options: Names of options with columns.
-        concurrent: Whether kernels may run at once while they are recorded.
-        format: ``csv`` or ``kvp`` where ``profilelogformat`` says it; else None.
-        unknown: What is no option: counters of the hardware, and mistakes.
+        concurrent: Whether kernels may overlap while they are recorded.
+        format: ``csv`` or ``kvp`` if ``profilelogformat`` sets it; else None.
+        unknown: Words that are not options: hardware counters, and mistakes.
     """
 
     options: frozenset[str]
@@ -119,7 +118,7 @@ def log(work: pl.DataFrame, config: Config, mode: str, devices: Mapping[int, str
         config: Which columns.
         mode: ``csv`` or ``kvp``.
         devices: Names of GPUs by number.
-        warnings: Further lines of warning.
+        warnings: Texts of further warnings.
     """
     missing = [pl.lit(None, kind).alias(name) for name, kind in _OPTIONAL.items() if name not in work.columns]
     work = work.with_columns(missing).sort("ts", maintain_order=True)
@@ -149,9 +148,9 @@ def _texts() -> dict[str, pl.Expr]:
     """Return every column of the log as text."""
     end = pl.col("ts") + pl.col("dur")
     sides = {
-        f"{name}{axis}": pl.col(column).list.get(place, null_on_oob=True)
+        f"{name}{axis}": pl.col(column).list.get(index, null_on_oob=True)
         for name, column in (("gridsize", "grid"), ("threadblocksize", "block"))
-        for place, axis in enumerate("XYZ")
+        for index, axis in enumerate("XYZ")
     }
     numbers = {
         **sides,
@@ -205,7 +204,7 @@ def _pairs(texts: pl.DataFrame, config: Config) -> str:
 
 
 def method(name: str, symbol: str | None, copy: int | None, flags: int | None) -> str:
-    """Return what the profiler calls a piece of work: kernels as the compiler spells them, copies, fills."""
+    """Return the profiler's name of a kernel (its mangled symbol), a copy or a fill."""
     if symbol is not None:
         return symbol
     if copy is not None:
@@ -214,10 +213,10 @@ def method(name: str, symbol: str | None, copy: int | None, flags: int | None) -
 
 
 def work_of(tables: Frames) -> pl.DataFrame:
-    """Return the device work of a run's tables as :func:`log` takes it, whatever recorded them.
+    """Return the device work of a run's tables, of any collector, as :func:`log` takes it.
 
-    Static and dynamic shared memory, the cache and the occupancy that a multiprocessor could reach are not in the
-    tables: their columns stay empty.
+    The tables do not hold static and dynamic shared memory, the cache configuration and the theoretical occupancy:
+    these columns stay empty.
     """
     spans = tables["spans"]
     calls = spans.select(launch="id", call="dur")
@@ -229,8 +228,8 @@ def work_of(tables: Frames) -> pl.DataFrame:
     text = pl.col("name").cast(pl.String)
     copied = text.str.extract(r"^Memcpy (\w+)")
     sides = text.str.extract_groups(r"\((.+) -> (.+)\)$")
-    number = {name: place for place, name in enumerate(COPIES)}
-    memory = {name: place for place, name in enumerate(MEMORIES)}
+    number = {name: code for code, name in enumerate(COPIES)}
+    memory = {name: code for code, name in enumerate(MEMORIES)}
     work = work.with_columns(
         copy=copied.replace_strict(number, default=None, return_dtype=pl.Int64),
         source=sides.struct.field("1").replace_strict(memory, default=None, return_dtype=pl.Int64),

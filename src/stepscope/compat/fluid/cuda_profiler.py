@@ -1,8 +1,7 @@
-"""``cuda_profiler`` of ``paddle.fluid.profiler``: what the GPU does in a block, as a log file.
+"""``cuda_profiler`` of ``paddle.fluid.profiler``: writes a log of the GPU's work in a ``with`` block.
 
-The original asked CUDA's own command line profiler, which CUDA 12 has no more; this one records with CUPTI and writes
-the same log. It works for any program of the process, whatever its framework. An exception in the block passes on; what
-was recorded until then is in the log, and nothing stays behind.
+The original used CUDA's command line profiler, which CUDA 12 does not have; this one records with CUPTI and writes the
+same log, for any framework. An exception in the block propagates; the log then holds the work up to the exception.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ def cuda_profiler(
     """Record kernels, copies and fills of the block, and write them as a log.
 
     Args:
-        output_file: File of the log; it is replaced.
+        output_file: Path of the log; an existing file is replaced.
         output_mode: ``kvp`` (key-value pairs) or ``csv``; None means what ``profilelogformat`` in ``config`` says, else
             ``csv``.
         config: Options of NVIDIA's Compute Command Line Profiler, one per item; None means those of the document:
-            :data:`~stepscope.compat.fluid.cuda_log.DEFAULT`. Counters of the hardware are not read: the log warns.
+            :data:`~stepscope.compat.fluid.cuda_log.DEFAULT`. Hardware counters are not read; the log warns of each.
 
     Raises:
         ValueError: ``output_mode`` is neither.
-        UsageError: There is no GPU, no CUPTI, or somebody records with it already. No file has been made.
+        UsageError: No GPU or no CUPTI was found, or another profiler uses CUPTI. No file has been created.
         OutputError: The log cannot be written.
     """
     if output_mode is not None and output_mode not in _MODES:
@@ -71,13 +70,13 @@ def cuda_profiler(
 
 
 class _Recording:
-    """One block.
+    """The recording of one block.
 
     Args:
-        config: What is asked for.
+        config: The options of the log.
 
     Raises:
-        UsageError: It cannot be recorded here.
+        UsageError: CUDA cannot be recorded on this machine.
     """
 
     def __init__(self, config: cuda_log.Config) -> None:
@@ -94,13 +93,13 @@ class _Recording:
             message = "CUDA cannot be recorded here: NVIDIA's driver finds no GPU."
             raise UsageError(message, _REMEDY)
         if cupti_library.torch_is_recording():
-            message = "CUDA cannot be recorded now: torch's profiler records, and CUPTI has room for one."
+            message = "CUDA cannot be recorded now: torch's profiler is recording, and CUPTI serves one profiler only."
             raise UsageError(message, "Use one of the two at a time.")
 
     def begin(self, directory: Path) -> None:
         if self._library is None:
             return
-        # Without `conckerneltrace` the original ran kernels one by one.
+        # Without `conckerneltrace` the original serialized kernels.
         kernels = {Kind.CONCURRENT_KERNEL: Kind.CONCURRENT_KERNEL if self._config.concurrent else Kind.KERNEL}
         try:
             recorder = CuptiRecorder(
@@ -142,10 +141,10 @@ def _methods(work: Any) -> Any:  # noqa: ANN401 - Polars is imported only when a
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a path where no file can be, without making one.
+    """Check that a file can be written at ``path``, without creating it.
 
     Raises:
-        OutputError: It is a directory, or its directory is not there or not writable.
+        OutputError: It is a directory, or its directory is missing or not writable.
     """
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         message = f"{path} cannot be written."

@@ -1,7 +1,7 @@
-"""From what was recorded to what the caller gets: the report on standard output, and the profile file.
+"""Deliver a block: print its report on standard output, and write its profile file.
 
-Both come from the tables of the runs, which are read when the window has closed. Nothing here raises: what goes wrong
-is logged, and what was recorded stays.
+Both come from the tables of the runs, which are read after the window has closed. :func:`deliver` does not raise: it
+logs errors, and keeps the recorded runs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _VERBOSE = 5
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path where no file can be, without making one.
+    """Check that a file can be written at ``path``, without creating it.
 
     Raises:
-        OutputError: It is a directory, or lies where nothing can be made.
+        OutputError: It is a directory, or its first existing parent is not a writable directory.
     """
     there = next(parent for parent in path.parents if parent.exists())
     if path.is_dir() or not there.is_dir() or not os.access(path if path.exists() else there, os.W_OK):
@@ -50,28 +50,34 @@ def deliver(recorder: FluidRecorder, block: Block, sorted_key: str | None, path:
     """Print the report of a block and write its profile file.
 
     Args:
-        recorder: Whose block it is.
-        block: Its windows have closed.
+        recorder: The recorder of the block.
+        block: A block whose windows have closed.
         sorted_key: A key of :data:`.report.ORDERS`, or None.
         path: The profile file.
     """
     if not block.windows:
-        _LOG.warning("stepscope: nothing was recorded, so there is no report and no profile file.")
+        _LOG.warning("stepscope: nothing was recorded; no report is printed and no profile file is written.")
         return
     try:
         recorded = _read(block)
         text = _text(recorded, block, sorted_key)
-        _print(text)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed its output
+            sys.stdout.write(text)
+            sys.stdout.flush()
         _write(recorded.profile, path)
     except Exception as error:  # noqa: BLE001 - law 1: the program goes on
         recorder.keep()
         why = str(error) if isinstance(error, StepscopeError) else one_line(error)
         kept = ", ".join(str(window.rank_path) for window in block.windows)
-        _LOG.error("stepscope: no report (%s). What was recorded is in %s: stepscope report.", why, kept)
+        _LOG.error(
+            "stepscope: the report failed (%s). The recorded runs are in %s: read them with stepscope report.",
+            why,
+            kept,
+        )
 
 
 def _read(block: Block) -> Recorded:
-    """Return the events of a block; losses are said."""
+    """Return the events of a block; log its losses."""
     from stepscope.compat.fluid import events
     from stepscope.run import Run
     from stepscope.trace import tables
@@ -86,12 +92,12 @@ def _read(block: Block) -> Recorded:
         found.append(tables.lazy(frames))
     recorded = events.recorded(found)
     if block.state == "GPU" and not recorded.events["gpu"].sum():
-        _LOG.warning("stepscope: state 'GPU', and no work of a GPU was recorded%s: all times are 0.", _why(runs[-1]))
+        _LOG.warning("stepscope: state is 'GPU', but no GPU work was recorded%s: all times are 0.", _why(runs[-1]))
     return recorded
 
 
 def _say_losses(manifest: Manifest, losses: pl.DataFrame) -> None:
-    """Log what was lost, and a framework of the program that could not be recorded."""
+    """Log losses, and the frameworks of the program that could not be recorded."""
     for name, state in manifest["collectors"].items():
         if state.get("unavailable") and name in sys.modules:
             _LOG.warning("stepscope: %s was not recorded: %s.", name, state["unavailable"])
@@ -114,15 +120,8 @@ def _text(recorded: Recorded, block: Block, sorted_key: str | None) -> str:
     return text + report.render_memory(recorded.memory) if verbose else text
 
 
-def _print(text: str) -> None:
-    """Print the report where the program prints; it may have closed it."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-
 def _write(profile: Profile, path: Path) -> None:
-    """Write the profile file; where it cannot be, in a place where it can."""
+    """Write the profile file; if ``path`` fails, write it to a temporary directory and log that path."""
     profile_file = importlib.import_module("stepscope.compat.fluid.profile_file")
     try:
         profile_file.write(profile, path)

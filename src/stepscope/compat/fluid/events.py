@@ -1,11 +1,10 @@
 """From the tables of a run to the events of ``paddle.fluid.profiler``: what its report counts and its file holds.
 
-An event is an operator, a part of one, or a range of the program's own around operators. Its name is that of the event
-around it, a slash, and what it is itself: ``conv2d/compute``. Operators are called after their type; what Paddle 3
-writes around it (``pd_op.conv2d``, ``conv2d dygraph``, ``Global_Conv2dGradNode``) is left out, and so are layers and
-Paddle's own ranges outside operators. Parts are called as in Paddle 1.8: ``compute`` (launching the kernel; on a CPU
-also running it), ``infer_shape``, ``prepare_data``. Where a framework tells of no such parts, an operator computes all
-of its time.
+An event is an operator, a part of an operator, or a range of the program around operators. Its name is the name of the
+enclosing event, a slash, and its own label: ``conv2d/compute``. The label of an operator is its type, without what
+Paddle 3 adds (``pd_op.conv2d``, ``conv2d dygraph``, ``Global_Conv2dGradNode``); layers and Paddle's own ranges outside
+operators are left out. Parts have the names of Paddle 1.8: ``compute`` (launching the kernel; on a CPU also running
+it), ``infer_shape``, ``prepare_data``. If a framework records no such parts, an operator's whole time is ``compute``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from stepscope.trace.tables import Tables
 
 _Integers = npt.NDArray[np.int64]
 
-#: How deep in blocks of a program the executor runs, and operators, as Paddle 1.8 numbers it. Eager operators: 0.
+#: Depth of the executor, its operators and eager operators in the blocks of a program, as Paddle 1.8 numbers it.
 _RUN_DEPTH, _OPERATOR_DEPTH, _EAGER_DEPTH = 1, 2, 0
 _RUN = "StandaloneExecutor::run"
 #: Calls of CUDA; MindSpore's own runtime has other names.
@@ -35,7 +34,7 @@ _NOWHERE = "Unknown"
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What was recorded, as Paddle 1.8 would tell it.
+    """What was recorded, in the terms of Paddle 1.8.
 
     Attributes:
         events: As :func:`.report.render` takes them.
@@ -52,12 +51,12 @@ def recorded(runs: Sequence[Tables]) -> Recorded:
     """Return the events of runs that followed each other in one process."""
     parts = [_Part(tables) for tables in runs]
     host = _joined([part.host() for part in parts], _HOST)
-    # Threads with events come first: a thread that only starts the executor is not number 0.
+    # Threads with events come first, so that a thread that only starts the executor does not get number 0.
     threads = host.group_by("place").agg(pl.col("counted").any(), pl.col("ts").filter(_FIRST).min())
     threads = threads.sort("counted", "ts", "place", descending=[True, False, False])
     numbers = threads.select("place", thread=pl.int_range(pl.len(), dtype=pl.Int64))
     host = host.join(numbers, on="place", how="left", maintain_order="left")
-    # An event ends after those within it.
+    # An event follows those it encloses.
     ended = host.sort("end", "depth", descending=[False, True], maintain_order=True)
     events = ended.filter("counted").select("name", "thread", "ts", "end", "gpu", "role")
     memory = _joined([part.memory() for part in parts], _MEMORY)
@@ -98,7 +97,7 @@ _WORK = {
 }
 
 
-#: What the age of a thread is told by: its events, or else whatever it has.
+#: Rows that set the age of a thread: its events; all its rows if it has no event.
 _FIRST = pl.col("counted") | ~pl.col("counted").any()
 
 
@@ -107,7 +106,7 @@ def _joined(frames: list[pl.DataFrame], schema: dict[str, type[pl.DataType]]) ->
 
 
 class _Part:
-    """One run: its spans on host threads, and which event each of them is or lies in.
+    """One run: its spans on host threads, and the event that each of them is or lies in.
 
     Args:
         tables: The tables of the run.
@@ -135,7 +134,7 @@ class _Part:
         return np.where(self._ids[rows] == wanted, rows, -1)
 
     def host(self) -> pl.DataFrame:
-        """Return what the report counts, and runs of the executor and calls of CUDA, which only the file holds."""
+        """Return the events of the report, and runs of the executor and calls of CUDA, which only the file holds."""
         paths, name = self._paths, pl.col("span_name")
         run, call = name == _RUN, pl.col("kind").is_in(["runtime", "driver"]) & name.str.contains(_CALL)
         depth = _OPERATOR_DEPTH if (self._host["name"] == _RUN).any() else _EAGER_DEPTH
@@ -161,7 +160,7 @@ class _Part:
         return chosen.select(*_HOST)
 
     def memory(self) -> pl.DataFrame:
-        """Return memory taken and freed, with the event that it happened in."""
+        """Return allocations and frees, with the event that each happened in."""
         names, rows = self._paths.names(), self._rows(self._allocations["span"])
         places = self._host["place"]
         found = pl.Series(np.where(rows >= 0, rows, 0)) if len(names) else None
@@ -175,7 +174,7 @@ class _Part:
         return frame.with_columns(inside=inside).filter(pl.col("bytes") != 0).select(*_MEMORY)
 
     def work(self) -> pl.DataFrame:
-        """Return what the GPU did, under the name of the event that launched it."""
+        """Return the work of GPUs, under the name of the event that launched it."""
         work = self._work()
         rows = work["row"].to_numpy()
         names = self._paths.names()
@@ -208,7 +207,7 @@ class _Part:
         )
 
     def _work(self) -> pl.DataFrame:
-        """Return the work of GPUs, and the row of what launched it."""
+        """Return the work of GPUs, with the row of the span that launched it (−1 for none)."""
         device = self._spans.select("ts", "dur", "name", "kind", span="id")
         work = self._kernels.join(device, on="span", how="inner", maintain_order="left")
         return work.with_columns(row=pl.Series(self._rows(work.select(pl.coalesce("launch", "operator")).to_series())))
@@ -229,14 +228,14 @@ class _Paths:
     """Which spans are events, and in which event every span lies.
 
     Args:
-        labels: What the spans are.
-        parent: Rows of the spans around them; −1 for none.
-        depth: How many spans are around each.
+        labels: The classes and labels of the spans.
+        parent: Row of the enclosing span of each; −1 for none.
+        depth: Number of enclosing spans of each.
 
     Attributes:
         levels: Rows by depth.
         kept: Whether a span is an event.
-        inside_operator: Whether an operator is around it.
+        inside_operator: Whether an operator encloses it.
     """
 
     def __init__(self, labels: Labels, parent: _Integers, depth: npt.NDArray[np.int32]) -> None:
@@ -256,7 +255,7 @@ class _Paths:
         return pl.Series(self._texts, dtype=pl.String).gather(pl.Series(self._path))
 
     def _descend(self, rows: _Integers, around: _Integers) -> None:
-        """Tell of all spans of one depth what they are."""
+        """Classify all spans of one depth, after those of the depth above."""
         labels, has = self._labels, around >= 0
         within = has & (self.inside_operator[around] | (self.kept[around] & labels.operator[around]))
         kept = np.where(within, labels.part[rows], labels.outside[rows])
@@ -293,7 +292,7 @@ def _filed(ended: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(memory: pl.DataFrame) -> pl.DataFrame:
-    """Return pieces of memory that were taken and freed; what was only one of both is in no file of Paddle's."""
+    """Return memory that was allocated and freed; Paddle's file does not hold allocations without a free."""
     following = {name: pl.col(name).shift(-1).over("device", "address") for name in ("ts", "bytes", "inside")}
     pairs = memory.with_columns(end=following["ts"], back=following["bytes"], free_in=following["inside"])
     device = pl.col("device").str.extract(r"^([a-z_]+)")

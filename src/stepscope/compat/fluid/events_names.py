@@ -1,4 +1,4 @@
-"""What spans of a recorded run are for ``paddle.fluid.profiler``, and what it would call them."""
+"""Classify the spans of a recorded run as events of ``paddle.fluid.profiler``, and name them as it does."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _PADDLE_TYPE = re.compile(r"^(?:\w+_op\.(\w+?)_?|(\w+?)_? dygraph)$")
 #: The operator of a gradient: `Global_Conv2dGradNodeFinal` is `conv2d_grad`.
 _GRADIENT = re.compile(r"^Global_(\w+?)GradNode(?:Final)?$")
 _INNER_CAPITAL = re.compile(r"(?<!^)(?<!_)(?=[A-Z])")
-#: What PyTorch puts around the operator of a gradient.
+#: Name prefix of the range that PyTorch puts around the operator of a gradient.
 _AROUND_GRADIENT = "autograd::engine::evaluate_function: "
 
-#: Parts of an operator, by how Paddle 1.8 calls them.
+#: Parts of an operator: Paddle 1.8's name of each, and the names of the spans that it covers.
 _PARTS = (
     ("compute", re.compile(r"^(?:\S+ kernel launch|compute)$")),
     ("infer_shape", re.compile(r"^(?:\S+ infer_meta|PhiKernelInstruction::infermeta|infer_shape)$")),
     ("prepare_data", re.compile(r"^(?:\S+ )?prepare_data$")),
     ("node_creation", re.compile(r"^\S+ node_creation$")),
 )
-#: Ranges of Paddle's own that tell nothing: they hold one operator, or all of them.
+#: Paddle's own ranges that are not events: each holds exactly one operator, or all of them.
 _OWN = re.compile(r"^(?:\S+ pybind_imperative_func|Local_\w+|default-\d+|[A-Z]\w*::\w+)$")
 _COPY = re.compile(r"^cu(?:da)?Memcpy")
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Of every span on a host thread, in order of rows.
+    """The class and the label of every span on a host thread; arrays are in order of rows.
 
     Attributes:
-        operator: Whether it is an operator; what only holds another is none.
-        outside: Whether it is an event where no operator is around it.
-        part: Whether it is an event inside an operator.
-        outer_label: Number of its label outside operators.
-        inner_label: Number of its label inside one.
-        texts: Labels by their numbers.
-        tells_parts: Whether operators have parts that compute.
+        operator: Whether the span is an operator; a span that only wraps an operator is not.
+        outside: Whether the span is an event if no operator encloses it.
+        part: Whether the span is an event if an operator encloses it.
+        outer_label: Index in ``texts`` of its label outside operators.
+        inner_label: Index in ``texts`` of its label inside an operator.
+        texts: The distinct labels.
+        tells_parts: Whether operators have ``compute`` parts.
     """
 
     operator: _Flags
@@ -56,23 +56,23 @@ class Labels:
 
 
 def labels_of(host: pl.DataFrame, parent: _Integers) -> Labels:
-    """Tell what spans are.
+    """Classify and label spans.
 
     Args:
         host: Spans on host threads: ``name`` and ``kind`` as texts.
-        parent: Rows of the spans around them; −1 for none.
+        parent: Row of the enclosing span of each; −1 for none.
     """
     distinct = host.select("name", "kind").unique(maintain_order=True)
-    # A slash is between an event and its part; inside a name it becomes another line.
-    told = [_tell(name.replace("/", "|"), kind) for name, kind in distinct.iter_rows()]
+    # A slash separates an event from its part, so a slash inside a name is replaced.
+    fields = [_classify(name.replace("/", "|"), kind) for name, kind in distinct.iter_rows()]
     columns = ("operator", "outside", "part", "outer", "inner")
     known = distinct.with_columns(
         pl.Series(column, values, dtype=pl.String if column in ("outer", "inner") else pl.Boolean)
-        for column, values in zip(columns, zip(*told, strict=True) if told else ((),) * len(columns), strict=True)
+        for column, values in zip(columns, zip(*fields, strict=True) if fields else ((),) * len(columns), strict=True)
     )
     rows = host.select("name", "kind").join(known, on=["name", "kind"], how="left", maintain_order="left")
     texts = pl.concat([known["outer"], known["inner"]]).unique(maintain_order=True)
-    number = {text: place for place, text in enumerate(texts)}
+    number = {text: index for index, text in enumerate(texts)}
     outer, inner = (
         rows[column].replace_strict(number, return_dtype=pl.Int64).to_numpy().astype(np.int64) for column in columns[3:]
     )
@@ -83,8 +83,8 @@ def labels_of(host: pl.DataFrame, parent: _Integers) -> Labels:
     return Labels(operator, outside, part, outer, inner, texts.to_list(), bool((rows["inner"] == "compute").any()))
 
 
-def _tell(name: str, kind: str) -> tuple[bool, bool, bool, str, str]:
-    """Return whether it is an operator, an event outside operators, one inside; and its label in either place."""
+def _classify(name: str, kind: str) -> tuple[bool, bool, bool, str, str]:
+    """Return the fields of :class:`Labels` for a span: operator, outside, part, outer label, inner label."""
     if kind in ("operator", "collective") and not name.startswith(_AROUND_GRADIENT):
         label = _operator_type(name)
         return True, True, True, label, label

@@ -1,7 +1,7 @@
-"""The file of ``paddle.fluid.profiler``, in the original's format; and what the original's report says of one.
+"""Write the file of ``paddle.fluid.profiler`` in the original's format, and select the events that its report counts.
 
-Reading is :mod:`stepscope.read.paddle.fluid_profile`, which also describes the format; what is written reads back
-the same.
+:mod:`stepscope.read.paddle.fluid_profile` describes and reads the format; reading a written file returns the same
+profile.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _memory(memory: pl.DataFrame) -> bytes:
 
 
 def _alike(frame: pl.DataFrame, *keys: str | pl.Expr) -> list[tuple[tuple[str, ...], _Rows]]:
-    """Return the rows whose messages have one shape but for numbers, by what they have in common."""
+    """Group rows by ``keys``, whose fields have a variable length; in a group, messages differ only in numbers."""
     grouped = frame.with_row_index("row").group_by(*keys, maintain_order=True).agg("row")
     return [(tuple(common), np.array(rows, np.int64)) for *common, rows in grouped.iter_rows()]
 
@@ -83,11 +83,11 @@ def _alike(frame: pl.DataFrame, *keys: str | pl.Expr) -> list[tuple[tuple[str, .
 def reported(profile: Profile) -> pl.DataFrame:
     """Return the events that the original's report of a profile counts, as :func:`.report.render` takes them.
 
-    Blocks of the program and calls of CUDA are none of them. Work on a device has the name of the event that launched
-    it, and belongs to the last one of that name that began before; and so to those around it.
+    Blocks of the program and calls of CUDA are left out. Device work has the name of the event that launched it; its
+    time counts for the last event of that name that began before it, and for the events that enclose that one.
     """
     host = profile.events.filter(~pl.col("on_gpu") & (pl.col("device") != CUDA_CALLS))
-    # The file has the newest first; reversed, an event comes after those within it.
+    # The file has the newest first; in reverse, an event follows those it encloses.
     events = host.filter(~pl.col("name").str.contains(r"^block_-?\d+$")).reverse().with_row_index("row")
     work = profile.events.filter("on_gpu").select("name", "ts", time=pl.col("end") - pl.col("ts"))
     gpu = pl.Series("gpu", np.zeros(events.height, np.int64))

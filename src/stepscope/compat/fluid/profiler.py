@@ -1,4 +1,4 @@
-"""``paddle.fluid.profiler``: prints where time went when it stops, and writes a profile file.
+"""``paddle.fluid.profiler``: when it stops, it prints where the time went and writes a profile file.
 
 ::
 
@@ -8,8 +8,8 @@
         for batch in batches:
             executor.run(program, feed=batch)
 
-Any program of the process is recorded: Paddle, static and eager, PyTorch, MindSpore. See ``docs/fluid.md``, also for
-what the original did wrong and this does not.
+It records every framework in the process: Paddle (static and eager), PyTorch, MindSpore. ``docs/fluid.md`` describes
+it, and lists the errors of the original that are corrected here.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _started: Block | None = None
 def cuda_profiler(
     output_file: str | os.PathLike[str], output_mode: str | None = None, config: Sequence[str] | None = None
 ) -> AbstractContextManager[None]:
-    """Record what the GPU does in a block as a log; see :mod:`stepscope.compat.fluid.cuda_profiler`.
+    """Write a log of the GPU's work in a block; see :mod:`stepscope.compat.fluid.cuda_profiler`.
 
     Raises:
         ValueError: ``output_mode`` is neither ``kvp`` nor ``csv``.
-        UsageError: There is no GPU, no CUPTI, or somebody records with it already.
+        UsageError: No GPU or no CUPTI was found, or another profiler uses CUPTI.
         OutputError: The log cannot be written.
     """
-    # Reading what CUPTI records needs more than the standard library.
+    # Imported late: the module needs Polars, and this one only the standard library.
     from stepscope.compat.fluid import cuda_profiler as implementation
 
     return implementation.cuda_profiler(output_file, output_mode, config)
@@ -63,14 +63,14 @@ def profiler(
 ) -> Iterator[None]:
     """Record the block, then print the report and write the profile file.
 
-    When the block ends with an exception, this is done, too, and the exception passes on. A block inside another one
-    has a report and a file of its own, of its own time.
+    If the block raises an exception, the report and the file are written too, and the exception propagates. A nested
+    block has a separate report and file, which cover the time of that block.
 
     Args:
         state: ``CPU``, ``GPU`` or ``All``: whose time is counted.
-        sorted_key: ``calls``, ``total``, ``max``, ``min``, ``ave`` sorts by that; None (or ``default``) by when events
-            first ended.
-        profile_path: The profile file, written in every state; directories that are missing are made.
+        sorted_key: Column to sort by: ``calls``, ``total``, ``max``, ``min`` or ``ave``; None or ``default`` sorts by
+            the time at which events first ended.
+        profile_path: The profile file, written in every state; missing directories are created.
         tracer_option: ``Default`` shows operators, ``OpDetail`` and ``AllOpDetail`` also their parts.
 
     Raises:
@@ -93,10 +93,10 @@ def profiler(
 
 
 def start_profiler(state: str, tracer_option: str = "Default") -> None:
-    """Begin to record; nothing happens where something records already. See :func:`profiler`.
+    """Begin to record; a no-op while a recording runs. See :func:`profiler`.
 
     Raises:
-        ValueError: An argument is none of those that there are.
+        ValueError: An argument does not have one of the allowed values.
     """
     global _started
     with _lock:
@@ -108,12 +108,13 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 
 
 def stop_profiler(sorted_key: str | None = None, profile_path: str | os.PathLike[str] = _DEFAULT_PATH) -> None:
-    """End, print the report and write the profile file; nothing happens where nothing records. See :func:`profiler`.
+    """Stop, print the report and write the profile file; a no-op unless a recording runs. See :func:`profiler`.
 
-    A profile file that cannot be written is written elsewhere, and the log says where.
+    If the profile file cannot be written at ``profile_path``, it is written to a temporary directory, which the log
+    names.
 
     Raises:
-        ValueError: ``sorted_key`` is none of those that there are; recording goes on.
+        ValueError: ``sorted_key`` does not have one of the allowed values; recording goes on.
     """
     global _started
     with _lock:
@@ -132,9 +133,9 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str | os.PathLike
 
 
 def reset_profiler() -> None:
-    """Drop what has been recorded since the start; nothing happens where nothing records.
+    """Drop what has been recorded since the start; a no-op unless a recording runs.
 
-    This is not for :func:`cuda_profiler`.
+    It does not affect :func:`cuda_profiler`.
     """
     with _lock:
         if recorder().running:

@@ -1,8 +1,8 @@
-"""What stands behind ``fluid.profiler``: blocks, each from a start to its stop, and the windows recorded for them.
+"""The recorder of ``fluid.profiler``: blocks, each from a start to its stop, and the windows recorded for them.
 
-One process records one window at a time. Where a block begins or ends inside another, or is reset, the window is closed
-and the next one opened: each block has the windows that lie in it. Windows are runs in a directory of their own, which
-goes with the last block, unless :data:`RUNS` names one to keep them in.
+A process records one window at a time. When a block begins or ends inside another, or is reset, the open window closes
+and the next one opens: each block has the windows that lie in it. Windows are runs in a temporary directory, which is
+removed with the last block, unless :data:`RUNS` names a directory to keep them in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS = "STEPSCOPE_FLUID_RUNS"
 
 @dataclass(eq=False)
 class Block:
-    """What one report is made of.
+    """The time from a start to its stop, which one report covers.
 
     Attributes:
         state: Whose time counts: ``CPU``, ``GPU`` or ``All``.
@@ -54,7 +54,7 @@ class FluidRecorder:
 
     Attributes:
         blocks: The open ones, outermost first.
-        halted: Whether recording was stopped inside of them.
+        halted: Whether ``stop_profiler`` stopped recording inside them.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class FluidRecorder:
 
     @property
     def running(self) -> bool:
-        """Whether something is being recorded, or should be."""
+        """Whether a block is open and not halted; true also if its window could not be opened."""
         return bool(self.blocks) and not self.halted
 
     @property
@@ -75,7 +75,7 @@ class FluidRecorder:
         return os.getpid() != self._process
 
     def open(self, block: Block) -> None:
-        """A block begins. What goes wrong is logged; the program goes on."""
+        """Open a block. Errors are logged; the program goes on."""
         self._end_window()
         self.blocks.append(block)
         self.halted = False
@@ -83,7 +83,7 @@ class FluidRecorder:
 
     @contextmanager
     def closing(self, block: Block) -> Iterator[None]:
-        """A block ends: its windows are whole while the context lasts, and recording for the others goes on after."""
+        """Close a block: its windows exist while the context lasts; then recording for the other blocks goes on."""
         self._end_window()
         self.blocks.remove(block)
         try:
@@ -93,7 +93,7 @@ class FluidRecorder:
 
     @contextmanager
     def halting(self) -> Iterator[None]:
-        """Recording ends inside blocks; they keep their windows until their own end."""
+        """Stop recording inside open blocks, which keep their windows until they end."""
         self._end_window()
         self.halted = True
         yield
@@ -104,7 +104,7 @@ class FluidRecorder:
         for window in {window for block in self.blocks for window in block.windows}:
             window.wait()
             shutil.rmtree(window.rank_path, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other ranks of the job are in it
+            with contextlib.suppress(OSError):  # it may hold other ranks of the job
                 window.path.rmdir()
         for block in self.blocks:
             block.windows.clear()
@@ -112,19 +112,19 @@ class FluidRecorder:
             self._begin_window()
 
     def keep(self) -> None:
-        """Leave the runs where they are: their report could not be made."""
+        """Keep the runs on disk, because their report failed."""
         self._directory = None
 
     def end_at_exit(self) -> None:
-        """Close what the program has left open, and say where it is."""
+        """Close the window that the program left open, and log its path."""
         if not self.blocks or self.in_child:
             return
         self._end_window(at_exit=True)
         for window in self.blocks[0].windows:
             window.wait()
             _LOG.warning(
-                "stepscope: the profiler was started and not stopped, so nothing was printed. Call stop_profiler(), or "
-                "see what was recorded: stepscope report %s",
+                "stepscope: the profiler was started but not stopped, so no report was printed. Call stop_profiler(), "
+                "or read the recorded run: stepscope report %s",
                 window.path,
             )
 
@@ -134,7 +134,7 @@ class FluidRecorder:
             session = Session(self._settings(log), always, source="declared", on_saved=self._saved, log=log)
             session.begin()
             self._session = session
-            # Python runs these in reverse: ours comes before the framework's own.
+            # atexit runs handlers in reverse order of registration: registered last, ours runs before the framework's.
             atexit.unregister(_end_at_exit)
             atexit.register(_end_at_exit)
         except Exception as error:  # noqa: BLE001 - law 1: what cannot be recorded does not end the program
@@ -174,7 +174,10 @@ class FluidRecorder:
         )
 
     def _options(self) -> Options:
-        """Return what is recorded. PyTorch records memory of one thread only, and then stops on no other."""
+        """Return what is recorded.
+
+        No memory with PyTorch: its memory profiling covers one thread, and only that thread can stop it.
+        """
         only_cpu = all(block.state == "CPU" for block in self.blocks)
         memory = "paddle" in sys.modules and "torch" not in sys.modules
         return Options(activities=(Activity.CPU,) if only_cpu else (), profile_memory=memory, counters_hz=0)
@@ -184,7 +187,7 @@ _recorder = FluidRecorder()
 
 
 def recorder() -> FluidRecorder:
-    """Return the recorder of this process; a forked child has one of its own."""
+    """Return the recorder of this process; a forked child gets a new one."""
     global _recorder
     if _recorder.in_child:
         _recorder = FluidRecorder()

@@ -1,7 +1,7 @@
 """The report of ``paddle.fluid.profiler``: the text that Paddle 1.8 prints when its profiler stops.
 
-Columns, widths, orders and numbers are the original's, to the letter. Where it was wrong, this is not: of an operator
-that runs several times in a program, calls are counted for the instance that they are of.
+Columns, widths, orders and numbers equal the original's. One error of the original is corrected: if a program contains
+an operator several times, each call counts for its own instance.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import polars as pl
 
-#: State of the profiler → what the report calls the place.
+#: State of the profiler → the place that the report prints.
 PLACES = {"CPU": "CPU", "GPU": "CUDA", "All": "All"}
-#: Key to sort by → how the report says it. ``None`` is ``default``.
+#: Key to sort by → its text in the report. ``None`` is ``default``.
 ORDERS = {
     "default": "event first end time",
     "calls": "number of calls",
@@ -35,7 +35,7 @@ _WIDTH, _HEAD_WIDTH, _BEHIND_NAME = 12, 25, 8
 _MEMORY_NAME_WIDTH, _MEMORY_WIDTH = 55, 18
 _MS, _MIB = 1e6, 1024.0 * 1024.0
 _DASHES = "-" * 25
-# The part of an instance's name that tells it from others of its operator: its first output.
+# The part of an instance's name that distinguishes it from other instances of its operator: its first output.
 _OUTPUT = re.compile(r"%[^%]*%")
 
 
@@ -84,12 +84,13 @@ class _Item:
 
 @dataclass
 class _Report:
-    """What is printed of one list of events, or of several one below the other.
+    """The contents of a report of one or more lists of events.
 
     Attributes:
-        main: Per list, the items that are part of no other, in order.
-        children: Items by the item that they are part of.
-        overhead: The text between head and table; empty where the original prints none.
+        main: Per list, the top-level items in order.
+        children: Items by the name of their parent.
+        overhead: The text between head and table; empty if the original prints none.
+        widest: Length of the longest name, in characters.
     """
 
     main: list[list[_Item]] = field(default_factory=list)
@@ -99,12 +100,12 @@ class _Report:
 
 
 def render(events: pl.DataFrame, options: FluidReportOptions) -> str:
-    """Return the report: of several threads first all together, then each, newest first.
+    """Return the report: for several threads first all of them merged, then each thread, newest first.
 
     Args:
         events: In the order in which they ended on their thread: ``name`` (parts of an event begin with its name and a
             slash), ``thread`` (number, larger is newer), ``ts`` and ``end`` in ns, ``gpu`` (ns of device work that was
-            launched in it); perhaps ``role``, see :class:`_Item`, else names tell it.
+            launched in it); optionally ``role``, see :class:`_Item`, which otherwise follows from the names.
         options: What to show.
     """
     named = _with_shown_names(events)
@@ -115,10 +116,10 @@ def render(events: pl.DataFrame, options: FluidReportOptions) -> str:
 
 
 def render_memory(memory: pl.DataFrame) -> str:
-    """Return the memory report, which the original prints where its log is verbose (``GLOG_v=5``).
+    """Return the memory report, which the original prints if its log is verbose (``GLOG_v=5``).
 
     Args:
-        memory: In order of time, a row for each piece taken or freed: ``place`` (``cpu``, ``cuda:0``, ``cuda_pinned``),
+        memory: In order of time, a row per allocation or free: ``place`` (``cpu``, ``cuda:0``, ``cuda_pinned``),
             ``inside`` (name of the event it happened in, ``Unknown`` for none), ``bytes`` (negative: freed).
     """
     head = _row("Event", ("Alloc Calls", "Size(MB)", "Free Calls", "Size(MB)"), _MEMORY_NAME_WIDTH, _MEMORY_WIDTH)
@@ -130,7 +131,7 @@ def render_memory(memory: pl.DataFrame) -> str:
         -pl.col("bytes").filter(freed).sum().alias("freed"),
     )
     rows = [head]
-    # Devices before the host; of one place, what was met last comes first, as in the original's hash table.
+    # Devices before the host; within a place the last new event comes first, as in the original's hash table.
     newest_first = sums.reverse().rows()
     for place, inside, allocs, size, frees, back in sorted(newest_first, key=_place_order):
         cells = (str(allocs), _number(size / _MIB), str(frees), _number(back / _MIB))
@@ -151,7 +152,7 @@ def _place_order(row: tuple[Any, ...]) -> tuple[int, str]:
 
 
 def _with_shown_names(events: pl.DataFrame) -> pl.DataFrame:
-    """Return events with the numbers of instances in place of their outputs, and with roles."""
+    """Return events with roles, and with the number of each instance in its name instead of its output."""
     named = events.with_columns(role=_role_by_name()) if "role" not in events.columns else events
     marked = named.filter(pl.col("name").str.contains("%", literal=True))
     if marked.is_empty():
@@ -171,7 +172,7 @@ def _role_by_name() -> pl.Expr:
 
 
 def _shown(names: Iterable[str]) -> dict[str, str]:
-    """Return names by names: ``conv2d/conv2d%tmp_1%`` is ``conv2d/conv2d0`` where it is the first one of its kind."""
+    """Return the shown name of each name: ``conv2d/conv2d%tmp_1%`` → ``conv2d/conv2d0`` for the first instance."""
     met: dict[str, list[str]] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -203,7 +204,7 @@ def _text(lists: list[pl.DataFrame], options: FluidReportOptions, *, merged: boo
 
 
 def _add(report: _Report, events: pl.DataFrame, options: FluidReportOptions, *, alone: bool) -> None:
-    """Add a list of events to a report; of the only one, also the overhead is told."""
+    """Add a list of events to a report; if it is ``alone``, also its overhead."""
     items = _items(events, options)
     report.widest = max([report.widest, *(len(_counted_name(item, options)) for item in items.values())])
     parent = {name: name.rpartition("/")[0] for name in items}
@@ -249,7 +250,7 @@ def _counted_name(item: _Item, options: FluidReportOptions) -> str:
 
 
 def _behind_slash(name: str, number: int) -> str:
-    """Return what comes behind the last slash but ``number − 1``; the whole name where there are fewer."""
+    """Return the last ``number`` pieces of a name split at slashes; the whole name if it has fewer."""
     pieces = name.split("/")
     return "/".join(pieces[-number:]) if len(pieces) > number else name
 
@@ -257,7 +258,7 @@ def _behind_slash(name: str, number: int) -> str:
 def _shown_parts(
     parts: Mapping[str, list[_Item]], items: Mapping[str, _Item], options: FluidReportOptions
 ) -> dict[str, list[_Item]]:
-    """Return the parts of items that are shown below them: without detail only copies, and what is no operator's."""
+    """Return the parts that are shown below each item: without detail only copies and ordinary events."""
     if options.tracer_option != "Default":
         return dict(parts)
     shown: dict[str, list[_Item]] = {}
@@ -273,7 +274,7 @@ def _shown_parts(
 
 
 def _ordinary(name: str, items: Mapping[str, _Item]) -> str:
-    """Return the nearest item, from ``name`` upwards, that is no part of an operator."""
+    """Return the nearest item, from ``name`` upwards, whose role is ``ordinary``."""
     while items[name].role != "ordinary" and name.rpartition("/")[0] in items:
         name = name.rpartition("/")[0]
     return name
@@ -291,7 +292,7 @@ def _ordered(items: list[_Item], options: FluidReportOptions) -> list[_Item]:
 
 
 def _rows(item: _Item, report: _Report, options: FluidReportOptions, depth: int) -> str:
-    """Return the row of an item, and below it those of its parts."""
+    """Return the row of an item, and below it the rows of its parts."""
     name = "  " * depth + _behind_slash(item.name, 2 if item.role == "inner" else 1)
     numbers = [_number(value) for value in (item.lowest, item.highest, item.average, item.ratio)]
     times = ""
@@ -304,7 +305,7 @@ def _rows(item: _Item, report: _Report, options: FluidReportOptions, depth: int)
 
 
 def _overhead(total: float, parts: list[_Item]) -> str:
-    """Return how much of the time operators compute, and how much the framework takes around them."""
+    """Return the share of computation and of the framework's overhead in the time, and the summary of copies."""
     compute = 0.0
     for part in parts:
         if "compute" in part.name and "compute/" not in part.name:
@@ -338,18 +339,18 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _divided(part: float, whole: float) -> float:
-    """Divide as C does: nothing by nothing is no number."""
+    """Divide; a zero ``whole`` gives NaN, as 0.0 / 0.0 does in C."""
     return part / whole if whole else math.nan
 
 
 def _float(value: float) -> float:
-    """Return a number as 32 bits hold it: the original's ratios are such."""
+    """Round a number to 32 bits, the precision of the original's ratios."""
     narrow: float = struct.unpack("f", struct.pack("f", value))[0]
     return narrow
 
 
 def _number(value: float) -> str:
-    """Return a number as C++ streams write it: six digits that count. No number has a sign on x86."""
+    """Return a number as C++ streams write it: six significant digits; NaN as x86 produces it, with a sign."""
     return "-nan" if math.isnan(value) else f"{value:g}"
 
 

@@ -1,7 +1,7 @@
 """The documented interface of MindSpore's profiler, of every version, recording with stepscope.
 
-Take a script of MindSpore's documents, write ``stepscope.compat.mindspore`` where it says ``mindspore.profiler``, and
-it runs, on a CPU as well::
+A script of MindSpore's documents runs, also on a CPU, with ``stepscope.compat.mindspore`` in place of
+``mindspore.profiler``::
 
     from stepscope.compat.mindspore import Profiler
 
@@ -9,7 +9,7 @@ it runs, on a CPU as well::
     train(net)
     profiler.analyse()
 
-Names are imported when they are first used; importing this loads no framework. See ``docs/mindspore.md``.
+A name is imported on first use; importing this module loads no framework. See ``docs/mindspore.md``.
 """
 
 from __future__ import annotations

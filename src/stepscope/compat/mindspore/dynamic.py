@@ -1,4 +1,4 @@
-"""``DynamicProfilerMonitor``: windows asked for by editing a JSON file, as a callback of ``Model.train`` or by hand."""
+"""``DynamicProfilerMonitor``: a JSON file that is edited during training starts and stops windows."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _DAEMON = "MSMONITOR_USE_DAEMON"
 
 
 class _Monitor:
-    """Starts and stops windows in a running job whenever somebody edits ``profiler_config.json``.
+    """Starts and stops windows in a running job when ``profiler_config.json`` is edited.
 
     ::
 
         monitor = DynamicProfilerMonitor(cfg_path="./cfg", output_path="./dyn_profile_data")
-        model.train(10, data, callbacks=[monitor])      # or monitor.step() after every step of a loop of one's own
+        model.train(10, data, callbacks=[monitor])      # or call monitor.step() after every step of a hand-written loop
 
-    A ``mindspore.train.Callback`` where MindSpore is installed. Keys, codings and rules of the file are MindSpore's
-    (``docs/environment.md``); no process or thread watches it. Windows lie in
-    ``{output_path}/rank{r}_start{a}_stop{b}``, where the file's ``prof_path`` names no other directory.
+    It is a ``mindspore.train.Callback`` if MindSpore is installed. Keys, codings and rules of the file are MindSpore's
+    (``docs/environment.md``). The steps poll the file; no process or thread watches it. Windows are written to
+    ``{output_path}/rank{r}_start{a}_stop{b}``, unless ``prof_path`` in the file names another directory.
 
     Args:
-        cfg_path: Directory of the file, shared by all ranks; made with defaults where it does not exist.
+        cfg_path: Directory of the file, shared by all ranks; a missing file is created with defaults.
         output_path: Directory of the windows.
-        poll_interval: Seconds between two looks at the file; a whole number from 1 on.
+        poll_interval: Seconds between two reads of the file; an integer ≥ 1.
 
     Raises:
-        TypeError: ``cfg_path`` is no text.
-        OutputError: The directory cannot be made.
+        TypeError: ``cfg_path`` is not a string.
+        OutputError: The directory cannot be created.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class _Monitor:
         return self._conductor.recorded
 
     def step_begin(self, run_context: Any) -> None:  # noqa: ANN401 - a mindspore.train.RunContext
-        """A step of ``Model.train`` begins."""
+        """Note that a step of ``Model.train`` begins."""
         number = int(run_context.original_args().cur_step_num)
         if number == self._conductor.number:
             self._conductor.restart_step()
@@ -70,15 +70,15 @@ class _Monitor:
             self._conductor.arrive(number)
 
     def step_end(self, run_context: Any) -> None:  # noqa: ANN401 - a mindspore.train.RunContext
-        """A step of ``Model.train`` ends."""
+        """Note that a step of ``Model.train`` ends."""
         self._conductor.arrive(int(run_context.original_args().cur_step_num) + 1)
 
     def step(self) -> None:
-        """A step of a training loop of one's own has ended; the first is 1."""
+        """Note that a step of a hand-written training loop has ended; the first step is number 1."""
         self._conductor.arrive(self._conductor.number + 1)
 
     def on_train_end(self, run_context: Any) -> None:  # noqa: ANN401, ARG002 - a mindspore.train.RunContext
-        """The training has ended, and with it the window that is open."""
+        """Close the open window at the end of training."""
         self._conductor.close()
 
 
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> type[_Monitor]:
 
 
 def _bases() -> tuple[type, ...]:
-    """Return MindSpore's class of callbacks, where MindSpore is installed."""
+    """Return MindSpore's class of callbacks if MindSpore is installed, else an empty tuple."""
     if find_spec("mindspore") is None:
         return ()
     return (import_module("mindspore.train").Callback,)
@@ -100,7 +100,9 @@ def _bases() -> tuple[type, ...]:
 
 def _directory(cfg_path: object) -> Path:
     if os.environ.get(_DAEMON) == "1":
-        _LOG.warning("stepscope: %s=1 is not followed: no daemon of MindSpore's is asked, the file is read.", _DAEMON)
+        _LOG.warning(
+            "stepscope: %s=1 is ignored: stepscope reads the file and does not use msmonitor's daemon.", _DAEMON
+        )
     if not isinstance(cfg_path, str):
         message = f"If you set '{_DAEMON}' to not 1, The cfg_path must be a string, not {type(cfg_path).__name__}."
         raise ArgumentError(message, "Write DynamicProfilerMonitor(cfg_path='./cfg').")

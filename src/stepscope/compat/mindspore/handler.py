@@ -1,4 +1,4 @@
-"""``tensorboard_trace_handler``: where runs go, and what happens when a window is ready."""
+"""``tensorboard_trace_handler``: sets the directory of runs, and analyses a window when it is ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOG = logging.getLogger("stepscope")
 
 _LONGEST_WORKER = 226
 
-#: Directory that the last handler was made with, and the first part of the names of runs; None where none said so.
+#: Directory and first part of run names, as the last handler was given them; None if not given.
 _chosen: tuple[str | None, str | None] = (None, None)
 
 
@@ -25,14 +25,14 @@ def tensorboard_trace_handler(
 ) -> Callable[[Any], None]:
     """Return a function for ``on_trace_ready`` that computes the results of a window.
 
-    As in MindSpore this decides at once where the profiles that are made from now on write, whatever their
-    ``output_path`` is.
+    As in MindSpore the call itself sets the directory of all profiles constructed after it; it overrides their
+    ``output_path``.
 
     Args:
         dir_name: Directory of runs; None means ``./data``.
-        worker_name: First part of the names of runs; None means this machine's name. The process number follows.
-        analyse_flag: Compute results; otherwise ``stepscope report`` or ``analyse()`` does later.
-        async_mode: Go on training while a process of low priority computes them.
+        worker_name: First part of the names of runs; None means this machine's name. The process id follows it.
+        analyse_flag: Compute results; if False, ``stepscope report`` or ``analyse()`` can do it later.
+        async_mode: Compute them in a process of low priority while training goes on.
     """
     global _chosen
     analyse_flag = _bool("analyse_flag", analyse_flag, default=True)
@@ -71,7 +71,7 @@ def _bool(name: str, value: object, *, default: bool) -> bool:
 
 
 def _checked(name: str, value: object) -> str | None:
-    """Return a text that can be used, or None with MindSpore's line in the log."""
+    """Return the value if it is a usable text; else log MindSpore's line and return None."""
     if value is None or (isinstance(value, str) and value and (name == "dir_name" or len(value) < _LONGEST_WORKER)):
         return value
     _LOG.warning("Invalid parameter %s, reset it to default.", name)

@@ -1,7 +1,7 @@
 """``mstx``: marks and ranges with domains, recorded on any device.
 
-MindSpore's own does nothing unless an Ascend library is loaded. Here marks and ranges are recorded whenever a profile
-runs, whatever started it; otherwise the three functions do nothing, as MindSpore's do.
+MindSpore's own functions are no-ops unless an Ascend library is loaded. Here marks and ranges are recorded while a
+profile runs, however it was started; otherwise the three functions are no-ops, as in MindSpore.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEFAULT = "default"
 
 
 class mstx:
-    """Marks moments and ranges of the program, by domains.
+    """Marks moments and ranges of the program, grouped by domains.
 
     ::
 
@@ -27,7 +27,7 @@ class mstx:
         train()
         mstx.range_end(number, domain="loop")
 
-    A wrong argument is a line in the log. Not for use in a ``construct`` that is compiled.
+    A wrong argument is logged, not raised. Do not use it in a compiled ``construct``.
     """
 
     @staticmethod
@@ -36,7 +36,7 @@ class mstx:
 
         Args:
             message: Its name.
-            stream: A ``mindspore.runtime.Stream``; on a CPU the mark lies on the calling thread all the same.
+            stream: A ``mindspore.runtime.Stream``; on a CPU the mark is recorded on the calling thread.
             domain: Its domain.
         """
         if recording() and _valid("mark", message, stream, domain) and _wanted(domain):
@@ -48,11 +48,11 @@ class mstx:
 
         Args:
             message: Its name.
-            stream: A ``mindspore.runtime.Stream``; on a CPU the range lies on the calling thread all the same.
+            stream: A ``mindspore.runtime.Stream``; on a CPU the range is recorded on the calling thread.
             domain: Its domain.
 
         Returns:
-            Its number for :meth:`range_end`; 0 where nothing is recorded.
+            Its number for :meth:`range_end`; 0 if nothing is being recorded.
         """
         if recording() and _valid("range_start", message, stream, domain) and _wanted(domain):
             return open_range(message, {"domain": domain})
@@ -75,7 +75,7 @@ class mstx:
 
 
 def _valid(function: str, message: object, stream: object, domain: object) -> bool:
-    """Return whether the arguments can be used; say so where they cannot, in MindSpore's words."""
+    """Return whether the arguments are valid; if not, log MindSpore's line."""
     if not message or not isinstance(message, str):
         _LOG.warning("Invalid message for mstx.%s func. Please input valid message string.", function)
         return False

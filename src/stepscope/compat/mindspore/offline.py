@@ -1,4 +1,4 @@
-"""``analyse``: results of what was recorded earlier, by stepscope or by the profilers of MindSpore and of Ascend."""
+"""``analyse``: results of earlier recordings by stepscope or by the profilers of MindSpore and Ascend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger("stepscope")
 _HALF = max((os.cpu_count() or 2) // 2, 1)
 #: Folder that MindSpore's own profiler writes its raw files to.
 _FRAMEWORK = "FRAMEWORK"
-#: Folder for the run that is made of them, beside MindSpore's own results.
+#: Folder for the run that is imported from them, beside MindSpore's own results.
 _RUN = "STEPSCOPE_OUTPUT"
 
 
@@ -37,16 +37,16 @@ def analyse(
 ) -> None:
     """Compute the results of runs, and print their summaries on standard error.
 
-    Those of a run are written to its ``results/``. Of a directory that MindSpore's own profiler wrote on a CPU
-    (``…_ascend_ms``) a run is made in ``STEPSCOPE_OUTPUT`` below it; of one that an Ascend device's profiler wrote, in
-    ``STEPSCOPE_OUTPUT`` beside it. Existing files stay as they are.
+    The results of a run are written to its ``results/``. A directory that MindSpore's own profiler wrote on a CPU
+    (``…_ascend_ms``) is imported as a run in ``STEPSCOPE_OUTPUT`` below it; one that an Ascend device's profiler wrote,
+    as a run in ``STEPSCOPE_OUTPUT`` beside it. Existing files are not changed.
 
     Args:
         profiler_path: A run, a directory that MindSpore's or torch_npu's own profiler wrote, or a directory of such.
-        max_process_number: How many are analysed at once.
+        max_process_number: Number of runs that are analysed concurrently.
         pretty: Indent JSON files.
-        step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
-        data_simplification: Accepted; what was recorded is never removed.
+        step_list: Consecutive recorded steps to keep; the first is 1. None keeps all.
+        data_simplification: Accepted and ignored; recorded data is never removed.
     """
     path = Path(os.path.realpath(Path(profiler_path).expanduser()))
     runs = list(_runs(path)) if path.is_dir() else []
@@ -74,7 +74,7 @@ def _processes(number: object) -> int:
 
 
 def _runs(path: Path) -> Iterator[Path | Capture]:
-    """Yield what lies at ``path`` or in it: runs, directories of MindSpore on a CPU, and captures of Ascend devices."""
+    """Yield runs, directories of MindSpore on a CPU, and captures of Ascend devices at ``path`` or directly below."""
     devices = {} if run_directory.ranks(path) else _devices(path)
     if path in devices:
         yield devices[path]
@@ -104,7 +104,7 @@ def _is_mindspores(path: Path) -> bool:
 
 
 def _analyse(found: Path | Capture, request: results.Request) -> None:
-    """Analyse one; an error is logged, so that the others are analysed."""
+    """Analyse one; log an error, so that the others are still analysed."""
     name = found if isinstance(found, Path) else found.root
     try:
         if not isinstance(found, Path):
@@ -120,7 +120,7 @@ def _analyse(found: Path | Capture, request: results.Request) -> None:
 
 
 def _made_beside(capture: Capture) -> Path:
-    """Make a run of what an Ascend device did, or return the one that was made of it before."""
+    """Import an Ascend device's capture as a run; an existing import is reused."""
     from stepscope.run import adopt
 
     directory = RankDirectory(capture.root.parent / _RUN / capture.name / f"rank{capture.rank or 0}")
@@ -131,7 +131,7 @@ def _made_beside(capture: Capture) -> Path:
 
 
 def _adopted(path: Path) -> Path:
-    """Make a run of a directory of MindSpore's own profiler, or return the one that was made of it before."""
+    """Import a directory of MindSpore's own profiler as a run; an existing import is reused."""
     directory = RankDirectory(path / _RUN / f"rank{_rank(path)}")
     if not directory.manifest_path.exists():
         shutil.rmtree(directory.path, ignore_errors=True)

@@ -18,11 +18,11 @@ _DEPRECATED = "mindspore.Profiler.op_analyse is deprecated and will be removed i
 
 
 def op_analyse(recorder: MindSporeRecorder, op_name: object, device_id: object) -> str | None:
-    """Return MindSpore's JSON text for operators of the last window; None where exceptions are turned off.
+    """Return MindSpore's JSON text for operators of the last window; after an error None if exceptions are off.
 
     Raises:
         ArgumentError: An argument has the wrong type.
-        StateError: Nothing was recorded yet, or an operator is not in it.
+        StateError: Nothing has been recorded, or an operator did not run.
     """
     warnings.warn(_DEPRECATED, stacklevel=3)
     try:
@@ -85,7 +85,7 @@ def _of_type(calls: Any, name: str) -> list[dict[str, Any]]:  # noqa: ANN401
     """Return MindSpore's rows for one type of operator, the longest first; times in microseconds.
 
     Raises:
-        StateError: There is none.
+        StateError: No operator has this type.
     """
     rows = [row for row in calls.iter_rows(named=True) if row["name"] == name]
     if not rows:
@@ -108,4 +108,4 @@ def _of_type(calls: Any, name: str) -> list[dict[str, Any]]:  # noqa: ANN401
 def _input_shape(shapes: str | None) -> str:
     """Return shapes as MindSpore's files have them: ``input_1:[2, 2],input_2:NoShape``; empty where unknown."""
     known = json.loads(shapes) if shapes else []
-    return ",".join(f"input_{place}:{'NoShape' if shape is None else shape}" for place, shape in enumerate(known, 1))
+    return ",".join(f"input_{number}:{'NoShape' if shape is None else shape}" for number, shape in enumerate(known, 1))

@@ -1,8 +1,7 @@
-"""Every argument that the constructors ever had, as a table: type, default, and the message for a wrong value.
+"""Every argument of the constructors, of any version, as a table: type, default, and the message for a wrong value.
 
-Texts and defaults are those of MindSpore 2.10 (``profiler/common/profiler_parameters.py``): an argument of a wrong type
-is replaced by its default with a line in the log, invalid combinations are corrected with a warning, and no argument
-ever raises.
+Texts and defaults are those of MindSpore 2.10 (``profiler/common/profiler_parameters.py``). An argument of a wrong type
+is logged and replaced by its default, an invalid combination is corrected with a warning; no argument raises an error.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Parameter:
     Attributes:
         name: Its name.
         kind: Type of the argument, or of its elements.
-        default: Its value if None or a wrong value is given.
-        check: Returns the value to use.
+        default: Its value if the caller passes None or a wrong value.
+        check: Returns the value to use for what the caller passed.
     """
 
     name: str
@@ -155,7 +154,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 _NO_EFFECT = "The parameter '{}' is deprecated and will have no effect"
 
-#: Arguments of older versions → the warning. `pcie` and `hbm_ddr` are warned of only if they are True.
+#: Arguments of older versions → the warning. `pcie` and `hbm_ddr` cause it only if they are True.
 DEPRECATED: dict[str, str] = {
     "profile_communication": "The parameter 'profile_communication' is deprecated, please use "
     "'profiler_level=ProfilerLevel.Level1' or 'profiler_level=ProfilerLevel.Level2' instead.",
@@ -254,14 +253,14 @@ def resolve(given: Mapping[str, Any]) -> Values:
     for correction in CORRECTIONS:
         if correction.applies(values):
             values.update(correction.changes)
-            # Enum members in f-strings differ between versions of Python; MindSpore's text has str().
+            # str() because format() of an Enum member differs between versions of Python; MindSpore's text has str().
             words = {name: str(value) for name, value in values.items()}
             warnings.warn(correction.text.format(**words), stacklevel=4)
     return values
 
 
 def _with_experimental(given: Values) -> Values:
-    """Return the arguments with those of ``experimental_config`` instead of it."""
+    """Return the arguments with ``experimental_config`` replaced by its fields."""
     config = given.pop("experimental_config", None)
     if config is None:
         return given
@@ -287,7 +286,7 @@ def _say_unknown(given: Iterable[str]) -> None:
 
 
 def _legacy_metrics(given: Values) -> Values:
-    """Return what ``aicore_metrics`` of older versions sets: the metrics, and a level that allows them."""
+    """Return the values that ``aicore_metrics`` of older versions sets: the metrics, and a level that allows them."""
     number = given.get("aicore_metrics")
     if number is None:
         return {}

@@ -24,21 +24,21 @@ from stepscope.errors import ArgumentError, UsageError
 _LOG = logging.getLogger("stepscope")
 _Self = TypeVar("_Self", bound="_Handle")
 
-#: Bytes of keys and values together, as MindSpore 2.10 has it; it measures its dictionary, this what is in it.
+#: MindSpore 2.10's limit in bytes. MindSpore compares the size of its dictionary; here keys and values are summed.
 LIMIT = 100 << 20
 
 
 class ProfileMetadata:
-    """The metadata of one profile, which goes into this window and all later ones.
+    """The metadata of one profile, which is written to this window and all later ones.
 
-    What MindSpore accepts, and what it says of the rest, are those of MindSpore 2.10.
+    It accepts the same facts as MindSpore 2.10, and logs the same lines about the others.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
 
     def add(self, key: object, value: object, *, is_json: bool) -> None:
-        """Record a fact, or say in the log why not. Nothing is raised, as documented."""
+        """Record a fact, or log why not. It does not raise, as documented."""
         if not isinstance(key, str) or not isinstance(value, str):
             _LOG.warning("The key and value of metadata must be string. Skip this metadata.")
             return
@@ -58,12 +58,12 @@ class ProfileMetadata:
 
 
 class _Handle:
-    """What both classes share. Several handles can lead to one recorder."""
+    """The base of both classes. Several handles can share one recorder."""
 
     _NAME: ClassVar[str] = ""
 
     def _make(self, given: Mapping[str, Any], schedule: ScheduleFunction | None) -> None:
-        """Make the recorder, and start it where the arguments say so."""
+        """Make the recorder, and start it if ``start_profile`` is True."""
         values = resolve(given)
         plan = Plan(
             options=switches.options(values),
@@ -76,37 +76,37 @@ class _Handle:
         self._values = values
         self._facts = ProfileMetadata()
         self._recorder = MindSporeRecorder(plan)
-        self._recorder.on_ready = self._teller(values["on_trace_ready"])
+        self._recorder.on_ready = self._notifier(values["on_trace_ready"])
         if values["start_profile"]:
             self._recorder.start()
 
-    def _teller(self, on_trace_ready: Callable[[Any], object] | None) -> Callable[[], object] | None:
-        """Return what tells the program's handler that a window is ready.
+    def _notifier(self, on_trace_ready: Callable[[Any], object] | None) -> Callable[[], object] | None:
+        """Return the function that calls the program's handler when a window is ready.
 
-        It holds no reference to this object, so that it is noticed when a profile is deleted while it runs. The handler
-        then gets another handle of the same recorder.
+        It holds only a weak reference to this object: a strong one would keep a deleted profile alive, and ``__del__``
+        would never end its recording. After the deletion the handler gets a new handle of the same recorder.
         """
         if on_trace_ready is None:
             return None
         reference, kind, parts = weakref.ref(self), type(self), dict(vars(self))
 
-        def tell() -> None:
+        def notify() -> None:
             profile = reference()
             if profile is None:
                 profile = object.__new__(kind)
                 vars(profile).update(parts)
             on_trace_ready(profile)
 
-        return tell
+        return notify
 
     @property
     def step_num(self) -> int:
-        """Number of the step that is going on, counted from 0."""
+        """Number of the current step, counted from 0."""
         return self._recorder.step_number
 
     @property
     def current_action(self) -> ProfilerAction:
-        """What happens in this step."""
+        """The action of the current step."""
         return self._recorder.action
 
     @property
@@ -123,8 +123,8 @@ class _Handle:
         """Begin to record.
 
         Raises:
-            RuntimeError: It has started already, or was made with ``start_profile=True``; for ``Profiler`` also where
-                the data pipeline's collection has been stopped.
+            RuntimeError: It has started already, or was constructed with ``start_profile=True``; for ``Profiler`` also
+                if collection of the data pipeline has been stopped.
         """
         if self._recorder.running:
             by_constructor = self._values["start_profile"]
@@ -136,7 +136,7 @@ class _Handle:
         self._recorder.start()
 
     def stop(self) -> None:
-        """Stop recording: the window that is open is closed and kept.
+        """Stop recording, and save the open window.
 
         Raises:
             RuntimeError: It has not started.
@@ -148,10 +148,10 @@ class _Handle:
             situations.refuse(situations.NOT_STARTED, self._NAME)
 
     def step(self) -> None:
-        """Say that a training step has ended.
+        """Mark the end of a training step.
 
         Raises:
-            RuntimeError: There is no schedule, or the profile has not started.
+            RuntimeError: The profile has no schedule, or has not started.
         """
         if self._recorder.plan.schedule is None and situations.strict():
             situations.refuse(situations.STEP_WITHOUT_SCHEDULE, self._NAME)
@@ -162,11 +162,11 @@ class _Handle:
             situations.refuse(situations.STEP_STOPPED, self._NAME)
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Record a fact, both texts, about this window and all later ones."""
+        """Record a fact (key and value are strings) about this window and all later ones."""
         self._facts.add(key, value, is_json=False)
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Record a fact that is JSON text about this window and all later ones."""
+        """Record a fact (a JSON text) about this window and all later ones."""
         self._facts.add(key, value, is_json=True)
 
     def _analyse(self, *, pretty: object, step_list: object, wait: bool) -> None:
@@ -208,19 +208,19 @@ class profile(_Handle):
                 train(batch)
                 prof.step()
 
-    A wrong argument is replaced by its default with a line in the log; see ``docs/mindspore.md`` for what each gives.
+    A wrong argument is logged and replaced by its default; ``docs/mindspore.md`` lists what each argument records.
 
     Args:
         activities: List of :class:`ProfilerActivity`; None means CPU and NPU.
-        with_stack: Python stacks.
-        profile_memory: Memory taken and freed.
-        data_process: The data pipeline; not together with a schedule.
-        parallel_strategy: What the model declares of its distribution.
-        start_profile: Start now.
-        hbm_ddr: Memory bandwidth of a device.
-        pcie: Traffic between host and device.
-        sync_enable: How times are taken on a GPU.
-        record_shapes: Shapes of operator inputs.
+        with_stack: Record Python stacks.
+        profile_memory: Record allocations and frees.
+        data_process: Record the data pipeline; ignored with a schedule.
+        parallel_strategy: Record the parallel strategy that the model declares.
+        start_profile: Start in the constructor.
+        hbm_ddr: Record the memory bandwidth of a device.
+        pcie: Record traffic between host and device.
+        sync_enable: Use synchronous timing on a GPU.
+        record_shapes: Record shapes of operator inputs.
         schedule: Step number → :class:`ProfilerAction`; None records everything between start and stop.
         on_trace_ready: Called with this profile when a window is ready.
         experimental_config: A ``_ExperimentalConfig``.
@@ -248,7 +248,7 @@ class profile(_Handle):
         if schedule is not None and not callable(schedule):
             _LOG.warning("schedule is not Callable, set by default.")
             schedule = None
-        given["schedule"] = schedule if is_schedule(schedule) else None  # any function will do as it is
+        given["schedule"] = schedule if is_schedule(schedule) else None  # any other callable is used unchecked
         self._make(given, schedule)
 
     def analyse(
@@ -262,7 +262,7 @@ class profile(_Handle):
 
         Args:
             pretty: Indent JSON files.
-            step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
+            step_list: Consecutive recorded steps to keep; the first is 1. None keeps all.
             async_mode: Do not wait: a process of low priority computes them.
         """
         self._analyse(pretty=pretty, step_list=step_list, wait=not async_mode)
@@ -277,8 +277,8 @@ class Profiler(_Handle):
         train(net)
         profiler.analyse()
 
-    Unknown arguments have no effect, wrong ones are replaced by their defaults, both with a line in the log; see
-    ``docs/mindspore.md`` for all of them.
+    Unknown arguments are logged and ignored; wrong ones are logged and replaced by their defaults. All arguments are in
+    ``docs/mindspore.md``.
     """
 
     _NAME = "Profiler"
@@ -302,7 +302,7 @@ class Profiler(_Handle):
         super().start()
 
     def stop(self) -> None:
-        """Stop recording; with a schedule that no ``step()`` has followed, say so and go on.
+        """Stop recording; with a schedule, but without a call of ``step()``, log a warning and go on.
 
         Raises:
             RuntimeError: It has not started.
@@ -314,7 +314,7 @@ class Profiler(_Handle):
         self._pipeline_stopped = self._values["data_process"]
 
     def step(self) -> None:
-        """Say that a training step has ended; see :meth:`profile.step`."""
+        """Mark the end of a training step; see :meth:`profile.step`."""
         if self._recorder.plan.schedule is None:
             situations.refuse(situations.STEP_WITHOUT_SCHEDULE, self._NAME)
             return
@@ -330,14 +330,14 @@ class Profiler(_Handle):
         *,
         async_mode: bool | None = None,
     ) -> None:
-        """Stop where it runs, and compute the results of what was recorded, into the run's ``results/``.
+        """Stop if it is recording, and compute the results of what was recorded, into the run's ``results/``.
 
         Args:
-            offline_path: Deprecated: directory to analyse where this profiler has recorded nothing.
+            offline_path: Deprecated: directory to analyse if this profiler has recorded nothing.
             pretty: Indent JSON files.
-            step_list: Consecutive steps to keep, counted from 1 over those recorded; None keeps all.
+            step_list: Consecutive recorded steps to keep; the first is 1. None keeps all.
             mode: ``"sync"``, or ``"async"``: a process of low priority computes them.
-            async_mode: The same as a handler says it.
+            async_mode: Overrides ``mode``; ``tensorboard_trace_handler`` passes it.
         """
         wait = not async_mode if async_mode is not None else results.checked_mode(mode) == "sync"
         if self._recorder.handing_over:
@@ -365,7 +365,7 @@ class Profiler(_Handle):
         step_list: list[int] | None = None,
         data_simplification: bool = True,  # noqa: FBT001, FBT002
     ) -> None:
-        """Compute results of what was recorded earlier; see :func:`stepscope.compat.mindspore.analyse`."""
+        """Compute the results of earlier recordings; see :func:`stepscope.compat.mindspore.analyse`."""
         offline.analyse(path, pretty=pretty, step_list=step_list, data_simplification=data_simplification)
 
     def op_analyse(self, op_name: str | list[str], device_id: int | None = None) -> str | None:
@@ -373,24 +373,24 @@ class Profiler(_Handle):
 
         Args:
             op_name: Type of an operator, such as ``"MatMul"``, or several.
-            device_id: What to say as ``device_id``; None means that of the environment, or 0.
+            device_id: Value of ``device_id`` in the text; None means ``DEVICE_ID`` of the environment, or 0.
 
         Raises:
             TypeError: An argument has the wrong type.
-            RuntimeError: Nothing was recorded yet, or an operator is not in it.
+            RuntimeError: Nothing has been recorded, or an operator did not run.
         """
         return operators.op_analyse(self._recorder, op_name, device_id)
 
     @staticmethod
     def profile(network: Any, profile_option: ProfileOption | None = None) -> dict[str, int]:  # noqa: ANN401, ARG004
-        """Return the number of trainable parameters of a network, by the name of the only option there ever was.
+        """Return the number of trainable parameters of a network, under the name of the only documented option.
 
         Args:
             network: A ``mindspore.nn.Cell``.
             profile_option: Deprecated.
 
         Raises:
-            ValueError: ``network`` is no cell.
+            ValueError: ``network`` is not a cell.
         """
         if not callable(getattr(network, "trainable_params", None)):
             message = f"Profiling: The network should be an object of nn.Cell, not {type(network).__name__}."
@@ -399,12 +399,12 @@ class Profiler(_Handle):
 
 
 class EnvProfiler:
-    """What ``MS_PROFILER_OPTIONS`` asks for in this process; see ``docs/environment.md``.
+    """The recording that ``MS_PROFILER_OPTIONS`` asks for in this process; see ``docs/environment.md``.
 
     The start-up hook begins the recording when MindSpore is imported, so a program need not use this class.
 
     Attributes:
-        NOT_SUPPORTED_PARAMS: Arguments of ``profile`` that the environment cannot give.
+        NOT_SUPPORTED_PARAMS: Arguments of ``profile`` that the environment cannot set.
         profiler: The recording; None if the environment asks for none.
     """
 
@@ -413,12 +413,12 @@ class EnvProfiler:
 
     @classmethod
     def init_profiler(cls) -> None:
-        """Begin what the environment asks for, unless the start-up hook has done so."""
+        """Begin the recording that the environment asks for, unless the start-up hook has begun it."""
         environment.begin()
         cls.profiler = environment.current()
 
     def analyse(self) -> None:
-        """Stop, and compute the results; the end of the program does so, too."""
+        """Stop, and compute the results; otherwise this happens at the end of the program."""
         asked = environment.current()
         if asked is not None:
             asked.finish()

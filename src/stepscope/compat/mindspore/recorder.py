@@ -1,7 +1,7 @@
-"""What stands behind a profile: its session, its steps, and the windows that it has recorded.
+"""The recorder of a profile: its session, its steps, and the windows that it has recorded.
 
-One process records one window at a time. A second profile that starts meanwhile shares the window of the first: what is
-recorded then belongs to both. When the first stops, the second goes on with a window of its own.
+A process records one window at a time. A second profile that starts meanwhile shares the window of the first: the
+window then belongs to both. When the first stops, the second goes on with a new window.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ _NOTHING = Transition()
 
 #: The recorder whose session runs in this process.
 _leader: MindSporeRecorder | None = None
-#: Recorders whose profile was deleted while it ran. A finalizer may run at any moment, so it only leaves a note.
+#: Recorders whose profile was deleted while it ran. A finalizer can run at any bytecode, also inside this module, so it
+#: only appends here; `deque.append` is atomic. :func:`end_abandoned` ends them.
 _abandoned: deque[MindSporeRecorder] = deque()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a profile was made with.
+    """The settings of a profile.
 
     Attributes:
         options: What collectors record.
         output: Directory of runs.
         worker: First part of a run's name.
-        formats: Formats of results, with commas between them.
+        formats: Formats of results, separated by commas.
         schedule: Step number → action; None records everything between start and stop.
         unserved: Switches that this device cannot serve, and why.
     """
@@ -62,10 +63,10 @@ class MindSporeRecorder:
     """One profile's recording; it may start and stop any number of times, and goes on counting steps.
 
     Args:
-        plan: What the profile was made with.
+        plan: The settings of the profile.
 
     Attributes:
-        on_ready: Called when the documents say that a window is ready; None where nobody wants to know.
+        on_ready: Called when a window is ready by the documents' definition; None if the program has no handler.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -81,12 +82,12 @@ class MindSporeRecorder:
         self._session: Session | None = None
         self._leader: MindSporeRecorder | None = None
         self._followers: list[MindSporeRecorder] = []
-        #: Those whose time lies in the open window.
+        #: Followers, past and present, that the open window belongs to.
         self._sharers: list[MindSporeRecorder] = []
         self._analysed = 0
 
     def start(self) -> None:
-        """Begin with the step whose turn it is. What goes wrong is logged; training goes on."""
+        """Begin to record at the current step. Errors are logged; training goes on."""
         end_abandoned()
         self.running = True
         leader = _running_leader()
@@ -96,7 +97,7 @@ class MindSporeRecorder:
             self._follow(leader)
 
     def boundary(self) -> None:
-        """A step has ended, and the next one begins."""
+        """End the current step and begin the next one."""
         session = self._session
         if session is None:
             self._count_alone()
@@ -109,7 +110,7 @@ class MindSporeRecorder:
             self._hand_on()
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
-        """Close the window that is open; from within the handler, when that has returned. Once is enough."""
+        """Close the open window; during a call of the handler, after it has returned. Idempotent."""
         if not self.running:
             return
         self.running = False
@@ -122,12 +123,12 @@ class MindSporeRecorder:
             self._hand_on()
 
     def abandon(self) -> None:
-        """The profile was deleted: end when that is safe. Called by finalizers."""
+        """Queue the end of a deleted profile. Called by finalizers, in which closing a window is not safe."""
         if self.running:
             _abandoned.append(self)
 
     def analyse(self, request: results.Request) -> None:
-        """Compute the results of the windows that have none yet; of the last one, where all have."""
+        """Compute the results of the windows not yet analysed; if all are, of the last one again."""
         if not self.recorded:
             _LOG.warning("stepscope: analyse() has nothing to analyse: %s.", self._why_nothing())
             return
@@ -137,14 +138,15 @@ class MindSporeRecorder:
             results.write(recorded, request)
 
     def _lead(self) -> None:
-        """Open a session of one's own."""
+        """Open a session for this recorder."""
         global _leader
         log = OptimizerLog() if self.plan.schedule is None else None
         schedule = collecting.always if self.plan.schedule is None else self._act
         try:
             self._session = Session(self._settings(log), schedule, source="declared", on_saved=self._saved, log=log)
             _leader = self
-            # Python runs these in reverse: ours comes before MindSpore's own, which takes MindSpore down.
+            # atexit runs handlers in reverse order of registration: ours must run before MindSpore's, which shuts
+            # MindSpore down.
             atexit.unregister(_end_at_exit)
             atexit.register(_end_at_exit)
             self._session.begin(self.step_number)
@@ -154,17 +156,17 @@ class MindSporeRecorder:
             _LOG.error("stepscope: nothing is recorded: %s", text)
 
     def _follow(self, leader: MindSporeRecorder) -> None:
-        """Share the window of a profile that records already."""
+        """Share the window of a profile that is already recording."""
         self._leader = leader
         leader._followers.append(self)
         leader._sharers.append(self)
         _LOG.warning(
-            "stepscope: another profile records already; this one shares its window, its steps and its switches until "
+            "stepscope: another profile is already recording; this one shares its window, steps and switches until "
             "that one stops."
         )
 
     def _hand_on(self) -> None:
-        """The session has ended: the first profile that shared its window goes on, and the others share that one's."""
+        """Restart the followers after the session has ended: the first one leads, the others follow it."""
         global _leader
         self._session = _leader = None
         followers, self._followers = self._followers, []
@@ -190,15 +192,15 @@ class MindSporeRecorder:
         )
 
     def _act(self, number: int) -> collecting.Action:
-        """The session asks what happens in step ``number``: note what the documents say of getting there."""
-        if number != self.step_number:  # that of the first step has been asked for
+        """Return the session's action for step ``number``, and handle the documented transition to it."""
+        if number != self.step_number:  # the action of the first step is known already
             before, self.action = self.action, ask(self._schedule, number)
             self.step_number = number
             self._note(before, self.action)
         return ACTIONS[self.action]
 
     def _count_alone(self) -> None:
-        """A step has ended, and the session is another profile's, or could not begin."""
+        """Count a step without a session: another profile has it, or it could not begin."""
         self.step_number += 1
         try:
             self.action = ask(self._schedule, self.step_number)
@@ -207,12 +209,12 @@ class MindSporeRecorder:
 
     def _note(self, before: ProfilerAction, following: ProfilerAction | None) -> None:
         self._transition = TRANSITIONS.get((before, following), _NOTHING)
-        # Without a schedule "Incorrect schedule" is not true; MindSpore says it all the same.
+        # Without a schedule "Incorrect schedule" is wrong, but MindSpore logs it; here only in the non-strict mode.
         if self._transition.warning and (self.plan.schedule is not None or not strict()):
             _LOG.warning("%s", self._transition.warning)
 
     def _saved(self, window: Window) -> None:
-        """A window has closed: it is everybody's who shared it."""
+        """Give a closed window to this recorder and to all that shared it."""
         recorded = RecordedWindow(window, "later")
         transition, self._transition = self._transition, _NOTHING
         sharers, self._sharers = self._sharers, list(self._followers)
@@ -236,19 +238,19 @@ class MindSporeRecorder:
 
 
 def end_abandoned() -> None:
-    """End what deleted profiles have left running."""
+    """End the recordings of deleted profiles."""
     while _abandoned:
         _abandoned.popleft().end(COMPLETE, {"ended_by": "the end of the profile object"})
 
 
 def _running_leader() -> MindSporeRecorder | None:
-    """Return the recorder whose session runs in this process; None in a forked child of it."""
+    """Return the recorder whose session runs in this process; None in a forked child."""
     session = _leader._session if _leader is not None else None
     return _leader if session is not None and session.running and not session.in_child else None
 
 
 def _end_at_exit() -> None:
-    """Close what the program has left open, and tell its handler."""
+    """Close the window that the program left open, and call its handler."""
     end_abandoned()
     while (leader := _running_leader()) is not None:
         _LOG.warning("profile is stopped at the end of the program.")

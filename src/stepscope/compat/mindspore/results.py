@@ -1,4 +1,4 @@
-"""From a recorded window to its results: ``stepscope report`` in a process of its own, waited for or not."""
+"""Compute the results of a recorded window: run ``stepscope report`` in a separate process, and optionally wait."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LOG = logging.getLogger("stepscope")
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be written.
+    """Which results to write.
 
     Attributes:
-        formats: Formats, with commas between them.
+        formats: Formats, separated by commas.
         pretty: Indent JSON files.
-        step_list: Steps to keep, counted from 1 over those that were recorded; None keeps all.
-        wait: Come back when the results are there.
+        step_list: Recorded steps to keep; the first is 1. None keeps all.
+        wait: Return only when the results are complete.
         show: Print the summary on standard error.
     """
 
@@ -38,7 +38,7 @@ class Request:
 
 
 def checked_steps(step_list: object) -> tuple[int, ...] | None:
-    """Return consecutive step numbers in order, or None with MindSpore's line in the log."""
+    """Return consecutive step numbers in order; else log MindSpore's line and return None."""
     if not step_list:
         return None
     text = None
@@ -57,7 +57,7 @@ def checked_steps(step_list: object) -> tuple[int, ...] | None:
 
 
 def checked_pretty(pretty: object) -> bool:
-    """Return ``pretty``, or False with MindSpore's line in the log."""
+    """Return ``pretty`` if it is a bool; else log MindSpore's line and return False."""
     if isinstance(pretty, bool):
         return pretty
     _LOG.warning("For profiler, the parameter pretty must be bool, but got %s, reset to False.", type(pretty))
@@ -65,7 +65,7 @@ def checked_pretty(pretty: object) -> bool:
 
 
 def checked_mode(mode: object) -> str:
-    """Return ``sync`` or ``async``; anything else is ``sync`` with MindSpore's line in the log."""
+    """Return ``mode`` if it is ``sync`` or ``async``; else log MindSpore's line and return ``sync``."""
     if not isinstance(mode, str):
         text = f"must be str, but got {type(mode)}, reset to sync."
     elif mode not in ("sync", "async"):
@@ -77,7 +77,7 @@ def checked_mode(mode: object) -> str:
 
 
 def write(recorded: RecordedWindow, request: Request) -> None:
-    """Write the results of a window into its ``results/``. What cannot be done is logged, not raised."""
+    """Write the results of a window into its ``results/``. Errors are logged, not raised."""
     recorded.wait()
     rank = recorded.rank_path
     try:
@@ -101,7 +101,7 @@ def report(run: Path, request: Request) -> int:
 
     Raises:
         OSError: The process cannot be started.
-        StepscopeError: The steps asked for are not there.
+        StepscopeError: The run does not have the steps of ``step_list``.
     """
     show = request.show and find_job_rank().rank == 0
     return background.run_report(run, *([] if show else ["--quiet"]), *_arguments(run, request))
@@ -117,10 +117,10 @@ def _arguments(run: Path, request: Request) -> list[str]:
 
 
 def _step_range(run: Path, step_list: tuple[int, ...]) -> str:
-    """Return the numbers of the steps that were recorded first, second, …, as ``stepscope report`` takes them.
+    """Convert indices of recorded steps (from 1) into the range of step numbers that ``stepscope report`` takes.
 
     Raises:
-        UsageError: The run has not so many steps.
+        UsageError: The run has fewer steps.
     """
     opened = importlib.import_module("stepscope.run").Run(run)
     numbers = sorted(opened.ranks[0].tables["steps"].select("number").collect()["number"].to_list())

@@ -1,4 +1,4 @@
-"""``schedule``: which steps are recorded, and what happens between two of them, as MindSpore's documents have it."""
+"""``schedule``: which steps are recorded, and what happens between two steps, as in MindSpore's documents."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stepscope.errors import UsageError
 
 _LOG = logging.getLogger("stepscope")
 
-#: Step number → what happens in it.
+#: Step number → its action.
 ScheduleFunction: TypeAlias = Callable[[int], object]
 
 
 class schedule:
     """A repeating cycle of steps; call it with a step's number, counted from 0. All arguments are keywords.
 
-    A number that cannot be used is replaced with a warning, as in MindSpore.
+    An invalid number is replaced with a warning, as in MindSpore.
 
     Args:
-        wait: Steps of each cycle that nothing is done in.
+        wait: Idle steps at the start of each cycle.
         active: Steps that are recorded, at least 1.
         warmup: Steps in which the recording is prepared.
         repeat: Number of cycles; 0 means until the training ends.
@@ -40,7 +40,7 @@ class schedule:
             _LOG.warning("Profiler won't be using warmup, this can skew profiler results")
 
     def __call__(self, step: int) -> ProfilerAction:
-        """Return what happens in step number ``step``.
+        """Return the action of step number ``step``.
 
         Raises:
             ValueError: ``step`` is negative.
@@ -49,12 +49,12 @@ class schedule:
             message = "Invalid parameter step, which must be not less than 0."
             raise ValueError(message)
         cycle = self.wait + self.warmup + self.active
-        done, place = divmod(step - self.skip_first, cycle)
-        if step < self.skip_first or 0 < self.repeat <= done or place < self.wait:
+        done, offset = divmod(step - self.skip_first, cycle)
+        if step < self.skip_first or 0 < self.repeat <= done or offset < self.wait:
             return ProfilerAction.NONE
-        if place < self.wait + self.warmup:
+        if offset < self.wait + self.warmup:
             return ProfilerAction.WARM_UP
-        return ProfilerAction.RECORD if place < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.RECORD if offset < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
 
     def __repr__(self) -> str:
         return (
@@ -74,7 +74,7 @@ def is_schedule(value: object) -> bool:
 
 
 def _number(name: str, value: object, least: int) -> int:
-    """Return a number of steps, or ``least`` with MindSpore's warning, the same where only the sign is wrong."""
+    """Return a number of steps; a wrong type or a too small number gives ``least`` and MindSpore's (one) warning."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
     kind = type(value).__name__
@@ -89,10 +89,10 @@ def always(_step: int) -> ProfilerAction:
 
 @dataclass(frozen=True)
 class Transition:
-    """What happens between a step and the next one, besides what the session does by its own table.
+    """What happens between two steps in addition to the session's own table.
 
     Attributes:
-        warning: What MindSpore says of it; empty where it says nothing.
+        warning: The line that MindSpore logs; may be empty.
         ready: Whether ``on_trace_ready`` is called with the window that closes.
     """
 
@@ -103,8 +103,8 @@ class Transition:
 _NONE, _WARM_UP, _RECORD, _SAVE = ProfilerAction
 _FOLLOWED = "Incorrect schedule: {} followed by {}"
 
-#: (action of the step that ended, of the one that begins; None where the profile stops) → what MindSpore adds to it.
-#: Pairs that are not here add nothing. MindSpore drops the window after RECORD→NONE and RECORD→WARM_UP; here it stays.
+#: (action of the step that ended, action of the step that begins or None if the profile stops) → MindSpore's addition.
+#: Missing pairs add nothing. MindSpore drops the window after RECORD→NONE and RECORD→WARM_UP; here it is kept.
 TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
     (_WARM_UP, _NONE): Transition(_FOLLOWED.format("WARMUP", "NONE")),
     (_RECORD, _NONE): Transition(_FOLLOWED.format("RECORD", "NONE")),
@@ -123,7 +123,7 @@ TRANSITIONS: dict[tuple[ProfilerAction, ProfilerAction | None], Transition] = {
     ),
 }
 
-#: What the session calls it.
+#: The session's name of each action.
 ACTIONS: dict[ProfilerAction, Action] = {
     _NONE: Action.NONE,
     _WARM_UP: Action.WARMUP,
@@ -133,10 +133,10 @@ ACTIONS: dict[ProfilerAction, Action] = {
 
 
 def ask(function: ScheduleFunction, step: int) -> ProfilerAction:
-    """Ask any schedule: ours, MindSpore's, torch's or the program's own.
+    """Return the action that a schedule gives for a step: ours, MindSpore's, torch's or any function of the program.
 
     Raises:
-        UsageError: What it returned is no action.
+        UsageError: It did not return an action.
     """
     answer = function(step)
     name = str(getattr(answer, "name", "")).replace("WARMUP", "WARM_UP")

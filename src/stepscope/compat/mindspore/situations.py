@@ -1,7 +1,7 @@
-"""Calls that come at the wrong moment: what the documents promise, and what MindSpore 2.10 does instead.
+"""Calls in the wrong state: the documented exception, and the log line of MindSpore 2.10.
 
-The documents promise a ``RuntimeError``. MindSpore 2.10 logs a line and goes on. Here the exception is raised, unless
-the environment says ``STEPSCOPE_MINDSPORE_STRICT=0``: then MindSpore's own line is logged.
+The documents promise a ``RuntimeError``; MindSpore 2.10 logs a line and goes on. Here the exception is raised, unless
+the environment sets ``STEPSCOPE_MINDSPORE_STRICT=0``: then MindSpore's line is logged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ STRICT = "STEPSCOPE_MINDSPORE_STRICT"
 
 @dataclass(frozen=True)
 class Situation:
-    """A call at the wrong moment.
+    """A call in the wrong state.
 
     Attributes:
         message: What happened.
         remedy: What to do.
-        logged: What MindSpore 2.10 logs.
-        level: At which level it does.
+        logged: The line that MindSpore 2.10 logs.
+        level: The level of that line.
     """
 
     message: str
@@ -48,7 +48,7 @@ STARTED_BY_CONSTRUCTOR = Situation(
     logging.WARNING,
 )
 PIPELINE_STOPPED = Situation(
-    "start() was called after stop(), and the data pipeline's collection does not start twice.",
+    "start() was called after stop(), but collection of the data pipeline cannot start twice.",
     "Make a new profile for the second window, or use data_process=False.",
     "",
     logging.WARNING,
@@ -79,21 +79,21 @@ def strict() -> bool:
 
 
 def refuse(situation: Situation, name: str) -> None:
-    """Raise what the documents promise, or log what MindSpore 2.10 logs.
+    """Raise the documented exception, or log the line of MindSpore 2.10.
 
     Args:
         situation: What happened.
         name: Name of the class: ``profile`` or ``Profiler``.
 
     Raises:
-        StateError: Always, unless the environment says otherwise.
+        StateError: Always, unless the environment turns exceptions off.
     """
     logged = situation.logged.format(kind=name.lower(), name=name)
     deliver(StateError(situation.message, situation.remedy), logged, situation.level)
 
 
 def deliver(error: StepscopeError, logged: str, level: int = logging.ERROR) -> None:
-    """Raise ``error``, or log MindSpore's line where exceptions are turned off; nothing where there is no line."""
+    """Raise ``error``; if exceptions are turned off, log MindSpore's line unless it is empty."""
     if strict():
         raise error
     if logged:

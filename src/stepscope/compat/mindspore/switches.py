@@ -1,4 +1,4 @@
-"""What the arguments mean for stepscope: what it records, what it cannot record here, which formats it writes."""
+"""Convert the arguments to stepscope's terms: options of collectors, unavailable switches, formats of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _said: set[str] = set()
 
 
 def unserved(values: Values) -> dict[str, str]:
-    """Return the arguments that this machine cannot serve, with the reason; each is logged once a process."""
+    """Return the arguments that this machine cannot serve, with the reason; each is logged once per process."""
     missing = unavailable(_texts(values))
     for name in missing.keys() - _said:
         _said.add(name)
@@ -29,7 +29,7 @@ def unserved(values: Values) -> dict[str, str]:
 
 
 def options(values: Values) -> Options:
-    """Return what collectors record."""
+    """Return the options of the collectors."""
     return options_of(_texts(values))
 
 
@@ -39,7 +39,7 @@ def formats(values: Values) -> str:
 
 
 def _texts(values: Values) -> dict[str, Any]:
-    """Return the values as JSON has them: members of enumerations as their values."""
+    """Return the values in JSON's types: enumeration members become their values."""
     return {
         name: [_text(item) for item in value] if isinstance(value, list) else _text(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""The words of MindSpore's profiler: its enumerations, with the names and values of MindSpore 2.10, and its config."""
+"""The enumerations of MindSpore's profiler, with the names and values of MindSpore 2.10, and its config class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AicoreMetrics(Enum):
     AiCoreNone = "None"
 
 
-#: `Profiler(aicore_metrics=…)` of MindSpore 1.x to 2.5; the JSON file of DynamicProfilerMonitor has other numbers.
+#: Codes of `Profiler(aicore_metrics=…)` in MindSpore 1.x to 2.5; the JSON file of DynamicProfilerMonitor has others.
 LEGACY_METRICS: dict[int, AicoreMetrics] = {number: AicoreMetrics(name) for number, name in _LEGACY_METRICS.items()}
 
 
@@ -64,7 +64,7 @@ class HostSystem(Enum):
 
 
 class ProfilerAction(Enum):
-    """What happens in a step."""
+    """The action of a step."""
 
     NONE = 0
     WARM_UP = 1
@@ -73,7 +73,7 @@ class ProfilerAction(Enum):
 
     @staticmethod
     def get_by_value(value: int) -> ProfilerAction | None:
-        """Return the member of a value, or None."""
+        """Return the member that has ``value``, or None."""
         return next((action for action in ProfilerAction if action.value == value), None)
 
 
@@ -85,14 +85,14 @@ class ProfileOption(Enum):
 
 @dataclass
 class _ExperimentalConfig:
-    """Arguments that may change between versions; nothing is checked here, as in MindSpore.
+    """Arguments that may change between versions; the class checks none of them, as in MindSpore.
 
     Attributes:
         profiler_level: How much of an NPU.
         aic_metrics: Which counters of its AI Cores.
         l2_cache: Its L2 cache.
         mstx: Marks and ranges of ``mstx``.
-        data_simplification: Accepted; captures are kept, because every result can be computed from them again.
+        data_simplification: Accepted and ignored; captures are kept, so that every result can be computed again.
         export_type: Format of the results; None means text.
         mstx_domain_include: Domains of ``mstx`` that are recorded; empty means all.
         mstx_domain_exclude: Domains of ``mstx`` that are not recorded.
@@ -115,7 +115,7 @@ class _ExperimentalConfig:
 
 
 def ours(value: object, kind: type[_Member]) -> object:
-    """Return our member for one of MindSpore's own enumeration of the same name; return anything else unchanged."""
+    """Return our member for a member of MindSpore's enumeration of the same name; return other values unchanged."""
     if isinstance(value, Enum) and not isinstance(value, kind) and type(value).__name__ == kind.__name__:
         return kind.__members__.get(value.name, value)
     return value

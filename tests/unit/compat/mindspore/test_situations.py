@@ -80,7 +80,7 @@ ROWS: dict[str, Row] = {
     "start after the data pipeline's collection": Row(
         lambda make: stopped(started(make(start_profile=False, data_process=True))),
         lambda prof: prof.start(),
-        r"start\(\) was called after stop\(\), and the data pipeline's collection does not start twice. Make a new",
+        r"start\(\) was called after stop\(\), but collection of the data pipeline cannot start twice. Make a new",
         {"Profiler": ""},
         only="Profiler",
     ),
