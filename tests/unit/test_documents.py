@@ -1,0 +1,148 @@
+"""The documents: links lead somewhere, commands parse, and what they name exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import stepscope
+from stepscope.cli.main import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (".github", "benchmarks", "docs", "examples", "src", "tests")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
+
+_FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<language>[\w+-]*)[^\n]*\n(?P<code>.*?)^(?P=fence)\s*$", re.M | re.S)
+_LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^()\s]+(?:\([^()\s]*\))?)\)")
+#: A line that somebody types: the command, after variables of the environment and a launcher that ends in `-m`.
+_COMMAND = re.compile(r"^(?:\$ )?(?:\w+=(?:'[^']*'|\S*) )*(?:[\w.]+ (?:\S+ )*?-m )?(?P<command>stepscope(?: .*)?)$")
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@cache
+def prose(page: Path) -> str:
+    """The page without its blocks of code."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", prose(page), flags=re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).lower().replace(" ", "-")
+        names.add(name if not found[name] else f"{name}-{found[name]}")
+        found[name] += 1
+    return names
+
+
+def links(text: str) -> Iterator[str]:
+    """The targets of links that lead to a file of the repository."""
+    for match in _LINK.finditer(re.sub(r"`[^`\n]*`", "", text)):
+        if not re.match(r"[a-z]+:", match["target"]):
+            yield match["target"]
+
+
+def fault(page: Path, target: str) -> str | None:
+    """Why a link leads nowhere, or None."""
+    file, _, anchor = target.partition("#")
+    path = (page.parent / file).resolve() if file else page
+    if not path.is_relative_to(ROOT):
+        return f"{target} leads out of the repository"
+    if not path.exists():
+        return f"{target}: there is no such file"
+    if anchor and anchor not in anchors(path):
+        return f"{target}: there is no such heading"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    faults = [why for target in links(prose(page)) if (why := fault(page, target))]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    readme = ROOT / "README.md"
+    assert fault(readme, "docs/definitions.md#step_trace_time") is None
+    assert fault(readme, "docs/definitions.md#nothing") is not None
+    assert fault(readme, "docs/nothing.md") is not None
+    assert fault(readme, "../main/README.md") is not None
+    assert list(links("[`a`](a.md#b) ![picture](c.svg) [web](https://example.org) `[code](d.md)`")) == [
+        "a.md#b",
+        "c.svg",
+    ]
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            files = [(page.parent / target.partition("#")[0]).resolve() for target in links(prose(page))]
+            waiting += [file for file in files if file.suffix == ".md" and file.is_file()]
+    assert sorted(named(page) for page in (ROOT / "docs").glob("*.md") if page not in reached) == []
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    for match in _FENCE.finditer(page.read_text(encoding="utf-8")):
+        if match["language"] in languages:
+            yield match["code"]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `stepscope …` in the blocks of code of a page."""
+    lines = [line for block in blocks(page, "", "sh", "bash", "console") for line in block.splitlines()]
+    found = [match["command"] for line in lines if (match := _COMMAND.match(line))]
+    return [shlex.split(command, comments=True)[1:] for command in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=named)
+def test_commands_parse(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = build_parser()
+    for words in commands(page):
+        try:
+            parser.parse_args(words)
+        except SystemExit as end:
+            pytest.fail(f"stepscope {shlex.join(words)}: exit code {end.code}\n{capsys.readouterr().err}")
+
+
+def test_commands_are_found() -> None:
+    assert ["run", "train.py", "--epochs", "3"] in commands(ROOT / "README.md")
+    assert sum(len(commands(page)) for page in PAGES) > 15
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page, "python")]], ids=named)
+def test_programs_are_python_and_name_what_stepscope_has(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "stepscope":
+                assert node.attr in {*stepscope.__all__, "compat"}, f"stepscope.{node.attr}"
+
+
+def test_names_in_prose_exist() -> None:
+    """A function that documents call `stepscope.NAME` is public."""
+    known = {*stepscope.__all__, *(path.stem for path in (ROOT / "src" / "stepscope").iterdir()), "db", "pth"}
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            assert {*re.findall(r"`stepscope\.(\w+)", prose(page))} - known - {
+                "crossing",
+                "arrows_left_out",
+            } == set(), page
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
