@@ -1,9 +1,10 @@
 """The C part of the package and its start-up hook; everything else is in pyproject.toml.
 
-Plain C behind ctypes, without Python's API: one binary serves every Python. Optional: where no compiler is, the readers
-in Python give the same tables, slower.
+The C is called through ctypes and uses nothing of Python's API. Without a C compiler it is left out, and the readers in
+Python give the same tables, slower.
 """
 
+import sysconfig
 from pathlib import Path
 
 from setuptools import Command, Extension, setup
@@ -11,6 +12,12 @@ from setuptools.command.build import build
 
 NATIVE = Path("src/stepscope/native")
 HOOK = "stepscope.pth"
+
+# The tag of the wheel: one binary for every CPython from 3.11 on, on one platform. `py3-none-PLATFORM` would promise
+# other implementations of Python as well, which neither Polars nor the tests cover; the tag of one version of Python,
+# which setuptools gives to any extension, would promise too little. Free-threaded Pythons know no abi3, and setuptools
+# rejects the option there: they build a wheel of their own.
+ABI3 = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp311"}}
 
 
 class BuildStartupHook(Command):
@@ -26,7 +33,7 @@ class BuildStartupHook(Command):
         self.editable_mode = False
 
     def finalize_options(self) -> None:
-        """Take the place of what is built from ``build``."""
+        """Take the directory that ``build`` builds into."""
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self) -> None:
@@ -55,6 +62,7 @@ class Build(build):
 
 
 setup(
+    options=ABI3,
     cmdclass={"build": Build, "build_startup_hook": BuildStartupHook},
     ext_modules=[
         Extension(
@@ -63,7 +71,7 @@ setup(
             depends=sorted(str(path) for path in NATIVE.glob("*.h")),
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"],
             optional=True,
-            py_limited_api=True,
+            py_limited_api=bool(ABI3),
         )
     ],
 )

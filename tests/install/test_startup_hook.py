@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
-import subprocess
-import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
@@ -15,57 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.collect.start.environment import MINDSPORES, OURS
-
-ROOT = Path(__file__).resolve().parents[2]
-HOOK = "stepscope.pth"
-
-
-def clean(**variables: str) -> dict[str, str]:
-    drop = (OURS, MINDSPORES, "PYTHONPATH", "STEPSCOPE_STARTUP")
-    return {**{key: value for key, value in os.environ.items() if key not in drop}, **variables}
-
-
-def run(*command: str | Path, **variables: str) -> str:
-    """Run a command to its end and return its output; fail with what it said where it fails."""
-    done = subprocess.run(
-        list(map(str, command)), env=clean(**variables), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout, so that building changes nothing in it."""
-    if importlib.util.find_spec("setuptools") is None:
-        pytest.skip("setuptools is not installed here, and a test needs no network")
-    folder = tmp_path_factory.mktemp("source")
-    for name in ("setup.py", "pyproject.toml", "README.md", HOOK):
-        shutil.copy(ROOT / name, folder)
-    ignored = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
-    shutil.copytree(ROOT / "src" / "stepscope", folder / "src" / "stepscope", ignore=ignored)
-    (folder / "src" / "stepscope" / "native" / "empty.c").write_text("int stepscope_nothing;\n")
-    return folder
-
-
-PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")
-
-
-def installed(folder: Path, *what: str | Path) -> Path:
-    """Install stepscope into a new virtual environment and return its Python."""
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    run(*PIP, "--python", python, "install", *OFFLINE, *what, PYTHONPATH=sysconfig.get_path("purelib"))
-    return python
-
-
-@pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(*PIP, "wheel", *OFFLINE, "--wheel-dir", folder, source)
-    (built,) = folder.glob("*.whl")
-    return built
+from tests.install.building import HOOK, PIP, ROOT, installed, run
 
 
 def test_the_wheel_holds_the_hook_and_its_record(wheel: Path) -> None:
