@@ -7,6 +7,7 @@ PADDLE ?= 3.3.1
 JAX ?= 0.10.2
 ENV := .envs/torch
 BIN := $(ENV)/bin
+SITE := .envs/site
 
 QUIET := --quiet --disable-pip-version-check
 #: What an install of stepscope depends on: pyproject.toml or the C sources changing installs again.
@@ -20,7 +21,7 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2 --output-sync=line
 endif
 
-.PHONY: demo test test-all environments lint docs gpu-check bench clean
+.PHONY: demo test test-all environments lint docs site gpu-check bench clean
 
 # Train a small conv net under `stepscope run` and print where its steps go.
 demo: $(ENV)/.ready
@@ -58,6 +59,10 @@ docs: $(ENV)/.test
 	$(BIN)/python -m stepscope.trace.schema > docs/tables.md
 	$(BIN)/python -m stepscope.collect.options > docs/options.md
 	$(BIN)/python docs/make_pictures.py
+
+# The documents as a web site in build/site, with an API page from the docstrings; a broken link is an error.
+site: $(SITE)/.ready
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
 
 # On a machine with an NVIDIA GPU: torch as that machine has it; elsewhere every test skips and says why.
 gpu-check: .envs/gpu/.ready
@@ -112,6 +117,13 @@ $(FRAMEWORKS:%=.envs/%/.ready): .envs/%/.ready: .envs/%/.framework $(SOURCES)
 # Ascend's analysis tool, which has to open what we export; it pins nothing, so it lives alone.
 .envs/msprof/.ready:
 	$(call made,msprof) msprof-analyze==$(MSPROF_ANALYZE)
+	touch $@
+
+# It reads the sources without importing them, so stepscope and the frameworks are not in it.
+$(SITE)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install $(QUIET) --upgrade pip
+	$(SITE)/bin/python -m pip install $(QUIET) --group docs
 	touch $@
 
 .envs/gpu/.ready: $(SOURCES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 from collections import Counter
@@ -142,6 +143,21 @@ def test_names_in_prose_exist() -> None:
                 "crossing",
                 "arrows_left_out",
             } == set(), page
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: ([\w.]+)$", page, flags=re.MULTILINE))
+    homes = {f"{module}.{name}" for name, module in stepscope._HOME.items()} - {"stepscope.errors.StepscopeError"}
+    assert homes | {"stepscope.errors"} <= shown
+    for name in shown - {"stepscope.errors"}:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute)
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= listed
 
 
 def test_the_readme_is_short() -> None:
