@@ -27,6 +27,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "src/stepscope/collect/surgery/README.md": "surgery.md",
     "examples/slow_training.py": "slow_training.md",
+    "examples/train_jax.py": "train_jax.md",
 }
 _LINK = re.compile(r"(\]\()([^()\s#:]+)(#[\w-]*)?(\))")
 _ROLE = re.compile(r":(?:class|func|meth|mod|data|attr):`~?(?:[\w.]+\.)?(\w+)`")

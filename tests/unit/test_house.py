@@ -106,6 +106,7 @@ SIDEWAYS: dict[tuple[str, str], str] = {
 
 #: Test in `tests/unit` → why no module has its name.
 TESTS_OF_SEVERAL = {
+    "test_documents.py": "the documents",
     "test_house.py": "the whole house",
     "analyse/test_details.py": "results of several folders, from one set of tables",
     "cli/test_shapes.py": "the verbs over every shape of directory",
