@@ -18,7 +18,6 @@ is its type:
 from __future__ import annotations
 
 import ctypes
-import errno
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_driver import Driver
 from stepscope.collect.cuda.cupti_library import CuptiError, CuptiLibrary
 from stepscope.collect.cuda.cupti_names import KernelNames
+from stepscope.collect.journal.block_file import write_failure
 from stepscope.collect.journal.values import text
 from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack
@@ -174,7 +174,9 @@ class CuptiRecorder:
                 self._write_full()
             self._finish()
         except Exception as error:  # noqa: BLE001 - law 1: counted and logged; the training goes on
-            self._give_up(error)
+            loss, reason = write_failure(error)
+            self._loss(loss)
+            _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)
         finally:
             self._undo()
 
@@ -232,9 +234,3 @@ class CuptiRecorder:
             frames.close()
         with _claim:
             _recording = None
-
-    def _give_up(self, error: Exception) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self._loss("disk_full" if full else "capture_not_written")
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)

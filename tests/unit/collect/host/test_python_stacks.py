@@ -205,7 +205,7 @@ def test_a_profile_function_set_in_the_window_stays(window: Window) -> None:
         assert sys.getprofile() is own
     finally:
         sys.setprofile(None)
-    assert "Python calls end there" in str(window.collector.describe()["note"])
+    assert "Python calls are recorded up to it" in str(window.collector.describe()["note"])
     assert len(named(window.calls(), "outer")) == 1
 
 
