@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, script: Path) -> None:
     done = forked_run(tmp_path / "runs", "--collector", "kineto", script, "12")
     assert (done.returncode, done.stdout) == (0, "trained 12\n")
     (run,) = runs(tmp_path / "runs")
-    assert "the disk is full or refuses it" in manifest(run)["collectors"]["torch"]["failed"]
+    assert "the disk is full or not writable" in manifest(run)["collectors"]["torch"]["failed"]
     assert manifest(run)["status"] == "complete"
 
 

@@ -30,8 +30,8 @@ _NOTHING: Callable[..., Any] = "".format
 class Span:
     """A named range with arguments: use it in ``with``, or as a decorator. See :func:`span`.
 
-    It is re-entrant and thread-safe because it stores nothing about being entered: start times lie with the thread.
-    :func:`bind` and :func:`unbind` exchange its two methods.
+    It is re-entrant and thread-safe because it has no mutable state: each thread keeps its own start times.
+    :func:`bind` and :func:`unbind` replace its two methods.
     """
 
     __slots__ = ("args", "name")
@@ -135,7 +135,7 @@ def counter(name: str, value: object, unit: str = "") -> None:
 
 
 def recording() -> bool:
-    """Return whether a profile records."""
+    """Return whether a profile is recording."""
     return _recorder is not None
 
 
@@ -186,7 +186,7 @@ class _OpenSpans:
             if entry[0] is closed:
                 try:
                     self.open.remove(entry)
-                except ValueError:  # another thread removed it since
+                except ValueError:  # race: another thread has removed it
                     return None
                 return entry[1]
         return None
@@ -275,7 +275,7 @@ def _exit(self: Span, _kind: object, _error: object, _trace: object) -> None:
 
 
 def _exchange(enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
-    # By setattr: type checkers take methods for constants.
+    # setattr, because type checkers reject assignments to methods.
     setattr(Span, "__enter__", enter)  # noqa: B010
     setattr(Span, "__exit__", leave)  # noqa: B010
 

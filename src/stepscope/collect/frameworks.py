@@ -1,7 +1,7 @@
-"""The frameworks that stepscope records: one record each, from which everything that differs between them is looked up.
+"""The frameworks that stepscope records: one record each, which holds all differences between them.
 
-A new framework is one more record, and the modules it names. A record is a NamedTuple because the environment's hook
-imports this module when Python starts: ``dataclasses`` would add a third to the time of that import.
+To add a framework, add a record and the modules that it names. Records are NamedTuples because the start-up hook
+imports this module when Python starts: importing ``dataclasses`` would make that a third slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.extensions import extensions
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
 
-#: A module and the name of a class or function in it. Imported on first use: most programs use one framework.
+#: A module and the name of a class or function in it. It is imported on first use: most programs use one framework.
 Located = tuple[str, str]
 
 
@@ -26,8 +26,8 @@ class CollectorEntry(NamedTuple):
     Attributes:
         name: Key in the manifest's ``collectors``.
         module: Module that holds it.
-        kind: Its class; called without arguments.
-        on_demand: Options of which one must be on; empty for a collector that every window gets.
+        kind: Name of its class; called without arguments.
+        on_demand: Options, at least one of which must be on; empty for a collector that every window gets.
     """
 
     name: str
@@ -37,23 +37,23 @@ class CollectorEntry(NamedTuple):
 
 
 class Framework(NamedTuple):
-    """What stepscope knows of one framework.
+    """One framework.
 
     Attributes:
         name: Its package; also the key of its operators' collector in the manifest.
         title: Its name in messages and reports.
         launched: Command that records the ranks of a job, started by the framework's launcher.
-        operators: Collector of what the framework itself records: the tightest window, so it starts first.
+        operators: Collector of the framework's own recorder. It starts first, so that its window is the shortest.
         steps: Class of the step hooks; see :class:`stepscope.collect.steps.StepHooks`.
-        trial: Runs at least one operator and waits for it, given the imported package; `stepscope doctor` records that.
+        trial: Runs at least one operator of the imported package and waits for it; `stepscope doctor` records it.
         waits: Collector of waits for data.
         extras: Further collectors; they start last.
-        build: Function that is called with the options before the training begins: it builds what is missing.
-        early: Function that is called with the options when a program that `stepscope run` records has imported the
-            framework: it begins with what must see the program from there on, which a window ends.
-        launcher_modules: Modules (``python -m``) that start processes which train, or do not train themselves.
-        launcher_scripts: File names of scripts for which the same holds.
-        not_training: Variable of the environment, and its values in processes that the launcher starts and that do not
+        build: Called with the options before the training begins; builds a missing native recorder.
+        early: Called with the options when a program under `stepscope run` has imported the framework; begins
+            recordings that must cover the program from then on. The window ends them.
+        launcher_modules: Modules (``python -m``) that do not train: launchers and tools.
+        launcher_scripts: File names of scripts that do not train.
+        not_training: Variable of the environment, and its values in processes that the launcher starts but that do not
             train.
     """
 
@@ -133,14 +133,14 @@ FRAMEWORKS = {framework.name: framework for framework in (_TORCH, _MINDSPORE, _P
 
 
 def begin_early(name: str, options: Options) -> None:
-    """Do what a framework, which the program has imported just now, needs from its import on."""
+    """Call the ``early`` and ``build`` functions of a framework that the program has just imported."""
     _call(FRAMEWORKS[name].early, options)
     _call(FRAMEWORKS[name].build, options)
     extensions("stepscope.collectors")
 
 
 def build_early(options: Options) -> None:
-    """Build what is missing for the frameworks that are imported, and load extensions: before the training begins."""
+    """Before the training: call the ``build`` function of every imported framework, and load extensions."""
     extensions("stepscope.collectors")
     for framework in FRAMEWORKS.values():
         if framework.name in sys.modules:

@@ -1,8 +1,8 @@
-"""The table of options: one row an option, from which every way to give it is made.
+"""The table of options: one row per option, from which its four interfaces ("doors") are generated.
 
-The four ways are the doors: a flag of ``stepscope run``, a keyword of ``stepscope.profile``, a key of
-``STEPSCOPE_OPTIONS``, and a key of the file that ``stepscope.dynamic`` follows. An option has one name at all of them
-and is checked by its row. ``python -m stepscope.collect.options`` prints ``docs/options.md``.
+The doors are a flag of ``stepscope run``, a keyword of ``stepscope.profile``, a key of ``STEPSCOPE_OPTIONS``, and a key
+of the file that ``stepscope.dynamic`` follows. An option has the same name and the same check at all of them.
+``python -m stepscope.collect.options`` prints ``docs/options.md``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stepscope.errors import UsageError
 
 DEFAULT_OUTPUT = Path("stepscope-runs")
 
-#: Kind of an option → its values in words, and what the help of the command line writes for one.
+#: Kind of an option → its values in words, and their placeholder in the help of the command line.
 _KINDS = {
     bool: ("true or false", ""),
     int: ("a whole number", "N"),
@@ -45,24 +45,24 @@ class Door(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option: what it is called, which values it may have, and where it can be given.
+    """One option: its name, its allowed values, and the doors that accept it.
 
     Attributes:
         name: Its name at every door; the command line writes it with hyphens.
         kind: ``bool``, ``int``, ``float``, ``str``, ``list`` (of texts) or ``Path``.
         default: Its value if it is not given.
-        help: What it is for.
-        unit: What a number counts.
+        help: What it does.
+        unit: Unit of a number.
         choices: Texts that are allowed; empty for any.
         least: Smallest number.
         most: Largest number.
         above: Whether ``least`` itself is excluded.
-        codes: Other values that are allowed, all of one type, and what each stands for.
-        text: Returns the text that is compared with the choices.
-        accepts: For texts without choices: returns something false, or raises ValueError, if one is not allowed.
-        words: The values in words, if the other attributes cannot express them.
-        doors: Where it can be given.
-        defaults: Defaults that a door has of its own.
+        codes: Further allowed values, all of one type → the value that each stands for.
+        text: Converts an item to the text that is compared with the choices.
+        accepts: For texts without choices: returns a false value, or raises ValueError, if a text is not allowed.
+        words: The allowed values in words, if the other attributes cannot express them.
+        doors: The doors that accept it.
+        defaults: Defaults that differ from ``default``, by door.
         flags: Other flags of the command line.
     """
 
@@ -102,7 +102,7 @@ class Option:
         return float(value) if self.kind is float else value  # type: ignore[arg-type]
 
     def parse(self, word: str) -> object:
-        """Return what a word of the command line says; one that is not of the option's kind stays a text."""
+        """Convert a word of the command line to the option's kind; a word of another kind stays a text."""
         if self.kind is list:
             return [item for item in word.split(",") if item]
         if self.kind in (int, float):
@@ -112,7 +112,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """What the help of the command line writes for the value."""
+        """The placeholder of the value in the help of the command line."""
         return "|".join(self.choices) if self.kind is str and self.choices else _KINDS[self.kind][1]
 
     @property
@@ -174,7 +174,7 @@ class Activity(Enum):
 
 
 def activity_name(item: object) -> str:
-    """Return the value in :class:`Activity` of a member, of its name in any case, or of a member of torch's own."""
+    """Return the :class:`Activity` value of a member, of a name in any case, or of a member of torch's enumeration."""
     return str(getattr(item, "name", item)).lower().replace("private_use", "privateuse1")
 
 
@@ -193,26 +193,26 @@ class Options:
     activities: tuple[Activity, ...] = _row(
         (),
         list,
-        "whose work is recorded; none means the CPU and every device that the framework finds",
+        "whose work is recorded; by default that of the CPU and of every device that the framework finds",
         choices=tuple(activity.value for activity in Activity),
         text=activity_name,
     )
-    # Shapes and memory cost little and answer most questions; stacks double what a step costs.
+    # Shapes and memory cost little and answer most questions; stacks double the time of a step.
     record_shapes: bool = _switch("shapes and types of operator inputs", "--shapes", defaults={Door.RUN: True})
     profile_memory: bool = _switch(
-        "memory taken and freed. With torch's Kineto: of the starting thread. With Paddle, `stepscope run` records it "
-        "only if this option is given",
+        "memory allocations and frees. Kineto records those of the starting thread only. With Paddle, `stepscope run` "
+        "records them only if this option is given",
         "--memory",
         defaults={Door.RUN: True},
     )
-    #: The default of ``stepscope run`` turned memory on, not the user: Paddle, where memory costs much, leaves it out.
+    #: Whether memory is on only by the default of ``stepscope run``: Paddle, where it is expensive, then leaves it out.
     memory_by_default: bool = False
     with_stack: bool = _switch("the Python stack of every operator", "--stacks")
     with_flops: bool = _switch("floating-point operations of matrix products and convolutions", "--flops")
     with_modules: bool = _switch("the module that called each operator", "--modules")
     host_pipeline: bool = _switch(
         "calls, queues and waits of MindSpore's threads: the thread of an operator and, in PyNative mode, its phase. "
-        "Each operator pays for it",
+        "It adds time to every operator",
         default=True,
     )
     counters_hz: float = _row(
@@ -221,39 +221,42 @@ class Options:
         "how often the counters of the host and of GPUs are sampled; 0 turns them off",
         unit="samples a second",
         least=0,
-        most=1000,  # more often, the thread that samples does nothing else
+        most=1000,  # above it, the sampling thread would run all the time
     )
     data_process: bool = _switch(
-        "MindSpore's data pipelines: queues, and the processor time of every operation; a batch takes a third longer",
+        "MindSpore's data pipelines: queues, and the processor time of every operation. It adds a third to the time of "
+        "a batch",
         "--data",
     )
-    parallel_strategy: bool = _switch("what the model's MindSpore context and cells declare of their distribution")
+    parallel_strategy: bool = _switch("the parallel strategy that the model's MindSpore context and cells declare")
     host_sys: tuple[str, ...] = _row(
         (),
         list,
-        "counters of the host besides the processor and memory of the process",
+        "further counters of the host; the processor and memory of the process are sampled by default",
         choices=("cpu", "mem", "disk", "network", "osrt"),
     )
     sys_io: bool = _switch("traffic of every network interface")
-    pcie: bool = _switch("traffic between the host and each NVIDIA GPU that has no PCIe counters of its own")
+    pcie: bool = _switch(
+        "traffic between the host and NVIDIA GPUs without PCIe counters; GPUs that have them are sampled by default"
+    )
     collector: str = _row(
         "auto",
         str,
-        "who records PyTorch's operators: `kineto`, PyTorch's own profiler; `native`, stepscope's recorder, which is "
-        "built on first use; `auto`, the latter on CPUs in a single process if it can be built, and on NVIDIA GPUs "
-        "where `stepscope doctor --build` has found that it records what Kineto records",
+        "the recorder of PyTorch's operators: `kineto`, PyTorch's own profiler; `native`, stepscope's recorder, which "
+        "is built on first use; `auto`, the native one for a single process on CPUs if it can be built, and on NVIDIA "
+        "GPUs if `stepscope doctor --build` has verified that it records the same as Kineto; otherwise Kineto",
         choices=("auto", "native", "kineto"),
     )
     sample: float = _row(
         1.0,
         float,
-        "fraction of PyTorch's operators that is recorded; less than 1 needs the native recorder",
+        "fraction of PyTorch's operators to record; less than 1 needs the native recorder",
         least=0,
         most=1,
         above=True,
     )
     mstx_domain_include: tuple[str, ...] = _row(
-        (), list, "domains whose `mstx` marks and ranges are recorded; none means all"
+        (), list, "domains whose `mstx` marks and ranges are recorded; by default all"
     )
     mstx_domain_exclude: tuple[str, ...] = _row((), list, "domains whose `mstx` marks and ranges are not recorded")
 
@@ -266,7 +269,7 @@ def step_range(text: str) -> tuple[int, int]:
     """Parse ``3-5``, ``3:5`` or ``4`` into first and last step, both included.
 
     Raises:
-        ValueError: The text has another form, or the last step lies before the first.
+        ValueError: The text has another form, or the last step is before the first.
     """
     match = re.fullmatch(r"(\d+)(?:[-:](\d+))?", text, re.ASCII)
     if match is None:
@@ -282,7 +285,7 @@ def step_range(text: str) -> tuple[int, int]:
 ALL_STEPS = "all"
 _SELECTING = (Door.RUN, Door.ENVIRONMENT)
 
-#: Every option, by name: which steps, where, and when the results are computed; then what is recorded.
+#: Every option, by name: first the steps, the output and the analysis, then the switches of the collectors.
 OPTIONS: dict[str, Option] = {
     row.name: row
     for row in (
@@ -290,7 +293,7 @@ OPTIONS: dict[str, Option] = {
             "steps",
             str,
             ALL_STEPS,
-            "the steps that are recorded, both included, counted from 0; in place of `skip` and `active`",
+            "the steps to record, first and last included, counted from 0; replaces `skip` and `active`",
             accepts=lambda text: text == ALL_STEPS or step_range(text),
             words='"all", one step such as "4", or a range such as "5:9"',
             doors=_SELECTING,
@@ -311,7 +314,7 @@ OPTIONS: dict[str, Option] = {
             "output",
             Path,
             str(DEFAULT_OUTPUT),
-            "the directory of runs; it is made if it does not exist",
+            "the directory of runs; it is created if it does not exist",
             defaults={Door.DYNAMIC: "./"},
             flags=("-o",),
         ),
@@ -319,8 +322,8 @@ OPTIONS: dict[str, Option] = {
             "analyse",
             str,
             "now",
-            "when the results are computed: `now`, and the program waits at its end; in the `background`, by a process "
-            "of low priority; or `later`, by `stepscope report`",
+            "when the results are computed: `now`, at the end of the program, which waits for them; in the "
+            "`background`, by a process of low priority; or `later`, by `stepscope report`",
             choices=("now", "background", "later"),
             defaults={Door.CODE: "background", Door.DYNAMIC: "later"},
         ),
@@ -330,7 +333,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def options_at(door: Door) -> dict[str, Option]:
-    """Return the options that can be given at a door, with the defaults that they have there."""
+    """Return the options that a door accepts, with their defaults at that door."""
     return {
         name: dataclasses.replace(option, default=option.defaults.get(door, option.default))
         for name, option in OPTIONS.items()
@@ -339,7 +342,7 @@ def options_at(door: Door) -> dict[str, Option]:
 
 
 def check_given(door: Door, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the value of every option of a door: what was given, else its default.
+    """Return the value of every option of a door: the given value, else its default.
 
     Raises:
         UsageError: An option cannot have the value given.
@@ -355,7 +358,7 @@ def check_given(door: Door, given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def make_options(values: Mapping[str, Any], *, memory_by_default: bool = False) -> Options:
-    """Return the options of a recording from checked values by name; values that are not attributes are left out."""
+    """Return the options of a recording from checked values by name; names that are not attributes are ignored."""
     names = values.keys() & {row.name for row in dataclasses.fields(Options)}
     chosen: dict[str, Any] = {
         name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in names
@@ -377,15 +380,15 @@ _INTRODUCTION = """\
 Generated from `stepscope.collect.options` by `make docs`. An option has the same name, the same check and, unless the
 table says otherwise, the same default at each of the four doors:
 
-| door | written as | a value that cannot be used |
+| door | written as | an invalid value |
 |---|---|---|
 | `stepscope run` | `--counters-hz 2.5`, `--with-stack`, `--no-pcie`, `--host-sys cpu,mem` | ends with exit code 2 |
 | `stepscope.profile` | `counters_hz=2.5`, `with_stack=True`, `host_sys=["cpu", "mem"]` | raises `UsageError` |
 | `STEPSCOPE_OPTIONS` | `{"start": true, "counters_hz": 2.5, "host_sys": ["cpu"]}` | one warning; the default is used |
 | `profiler_config.json` | the same keys, see [environment.md](environment.md) | one warning; the default is used |
 
-The sentence about a wrong value names the option, what it may be, and what it is: the same at every door. The names are
-those of `torch.profiler` where it has the option; the command line also takes the short flags below.
+The message about an invalid value is the same at every door: it names the option, the allowed values and the given one.
+An option that `torch.profiler` also has carries the same name; the command line also accepts the short flags below.
 `stepscope run --all` turns on every option that is true or false. MindSpore's own keys are in
 [environment.md](environment.md), the arguments of its `Profiler` in [mindspore.md](mindspore.md).
 
@@ -393,7 +396,7 @@ those of `torch.profiler` where it has the option; the command line also takes t
 |---|---|---|---|---|
 """
 _ELSEWHERE = """
-`steps`, `skip` and `active` are for `stepscope run` and the environment, which records all steps unless they name some.
+`steps`, `skip` and `active` are for `stepscope run` and the environment; by default the environment records all steps.
 In code, `schedule` selects the steps; in `profiler_config.json`, `start_step` and `stop_step`. There `"output": "./"`
 means the `output` of `stepscope.dynamic`, and `analyse` may also be `false` (later) or `true` (`analyse_mode` says
 whether the training waits). In both JSON documents `activities` also takes MindSpore's `NPU` and `GPU`, and

@@ -1,4 +1,4 @@
-"""The protocol of collectors: what each is given, and its six members."""
+"""The protocol of collectors: the context that each gets, and its six members."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Collector(Protocol):
 
     Any member may raise: the session notes the message in the manifest, counts ``collector_failed`` and goes on with
     the other collectors. ``prepare``, ``start`` and ``stop`` are called in this order on one thread, each at most once;
-    ``stop`` is called even where ``start`` failed, and returns within ten seconds or does not touch another thread.
+    ``stop`` is called even if ``start`` failed, and returns within ten seconds or does not touch another thread.
 
-    A collector of one framework names the framework's package in ``framework``; a program that trains with another
-    framework loses nothing without it.
+    A collector of one framework names the framework's package in ``framework``: if a program trains with another
+    framework, its absence is not a loss.
     """
 
     @property
@@ -53,7 +53,7 @@ class Collector(Protocol):
         ...
 
     def available(self) -> str | None:
-        """Return why the collector cannot work here, or None if it can; cheap and free of side effects.
+        """Return why the collector cannot record here, or None if it can; cheap and free of side effects.
 
         The reason is a :class:`NothingHere` if its source does not exist.
         """
@@ -68,7 +68,7 @@ class Collector(Protocol):
         ...
 
     def stop(self) -> list[Path]:
-        """Stop recording, leave nothing installed, and return the files written besides the journal."""
+        """Stop recording, remove every hook, and return the files written, without the journal."""
         ...
 
     def describe(self) -> dict[str, object]:
@@ -83,7 +83,7 @@ class StepMarks:
     Attributes:
         begin: Called with the number of a step that begins; returns the number of the next step it must be called for.
             It may be called for an earlier step, too.
-        end: Called when a step ends whose beginning was marked.
+        end: Called at the end of a step whose beginning was marked.
     """
 
     begin: Callable[[int], int]
@@ -110,5 +110,5 @@ class Settling(Protocol):
     """A collector that may still write its files when ``stop`` has returned."""
 
     def settle(self) -> None:
-        """Wait until the files are whole; called once after ``stop``, on any thread. May raise."""
+        """Wait until the files are complete; called once after ``stop``, on any thread. May raise."""
         ...

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, from what the launcher put into the environment."""
+"""Find this process's rank and job from the variables that launchers set in the environment."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(frozen=True)
 class Job:
-    """Key that all ranks of one job derive without communication, and that differs from every other job's.
+    """Key that all ranks of one job derive without communication; different jobs have different keys.
 
     Attributes:
         digest: 16 hexadecimal digits.

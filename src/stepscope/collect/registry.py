@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stepscope.collect.options import Options
     from stepscope.collect.protocol import Collector
 
-#: They start in this order and stop in this order: the window of the framework's own recorder is the tightest.
+#: They start and stop in this order: the framework's own recorder comes first in both.
 COLLECTORS = (
     *(framework.operators for framework in FRAMEWORKS.values()),
     *(framework.waits for framework in FRAMEWORKS.values() if framework.waits is not None),
@@ -26,7 +26,7 @@ COLLECTORS = (
 
 
 def make_collectors(options: Options | None = None) -> list[Collector]:
-    """Return a fresh collector of every kind that the options ask for, for one window; without options of all kinds."""
+    """Return new collectors for one window: those that the options ask for; all of them if ``options`` is None."""
     ours = [_make(entry, options) for entry in COLLECTORS if options is None or _is_wanted(entry, options)]
     others = (make() for make in guarded("stepscope.collectors", [entry.name for entry in COLLECTORS]))
     return [*ours, *(other for other in others if other is not None)]
@@ -34,7 +34,7 @@ def make_collectors(options: Options | None = None) -> list[Collector]:
 
 def _make(entry: CollectorEntry, options: Options | None) -> Collector:
     if entry.name == "torch" and options is not None and options.collector != "kineto":
-        # Records operators itself, and hands over to the Kineto collector where it cannot.
+        # It falls back to the Kineto collector if it cannot record.
         from stepscope.collect.torch.native_collector import TorchNativeCollector
 
         return TorchNativeCollector(demanded=options.collector == "native")

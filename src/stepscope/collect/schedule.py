@@ -1,4 +1,4 @@
-"""Which steps are recorded: a pure function from the step's number to what happens in it."""
+"""Which steps are recorded: a pure function from a step's number to its action."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Schedule:
 
 
 def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Schedule:
-    """Return a schedule; the parameters mean what they mean in ``torch.profiler.schedule``.
+    """Return a schedule; the parameters have the meaning they have in ``torch.profiler.schedule``.
 
     Args:
         wait: Idle steps at the start of each cycle.
@@ -94,7 +94,7 @@ def always(_step: int) -> Action:
 
 
 def recording_until(function: ScheduleFunction, step: int) -> int:
-    """Return the first step after ``step``, which is recorded, for which the schedule must be evaluated."""
+    """Return the first step after ``step`` (a recorded one) at which the action may change."""
     if function is always:
         return sys.maxsize
     return function.saves_at(step) if isinstance(function, Schedule) else step + 1

@@ -1,11 +1,11 @@
-"""Where training steps end in a program that does not say so: when its optimizers have stepped.
+"""Infer the ends of training steps from the steps of optimizers, for programs that do not declare them.
 
-The step hooks of each framework report what may end a training step: a step of an optimizer, a run of a graph that
-contains an optimizer, a step of the framework's own training loop.
+The step hooks of each framework report events that may end a training step: a step of an optimizer, a run of a graph
+that contains an optimizer, a step of the framework's own training loop.
 
 With one optimizer, each of its steps ends a training step; this covers gradient accumulation, in which the optimizer
 steps once. With several, the one that steps least often ends the step (the generator of a GAN whose critic steps five
-times); if they step equally often, the last one in the order of their first steps does.
+times). If they step equally often, the one whose first step came last ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from stepscope.collect.frameworks import FRAMEWORKS
 
-#: Number of the latest optimizer steps that the rule is learned from.
+#: Number of latest optimizer steps to learn the rule from.
 _HISTORY = 512
 #: An optimizer that steps less than once in this many steps of the busiest one does not belong to the cycle.
 _RARE = 50
@@ -105,16 +105,16 @@ class StepFinder:
 
 @dataclass(frozen=True)
 class Stepped:
-    """Report of a framework's step hooks: something that ends a training step, or may end one, has run.
+    """Report of a framework's step hooks: an event that ends a training step, or may end one.
 
     Attributes:
         owner: The optimizer, or the object that contains it; weakly referable.
         name: Class of the optimizer.
-        by: How the hooks saw it, in words for the manifest.
-        loop: A step of the framework's own training loop: a training step, whatever optimizers do.
-        declared: The program itself declares it to be a step.
-        at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
-        late: Reported after the fact: only later steps showed that it was one.
+        by: How the hooks found it, in words for the manifest.
+        loop: It is a step of the framework's own training loop, so a training step whatever its optimizers do.
+        declared: The program declares it as a step.
+        at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
+        late: Reported later than it ended, because only later events showed that it is a step.
     """
 
     owner: Any
@@ -130,15 +130,15 @@ class StepHooks(Protocol):
     """Hooks that report the steps of one framework, which the program has imported."""
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks in place.
+        """Install the hooks.
 
         Args:
-            late: Whether the program already trains; otherwise it has not made an optimizer yet.
+            late: Whether the program may already train; if not, it has not constructed an optimizer yet.
         """
         ...
 
     def remove(self) -> None:
-        """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
+        """Remove the hooks; a wrapper that the program has put around a hook stays, and calls the original."""
         ...
 
     def may_wait(self, steps: int) -> bool:
@@ -221,7 +221,7 @@ class OptimizerLog:
         self._times: list[tuple[int, int]] = []
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
-        #: What the reader of the capture will infer steps from, if the hooks of a framework leave that to it; or empty.
+        #: Source of the steps, if the reader of the capture infers them instead of a framework's hooks; else empty.
         self._later = ""
 
     def install(self) -> None:
@@ -239,7 +239,7 @@ class OptimizerLog:
             self._hooks.pop().remove()
 
     def forget(self) -> None:
-        """Remove the hooks and drop what they reported: the program declares its steps."""
+        """Remove the hooks and drop their reports, because the program declares its steps."""
         self.remove()
         self._times.clear()
         self._later = ""

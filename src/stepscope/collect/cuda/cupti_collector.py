@@ -1,10 +1,9 @@
-"""Kernels, copies, fills and calls of CUDA for any framework, and without one, recorded with CUPTI's activity records.
+"""Kernels, copies, fills and calls of CUDA, with any framework or none, recorded with CUPTI's activity records.
 
-Where PyTorch with CUDA is imported, Kineto records the same with the same library, and knows the operators besides; as
-the activity records have room for one user, this collector then steps aside, unless the native recorder has taken
-Kineto's place. The same goes for JAX with CUDA, whose XLA records the GPU. Operators of other
-frameworks come from their own collectors; device work is linked to them by the thread and time of the call that
-launched it.
+The activity records serve one user per process. With PyTorch for CUDA that user is Kineto, which also records the
+operators, so this collector is inactive unless the native recorder replaces Kineto. With JAX for CUDA it is XLA.
+Operators of other frameworks come from their own collectors; device work is linked to them by the thread and time of
+the call that launched it.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from stepscope.trace.cupti_layout import Kind
 if TYPE_CHECKING:
     from stepscope.collect.protocol import Context
 
-#: What NVIDIA's driver makes: on Linux, and in the Windows subsystem for it.
+#: Device files of NVIDIA's driver: on Linux, and in the Windows Subsystem for Linux.
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-#: JAX's plugins for CUDA, by version; it imports one when it looks for devices.
+#: Prefix of JAX's plugins for CUDA; JAX imports one when it looks for devices.
 _XLA_ON_CUDA = "jax_plugins.xla_cuda"
-#: Seconds between looks whether the program uses CUDA by now.
+#: Seconds between two checks whether the program uses CUDA.
 _INTERVAL = 0.05
 
 
 class CuptiCollector:
-    """Records one window into ``capture/cupti.ssc``, from the moment in which the program uses CUDA."""
+    """Records one window into ``capture/cupti.ssc``, from the moment at which the program begins to use CUDA."""
 
     name = "cupti"
 
@@ -46,7 +45,7 @@ class CuptiCollector:
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
-        """Return why CUPTI cannot serve here, or None. Nothing is loaded."""
+        """Return why CUPTI cannot be used, or None. It loads nothing."""
         if not sys.platform.startswith("linux"):
             return "CUPTI is used on Linux only"
         if cupti_library.driver() is None and not any(path.exists() for path in _DEVICES):
@@ -54,7 +53,7 @@ class CuptiCollector:
         return other_user()
 
     def prepare(self, context: Context) -> None:
-        """Find the library where the program uses CUDA already.
+        """Load the library if the program already uses CUDA.
 
         Raises:
             RuntimeError: CUPTI is missing or of an unknown version, or the C part of stepscope is missing.
@@ -64,7 +63,7 @@ class CuptiCollector:
             self._description["left_out"] = "CUDA is not among the activities"
             return
         self._context = context
-        # Asked for by name, CUPTI is loaded even though the program has not come to use CUDA.
+        # If the activities name CUDA, CUPTI is loaded even before the program uses CUDA.
         if activities or cupti_library.driver() is not None:
             self._make()
 
@@ -80,7 +79,7 @@ class CuptiCollector:
         """Wait for the GPUs and close the file.
 
         Raises:
-            TimeoutError: A GPU or the disk hangs; what was written stays.
+            TimeoutError: A GPU or the disk hangs; the file keeps what was written.
         """
         if os.getpid() != self._process:
             return []
@@ -98,7 +97,7 @@ class CuptiCollector:
         return [recorder.path] if recorder.path.exists() else []
 
     def describe(self) -> dict[str, object]:
-        """Return the library, its version, and how much was recorded; or why nothing was."""
+        """Return the library, its version and the recorded bytes, or why nothing was recorded."""
         missing = self._recorder.missing if self._recorder is not None else {}
         return {**self._description, **({"missing": missing} if missing else {})}
 
@@ -116,7 +115,7 @@ class CuptiCollector:
         )
 
     def _wait(self) -> None:
-        """Wait until the program uses CUDA, then record, unless it is PyTorch by then."""
+        """Wait until the program uses CUDA, then record, unless another profiler then uses CUPTI."""
         self._description["waited"] = "the program did not use CUDA"
         while not self._stop.wait(_INTERVAL):
             if cupti_library.driver() is not None:
@@ -138,9 +137,9 @@ class CuptiCollector:
 
 
 def other_user() -> str | None:
-    """Return which other profiler uses CUPTI's activity records, or will; None if none does."""
+    """Return which other profiler uses or will use CUPTI's activity records; None if none does."""
     if any(name.startswith(_XLA_ON_CUDA) for name in tuple(sys.modules)):
-        return "JAX's XLA records the GPU; CUPTI has room for one"
+        return "JAX's XLA records the GPU; CUPTI serves one profiler only"
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
     if torch is None or not (getattr(version, "cuda", None) or getattr(version, "hip", None)):
@@ -149,4 +148,4 @@ def other_user() -> str | None:
     if native is not None and native.serves():
         return None
     kineto = getattr(getattr(torch, "autograd", None), "kineto_available", bool)()
-    return "PyTorch's Kineto records the GPU; CUPTI has room for one" if kineto else None
+    return "PyTorch's Kineto records the GPU; CUPTI serves one profiler only" if kineto else None

@@ -1,4 +1,4 @@
-"""What a recording asks NVIDIA's driver, through ctypes: which GPUs there are, and to wait until they are done."""
+"""NVIDIA's driver, through ctypes: list the GPUs, and wait until they are idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ATTRIBUTES = {
     "registers": 82,
     "blocks": 106,
 }
-#: ``CUstreamCaptureMode``: this thread may wait while another one captures a graph.
+#: ``CUstreamCaptureMode`` that lets this thread synchronize while another one captures a graph.
 _RELAXED = 2
 
 
@@ -33,7 +33,7 @@ class Driver:
         self._handle = handle
 
     def devices(self) -> list[dict[str, Any]]:
-        """Return number, name and attributes of every GPU; none where the driver does not answer."""
+        """Return number, name and attributes of every GPU; empty if the driver fails."""
         count = ctypes.c_int()
         if self._handle.cuInit(0) or self._handle.cuDeviceGetCount(ctypes.byref(count)):
             return []
@@ -51,7 +51,7 @@ class Driver:
         return described
 
     def wait(self) -> None:
-        """Wait until every GPU that this process uses has done its work; the calling thread's context stays its own."""
+        """Synchronize every GPU that this process uses; the calling thread keeps its current context."""
         mode = ctypes.c_int(_RELAXED)
         self._handle.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         count = ctypes.c_int()

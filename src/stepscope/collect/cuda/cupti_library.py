@@ -1,7 +1,7 @@
 """The CUPTI library of this process, through ctypes: search, load, version, calls.
 
-Loaded is what the program already has, else what belongs to its CUDA. Every call here lets go of Python's lock while
-it runs, so that CUPTI's threads and ours never wait for each other through it.
+It uses the library that the program has loaded, else the one that fits the program's CUDA. Every call releases the GIL
+while it runs; otherwise a thread of CUPTI that waits for the GIL could deadlock with a call that waits for that thread.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ _CUPTI = {13: ("libcupti.so.13",), 12: ("libcupti.so.12",), 11: tuple(f"libcupti
 _RUNTIME = {13: "libcudart.so.13", 12: "libcudart.so.12", 11: "libcudart.so.11.0"}
 _DRIVER = "libcuda.so.1"
 
-#: Where installations put it: CUDA's own directory, and the packages of pip.
+#: Folders of the library: in CUDA's directory, and in pip's packages.
 _FOLDERS = ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 _PACKAGES = ("cu13/lib", "cuda_cupti/lib")
 
-#: Domains of ``cuptiGetCallbackName``, and a number above every call of theirs.
+#: Domains of ``cuptiGetCallbackName``, and an upper bound for the numbers of their calls.
 _DOMAINS = {"driver": 1, "runtime": 2}
 _MOST_CALLS = 2048
-#: ``CUpti_ActivityThreadIdType``: the system's own number of a thread, as everything else here has it.
+#: ``CUpti_ActivityThreadIdType``: the operating system's thread id, which all other captures have too.
 _SYSTEM_THREADS = 1
-#: Part of a runtime call's name that says since when it is as it is, and which default stream it means.
+#: Suffix of a runtime call's name: its default stream and its version.
 _SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
 
 
 class CuptiError(RuntimeError):
-    """CUPTI is not there, is too new, or refuses; the message says which."""
+    """CUPTI is missing, has an unknown version, or a call failed; the message says which."""
 
 
 def driver() -> ctypes.CDLL | None:
-    """Return NVIDIA's driver where this process has loaded it: then it uses CUDA."""
+    """Return NVIDIA's driver if this process has loaded it, which means that it uses CUDA; else None."""
     return _loaded(_DRIVER)
 
 
 def load_driver() -> ctypes.CDLL:
-    """Return NVIDIA's driver, loaded now where the program has not come to it.
+    """Return NVIDIA's driver; load it if necessary.
 
     Raises:
-        CuptiError: There is none.
+        CuptiError: It is not installed.
     """
     try:
         return ctypes.CDLL(_DRIVER)
     except OSError as error:
-        message = f"NVIDIA's driver is not here ({error})"
+        message = f"NVIDIA's driver cannot be loaded ({error})"
         raise CuptiError(message) from None
 
 
@@ -71,10 +71,10 @@ class CuptiLibrary:
 
     Args:
         handle: The loaded library.
-        path: What it was loaded as.
+        path: Path or name that it was loaded by.
 
     Raises:
-        CuptiError: It does not say its version, or one whose records are not known.
+        CuptiError: It returns no version, or one whose record layouts are unknown.
     """
 
     def __init__(self, handle: ctypes.CDLL, path: str) -> None:
@@ -93,7 +93,7 @@ class CuptiLibrary:
         """Call a function of the library.
 
         Raises:
-            CuptiError: It says that it failed.
+            CuptiError: The call returned an error code.
         """
         code = getattr(self._handle, function)(*arguments)
         if code:
@@ -104,7 +104,7 @@ class CuptiLibrary:
             raise CuptiError(message)
 
     def anchor(self, tries: int = 5) -> Anchor:
-        """Return CUPTI's clock and the system's at one moment; the tightest pair of several."""
+        """Return CUPTI's clock and the system's at one moment: of ``tries`` pairs the one with least uncertainty."""
         return min((self._read_clocks() for _ in range(tries)), key=lambda anchor: anchor.uncertainty)
 
     def _read_clocks(self) -> Anchor:
@@ -125,7 +125,7 @@ class CuptiLibrary:
         return found
 
     def use_system_threads(self) -> int | None:
-        """Have records name threads by the system's number; return what to give :meth:`restore_threads`."""
+        """Make records identify threads by the system's id; return the argument of :meth:`restore_threads`."""
         before = ctypes.c_int()
         try:
             self.call("cuptiGetThreadIdType", ctypes.byref(before))
@@ -140,7 +140,7 @@ class CuptiLibrary:
             self.call("cuptiSetThreadIdType", before)
 
     def dropped(self) -> int:
-        """Return how many records CUPTI dropped since it was last asked."""
+        """Return how many records CUPTI has dropped since the last call."""
         count = ctypes.c_size_t()
         try:
             self.call("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(count))
@@ -150,7 +150,7 @@ class CuptiLibrary:
 
 
 def torch_is_recording() -> bool:
-    """Return whether a profiler of PyTorch has CUPTI's buffer callbacks now."""
+    """Return whether a profiler of PyTorch is recording, and so owns CUPTI's buffer callbacks."""
     torch = sys.modules.get("torch")
     profiler = getattr(getattr(torch, "autograd", None), "profiler", None)
     enabled = getattr(getattr(torch, "autograd", None), "_profiler_enabled", bool)
@@ -158,40 +158,40 @@ def torch_is_recording() -> bool:
 
 
 def load() -> CuptiLibrary:
-    """Return the CUPTI of this process, or that which belongs to its CUDA.
+    """Return the CUPTI of this process, or the one that fits its CUDA.
 
     Raises:
-        CuptiError: There is none, or none whose records are known.
+        CuptiError: No library was found, or none whose record layouts are known.
     """
     refused = []
     for handle, path in _candidates():
         try:
             return CuptiLibrary(handle, path)
-        except CuptiError as error:  # the next one may be known
+        except CuptiError as error:  # try the next one
             refused.append(f"{path}: {error}")
     message = "; ".join(dict.fromkeys(refused)) or (
-        "no libcupti is found beside CUDA, in CUDA_HOME or in the package nvidia-cuda-cupti"
+        "no libcupti was found beside CUDA, in CUDA_HOME or in the package nvidia-cuda-cupti"
     )
     raise CuptiError(message)
 
 
 def _candidates() -> Iterator[tuple[ctypes.CDLL, str]]:
-    """Yield what is loaded; else what can be loaded, for the CUDA whose runtime is loaded first."""
+    """Yield the loaded libraries; if none is, those that can be loaded, first for the CUDA whose runtime is loaded."""
     names = [name for major in _majors() for name in _CUPTI[major]]
     loaded = [(handle, name) for name in names if (handle := _loaded(name)) is not None]
     yield from loaded
-    if loaded:  # never a second one in the same process
+    if loaded:  # never load a second CUPTI into a process
         return
     for name in names:
         for path in (*(str(folder / name) for folder in _folders() if (folder / name).exists()), name):
             try:
                 yield ctypes.CDLL(path), path
-            except OSError:  # not here
+            except OSError:  # missing, or not loadable
                 continue
 
 
 def _majors() -> list[int]:
-    """Return the major versions of CUDA, that of the loaded runtime first."""
+    """Return the major versions of CUDA: first that of the loaded runtime, then newest first."""
     return sorted(_CUPTI, key=lambda major: (_loaded(_RUNTIME[major]) is None, -major))
 
 

@@ -1,4 +1,4 @@
-"""Names of kernels: from CUPTI's pointers to texts, and from the compiler's spelling to C++."""
+"""Names of kernels: read the texts behind CUPTI's pointers, and demangle them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-#: Bytes read at once, and of one name at most; C++ templates make names of some thousand.
+#: Bytes per read, and maximum length of a name; C++ templates produce names of some thousand bytes.
 _PIECE, _LONGEST = 512, 1 << 16
-#: Longer names stay as the compiler spells them, as Kineto has it.
+#: Longer names stay mangled, as in Kineto.
 _DEMANGLED = 1024
 
 
 class KernelNames:
-    """The names that a recording has met.
+    """The kernel names of a recording.
 
-    Memory is read through the system, which answers an error where nothing is: a wrong pointer costs its name and not
-    the training.
+    It reads memory through ``/proc/self/mem``, which returns an error for an invalid address: a wrong pointer loses its
+    name instead of crashing the training.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class KernelNames:
             self._memory = -1
 
     def new(self, pointers: Iterable[int]) -> list[tuple[int, str, str]]:
-        """Return pointer, name and C++ name of those that were not returned before, or point to another name now."""
+        """Return pointer, name and demangled name of the pointers that are new or whose text has changed."""
         found = []
         for pointer in pointers:
             name = self._read(pointer)
@@ -39,13 +39,13 @@ class KernelNames:
         return found
 
     def close(self) -> None:
-        """Read no more; a second call does nothing."""
+        """Stop reading; idempotent."""
         memory, self._memory = self._memory, -1
         if memory >= 0:
             os.close(memory)
 
     def _read(self, pointer: int) -> str | None:
-        """Return the text at an address; None where it cannot be read."""
+        """Return the text at an address; None if it cannot be read."""
         text = b""
         while self._memory >= 0 and len(text) < _LONGEST:
             try:
@@ -73,7 +73,7 @@ class KernelNames:
 
     @cached_property
     def _demangle(self) -> Any:  # noqa: ANN401 - a function of ctypes
-        """The C++ library's own function; None where there is none."""
+        """The demangler of the C++ library; None if it is missing."""
         try:
             function = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle")
         except (OSError, AttributeError):

@@ -1,13 +1,13 @@
-r"""Records with CUPTI's activity records into one file: raw buffers out, decoded elsewhere.
+r"""Records with CUPTI's activity records into one file: it writes raw buffers, which the reader decodes.
 
-CUPTI is used without a subscription (``cuptiSubscribe``), of which a process has one, so that the framework's own
-profiler keeps working. But there is one pair of buffer callbacks for the process, and who registers last gets all
-buffers: this recorder must not run while another user of the activity records does (Kineto registers whenever it
-starts). The callbacks are C (``native/cupti.c``); a thread of this module's own fetches full buffers twice a second,
-adds the names that their records point to, and writes both.
+It does not subscribe to CUPTI (``cuptiSubscribe``): a process has one subscription, which the framework's own profiler
+may need. A process also has only one pair of buffer callbacks, and the last one that registers gets all buffers: this
+recorder must not run while another user of the activity records does (Kineto registers whenever it starts). The
+callbacks are C (``native/cupti.c``); a thread of this module fetches full buffers twice a second, adds the names that
+their records point to, and writes both.
 
 The file has blocks as :mod:`stepscope.trace.blocks` describes, with the magic ``SSC1\n``. The first byte of a block
-says its sort:
+is its type:
 
 * ``F``: facts, packed JSON: ``process, host, cuda, version`` (of CUPTI) · ``calls`` {runtime|driver: [[number, name],
   …]} · ``devices`` · ``names`` [[pointer, name, C++ name], …], before the records that point there · ``anchors``
@@ -18,7 +18,6 @@ says its sort:
 from __future__ import annotations
 
 import ctypes
-import errno
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_driver import Driver
 from stepscope.collect.cuda.cupti_library import CuptiError, CuptiLibrary
 from stepscope.collect.cuda.cupti_names import KernelNames
+from stepscope.collect.journal.block_file import write_failure
 from stepscope.collect.journal.values import text
 from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack
@@ -52,9 +52,9 @@ KINDS = (
 )
 _KERNELS = (Kind.CONCURRENT_KERNEL, Kind.KERNEL)
 
-#: Seconds between looks at what is full.
+#: Seconds between two fetches of full buffers.
 _INTERVAL = 0.5
-#: Seconds that stop waits: for the GPU, CUPTI and the disk together.
+#: Seconds that ``stop`` waits for the GPU, CUPTI and the disk together.
 _PATIENCE = 8.0
 #: ``CUpti_ActivityFlag`` of ``cuptiActivityFlushAll``: also buffers whose last records are still open.
 _FORCED = 1
@@ -72,10 +72,10 @@ class CuptiRecorder:
         path: File to create.
         library: The CUPTI of this process.
         kinds: What to record.
-        loss: Told the name of a loss that the file cannot hold any more.
+        loss: Called with the name of a loss that the file can no longer hold.
 
     Raises:
-        RuntimeError: The C part of stepscope is not there.
+        RuntimeError: The C library of stepscope is missing.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CuptiRecorder:
         """Begin to record.
 
         Raises:
-            CuptiError: CUPTI refuses kernels, or records already.
+            CuptiError: CUPTI cannot record kernels, or is already recording.
             OSError: The file exists or cannot be written.
         """
         self._take_claim()
@@ -121,7 +121,7 @@ class CuptiRecorder:
             raise
 
     def stop(self) -> None:
-        """Wait for the GPUs, take what CUPTI still has, and close the file; a second call does nothing.
+        """Wait for the GPUs, fetch CUPTI's remaining buffers, and close the file; idempotent.
 
         Raises:
             TimeoutError: A GPU, CUPTI or the disk hangs. The file stays as it is.
@@ -131,14 +131,14 @@ class CuptiRecorder:
             return
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
-            message = f"The GPU's last records did not come within {_PATIENCE:.0f} s."
+            message = f"The GPU's last records did not arrive within {_PATIENCE:.0f} s."
             raise TimeoutError(message)
 
     def _take_claim(self) -> None:
         global _recording
         with _claim:
             if _recording is not None:
-                message = "CUPTI records already in this process"
+                message = "CUPTI is already recording in this process"
                 raise CuptiError(message)
             _recording = self
 
@@ -173,8 +173,10 @@ class CuptiRecorder:
                 self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(0))
                 self._write_full()
             self._finish()
-        except Exception as error:  # noqa: BLE001 - law 1: counted and said; the training goes on
-            self._give_up(error)
+        except Exception as error:  # noqa: BLE001 - law 1: counted and logged; the training goes on
+            loss, reason = write_failure(error)
+            self._loss(loss)
+            _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)
         finally:
             self._undo()
 
@@ -185,7 +187,7 @@ class CuptiRecorder:
         self._disable()
         self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
         self._write_full()
-        # A buffer that did not come back went to whoever registered callbacks after us.
+        # CUPTI returned a missing buffer to a profiler that registered its callbacks after us.
         losses = {"device_records_dropped": self._library.dropped(), "device_buffers_lost": self._buffers.lent}
         self._write_facts({"anchors": self._anchors(), "losses": losses, "closed": True})
 
@@ -218,12 +220,12 @@ class CuptiRecorder:
                 self._library.call("cuptiActivityDisable", int(kind))
 
     def _undo(self) -> None:
-        """Restore CUPTI's state and close the file; steps that were never done are skipped."""
+        """Restore CUPTI's state and close the file; skips what was never set up."""
         global _recording
         for action in (self._disable, lambda: self._library.restore_threads(self._threads)):
             try:
                 action()
-            except (CuptiError, AttributeError) as error:  # the next one has its own
+            except (CuptiError, AttributeError) as error:  # the other action must still run
                 _LOG.debug("stepscope: %s", error)
         self._buffers.close()
         self._names.close()
@@ -232,9 +234,3 @@ class CuptiRecorder:
             frames.close()
         with _claim:
             _recording = None
-
-    def _give_up(self, error: Exception) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self._loss("disk_full" if full else "capture_not_written")
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        _LOG.warning("stepscope: cannot write %s (%s): it ends here, training goes on.", self.path, reason)

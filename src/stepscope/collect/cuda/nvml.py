@@ -1,6 +1,6 @@
-"""What NVIDIA's management library says of the GPUs that the program can see, sampled by a thread of its own.
+"""Counters of the GPUs that the program can see, sampled on a separate thread with NVIDIA's management library (NVML).
 
-A rank that is alone samples them all, one of several the one of its local rank. Each GPU has a lane, ``GPU 0``, in the
+A single process samples all of them, a rank of a job the one of its local rank. Each GPU has a lane, ``GPU 0``, in the
 order of ``CUDA_VISIBLE_DEVICES``.
 
 =========== ================================== ======== =======================================================
@@ -15,11 +15,11 @@ Hopper on   SM busy, SM occupancy, tensor busy %        of the multiprocessors, 
 ..          HBM busy                           %        of what the memory can carry
 ..          HBM traffic                        bytes/s  that share of the bandwidth of its clock and width
 ..          PCIe sent, PCIe received           bytes/s
-``pcie``    PCIe sent, PCIe received           bytes/s  where the GPU has no counters of its own, over 20 ms each
+``pcie``    PCIe sent, PCIe received           bytes/s  if the GPU has no such counters; averages over 20 ms
 =========== ================================== ======== =======================================================
 
-Hopper and later answer from counters of the GPU (GPM), others from field values. Names that a GPU refuses are in the
-manifest. The Python package is ``nvidia-ml-py``.
+Hopper and later GPUs are read through hardware counters (GPM), others through field values. The manifest lists the
+names that a GPU does not support. The Python package is ``nvidia-ml-py``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: What NVIDIA's driver makes: on Linux, and in the Windows subsystem for it.
+#: Device files of NVIDIA's driver: on Linux, and in the Windows Subsystem for Linux.
 _DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-#: The library counts PCIe in thousands of bytes, NVLink and GPM in KiB and MiB.
+#: The library's units: PCIe in thousands of bytes, NVLink in KiB, GPM in MiB.
 _KB, _KIB, _MIB = 1000, 1024, 1 << 20
 
-#: ns between samples at least: two samples of the GPU's counters must lie 0.1 s apart.
+#: Least ns between two samples: GPM needs two samples at least 0.1 s apart.
 _SHORTEST = 100_000_000
-#: Sources that take the driver long are read at every fifth sample only.
+#: Sources that are slow in the driver are read at every fifth sample only.
 _SELDOM = 5
 
 #: Bits of the clocks' event reasons.
@@ -90,7 +90,7 @@ class NvmlCollector:
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
-        """Return why no GPU can be asked here, or None."""
+        """Return why GPUs cannot be sampled here, or None."""
         if sys.platform != "win32" and not any(path.exists() for path in _DEVICES):
             return NothingHere("this machine has no NVIDIA GPU")
         return None if find_spec("pynvml") else "nvidia-ml-py is not installed: pip install nvidia-ml-py."
@@ -121,10 +121,10 @@ class NvmlCollector:
             self._sampler.start()
 
     def stop(self) -> list[Path]:
-        """End the thread and close the library; everything is in the journal.
+        """End the thread and close the library; all samples are in the journal.
 
         Raises:
-            TimeoutError: The driver hangs. The thread ends by itself, and records nothing any more.
+            TimeoutError: The driver hangs. The thread records nothing more, and ends when the driver returns.
         """
         if self._sampler is not None:
             self._sampler.stop()
@@ -136,7 +136,7 @@ class NvmlCollector:
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how many GPUs, how often, and what a GPU refused."""
+        """Return the number of GPUs, the sampling facts, and the counters that a GPU does not support."""
         return {**self._description, **(self._sampler.describe() if self._sampler is not None else {})}
 
 
@@ -157,7 +157,7 @@ class _Gpu:
         self._sampled_ns = 0
 
     def sources(self, period_ns: int, options: Options) -> list[CounterSource]:
-        """Return what can be read."""
+        """Return the sources of this GPU."""
         gpm = self._has_gpm()
         often: dict[str, Callable[[], Iterator[Reading]]] = {"utilisation": self._utilisation, "memory": self._memory}
         seldom = {
@@ -180,7 +180,7 @@ class _Gpu:
         return found
 
     def close(self) -> None:
-        """Free what the GPU's counters need."""
+        """Free the samples of GPM."""
         while self._samples:
             self._library.nvmlGpmSampleFree(self._samples.pop())
 
@@ -231,7 +231,7 @@ class _Gpu:
         """Return values of fields.
 
         Raises:
-            pynvml.NVMLError: The GPU does not say one of them.
+            pynvml.NVMLError: The GPU does not support one of them.
         """
         values = self._library.nvmlDeviceGetFieldValues(self._handle, list(fields))
         for value in values:
@@ -240,7 +240,7 @@ class _Gpu:
         return [_number(value) for value in values]
 
     def _has_gpm(self) -> bool:
-        """Return whether the GPU has counters of its own, and begin with them."""
+        """Return whether the GPU supports GPM; if so, take the first sample."""
         library = self._library
         try:
             if not library.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
@@ -254,7 +254,7 @@ class _Gpu:
         return True
 
     def _gpm(self) -> Iterator[Reading]:
-        """Compare the GPU's counters with those of the last reading, where that is long enough ago."""
+        """Compare the hardware counters with those of the last reading, if it is at least 0.1 s old."""
         library, now_ns = self._library, perf_counter_ns()
         if now_ns - self._sampled_ns < _SHORTEST:
             return
@@ -263,29 +263,29 @@ class _Gpu:
         asked = library.c_nvmlGpmMetricsGet_t()
         asked.version, asked.numMetrics = library.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
         asked.sample1, asked.sample2 = last, now
-        for place, number in enumerate(_GPM):
-            asked.metrics[place].metricId = number
+        for index, number in enumerate(_GPM):
+            asked.metrics[index].metricId = number
         self._samples.reverse()
         self._sampled_ns = now_ns
         library.nvmlGpmMetricsGet(asked)
-        for place, (number, (name, unit, factor)) in enumerate(_GPM.items()):
-            metric = asked.metrics[place]
+        for index, (number, (name, unit, factor)) in enumerate(_GPM.items()):
+            metric = asked.metrics[index]
             if metric.nvmlReturn == library.NVML_SUCCESS and metric.value == metric.value:  # not NaN
                 yield name, factor * metric.value, unit
                 if number == _HBM_BUSY:
                     yield "HBM traffic", metric.value / 100 * self._bandwidth(), "bytes/s"
 
     def _bandwidth(self) -> float:
-        """Return the most bytes that the memory carries in a second: twice its clock, times its width."""
+        """Return the peak bandwidth of the memory in bytes/s: twice its clock times its width."""
         library = self._library
         clock = library.nvmlDeviceGetMaxClockInfo(self._handle, library.NVML_CLOCK_MEM)
         return float(2 * 1e6 * clock * library.nvmlDeviceGetMemoryBusWidth(self._handle) / 8)
 
 
 def of_rank(gpus: Sequence[_T], place: JobRank) -> dict[int, _T]:
-    """Return those of the visible GPUs that a rank samples, by number.
+    """Return the visible GPUs that a rank samples, by number.
 
-    Ranks of one machine that all see its GPUs train on one each, by their local rank; the others are sampled by theirs.
+    Ranks that all see the same GPUs of a machine train on one each, by local rank; each samples its own.
 
     Args:
         gpus: The GPUs that the process can see.
@@ -313,14 +313,14 @@ def _visible(library: Any, chosen: str | None) -> list[Any]:  # noqa: ANN401
             elif name.startswith("GPU-"):
                 handles.append(library.nvmlDeviceGetHandleByUUID(name.encode()))
             else:
-                break  # CUDA, too, shows only those before one that is none
+                break  # like CUDA, which ignores the entries after an invalid one
         except library.NVMLError:
             break
     return handles
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - pynvml's structure
-    """Return a field's value: it says itself which member of the union holds it."""
+    """Return a field's value, from the member of the union that ``valueType`` names."""
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     return float(getattr(value.value, members[value.valueType]))
 

@@ -1,1 +1,1 @@
-"""Wrapping functions of other libraries, and taking the wrappers out again."""
+"""Wrap functions of other libraries, and remove the wrappers again."""

@@ -1,4 +1,4 @@
-"""Empty stand-ins for modules that older versions of a package had and that scripts still import.
+"""Empty stand-ins for modules that the installed version of a package has dropped but scripts still import.
 
 The finder comes last on ``sys.meta_path``, so a version that has the modules uses its own. Access to a missing name
 raises an error that names the package's version.
@@ -18,7 +18,7 @@ class AbsentModules(MetaPathFinder):
     """Finder of the stand-ins.
 
     Args:
-        names: Their absolute names, each package before what is in it.
+        names: Their absolute names, each package before its modules.
         instead: What the stand-ins provide, for the error message.
     """
 
@@ -28,7 +28,7 @@ class AbsentModules(MetaPathFinder):
         self._made: list[ModuleType] = []
 
     def install(self) -> None:
-        """Put the finder in place."""
+        """Install the finder."""
         if self._names:
             sys.meta_path.append(self)
 
@@ -55,7 +55,7 @@ class AbsentModules(MetaPathFinder):
             return ModuleSpec(fullname, _Maker(self._make), is_package=package)
         package_name = fullname.rpartition(".")[0]
         if any(module.__name__ == package_name for module in self._made):
-            # name= must be the package: with the module's, `from package import module` replaces this text by Python's.
+            # name= must be the package: with the module's name, `from package import module` replaces our message.
             raise ModuleNotFoundError(self._text(fullname), name=package_name)
         return None
 
@@ -63,7 +63,9 @@ class AbsentModules(MetaPathFinder):
         def missing(name: str) -> NoReturn:
             raise AttributeError(self._text(f"{module.__name__}.{name}"), name=name, obj=module)
 
-        module.__doc__ = f"Stands in for a module that this {module.__name__.partition('.')[0]} has no more."
+        module.__doc__ = (
+            f"Stands in for a module that this version of {module.__name__.partition('.')[0]} does not have."
+        )
         vars(module)["__getattr__"] = missing
         self._made.append(module)
 

@@ -1,4 +1,4 @@
-"""Replacing functions of other libraries for a while: the only way in which stepscope patches a class or a module."""
+"""Replace functions of other libraries temporarily: the only way in which stepscope patches classes and modules."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _LOG = logging.getLogger("stepscope")
 class MethodHooks:
     """Replaces attributes of classes and modules until :meth:`remove` puts the originals back.
 
-    An attribute that a class inherited is deleted again, not set: otherwise a later patch of the base class would not
-    reach the class. A patch that another library has put over ours stays in place; it goes on calling our wrapper,
-    which calls the original and nothing else once ``on`` is False.
+    An attribute that a class inherited is deleted, not set to the original: otherwise a later patch of the base class
+    would not reach the class. A patch that another library has put over ours stays in place and still calls our
+    wrapper, which only calls the original once ``on`` is False.
 
-    Not locked: the wrappers only read ``on``, and :meth:`remove` takes each entry off a list with one ``pop``, which is
-    atomic under the GIL. Two threads that remove at the same time share the entries, and each is undone once. A thread
-    that is inside a wrapper when another removes it finishes its call as it began.
+    Not locked: the wrappers only read ``on``, and :meth:`remove` removes each entry with ``list.pop``, which is atomic
+    under the GIL: if two threads remove at the same time, each entry is undone once. A thread that is inside a wrapper
+    while another removes it finishes its call as it began.
 
     Attributes:
-        on: Whether wrappers do more than call through; False after :meth:`remove`.
+        on: Whether wrappers do more than call the original; False after :meth:`remove`.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class MethodHooks:
         """Have ``around(original, *args, **kwargs)`` called in place of a function or method.
 
         Args:
-            owner: What holds it; None, or an owner without that function, is left alone: frameworks' versions differ.
-            name: Its name. A class method stays one: ``args`` begin with the class.
+            owner: Its class or module. A no-op if it is None or lacks the function: frameworks' versions differ.
+            name: Its name. A class method stays a class method: ``args`` begin with the class.
             around: Returns what the call returns, and may raise what the original raises.
         """
         original = getattr(owner, name, None)
@@ -56,33 +56,33 @@ class MethodHooks:
         self.put(owner, name, classmethod(ours) if class_method else ours)
 
     def once_before(self, owner: type | ModuleType | None, name: str, action: Callable[[], None]) -> None:
-        """Remove all hooks and call ``action`` when a function is called for the first time; then the function runs.
+        """Before the first call of a function, remove all hooks and call ``action``.
 
-        For frameworks with room for one profiler: the program's own gets it. An error of ``action`` is logged and does
-        not reach the caller, whose call is the program's.
+        For frameworks that allow one profiler: the program's own takes precedence. An error of ``action`` is logged and
+        not raised, because the caller is the program.
         """
 
         def first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the function's
             self.remove()
             try:
                 action()
-            except Exception as error:  # noqa: BLE001 - law 1: the program's profiler starts; ours says at its stop why
+            except Exception as error:  # noqa: BLE001 - law 1: the program's profiler must start
                 _LOG.debug("stepscope: the recording could not be ended for another profiler: %s", error)
             return original(*args, **kwargs)
 
         self.around(owner, name, first)
 
     def put(self, owner: type | ModuleType, name: str, value: object) -> None:
-        """Replace an attribute, the class's own or an inherited one, by ``value``."""
+        """Replace an attribute, own or inherited, by ``value``."""
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
         self._undo.append(functools.partial(_restore, owner, name, value, before))
 
     def remove(self) -> bool:
-        """Put everything back, the last one first; a second call does nothing.
+        """Restore all originals, the last one first; idempotent.
 
         Returns:
-            Whether all of ours were still in place; False where somebody else has patched over one, which stays.
+            Whether all our wrappers were in place; False if other code has patched over one, which then stays.
         """
         self.on, alone = False, True
         while True:
@@ -94,7 +94,7 @@ class MethodHooks:
 
 
 def _restore(owner: type | ModuleType, name: str, ours: object, before: object) -> bool:
-    """Put an attribute back unless somebody else has replaced it; return whether that was done."""
+    """Restore an attribute unless other code has replaced it; return whether it was restored."""
     if vars(owner).get(name) is not ours:
         return False
     if before is _ABSENT:

@@ -1,4 +1,4 @@
-"""Windows of frameworks that run one profiler at a time: they yield to the program's own, and end at exit."""
+"""Windows of frameworks that allow one profiler at a time: they yield to the program's own, and end at exit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LOG = logging.getLogger("stepscope")
 class OnlyPlace(ABC):
     """Base of a collector that is the framework's only profiler during its window.
 
-    A window ends once: by :meth:`stop`, by :meth:`_give_way` when the program makes a profiler of its own, or at exit,
-    before the framework is torn down. In a forked child it never ends: the child has no recording.
+    A window ends once: by :meth:`stop`, by :meth:`_give_way` when the program makes its own profiler, or at exit,
+    before the framework is torn down. In a forked child it never ends, because the child has no recording.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class OnlyPlace(ABC):
         self._description: dict[str, object] = {}
 
     def stop(self) -> list[Path]:
-        """Close the window and return its files, which may still be being written."""
+        """Close the window and return its files; writing them may still go on."""
         if os.getpid() != self._process:
             return []
         try:
@@ -37,7 +37,7 @@ class OnlyPlace(ABC):
         return self._written()
 
     def describe(self) -> dict[str, object]:
-        """Return the version, how the framework records, and what could not be recorded."""
+        """Return the framework's version, how it records, and what it could not record."""
         return self._description
 
     @abstractmethod
@@ -63,7 +63,7 @@ class OnlyPlace(ABC):
         _OPEN.discard(self)
 
     def _give_way(self, why: str) -> None:
-        """End early: the framework runs one profiler at a time, and the program starts its own."""
+        """End early, because the framework allows one profiler at a time and the program starts its own."""
         self._description["ended_early"] = why
         try:
             self._end()
@@ -79,7 +79,7 @@ _OPEN: set[OnlyPlace] = set()
 
 @cache
 def _end_at_exit() -> None:
-    """Register the end of open windows before the framework's own exit; cached, as atexit keeps every registration."""
+    """Register the end of open windows, before the framework's exit; cached, as atexit keeps every registration."""
     atexit.register(_end_open)
 
 
@@ -92,8 +92,8 @@ def _after_fork() -> None:
     try:
         while _OPEN:
             _OPEN.pop()._fall_silent()
-    except Exception:  # noqa: BLE001 - law 1: the child works on, with a recording that grows
-        _LOG.debug("stepscope: a framework records on in a forked child", exc_info=True)
+    except Exception:  # noqa: BLE001 - law 1: the child goes on; its copy of the recording grows
+        _LOG.debug("stepscope: a framework's recording goes on in a forked child", exc_info=True)
 
 
 if hasattr(os, "register_at_fork"):

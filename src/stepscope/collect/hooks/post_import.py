@@ -19,7 +19,7 @@ def when_imported(
     Args:
         name: Absolute name of a module.
         action: It must not raise.
-        around: Makes what is entered while the module's own code runs.
+        around: Returns a context manager that is entered while the module's own code runs.
 
     Returns:
         A function that withdraws the hook; a no-op once the action has run.
@@ -58,7 +58,7 @@ class _Finder(MetaPathFinder):
             sys.meta_path.remove(self)
 
     def _wrap(self, spec: ModuleSpec) -> None:
-        """Have the spec's own loader call the action; the loader is restored before the module runs."""
+        """Make the spec's own loader call the action; the loader is restored before the module runs."""
         loader = spec.loader
         original = loader.exec_module  # type: ignore[union-attr]
 

@@ -1,8 +1,8 @@
 """Errors of the training itself that surface inside the recording.
 
 MindSpore's PyNative mode runs operators on its own threads and raises the error of a failed one once, at the next wait
-for them. A window that closes waits for them, too, and may get an error that is not its own. The error is kept until
-the window is whole, and raised when the program's call of stepscope, or of the optimizer that ended the step, returns.
+for them. A window that closes waits for them, too, and may get an error of the training. The error is kept until the
+window is saved, and raised at the end of the program's call of stepscope, or of the optimizer that ended the step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counters of the host that are sampled only where ``host_sys`` or ``sys_io`` asks for them.
+"""Counters of the host that are sampled only if ``host_sys`` or ``sys_io`` requests them.
 
 ==================== ==================================== ======= ===============================================
 asked for            counter                              unit
@@ -10,10 +10,10 @@ host_sys ``network`` network packets in, out              /s      all interfaces
 host_sys ``osrt``    context switches, page faults        /s      of the process; voluntary or not, major or minor
 ..                   interrupts                           /s      of the machine
 sys_io               *interface* received, sent           bytes/s and packets, errors, drops (/s)
-..                   *adapter* received, sent             bytes/s InfiniBand and RoCE, where the kernel counts them
+..                   *adapter* received, sent             bytes/s InfiniBand and RoCE, if the kernel counts them
 ==================== ==================================== ======= ===============================================
 
-``osrt`` is what the operating system counts; single system calls would need a tracer that runs as root.
+``osrt`` has the counts of the operating system; tracing single system calls would need root.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BYTES, _EVENTS, _TIME = "bytes/s", "/s", "ms/s"
 _ADAPTERS = Path("/sys/class/infiniband")
 _STATUS = Path("/proc/self/status")
-#: The kernel counts the data of InfiniBand ports in words of four bytes.
+#: The kernel counts the data of InfiniBand ports in units of four bytes.
 _WORD = 4
 
 Reading = tuple[str, float, str]
@@ -36,7 +36,7 @@ Read = Callable[[], Iterator[Reading]]
 
 
 def sources(options: Options, process: Any) -> dict[str, Read]:  # noqa: ANN401 - psutil has no types
-    """Return the counters that the options want, by name.
+    """Return the counters that the options request, by name.
 
     Args:
         options: Which counters to read.
@@ -61,7 +61,7 @@ def _cpu(process: Any) -> Iterator[Reading]:  # noqa: ANN401
 
 def _memory(process: Any) -> Iterator[Reading]:  # noqa: ANN401
     yield "process memory virtual", process.memory_info().vms, "bytes"
-    # psutil would add it up over all mappings, and keep the process from changing them meanwhile.
+    # Not psutil: it sums over all mappings, which locks them against changes by the process meanwhile.
     for line in _STATUS.read_bytes().splitlines() if _STATUS.exists() else ():
         if line.startswith(b"VmSwap:"):
             yield "process swap", 1024 * int(line.split()[1]), "bytes"

@@ -1,6 +1,6 @@
 """Waits for the next batch: every ``next()`` of a framework's data loader as a span of kind ``data``.
 
-A framework's collector adds where the class of its iterators is, and what is known of the loader behind an iterator.
+A framework's collector adds the location of its iterators' classes, and the facts of the loader behind an iterator.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class DataWaits(ABC):
 
     @abstractmethod
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - the framework's iterator
-        """Return an object that represents the loader of an iterator: the same one for all its iterators."""
+        """Return an object that represents the loader of an iterator; all iterators of a loader return the same."""
 
     def facts_of(self, loader: Any, iterator: Any, /) -> dict[str, Any]:  # noqa: ANN401 - the framework's own
-        """Return how a loader was made, as plain values; ``dataset``, ``workers`` and ``batch_size`` at least."""
+        """Return the settings of a loader as plain values; at least ``dataset``, ``workers`` and ``batch_size``."""
         facts = {key: plain(getattr(iterator, attribute, None)) for key, attribute in self.attributes.items()}
         facts["batch_size"] = plain(getattr(loader, "batch_size", None))
         facts["dataset"] = type(getattr(iterator, "_dataset", None)).__name__
@@ -59,11 +59,11 @@ class DataWaits(ABC):
 
     def available(self) -> str | None:
         """Return why data loaders cannot be recorded here, or None."""
-        there = self.framework in sys.modules or find_spec(self.framework)
-        return None if there else f"{self.product} is not installed."
+        installed = self.framework in sys.modules or find_spec(self.framework)
+        return None if installed else f"{self.product} is not installed."
 
     def prepare(self, context: Context) -> None:
-        """Keep the journal, which takes the spans."""
+        """Keep the journal for the spans."""
         self._journal = context.journal
 
     def start(self) -> None:
@@ -92,20 +92,20 @@ class DataWaits(ABC):
         self._hooks.put(kind, "__next__", timed_next)
 
     def stop(self) -> list[Path]:
-        """Restore the original; everything is in the journal."""
+        """Restore the original; all spans are in the journal."""
         if self._withdraw is not None:
             self._withdraw()
         journal, self._journal = self._journal, None
         if not self._hooks.remove():
-            other = f"Something else wrapped {self.loader_class} as well"
-            self._note = f"{other}; its wrapper calls ours, which only calls through from now on."
+            other = f"Other code has wrapped {self.loader_class} too"
+            self._note = f"{other}; its wrapper still calls ours, which is a no-op after the window."
         if journal is not None:
             for loader in self._loaders.values():
                 journal.metadata(f"{self.name}.{loader.number}", json.dumps(loader.facts))
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return the number of loaders used, and of waits."""
+        """Return the numbers of loaders and of waits."""
         described: dict[str, object] = {"loaders": len(self._loaders), "waits": self._waits}
         return {**described, "note": self._note} if self._note else described
 

@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector: every collection as a span on the thread that it held up."""
+"""Pauses of Python's garbage collector: every collection as a span on the thread that it ran on."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ class GarbageCollector:
         self._paused_ns = 0
 
     def available(self) -> str | None:
-        """Return why collections cannot be seen here, or None."""
-        return None if hasattr(gc, "callbacks") else "This Python does not tell when it collects garbage."
+        """Return why collections cannot be recorded, or None."""
+        return None if hasattr(gc, "callbacks") else "This Python has no gc.callbacks."
 
     def prepare(self, context: Context) -> None:
-        """Remember where spans go."""
+        """Keep the journal for the spans."""
         self._journal = context.journal
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Add the callback."""
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> list[Path]:
-        """Stop listening; everything is in the journal."""
+        """Remove the callback; all spans are in the journal."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how many collections there were, and how long they took together."""
+        """Return the number of collections and their total time in ns."""
         return {"collections": self._collections, "paused_ns": self._paused_ns}
 
     def _on_collection(self, moment: str, info: dict[str, int]) -> None:
-        # Runs inside an allocation of any thread, with every lock of that thread held: it takes none, and makes little.
+        # Runs inside any allocation of any thread, which may hold any lock: taking a lock here could deadlock, so it is
+        # lock-free, and it allocates little.
         if moment == "start":
             self._start_ns = perf_counter_ns()
             return
         end_ns = perf_counter_ns()
         start_ns, self._start_ns = self._start_ns, 0
-        if start_ns and self._journal is not None:  # else it was under way when the window opened
+        if start_ns and self._journal is not None:  # else the collection began before the window
             self._collections += 1
             self._paused_ns += end_ns - start_ns
             self._journal.span(_NAMES[info["generation"]], "garbage", start_ns, end_ns, info)

@@ -1,4 +1,4 @@
-"""Counters of the process and its machine: CPU, memory, disk and network, sampled by a thread of its own."""
+"""Counters of the process and its machine: CPU, memory, disk and network, sampled on a separate thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RATE = "bytes/s"
 
-#: Sources that cost more (together 0.8 ms where training has used the caches up) are read at every tenth sample only.
+#: Slower sources (together 0.8 ms with cold caches) are read at every tenth sample only.
 _SELDOM = 10
 
 
@@ -36,7 +36,7 @@ class HostCollector:
     network received, sent       bytes/s  all interfaces
     ============================ ======== =====================================================
 
-    What ``host_sys`` and ``sys_io`` ask for besides is in :mod:`stepscope.collect.host.asked_counters`.
+    :mod:`stepscope.collect.host.asked_counters` has the further counters of ``host_sys`` and ``sys_io``.
     """
 
     name = "host"
@@ -49,7 +49,7 @@ class HostCollector:
         return None if find_spec("psutil") else "psutil is not installed: pip install psutil."
 
     def prepare(self, context: Context) -> None:
-        """Find out which counters this machine gives; the first reading also starts those that are differences."""
+        """Find the counters of this machine; the first reading is also the base of counters that are differences."""
         hertz = context.options.counters_hz
         if hertz > 0:
             period_ns = int(1e9 / hertz)
@@ -61,22 +61,22 @@ class HostCollector:
             self._sampler.start()
 
     def stop(self) -> list[Path]:
-        """Take a last sample and end the thread; everything is in the journal.
+        """Take a last sample and end the thread; all samples are in the journal.
 
         Raises:
-            TimeoutError: The thread hangs in a reading. It ends by itself, and records nothing any more.
+            TimeoutError: The thread hangs in a reading. It records nothing more, and ends after the reading.
         """
         if self._sampler is not None:
             self._sampler.stop()
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how often was sampled, its mean CPU time, and which counters are missing and why."""
+        """Return the number of samples, their mean CPU time, and the missing counters with reasons."""
         return self._sampler.describe() if self._sampler is not None else {"samples": 0}
 
 
 def sources(period_ns: int, options: Options | None = None) -> list[CounterSource]:
-    """Return what can be read, with how often; with what ``options`` ask for besides."""
+    """Return the counters of this machine with their periods, and those that ``options`` request."""
     import psutil
 
     process = psutil.Process()
@@ -131,8 +131,8 @@ class _CpuPercent:
         return share
 
 
-# What is read ten times a second. psutil takes twice as long for it, and 0.2 ms longer where training has used the
-# caches up: it parses all of a file, and has more code.
+# The readings of every sample, without psutil, which takes twice as long (0.2 ms more with cold caches) because it
+# parses whole files and has more code.
 
 
 def _head(path: str) -> bytes:
@@ -162,7 +162,7 @@ class _SystemCpuPercent:
         idle, together = sum(times[3:5]), sum(times)
         rested, passed = idle - self._idle, together - self._all
         self._idle, self._all = idle, together
-        # The clock ticks a hundred times a second, and what waits for disks may even be taken back.
+        # Clamped: the clock has only 100 ticks per second, and the time of iowait may decrease.
         return min(max(100.0 * (1 - rested / passed), 0.0), 100.0) if passed > 0 else 0.0
 
 

@@ -1,10 +1,10 @@
 """Python function calls as nested spans, for frameworks that record no Python stacks themselves.
 
-A profile function (``sys.setprofile``) of the starting thread, and of threads that begin later, notes start, duration
-and code of every call; no text is made there. A thread of its own writes them to ``capture/python_stacks.ssj``: blocks
-of the journal's form, whose spans of kind ``python`` are named ``file(line): function`` as PyTorch names them.
+A profile function (``sys.setprofile``) on the starting thread, and on threads that begin later, records start, duration
+and code of every call, but makes no text. A separate thread writes them to ``capture/python_stacks.ssj``: blocks of the
+journal's form, whose spans of kind ``python`` are named ``file(line): function`` as PyTorch names them.
 
-A Python call takes 0.4 µs longer, a call of a C function 0.16 µs (least of 30 measurements on a busy machine).
+It adds 0.4 µs to a Python call and 0.16 µs to a call of a C function (least of 30 measurements on a busy machine).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
     from stepscope.collect.protocol import Context
 
-#: Calls shorter than this (ns) are counted and left out: reading the clock twice takes a tenth of it.
+#: Calls shorter than this (ns) are only counted: two readings of the clock take a tenth of it.
 SHORTEST = 2_000
-#: Calls of one thread that wait at most to be written, 24 bytes each; the rest is counted.
+#: Maximum number of calls of one thread that wait to be written, 24 bytes each; further calls are only counted.
 ROOM = 1 << 20
 #: Calls in one block: about 2 ms of encoding.
 _BLOCK_ROWS = 4096
 
 _HERE = Path(__file__).parents[2]
 _OURS = f"{_HERE}{os.sep}"
-#: What these call is not the training's, even where it is a function of the framework.
+#: Calls made by these files are not recorded, also if the callee is a function of the framework.
 _ENGINE = tuple(str(_HERE / "collect" / "session" / name) for name in ("session.py", "window.py"))
 
 _Hook = Callable[[FrameType, str, Any], None]
 
 
 class PythonStacksCollector:
-    """Notes Python calls; leaves them to torch and to JAX where these are."""
+    """Records Python calls, unless torch or JAX does."""
 
     name = "python_stacks"
 
@@ -61,9 +61,9 @@ class PythonStacksCollector:
         self._calls = 0
 
     def available(self) -> str | None:
-        """Return why Python calls are not seen here, or None."""
+        """Return why Python calls are not recorded here, or None."""
         if getattr(sys.getprofile(), "__module__", None) != __name__ and sys.getprofile() is not None:
-            return "the program has a profile function of its own (sys.setprofile)"
+            return "the program uses its own profile function (sys.setprofile)"
         torch = sys.modules.get("torch")
         if torch is not None and getattr(torch, "autograd", None) and torch.autograd.kineto_available():
             return "torch records its Python stacks itself"
@@ -72,16 +72,16 @@ class PythonStacksCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Remember where calls go."""
+        """Keep the journal and the path of the file."""
         self._journal = context.journal
         self._path = context.capture / "python_stacks.ssj"
 
     def start(self) -> None:
-        """Set the profile function; calls that are going on begin now."""
+        """Set the profile function; calls in progress count as begun now."""
         if self._journal is None:
             return
         if sys.getprofile() is not None:
-            self._note = "The program set a profile function of its own before the window opened: no Python calls."
+            self._note = "The program set its own profile function before the window: no Python calls are recorded."
             return
         self._file = BlockFile(self._path, self._next_block, self._journal)
         thread = _SampledThread(self._codes)
@@ -95,7 +95,7 @@ class PythonStacksCollector:
         sys.setprofile(self._hook)
 
     def stop(self) -> list[Path]:
-        """Take the profile function down, end the calls that are going on, and close the file."""
+        """Remove the profile function, end the calls in progress, and close the file."""
         now = perf_counter_ns()
         if self._hook is not None:
             self._take_down()
@@ -118,17 +118,19 @@ class PythonStacksCollector:
         if sys.getprofile() is self._hook:
             sys.setprofile(None)
         elif threading.get_ident() == self._threads[0].ident:
-            self._note = "The program set a profile function of its own during the window: Python calls end there."
+            self._note = (
+                "The program set its own profile function during the window: Python calls are recorded up to it."
+            )
 
     def describe(self) -> dict[str, object]:
-        """Return how many calls were written and left out, and why some are missing."""
+        """Return the numbers of calls written and left out, and why some are missing."""
         short = sum(thread.short for thread in self._threads)
         described: dict[str, object] = {"calls": self._calls, "shorter": short, "shortest_ns": SHORTEST}
         described["threads"] = len(self._threads)
         return {**described, "note": self._note} if self._note else described
 
     def _begin_thread(self, frame: FrameType, event: str, argument: object) -> None:
-        """Become the profile function of a thread that has just begun."""
+        """Install the profile function on a thread that has just begun."""
         if self._closed or threading.current_thread().name.startswith("stepscope-"):
             sys.setprofile(None)
             return
@@ -163,9 +165,9 @@ class _SampledThread:
     """The calls of one thread.
 
     Attributes:
-        starts: Starts of the calls that are going on, outermost first.
-        rows: Calls that have ended: start, duration, identity of the code, one behind the other.
-        below: Frames of the thread that were never seen to begin.
+        starts: Starts of the calls in progress, outermost first.
+        rows: Calls that have ended, as consecutive triples: start, duration, ``id`` of the code.
+        below: Number of outermost frames whose beginning was not seen.
         short: Calls left out because they are short.
         overflow: Calls left out because too many waited.
     """
@@ -180,15 +182,15 @@ class _SampledThread:
         self.short = self.overflow = 0
 
     def take(self) -> array[int]:
-        """Remove and return calls that wait; the thread may add more at the same time."""
+        """Remove and return waiting calls; the thread may append more at the same time."""
         rows = self.rows[: min(len(self.rows) // 3, _BLOCK_ROWS) * 3]
         del self.rows[: len(rows)]
         return rows
 
     def close(self, end: int, innermost: FrameType | None) -> None:
-        """End the calls that are going on, unless their frames are ours.
+        """End the calls in progress, unless their frames are ours.
 
-        Outermost first: of spans with the same start and end the reader takes the first for the outer one.
+        Outermost first: of spans with the same start and end, the reader takes the first as the outer one.
         """
         frames = list(_frames(innermost))[::-1][self.below :]
         for start, frame in zip(self.starts, frames, strict=False):
@@ -204,7 +206,7 @@ def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
 
 
 def _hook(thread: _SampledThread, closed: list[bool]) -> _Hook:
-    """Return the profile function of a thread. Everything it needs is a local name: it runs at every call."""
+    """Return the profile function of a thread. It runs at every call, so it uses local names only, which are fast."""
     now, codes, rows = perf_counter_ns, thread.codes, thread.rows
     push, pop, append = thread.starts.append, thread.starts.pop, thread.rows.append
     full = 3 * ROOM
@@ -219,7 +221,7 @@ def _hook(thread: _SampledThread, closed: list[bool]) -> _Hook:
                 return
             try:
                 start = pop()
-            except IndexError:  # a frame that was never seen to begin
+            except IndexError:  # a frame whose beginning was not seen
                 return
             if end - start < SHORTEST:
                 thread.short += 1
@@ -229,7 +231,7 @@ def _hook(thread: _SampledThread, closed: list[bool]) -> _Hook:
                 code = frame.f_code
                 key = id(code)
                 if key not in codes:
-                    codes[key] = code  # kept, so that nothing else gets its identity
+                    codes[key] = code  # a reference, because the id of a freed object could be reused
                 append(start)
                 append(end - start)
                 append(key)
@@ -238,12 +240,12 @@ def _hook(thread: _SampledThread, closed: list[bool]) -> _Hook:
 
 
 class _FrameNames:
-    """Makes blocks of calls, and leaves out those of our own functions."""
+    """Encodes calls as blocks, without those of our own functions."""
 
     def __init__(self, codes: dict[int, CodeType]) -> None:
         self._codes = codes
         self._texts: dict[int, str] = {}
-        # As PyTorch writes names of files: relative to the directory of the import.
+        # File names relative to their import directory, as in PyTorch.
         roots = {os.path.abspath(entry or ".") for entry in sys.path} | set(sysconfig.get_paths().values())  # noqa: PTH100
         whole = [root + os.sep for root in roots if not Path(root, "__init__.py").exists()]
         self._roots = sorted(whole, key=len, reverse=True)
@@ -251,7 +253,7 @@ class _FrameNames:
     def block(self, thread: _SampledThread, rows: array[int]) -> dict[str, Any]:
         kept = self._kept(rows)
         used = list(dict.fromkeys(key for _, _, key in kept))
-        number = {key: place for place, key in enumerate(used, start=1)}
+        number = {key: index for index, key in enumerate(used, start=1)}
         spans = {
             "thread": [thread.native] * len(kept),
             "start": [start for start, _, _ in kept],
@@ -264,7 +266,7 @@ class _FrameNames:
         return {"threads": [(thread.native, text(thread.name))], "names": names, "spans": spans}
 
     def _kept(self, rows: array[int]) -> list[tuple[int, int, int]]:
-        """Return the calls that are not ours; callees stand before their callers."""
+        """Return the calls that are not ours; callees come before their callers."""
         kept: list[tuple[int, int, int]] = []
         for start, dur, key in zip(rows[0::3], rows[1::3], rows[2::3], strict=True):
             file = self._codes[key].co_filename

@@ -1,4 +1,4 @@
-"""Sampling of counters into the journal, at intervals, on a thread of its own."""
+"""Periodic sampling of counters into the journal, on a separate thread."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 #: One reading: name, value, unit.
 Reading = tuple[str, float, str]
 
-#: Units in which a source returns totals, whose rate of change is recorded, unless its `totals` is False.
+#: Units of rates: a source returns totals, whose rate of change is recorded, unless its `totals` is False.
 _RATES = frozenset(("bytes/s", "/s", "ms/s"))
 
-#: Seconds that stop waits for the thread.
+#: Seconds that ``stop`` waits for the thread.
 _PATIENCE = 5.0
 
 
 @dataclass
 class CounterSource:
-    """Counters that are read together, every ``period_ns``.
+    """Counters that are read together.
 
     Attributes:
         name: Name in the list of missing sources.
@@ -32,7 +32,7 @@ class CounterSource:
         lane: Lane of its counters; empty gives each counter its own.
         totals: Whether values in a unit per second are totals.
         last_ns: Time of the last reading.
-        recorded: Whether the journal has a value of it.
+        recorded: Whether the journal has a value from it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Sampler:
     Args:
         journal: Takes the counters.
         period_ns: Time between two checks for sources that are due.
-        sources: What is sampled.
+        sources: The counters.
         what: Subject of the counters, for the thread's name and messages: ``host``.
     """
 
@@ -65,7 +65,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._samples = 0
         self._cost_ns = 0
-        self._read(perf_counter_ns(), sources)  # starts those that are differences
+        self._read(perf_counter_ns(), sources)  # the base of counters that are differences
 
     def start(self) -> None:
         """Start the thread."""
@@ -77,7 +77,7 @@ class Sampler:
         """Take a last sample and end the thread.
 
         Raises:
-            TimeoutError: The thread hangs in a reading. It ends by itself, and records nothing any more.
+            TimeoutError: The thread hangs in a reading. It records nothing more, and ends after the reading.
         """
         self._stop.set()
         thread, self._thread = self._thread, None
@@ -89,7 +89,7 @@ class Sampler:
                 raise TimeoutError(message)
 
     def describe(self) -> dict[str, object]:
-        """Return how often was sampled, its mean CPU time, and which counters are missing and why."""
+        """Return the number of samples, their mean CPU time, and the missing counters with reasons."""
         mean_ns = self._cost_ns // self._samples if self._samples else 0
         period_ms = self._period_ns / 1e6
         described: dict[str, object] = {"samples": self._samples, "sample_cost_ns": mean_ns, "period_ms": period_ms}
@@ -102,7 +102,7 @@ class Sampler:
             due = max(due, now) + self._period_ns
             almost = now + self._period_ns // 2
             self._sample(now, [source for source in self._sources if almost - source.last_ns >= source.period_ns])
-        # Even a window shorter than the period gets one sample; but a rate over a moment says nothing.
+        # Rates over less than half a period are noise; only sources without any sample are read all the same.
         now = perf_counter_ns()
         enough = [source for source in self._sources if now - source.last_ns >= source.period_ns // 2]
         self._sample(now, [*enough, *(s for s in self._sources if not s.recorded and s not in enough)])
@@ -120,13 +120,13 @@ class Sampler:
             self._cost_ns += thread_time_ns() - cost_ns
 
     def _read(self, now_ns: int, sources: list[CounterSource]) -> list[tuple[str, Reading]]:
-        """Read these sources; one that fails is left out from now on, with its reason."""
+        """Read these sources; a source that fails is removed, and its reason kept in ``missing``."""
         readings: list[tuple[str, Reading]] = []
         for source in tuple(sources):
             try:
                 readings += [self._reading(source, now_ns, *item) for item in source.read()]
                 source.last_ns = now_ns
-            except Exception as error:  # noqa: BLE001 - law 1: whatever a machine refuses, the others go on
+            except Exception as error:  # noqa: BLE001 - law 1: the other sources go on
                 self.missing[source.name] = f"{type(error).__name__}: {error}"
                 self._sources.remove(source)
         return readings
@@ -138,5 +138,5 @@ class Sampler:
         before_ns, before = self._totals.get((lane, name), (now_ns, value))
         self._totals[lane, name] = now_ns, value
         seconds = (now_ns - before_ns) / 1e9
-        # A total that falls is that of an interface or disk that went away.
+        # A total decreases if an interface or disk disappears; its rate is then 0.
         return lane, (name, max(value - before, 0.0) / seconds if seconds > 0 else 0.0, unit)

@@ -1,1 +1,1 @@
-"""The files that the training process itself writes."""
+"""The files that the training process writes itself."""

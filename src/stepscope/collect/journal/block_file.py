@@ -1,7 +1,7 @@
-"""A file of blocks that a collector writes beside the journal, filled by a thread of its own.
+"""A file of blocks that a collector writes beside the journal, on a separate thread.
 
-For collectors with too many records for the journal's queues: they keep them in their own form, and the file's thread
-fetches them twice a second and writes them with :mod:`stepscope.trace.blocks`.
+For collectors with too many records for the journal's queues: they keep records in their own form, and the file's
+thread fetches them twice a second and writes them with :mod:`stepscope.trace.blocks`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two fetches.
 INTERVAL = 0.5
-#: Seconds that close waits for a disk that hangs.
+#: Seconds that ``close`` waits for a disk that hangs.
 _PATIENCE = 8.0
 
 _LOG = logging.getLogger("stepscope")
@@ -39,8 +39,8 @@ class BlockFile:
 
     Args:
         path: File to create.
-        take: Returns the columns of the next block, or None if there are no records. Called by one thread at a time.
-        journal: Counts what is lost.
+        take: Returns the columns of the next block; None if no records wait. Called by one thread at a time.
+        journal: Counts losses.
 
     Raises:
         OSError: The file exists or cannot be written.
@@ -63,7 +63,7 @@ class BlockFile:
         """Write the remaining records and mark the file as complete; idempotent.
 
         Raises:
-            TimeoutError: The disk hangs; the file stays as it is.
+            TimeoutError: The disk hangs; the file stays incomplete.
         """
         self._stop.set()
         self._thread.join(_PATIENCE)
@@ -76,8 +76,10 @@ class BlockFile:
             while not self._stop.wait(INTERVAL):
                 self._write_waiting({})
             self._write_waiting({"closed": True})
-        except Exception as error:  # noqa: BLE001 - law 1: counted and said; the collector's records have no other way
-            self._give_up(error)
+        except Exception as error:  # noqa: BLE001 - law 1: counted and logged; training goes on
+            loss, reason = write_failure(error)
+            self._journal.loss(loss)
+            _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)
         finally:
             frames, self._frames = self._frames, None
             if frames is not None:
@@ -101,8 +103,9 @@ class BlockFile:
             self._frames.append(payload)
             self.bytes += len(payload)
 
-    def _give_up(self, error: Exception) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self._journal.loss("disk_full" if full else "capture_not_written")
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        _LOG.warning("stepscope: cannot write %s (%s): it ends here, training goes on.", self.path, reason)
+
+def write_failure(error: Exception) -> tuple[str, str]:
+    """Return the name of the loss in the catalogue, and the reason in words, of an error that ended a file."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return "disk_full" if full else "capture_not_written", reason

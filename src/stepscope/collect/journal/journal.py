@@ -1,14 +1,14 @@
-"""The journal: what the training process itself records, in one append-only file.
+"""The journal: the training process's own records, in one append-only file.
 
 Recording appends to a queue without a lock (deque.append is atomic under the GIL), so it is safe in signal handlers and
-in callbacks of the garbage collector, where a lock could be held by the interrupted code. A thread of the journal's
-encodes the queues as blocks twice a second and writes them with :mod:`stepscope.trace.blocks`.
+in callbacks of the garbage collector, where the interrupted code may hold a lock. The journal's thread encodes the
+queues as blocks twice a second and writes them with :mod:`stepscope.trace.blocks`.
 
 A block is a JSON object in columns; every key may be missing::
 
     process, host   of the recording process
-    anchors         [[perf_counter_ns, epoch ns, ± ns], …] at the times between which the block's records lie
-    threads         [[native thread id, name], …] not named before
+    anchors         [[perf_counter_ns, epoch ns, ± ns], …] before and after the block's records
+    threads         [[native thread id, name], …] that are new or renamed
     names           texts; name, kind, source, lane and unit below are indices into it
     spans           thread, start, dur, name, kind; args: JSON text of an object, or null
     steps           number, start, dur, source
@@ -22,7 +22,6 @@ Times are those of ``time.perf_counter_ns``.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import logging
@@ -36,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from stepscope.collect.journal.block_file import write_failure
 from stepscope.collect.journal.values import finite, plain, text
 from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.clock import Anchor, take_anchor
@@ -63,8 +63,8 @@ Counter: TypeAlias = tuple[int, str, str, float, str]
 class Journal:
     """Records spans, steps, counters and facts into one file.
 
-    The recording methods are thread-safe, never block and never raise because of their arguments; after :meth:`close`,
-    after an error of the disk and in a forked child they are no-ops. Losses are counted in :attr:`ledger`.
+    The recording methods are thread-safe, never block and never raise because of their arguments. They are no-ops after
+    :meth:`close`, after an error of the disk and in a forked child. :attr:`ledger` counts losses.
 
     Args:
         path: File to create.
@@ -108,8 +108,8 @@ class Journal:
         """Whether records are kept; False after :meth:`close`, an error of the disk, or in a forked child."""
         return self._room > 0
 
-    # Recording: called on the threads of the training. Not locked: two threads that both find one slot left exceed
-    # the capacity by a record, which is harmless.
+    # Recording: called on the threads of the training. Not locked: if two threads both see the last free slot, the
+    # queue exceeds its capacity by one record, which is harmless.
 
     def span(
         self,
@@ -128,7 +128,7 @@ class Journal:
             start_ns: Start, of ``time.perf_counter_ns``.
             end_ns: End, of the same clock.
             args: Arguments, as :func:`stepscope.collect.journal.values.freeze` returns them.
-            thread: Native id of its thread; 0 means the calling one.
+            thread: Native id of its thread; 0 means the calling thread.
         """
         if len(self._spans) < self._room:
             self._spans.append((thread or self._here.thread, start_ns, end_ns, name, kind, args))
@@ -171,7 +171,7 @@ class Journal:
         if len(self._losses) < self._room:
             self._losses.append((what, count))
 
-    # Writing: on the journal's thread, and in flush and close on the caller's.
+    # Writing: on the journal's thread; flush() and close() also run on the caller's.
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Write the queued records now.
@@ -202,7 +202,7 @@ class Journal:
         return done
 
     def _exclusively(self, work: Callable[[], None], timeout: float) -> bool:
-        """Run ``work`` unless the journal is closed or this thread is inside already; return whether all is written."""
+        """Run ``work`` unless the journal is closed or this thread is writing; return whether everything is written."""
         if self not in _OPEN or not self._lock.acquire(timeout=timeout):
             return False
         try:
@@ -211,7 +211,7 @@ class Journal:
             self._writing = True
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - law 1: training goes on; counted and said
+            except Exception as error:  # noqa: BLE001 - law 1: counted and logged; training goes on
                 self._give_up(error)
             finally:
                 self._writing = False
@@ -233,7 +233,7 @@ class Journal:
         self._count_overflow()
         anchors = [self._anchor, take_anchor()]
         self._anchor = anchors[-1]
-        # Bounded by the present length: a thread that records faster than this writes would keep it here for ever.
+        # Bounded by the current length: otherwise a thread that records faster than this writes would never let it end.
         for _ in range(0, max(map(len, self._queues)), _BLOCK_ROWS):
             self._write(self._next_block(anchors))
 
@@ -294,16 +294,15 @@ class Journal:
         self._frames.append(payload)
 
     def _give_up(self, error: Exception) -> None:
-        """Stop recording, log it once, and keep the loss for the last block and the manifest."""
+        """Stop recording, log the error once, and keep the loss for the last block and the manifest."""
         if self._failed:
             return
         self._failed = True
         self._room = 0
         for queue in self._queues:
             queue.clear()
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        self._losses.append(("disk_full" if full else "capture_not_written", 1))
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        loss, reason = write_failure(error)
+        self._losses.append((loss, 1))
         _LOG.warning("stepscope: cannot write %s (%s): recording stops here, training goes on.", self.path, reason)
 
     def _become_inert(self) -> None:
@@ -341,7 +340,7 @@ def _take(queue: deque[Any]) -> list[Any]:
 
 
 class _NameTable:
-    """Numbers texts in the order in which they are first met."""
+    """Numbers texts in order of first occurrence."""
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
@@ -372,7 +371,7 @@ def _encode_args(args: Mapping[str, object]) -> str:
     try:
         encoded = _ENCODER.encode(args)
         encoded.encode("utf-8")
-    except (TypeError, ValueError):  # an object that is no JSON, nan or infinity, a loop, half a surrogate pair
+    except (TypeError, ValueError):  # not JSON, nan or infinity, a circular reference, a lone surrogate
         return json.dumps({text(key): plain(value) for key, value in args.items()})
     return encoded
 
@@ -381,7 +380,7 @@ def _encode_steps(rows: list[Step], names: _NameTable) -> dict[str, Any]:
     if not rows:
         return {}
     number, start, end, source = zip(*rows, strict=True)
-    # Threads that step at the same time may read the clock in one order and write in the other.
+    # Clamped: two threads that step concurrently may read the clock in one order and append in the other.
     dur = [max(last - first, 0) for first, last in zip(start, end, strict=True)]
     return {"number": number, "start": start, "dur": dur, "source": names.numbers(source)}
 

@@ -1,11 +1,11 @@
-"""Writing a large file while training goes on: by a forked child where that costs training less than waiting.
+"""Write a large file while training goes on, in a forked child if that delays training less than waiting.
 
-Kineto writes its file in the calling thread with the interpreter locked: 1.7 µs an event, 3.3 µs with shapes (1.8 s
-and 3.3 s for a million events), and nothing else runs meanwhile. A forked child has the same events in its memory and
-writes them while the parent goes on; forking takes 0.03–0.05 s there. But every page that the parent then writes to is
-copied first: 2.5 s for each GB of training's own memory on the machine where this was measured, against 1.2 s that
-writing takes for each GB of events. So a child is forked where training's own memory is less than half of what the
-capture took. A device's driver does not survive a fork, so it is not done where one is initialised.
+Kineto writes its file on the calling thread while it holds the GIL: 1.7 µs per event, 3.3 µs with shapes (1.8 s and
+3.3 s for a million events). A forked child has the same events in its memory and writes them while the parent goes on;
+the fork takes 0.03–0.05 s. But every page that the parent then writes to is copied first, which took 2.5 s per GB of
+training's own memory on the machine where it was measured; writing took 1.2 s per GB of events. So it forks only if
+training's own memory is less than half of the capture's. Callers do not fork if a device's driver is initialised,
+because a driver does not survive a fork.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 
 #: Seconds without progress after which a child counts as hung.
 _STUCK = 10.0
-#: Bytes of events below which a fork never pays.
+#: Bytes of events below which a fork never pays off.
 _SMALL = 64 << 20
-#: Bytes that importing torch takes and nothing writes to again, so that a fork never copies them.
+#: Bytes that importing torch allocates and that are not written again, so that a fork never copies them.
 _IDLE = 128 << 20
-#: Requests that the C allocator serves from its larger bins, and how many of them leave it with nothing to merge.
+#: Size in bytes of requests that make the C allocator merge freed chunks, and how many of them merge all chunks.
 _LARGE, _MERGES = 5000, 500
 
 
 class SavedFile:
     """A file that ``save`` writes: at once, or in a forked child while the caller goes on.
 
-    The file appears under its name only when it is whole. ``save`` is kept until :meth:`settle`: where the child fails,
-    this process writes the file itself.
+    The file appears under its name only when it is complete. ``save`` is kept until :meth:`settle`, because this
+    process writes the file itself if the child fails.
 
     Args:
-        path: Where the file will be.
-        save: Writes the whole file to the path it is given.
-        fork: Whether to leave that to a forked child; where no child can be made, it is not.
+        path: Path of the file.
+        save: Writes the whole file to the path that it is called with.
+        fork: Whether to write in a forked child; if the fork fails, this process writes.
         is_whole: Returns whether a written file is complete; by default a test for JSON.
     """
 
@@ -58,10 +58,10 @@ class SavedFile:
             self._write()
 
     def settle(self) -> None:
-        """Wait until the file is whole; write it here where the child could not.
+        """Wait until the file is complete; if the child failed, write it here.
 
         Raises:
-            OSError: It could not be written; the partial file is kept.
+            OSError: It cannot be written; the partial file is kept.
         """
         if not self._child:
             return
@@ -74,19 +74,19 @@ class SavedFile:
     def _write(self) -> None:
         self._save(str(self._temporary))
         if not self._temporary.exists():
-            # Kineto's own half: the manifest, which says what happened, needs the room.
+            # Kineto's partial file is removed, because the manifest, which has the reason, needs the space.
             self._temporary.with_name(f"{self._temporary.name}.tmp").unlink(missing_ok=True)
-            message = f"{self.path} was not written: the disk is full or refuses it"
+            message = f"{self.path} was not written: the disk is full or not writable"
             raise OSError(message)
         complete = self._is_whole(self._temporary)
         self._temporary.chmod(0o600)
         self._temporary.replace(self.path)
         if not complete:
-            message = f"{self.path} is cut: the disk is full or refuses it"
+            message = f"{self.path} is truncated: the disk is full or not writable"
             raise OSError(message)
 
     def _wait_for_child(self) -> None:
-        """Wait for the child while its file grows; kill it when it hangs."""
+        """Wait for the child while its file grows; kill the child if the file stops growing."""
         size, since, pause = -1, time.monotonic(), 0.005
         while not _ended(self._child):
             now = _size(self._temporary)
@@ -112,7 +112,7 @@ def own_memory() -> int:
 
 
 def fork_pays(before: int, after: int) -> bool:
-    """Return whether a forked child saves time: see the module's text.
+    """Return whether a forked child saves time; see the module's docstring.
 
     Args:
         before: :func:`own_memory` when recording began.
@@ -127,7 +127,7 @@ def _fork(work: Callable[[], None]) -> int:
     _merge_freed_memory()
     try:
         with warnings.catch_warnings():
-            # Python warns of forking beside threads. The child runs none of them: it writes one file and ends.
+            # Python warns about forking a process with threads. The child needs none: it writes a file and ends.
             warnings.simplefilter("ignore")
             child = os.fork()
     except OSError:
@@ -136,7 +136,7 @@ def _fork(work: Callable[[], None]) -> int:
         return child
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):  # they go to whole groups; the file is worth the moment
+        for number in (signal.SIGINT, signal.SIGTERM):  # sent to the process group, but the child must finish the file
             signal.signal(number, signal.SIG_IGN)
         work()
         code = 0
@@ -145,10 +145,10 @@ def _fork(work: Callable[[], None]) -> int:
 
 
 def _merge_freed_memory() -> None:
-    """Have the C allocator merge now what the end of the recording has freed, before its pages are shared.
+    """Make the C allocator merge the chunks that the end of the recording has freed, before a fork shares their pages.
 
-    It does so in its next larger requests, ten thousand pieces in each, and writes into all of them: 0.4 s for a
-    million events. After a fork every page would be copied for that, in the training's time: 2.4 s.
+    It merges them at its next larger requests, ten thousand chunks per request, and writes to each chunk: 0.4 s for a
+    million events. After a fork the parent would copy every page for it: 2.4 s.
     """
     for _ in range(_MERGES):
         bytearray(_LARGE)

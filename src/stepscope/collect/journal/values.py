@@ -1,4 +1,4 @@
-"""What the journal keeps of values that a program hands over: plain JSON, and never a question to the object itself."""
+"""Convert the program's values to plain JSON for the journal, without reading the value or text of other objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIMPLE = frozenset((int, float, str, bool, type(None)))
 
 
 def freeze(args: Mapping[str, object]) -> Mapping[str, object]:
-    """Return arguments that nobody can change any more; the same object where its values are plain already."""
+    """Return arguments that later changes by the program do not affect; the same object if its values are immutable."""
     for value in args.values():
         if type(value) not in _SIMPLE:
             return {key: plain(value) for key, value in args.items()}
@@ -22,7 +22,7 @@ def plain(value: object, depth: int = 4) -> object:
     """Return a copy of ``value`` that JSON can hold.
 
     Numbers, texts, booleans and None stay; lists, tuples, sets and mappings are copied up to 100 elements and
-    ``depth`` levels. Anything else becomes its type's name, such as ``<Tensor>``: asking it for its value or text
+    ``depth`` levels. Any other object becomes its type's name, such as ``<Tensor>``, because reading its value or text
     could wait for a device.
     """
     if value is None or isinstance(value, bool):
@@ -46,7 +46,7 @@ def finite(value: float) -> float | str:
 
 
 def text(value: object) -> str:
-    r"""Return text that UTF-8 can hold: lone surrogates become ``\udc80``, anything but text its type's name."""
+    r"""Return text that UTF-8 can encode: lone surrogates become ``\udc80``, other objects the name of their type."""
     if not isinstance(value, str):
         value = str(value) if isinstance(value, int | float) else f"<{type(value).__name__}>"
     return value.encode("utf-8", "backslashreplace").decode("utf-8")

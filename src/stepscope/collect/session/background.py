@@ -1,4 +1,4 @@
-"""Computing results in another process: at low priority beside the training, or after it."""
+"""Compute results in another process: at low priority during the training, or after it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def report_command(rank: Path, *arguments: str) -> list[str]:
     """Return the command line of ``stepscope report`` for a rank's directory.
 
     Raises:
-        OSError: This Python does not know its own executable (it is embedded in another program).
+        OSError: ``sys.executable`` is empty, because Python is embedded in another program.
     """
     if not sys.executable:
-        message = "this Python does not know its own executable"
+        message = "the path of this Python is unknown: sys.executable is empty"
         raise OSError(message)
     return [sys.executable, "-m", "stepscope", "report", str(rank), *arguments]
 
 
 def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a session of its own.
+    """Start ``stepscope report --quiet`` for a rank, at the lowest priority and in a new session.
 
     It outlives this process, uses one core, and writes its messages to ``analysis.log``. The caller must wait for it
-    on a thread of its own, or it stays a zombie.
+    on another thread; otherwise it stays a zombie.
 
     Raises:
         OSError: The process cannot be started.
@@ -47,7 +47,7 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     try:
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICEST)
     except (OSError, AttributeError):
-        return process  # it has ended, or this system has no priorities
+        return process  # it has ended already, or the system has no priorities
     return process
 
 
@@ -64,7 +64,7 @@ def run_report(rank: Path, *arguments: str) -> int:
 
 
 def _error_stream() -> int:
-    """Return descriptor 2, or one of the null device where the program closed it."""
+    """Return descriptor 2; the null device if the program has closed it."""
     try:
         os.fstat(2)
     except OSError:

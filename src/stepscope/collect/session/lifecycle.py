@@ -1,4 +1,4 @@
-"""What a profile does between two steps, as a table: (action of the step that ended, action of the one that begins).
+"""The operations of a profile between two steps, by the actions of the step that ended and of the one that begins.
 
 ``Action.NONE`` stands for the time before ``start``, :data:`END` for the time after ``stop``. A recording is never
 dropped: if a schedule goes from RECORD to something else, the recording is saved.
@@ -13,12 +13,12 @@ from stepscope.collect.schedule import Action
 
 
 class WindowOperation(Enum):
-    """What the session does; the values are the names of its methods."""
+    """An operation on the session's window."""
 
-    PREPARE = "prepare"  # make the run directory, let collectors do what is slow
+    PREPARE = "prepare"  # make the run directory, and do the slow part of collectors
     START = "start"  # open the window
-    SAVE = "save"  # close the window, hand the run to on_trace_ready
-    DISCARD = "discard"  # a window that was prepared and never opened
+    SAVE = "save"  # close the window, and pass the run to on_trace_ready
+    DISCARD = "discard"  # remove a window that was prepared but never opened
 
 
 #: The other side of a transition when the profile stops.

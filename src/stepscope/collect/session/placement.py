@@ -1,9 +1,9 @@
-"""Where a window is written: one new directory for all ranks of a job, agreed on without communication.
+"""Choose the directory of a window: one new directory for all ranks of a job, without communication.
 
-A single process makes ``<output>/<worker>_<time>/rank0``. The ranks of a job agree by a file
+A single process makes ``<output>/<worker>_<time>/rank0``. The ranks of a job agree through a file
 ``<output>/.job-<digest>.<generation>``: the rank that creates it (``O_EXCL``) writes the name of the run's directory
-into it, the others read that. A rank whose folder exists in that run goes on to the next generation, so the second
-windows of all ranks share a second directory. An existing rank's directory is never written into.
+into it, and the others read the name. A rank whose folder exists in that run goes on to the next generation, so the
+second windows of all ranks share a second directory. Files are never written into an existing rank's directory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stepscope.collect.ranks import Job, JobRank, find_job
 from stepscope.errors import OutputError
 from stepscope.trace.run_directory import RankDirectory
 
-#: Seconds to wait for the creator of a job file to write its line.
+#: Seconds to wait until the creator of a job file has written its line.
 _PATIENCE = 5.0
-#: Age in seconds at which a job file counts as stale if no launcher named the job: it belongs to an older one.
+#: Age in seconds at which a job file is stale, if no launcher named the job: it belongs to an older job.
 _JOINABLE = 600.0
 _ATTEMPTS = 10_000
 

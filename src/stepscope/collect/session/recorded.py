@@ -15,10 +15,10 @@ from stepscope.trace.run_directory import Manifest
 
 
 class RecordedWindow:
-    """A recorded window. Its files may still be being written and its results computed in the background.
+    """A recorded window. A background thread may still write its files, and a process compute its results.
 
     Args:
-        window: The window, finished.
+        window: The finished window.
         analyse: ``"background"`` computes the results at once in a process of low priority; ``"later"`` does not.
     """
 
@@ -49,20 +49,20 @@ class RecordedWindow:
         return self._window.manifest()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the files are whole and the background analysis, if any, has ended.
+        """Wait until the files are complete and the background analysis, if any, has ended.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Maximum number of seconds to wait.
 
         Returns:
-            Whether both are done, and neither failed.
+            Whether both have ended without an error.
         """
         return self._analysed.wait(timeout) and not self._failed
 
     def open(self) -> stepscope.Run:
-        """Wait until the files are whole and open the run; see :func:`stepscope.open`.
+        """Wait until the files are complete and open the run; see :func:`stepscope.open`.
 
-        The package's front door opens it: this room knows nothing of the rooms above, which read runs.
+        It calls the package's public function because ``collect`` must not import the rooms that read runs.
         """
         self._written.wait()
         return stepscope.open(self.path)
@@ -74,7 +74,7 @@ class RecordedWindow:
             self._window.settle()
             if self._analyse == "background":
                 process = background.start_analysis(self.rank_path)
-        except Exception as error:  # noqa: BLE001 - law 1: the capture is there; the manifest says what is not
+        except Exception as error:  # noqa: BLE001 - law 1: the capture is kept; the manifest has the reason
             self._fail(one_line(error))
         self._written.set()
         if process is None:

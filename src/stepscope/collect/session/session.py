@@ -1,4 +1,4 @@
-"""From start to stop: counts steps, asks the schedule, drives windows; shared by ``profile`` and ``stepscope run``."""
+"""Sessions: count steps, follow the schedule and drive windows; used by ``profile`` and ``stepscope run``."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _metadata: dict[str, str] = {}
 
 
 class Session:
-    """Steps from 0 on, and the windows that the schedule opens in them; used once.
+    """Counts steps and opens the windows of a schedule; used once.
 
     Only :meth:`begin` raises errors of the recording; the other methods log an error once and write it into the
     manifest. In a forked child every method is a no-op.
 
     Args:
-        settings: What all windows share.
+        settings: The settings that all windows share.
         schedule: Step number → action.
-        source: Where steps come from: ``declared`` or ``inferred``.
+        source: Source of the steps: ``declared`` or ``inferred``.
         on_saved: Called with every window that has closed; it must not raise.
-        give_way: Called when another session wants to run; None refuses it.
-        log: Finds the steps of a window in which none was declared.
+        give_way: Called when another session wants to run, and ends this one; None refuses the other one.
+        log: Finds the steps of a window in which the program declared none.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Session:
         self._window: Window | None = None
         self._action = Action.NONE
         self._step_start = 0
-        # Before this step, a boundary only records the step that ended: no collector and no schedule is involved.
+        # Before this step, a boundary only records the step that ended; no collector and no schedule is called.
         self._until = 0
         self._process = _process
         self._exclusively = _Exclusively()
@@ -95,7 +95,7 @@ class Session:
 
     @property
     def thread(self) -> int:
-        """Identifier of the thread that alone can close the open window without loss; 0 where every thread can."""
+        """Identifier of the only thread that can close the open window without loss; 0 if every thread can."""
         return self._window.thread if self._window is not None and self._window.started else 0
 
     @property
@@ -104,14 +104,14 @@ class Session:
         return _process != self._process
 
     def begin(self, number: int = 0) -> None:
-        """Begin.
+        """Begin the session.
 
         Args:
-            number: Number of the step that begins.
+            number: Number of its first step.
 
         Raises:
             LifecycleError: Another session is running and does not give way.
-            OutputError: The output directory cannot be made or written.
+            OutputError: The output directory cannot be created or written.
         """
         check_writable(self.settings.output)
         first = action_of(self._schedule, number)
@@ -123,7 +123,7 @@ class Session:
                 self._move(first)
                 self._check_begun()
                 self._begin_step()
-            except BaseException:  # also Ctrl-C: nobody else could close what has been opened
+            except BaseException:  # also Ctrl-C: the caller has no way to close what begin() has opened
                 self._close("failed", {})
                 raise
 
@@ -133,11 +133,11 @@ class Session:
             raise OutputError(message, "Choose another directory with --output (or output=).")
 
     def boundary(self, source: str | None = None, at_ns: int = 0) -> None:
-        """A step has ended, and the next one begins.
+        """End the current step and begin the next one.
 
         Args:
-            source: Where this step comes from, if not from where the session's do.
-            at_ns: When it ended, of ``time.perf_counter_ns``; 0 means now.
+            source: Source of the step that ends; None means the session's.
+            at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         """
         if not self.running or self.in_child:
             return
@@ -145,12 +145,12 @@ class Session:
         if window is not None and self.number + 1 < self._until:
             # Fast path of nearly every step, lock-free: with cold caches a lock costs 2 µs and the path below 5 µs, and
             # a step may last 1 ms. Races with other threads, and what keeps them harmless:
-            # - Two threads in boundary(): CPython with a GIL switches threads at calls and backward jumps only. There
-            #   is none from the comparison to the second assignment, so no two steps get one number or one start.
-            #   Without a GIL two could, and the journal would hold that number twice.
-            # - A thread that moves the session on sets `_until` to 0 first (_move, and the path below). A step that
-            #   read `_until` before that is recorded as if it had ended a moment earlier.
-            # - A thread closes the window meanwhile: a closed journal drops the step, which was the last one anyway.
+            # - Two threads in boundary(): CPython with a GIL switches threads only at calls and backward jumps. There
+            #   are none between the comparison and the second assignment, so two steps never share a number or a
+            #   start. Without a GIL they could, and the journal would hold that number twice.
+            # - A thread that changes the state first sets `_until` to 0 (_move, and the path below). A step that read
+            #   `_until` before that is recorded as if it had ended a moment earlier.
+            # - A thread closes the window meanwhile: the closed journal drops the step, which is the last one.
             number, self.number = self.number, self.number + 1
             start_ns, self._step_start = self._step_start, end_ns
             window.add_step(number, start_ns, end_ns, source or self._source)
@@ -161,7 +161,7 @@ class Session:
             self.number += 1
             try:
                 following = action_of(self._schedule, self.number)
-            except Exception as error:  # noqa: BLE001 - law 1: it ends the recording with its message, not the training
+            except Exception as error:  # noqa: BLE001 - law 1: it ends the recording, not the training
                 self._warn("the schedule", error)
                 self._close(f"failed at step {self.number}", {"exception": one_line(error)})
                 return
@@ -170,13 +170,13 @@ class Session:
             self._begin_step(at_ns)
 
     def restart_step(self) -> None:
-        """Begin the current step again, now: the time up to here belongs to no step."""
+        """Set the start of the current step to now: the time before belongs to no step."""
         if self.running and not self.in_child:
             with self._exclusively:
                 self._step_start = time.perf_counter_ns()
 
     def admit(self) -> None:
-        """Let the collectors of a framework that the program has just imported join the open window."""
+        """Start the collectors of a framework that the program has just imported, if a window is open."""
         if self.running and not self.in_child:
             with self._exclusively:
                 if self._window is not None:
@@ -188,8 +188,8 @@ class Session:
 
         Args:
             status: How the recording ended, for the manifest.
-            notes: More for the manifest.
-            whole: Record the current step, which ends here; otherwise it is dropped.
+            notes: Further entries of the manifest.
+            whole: Whether the current step ends here and is recorded; otherwise it is dropped.
         """
         if not self.running or self.in_child:
             return
@@ -199,12 +199,12 @@ class Session:
             self._close(status, notes)
 
     def metadata(self, key: str, text: str) -> None:
-        """Record a fact as JSON text into the window that is open, if any."""
+        """Record a fact, as JSON text, into the open window, if any."""
         if self.recording and self._window is not None and not self.in_child:
             self._window.metadata(key, text)
 
     def _terminate(self, deliver: Callable[[], None]) -> None:
-        """Handle SIGTERM: end, then deliver the signal. Runs in the main thread, between any two bytecodes."""
+        """Handle SIGTERM: end, then deliver the signal. It runs in the main thread, between any two bytecodes."""
         if self._exclusively.held_here():
             self._exclusively.afterwards = lambda: self._terminate(deliver)
             return
@@ -227,29 +227,29 @@ class Session:
         window = self._window
         if window is not None and window.started:
             window.end_step(self.number, self._step_start, end_ns, source or self._source)
-            if self._log is not None:  # the program declares its steps: those of optimizers are dropped
+            if self._log is not None:  # the program declares its steps, so steps of optimizers are dropped
                 self._log.forget()
                 self._log = None
 
     def _close(self, status: str, notes: Mapping[str, object]) -> None:
-        """End the session, whatever state it is in."""
+        """End the session, in any state."""
         window, cut = self._window, self._action is Action.RECORD and self._schedule is not always
         if window is not None and window.started and cut:
             window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
         self._move(END, status, notes)
         self.running = False
-        self._on_saved = _nobody  # breaks a reference cycle: the callback may hold the owner of this session
+        self._on_saved = _ignore  # breaks a reference cycle: the callback may refer to the owner of this session
         if self._source == "declared" and not self._windows and self._problem is None:
             _LOG.warning(
-                "stepscope: Nothing was recorded: the profile ended in step %d, and its schedule (%s) records none up "
-                "to there. Call step() after every training step, or wait for fewer.",
+                "stepscope: Nothing was recorded: the profile ended in step %d, but its schedule (%s) records no step "
+                "up to it. Call step() after every training step, or reduce wait and warmup.",
                 self.number,
                 self.settings.schedule,
             )
         _release(self)
 
     def _move(self, following: Action | None, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES) -> None:
-        """Perform the transition of the table; a window that cannot be opened is logged once and skipped."""
+        """Perform a transition of the table; if a window cannot be opened, log it once and skip the window."""
         before, self._action = self._action, following or Action.NONE
         self._until = 0
         try:
@@ -257,7 +257,7 @@ class Session:
                 self._perform(operation, status, notes)
         except Exception as error:  # noqa: BLE001 - law 1: logged, and begin() turns it into an OutputError
             self._window = None
-            self._take_guard_down()
+            self._remove_guard()
             self._problem = one_line(error)
             self._warn("cannot record", error)
 
@@ -285,10 +285,10 @@ class Session:
                 self._windows += 1
                 self._on_saved(window)
         finally:
-            self._take_guard_down()
+            self._remove_guard()
             self._window = None
 
-    def _take_guard_down(self) -> None:
+    def _remove_guard(self) -> None:
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.remove()
@@ -307,8 +307,8 @@ class Session:
             _LOG.warning("stepscope: %s (%s); training goes on.", what, one_line(error))
 
 
-def _nobody(_window: Window) -> None:
-    """Take the place of ``on_saved`` after the end."""
+def _ignore(_window: Window) -> None:
+    """Replace ``on_saved`` after the end."""
 
 
 def sessions_begun() -> int:
@@ -323,7 +323,7 @@ def running_options() -> Options | None:
 
 
 def remember_metadata(key: str, text: str) -> None:
-    """Record a fact, as JSON text, into the open window, if any, and into every later one."""
+    """Record a fact, as JSON text, into the open window, if any, and into all later ones."""
     _metadata[key] = text
     if _running is not None:
         _running.metadata(key, text)
@@ -337,11 +337,11 @@ def _end_at_exit() -> None:
 
 
 class _Exclusively:
-    """A re-entrant lock whose holder also defers its own signal handlers until it has left.
+    """A re-entrant lock whose holder defers its own signal handlers until it releases the lock.
 
     Attributes:
         lock: Held while a thread is inside.
-        afterwards: Action that a signal handler deferred; the thread inside runs it when it leaves.
+        afterwards: Action that a signal handler deferred; the holder runs it after the release.
     """
 
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ class _Exclusively:
         self._owner = self._depth = 0
 
     def held_here(self) -> bool:
-        """Return whether the calling thread is inside."""
+        """Return whether the calling thread holds the lock."""
         return self._owner == threading.get_ident()
 
     def __enter__(self) -> None:
@@ -373,10 +373,10 @@ class _Exclusively:
 
 
 def _claim(session: Session) -> None:
-    """Make ``session`` the one that runs in this process.
+    """Make ``session`` the running session of this process.
 
     Raises:
-        LifecycleError: Another one is running and does not give way.
+        LifecycleError: Another session is running and does not give way.
     """
     global _running, _begun
     other = _running

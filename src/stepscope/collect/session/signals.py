@@ -12,13 +12,13 @@ from typing import Any
 
 
 class TerminationGuard:
-    """Calls ``action`` when SIGTERM arrives, and then the handler that was there before.
+    """Calls ``action`` when SIGTERM arrives, and then the previous handler.
 
-    Installed only on the main thread, the only one on which Python runs handlers, and not if the program ignores the
-    signal.
+    It is installed only on the main thread, the only one on which Python runs handlers, and not if the program ignores
+    the signal.
 
     Args:
-        action: Called with a function that delivers the signal to the previous handler; it must call it, once.
+        action: Called with a function that delivers the signal to the previous handler; it must call it once.
     """
 
     def __init__(self, action: Callable[[Callable[[], None]], None]) -> None:
@@ -37,7 +37,7 @@ class TerminationGuard:
         return True
 
     def remove(self) -> None:
-        """Restore the previous handler, unless the program has set another one since."""
+        """Restore the previous handler, unless the program has replaced ours."""
         self._action = None
         here_is_main = threading.current_thread() is threading.main_thread()
         if here_is_main and signal.getsignal(signal.SIGTERM) == self._handle:
@@ -52,7 +52,7 @@ class TerminationGuard:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
-        if self._action is None:  # the window is closed, and a handler that the program set later calls ours
+        if self._action is None:  # after the window, a handler that the program set later may still call ours
             deliver()
         else:
             self._action(deliver)
@@ -60,9 +60,9 @@ class TerminationGuard:
 
 @contextmanager
 def interrupt_postponed() -> Iterator[None]:
-    """Defer the first Ctrl-C until the block has ended, so that no file is cut; a second one interrupts at once.
+    """Defer the first Ctrl-C until the block has ended, so that no file is truncated; a second one interrupts at once.
 
-    Only the main thread is ever interrupted; on another one this is a no-op.
+    A no-op on other threads, because Python interrupts only the main thread.
     """
     previous = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if not callable(previous):

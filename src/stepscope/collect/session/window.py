@@ -1,4 +1,4 @@
-"""One recording: its directory, journal and collectors, from before it opens until its files are whole."""
+"""One window: its directory, journal and collectors, from its preparation until its files are complete."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _UNWRITTEN = ("disk_full", "capture_not_written")
 
 @dataclass(frozen=True)
 class Settings:
-    """What all windows of one profile share.
+    """The settings that all windows of one profile share.
 
     Attributes:
         options: What collectors record.
         output: Directory of runs, absolute.
         worker: First part of a run's name.
         schedule: The schedule in words, for the manifest.
-        steps: Returns how steps are found; called whenever the manifest is written.
+        steps: Returns how steps are found; called for each write of the manifest.
         notes: Further entries of the manifest.
     """
 
@@ -70,12 +70,12 @@ class _Member:
     works: bool = True
 
     def ask(self) -> None:
-        """Find out whether the collector can record here."""
+        """Ask the collector whether it can record here."""
         self.unavailable = self.attempt(self.collector.available)
         self.works = self.works and self.unavailable is None
 
     def attempt(self, action: Callable[..., _Value], *args: object) -> _Value | None:
-        """Call one method of the collector; an error is noted and never reaches the training."""
+        """Call a method of the collector; an error is kept in ``failures`` and never reaches the training."""
         try:
             return action(*args)
         except Exception as error:  # noqa: BLE001 - law 1: counted as collector_failed in the manifest
@@ -92,7 +92,7 @@ class _Member:
         return {**described, **({"failed": "; ".join(self.failures)} if self.failures else {})}
 
     def _of_another_framework(self) -> bool:
-        """Whether the collector serves a framework that the program does not train with: nothing is lost."""
+        """Whether the collector is for a framework that the program does not use, so that nothing is lost."""
         framework = getattr(self.collector, "framework", None)
         return framework is not None and framework not in sys.modules and not FRAMEWORKS.keys().isdisjoint(sys.modules)
 
@@ -104,10 +104,10 @@ class Window:
         settings: What all windows of the profile share.
 
     Attributes:
-        due: Number of the next step whose beginning a collector marks; for the others, :meth:`add_step` suffices.
+        due: Number of the next step whose beginning a collector marks; earlier steps need :meth:`add_step` only.
 
     Raises:
-        OSError: The run's directory or its journal cannot be made.
+        OSError: The run's directory or its journal cannot be created.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -132,7 +132,7 @@ class Window:
         self._reserve.write_bytes(bytes(_RESERVED))
 
     def prepare(self) -> None:
-        """Let collectors do their slow part, and write the manifest: a killed process leaves a readable run."""
+        """Do the slow part of collectors, and write the manifest, so that a killed process leaves a readable run."""
         begin = time.perf_counter_ns()
         for part in self._parts:
             self._prepare(part)
@@ -140,7 +140,7 @@ class Window:
         self._cost["prepare_ns"] = time.perf_counter_ns() - begin
 
     def admit(self) -> None:
-        """Start the collectors that were unavailable and can record since the program imported another framework."""
+        """Start collectors that were unavailable until the program imported another framework."""
         for part in self._parts:
             if part.unavailable is not None:
                 part.works = True
@@ -186,8 +186,8 @@ class Window:
 
     def begin_step(self, number: int) -> None:
         """Mark the beginning of a step in collectors that need it."""
-        told = [part.attempt(marks.begin, number) for part, marks in self._marking if part.works]
-        self.due = min((due for due in told if due is not None), default=sys.maxsize)
+        following = [part.attempt(marks.begin, number) for part, marks in self._marking if part.works]
+        self.due = min((due for due in following if due is not None), default=sys.maxsize)
 
     def end_step(self, number: int, start_ns: int, end_ns: int, source: str) -> None:
         """Mark the end of a step and record it; times of ``time.perf_counter_ns``."""
@@ -228,7 +228,7 @@ class Window:
         self.write_manifest()
 
     def discard(self) -> None:
-        """End a window that was prepared and never opened, and remove its files."""
+        """End a window that was prepared but never opened, and remove its files."""
         for part in self._parts:
             if part.unavailable is None:
                 part.attempt(part.collector.stop)
@@ -236,7 +236,7 @@ class Window:
         _remove_empty_run(self.directory, self._journal.path, self._reserve)
 
     def settle(self) -> None:
-        """Wait until every file is whole, then write the manifest with what failed. Runs on any thread."""
+        """Wait until every file is complete, then write the manifest with the failures. Runs on any thread."""
         for part in self._parts:
             if part.works and isinstance(part.collector, Settling):
                 part.attempt(part.collector.settle)
@@ -251,12 +251,12 @@ class Window:
             self._notes.setdefault("messages", []).append(f"{what}: {message}")
 
     def note(self, key: str, value: object) -> None:
-        """Add something to the manifest and write it again."""
+        """Add an entry to the manifest and write it again."""
         self._notes[key] = value
         self.write_manifest()
 
     def write_manifest(self) -> None:
-        """Write the current manifest; an error of the disk is noted, and the journal counts it."""
+        """Write the current manifest; an error of the disk becomes the entry ``manifest`` of the next one."""
         try:
             with self._lock:
                 self.directory.write_manifest(self.manifest())
@@ -264,7 +264,7 @@ class Window:
             self._notes["manifest"] = one_line(error)
 
     def manifest(self) -> Manifest:
-        """Return the manifest: who, where, when, the options, and the description of each collector."""
+        """Return the manifest: process, machine, times, options, and the description of each collector."""
         return {
             "stepscope": stepscope.__version__,
             "status": self._status,
@@ -310,4 +310,4 @@ def _remove_empty_run(directory: RankDirectory, *files: Path) -> None:
         for path in (directory.capture, directory.path, directory.path.parent):
             path.rmdir()
     except OSError:
-        return  # another rank is there, or a collector left a file: it stays, and is no run
+        return  # another rank uses the directory, or a collector left a file: it stays, but is not a run

@@ -147,7 +147,7 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path)
         import os; os._exit(0)
         """,
     )
-    assert "did not come within" in out
+    assert "did not arrive within" in out
     frames = read_files([tmp_path / "cupti.ssc"])
     assert frames["kernels"].height == 10
     assert losses(frames) == {"ended_abruptly": 1}
@@ -213,7 +213,7 @@ def test_two_recordings_at_once_are_refused(stand_in: dict[str, str], tmp_path: 
         recorder.stop()
         """,
     )
-    assert out == "CUPTI records already in this process\n"
+    assert out == "CUPTI is already recording in this process\n"
     assert not (tmp_path / "other.ssc").exists()
     assert read_files([tmp_path / "cupti.ssc"])["kernels"].height == 10
 
