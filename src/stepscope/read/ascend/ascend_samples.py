@@ -8,6 +8,7 @@ from stepscope.read.ascend.ascend_frames import Frames
 from stepscope.read.ascend.ascend_kinds import npu
 from stepscope.read.common.distinct import filled, of_each, ordered, same, where, without_nulls
 from stepscope.read.common.part_builder import PartBuilder, TrackRow
+from stepscope.trace.tables import with_series
 
 #: What a component's memory consists of; names of counters on its lane.
 _MEMORY = ("allocated", "reserved", "active")
@@ -28,11 +29,11 @@ def add(part: PartBuilder, frames: Frames, host: pl.DataFrame) -> None:
     _add_allocations(part, frames, host)
     static = without_nulls(frames["static_memory"], ["bytes"])
     device = of_each(lambda number: "cpu" if number is None else npu(number), static["device"])
-    part.add("static_memory", static.with_columns(device, filled(static["name"], "unknown")))
+    part.add("static_memory", with_series(static, [device, filled(static["name"], "unknown")]))
     pipeline = frames["operations"]
     lane = pipeline["lane"].cast(pl.Categorical)
     track = part.tracks.numbered(lambda name: TrackRow("counter", "cpu", name), lane)
-    part.add("pipeline", pipeline.drop("lane").with_columns(track))
+    part.add("pipeline", pl.DataFrame([*(one for one in pipeline if one.name != "lane"), track]))
 
 
 def _sampled(device: int | None, group: str | None) -> TrackRow:

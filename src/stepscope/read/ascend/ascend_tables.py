@@ -13,12 +13,12 @@ from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_frames import Frames
 from stepscope.read.ascend.ascend_kinds import KIND_OF_SORT, call_name, npu, operation, plane_kind, task_kinds
 from stepscope.read.common.dense import first_places, or_null, places
-from stepscope.read.common.distinct import filled, of_each, same, where, without_nulls
+from stepscope.read.common.distinct import either, filled, of_each, same, where, without_nulls
 from stepscope.read.common.nesting import looked_up
 from stepscope.read.common.part_builder import PartBuilder, TrackRow
 from stepscope.trace.ascend_columns import BYTES_OF_TYPE
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import dtype
+from stepscope.trace.tables import dtype, with_series
 
 #: The frames with spans, in the order of the spans.
 _SPANS = ("host", "tasks", "communications", "communication_tasks")
@@ -174,7 +174,7 @@ class _AscendPart:
         return pl.DataFrame(
             [
                 *(tasks[name] for name in _TIMES),
-                of_each(_task_name, tasks["name"], tasks["type"]),
+                filled(either(tasks["name"], tasks["type"]), "unknown"),
                 kind,
                 tasks["connection"].alias("correlation"),
                 self._operators("tasks"),
@@ -235,7 +235,7 @@ class _AscendPart:
         of_lanes = [
             self._span("communications"),
             same("type", "HCCL", len(lanes)),
-            of_each(_operation, lanes["operation"], lanes["name"]),
+            either(lanes["operation"], of_each(_operation, lanes["name"])),
             same("core", "HCCL", len(lanes)),
             lanes["model"],
             lanes["gap"].alias("wait"),
@@ -319,7 +319,7 @@ class _AscendPart:
     def _add_links(self) -> None:
         frame = self.frames["matrix"].rename({"time": "transit"})
         texts = [filled(frame[name], "") for name in ("operation", "place", "group")]
-        self.part.add("links", frame.with_columns(*texts, filled(frame["point_to_point"], value=False)))
+        self.part.add("links", with_series(frame, [*texts, filled(frame["point_to_point"], value=False)]))
 
     def _add_steps(self) -> None:
         """Add the marked steps; without marks, a step lasts from its first to its last task."""
@@ -384,10 +384,6 @@ def _plane(device: int | None, lane: int | None, plane: int | None) -> TrackRow:
     return TrackRow("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
 
 
-def _task_name(name: str | None, type_: str | None) -> str:
-    return name if name is not None else type_ if type_ is not None else "unknown"
-
-
 def _sizes(text: str | None) -> list[int] | None:
     """Return the three numbers of ``8,1,1``; None for other texts."""
     return list(map(int, text.split(","))) if text is not None and _THREE.fullmatch(text) else None
@@ -397,9 +393,9 @@ def _grid(grid: str | None, blocks: int | None) -> list[int] | None:
     return _sizes(grid) or ([blocks, 1, 1] if blocks is not None and blocks > 0 else None)
 
 
-def _operation(said: str | None, name: str | None) -> str | None:
+def _operation(name: str | None) -> str | None:
     found = _HCOM.match(name or "")
-    return said if said is not None else found[0] if found else None
+    return found[0] if found else None
 
 
 def _sequence(name: str) -> int | None:
