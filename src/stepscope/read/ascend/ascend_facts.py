@@ -58,21 +58,18 @@ def read(capture: Capture, ledger: LossLedger) -> AscendFacts:
         InputError: A file cannot be read.
     """
     facts = AscendFacts()
-    for path in capture.of("info", "metadata", "device"):
+    documents = capture.of("documents")
+    for path in (*capture.of("info", "metadata", "device"), *documents):
         found = document(path)
         ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
         if path in capture.of("device"):
             _add_device(facts, found)
         else:
-            facts.said.update(found)
-    for path in capture.of("documents"):
-        found = document(path)
-        ledger.add("metadata_damaged", int(not found and path.stat().st_size > 0))
-        facts.said[path.name] = found
+            facts.said.update({path.name: found} if path in documents else found)
     facts.counter = _counter(capture, facts)
     inner = facts.said.get("ms_profiler_info")
-    of_framework = inner if isinstance(inner, dict) else {}
-    facts.device = _whole(of_framework.get("device_id")) if facts.device is None else facts.device
+    if facts.device is None and isinstance(inner, dict):
+        facts.device = _whole(inner.get("device_id"))
     groups = facts.said.get("parallel_group_info")
     if isinstance(groups, dict):
         facts.groups = {str(key): value for key, value in groups.items() if isinstance(value, dict)}

@@ -8,10 +8,11 @@ index there, from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeAlias
 
+import numpy as np
 import polars as pl
 
 from stepscope.read.common.distinct import same
@@ -250,6 +251,38 @@ def conform(name: str, frame: pl.DataFrame) -> pl.DataFrame:
             for column, dtype in FRAMES[name].items()
         ]
     )
+
+
+def stacked(name: str, parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of parts, each conformed, as one frame ``name``."""
+    return pl.concat([empty(name), *(conform(name, one) for one in parts)])
+
+
+def coalesced(
+    frame: pl.DataFrame,
+    said: pl.DataFrame,
+    key: str | Sequence[str],
+    names: Iterable[str] = (),
+    instead: Iterable[str] = (),
+) -> pl.DataFrame:
+    """Return a frame with the values of another's rows of the same key.
+
+    Args:
+        frame: The frame; its rows and columns stay.
+        said: The other; a key occurs once.
+        key: Columns that identify a row.
+        names: Columns whose nulls are filled.
+        instead: Columns that are replaced, except by null.
+    """
+    joined = frame.join(said, on=key, how="left", suffix="_said", maintain_order="left")
+    made = {name: pl.coalesce(name, f"{name}_said") for name in names}
+    made |= {name: pl.coalesce(f"{name}_said", name) for name in instead}
+    return joined.select(made.get(name, pl.col(name)).alias(name) for name in frame.columns)
+
+
+def numbered(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame with the numbers of its rows as the column ``row``."""
+    return frame.clone().insert_column(0, pl.Series("row", np.arange(frame.height)))
 
 
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:

@@ -87,3 +87,8 @@ def operation(name: str) -> str:
     match = _OPERATION.search(name)
     word = (match[1] if match else name).lower()
     return _WORDS.get(word, word)
+
+
+def npu(device: int | None) -> str:
+    """Return the device's name of its number: ``npu:0``."""
+    return f"npu:{device or 0}"

@@ -6,7 +6,7 @@ damaged. Nothing is written into the directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -45,14 +45,17 @@ def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None)
     ledgers = [*ledgers, *_missing(capture, frames)]
     if progress is not None:
         progress(capture.size, capture.size)
-    part = ascend_tables.build(frames, said, capture.rank, ledger)
+    built = ascend_tables.build(frames, said, capture.rank, ledger)
+    for one in ledgers:
+        built.add_losses({loss.what: loss.count for loss in one.rows()}, one.source)
+    part = built.tables()
     if OF_GPU & set(capture.files):
         device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
         part["tracks"] = part["tracks"].with_columns(device)
     if not any(part[name].height for name in _WORTH):
         message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Copy it again, or record again.")
-    return {**part, "losses": _losses(ledgers)}
+    return part
 
 
 def _frames(capture: Capture, said: AscendFacts, progress: Progress | None) -> tuple[Frames, list[LossLedger]]:
@@ -120,11 +123,3 @@ def _missing(capture: Capture, frames: Frames) -> Iterator[LossLedger]:
             ledger = LossLedger(pair.name)
             ledger.add("file_missing")
             yield ledger
-
-
-def _losses(ledgers: Sequence[LossLedger]) -> pl.DataFrame:
-    rows = [
-        (loss.what, loss.count, loss.severity, loss.source, loss.advice) for ledger in ledgers for loss in ledger.rows()
-    ]
-    schema = {"what": pl.String, "count": pl.Int64, "severity": pl.String, "source": pl.String, "advice": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -12,16 +11,16 @@ import polars as pl
 from stepscope.read.ascend import ascend_samples
 from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_frames import Frames
-from stepscope.read.ascend.ascend_kinds import KIND_OF_SORT, call_name, operation, plane_kind, task_kinds
-from stepscope.read.ascend.ascend_tracks import AscendTrack, AscendTracks, npu
+from stepscope.read.ascend.ascend_kinds import KIND_OF_SORT, call_name, npu, operation, plane_kind, task_kinds
 from stepscope.read.common.dense import first_places, or_null, places
-from stepscope.read.common.distinct import filled, of_each, same, where, without_nulls
+from stepscope.read.common.distinct import either, filled, of_each, same, where, without_nulls
 from stepscope.read.common.nesting import looked_up
+from stepscope.read.common.part_builder import PartBuilder, TrackRow
 from stepscope.trace.ascend_columns import BYTES_OF_TYPE
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import conform, dtype, together
+from stepscope.trace.tables import dtype, with_series
 
-#: Spans of host, tasks, communications and their parts follow each other in this order.
+#: The frames with spans, in the order of the spans.
 _SPANS = ("host", "tasks", "communications", "communication_tasks")
 _TIMES = ("ts", "dur")
 _MOST = 1 << 62
@@ -36,17 +35,14 @@ _OPERATOR = 1 << 40
 #: Column of the table ``tasks`` → that of the frame.
 _TASK_COLUMNS = {
     **{"operation": "op_type", "reduced_precision": "hf32", "wait": "gap"},
-    **{
-        name: name
-        for name in ("core", "state", "blocks", "mix_blocks", "input_shapes", "input_dtypes", "input_formats")
-    },
-    **{name: name for name in ("output_shapes", "output_dtypes", "output_formats", "attributes", "step", "task")},
-    **{name: name for name in ("context", "batch", "model")},
+    **{one: one for one in ("core", "state", "blocks", "mix_blocks", "attributes", "step", "task", "context", "batch")},
+    **{f"{way}_{what}": f"{way}_{what}" for way in ("input", "output") for what in ("shapes", "dtypes", "formats")},
+    "model": "model",
 }
 
 
-def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger) -> dict[str, pl.DataFrame]:
-    """Return the tables of a part.
+def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger) -> PartBuilder:
+    """Return a part with the tables of a capture.
 
     Args:
         frames: What the capture says.
@@ -54,7 +50,7 @@ def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedg
         rank: Rank of the process; None if the capture does not give it.
         ledger: Counts rows with impossible times, and impossible numbers of devices and steps.
     """
-    return _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank).tables()
+    return _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank).built()
 
 
 #: Columns that have 32 bits in the tables.
@@ -118,44 +114,32 @@ def _renumber(frames: Frames, name: str, moved: pl.DataFrame) -> None:
     frames["flows"] = flows.with_columns(begin, to.otherwise("to").alias("to")).drop_nulls(["from", "to"])
 
 
-@dataclass
 class _AscendPart:
-    frames: Frames
-    facts: AscendFacts
-    rank: int | None
+    def __init__(self, frames: Frames, facts: AscendFacts, rank: int | None) -> None:
+        self.frames = frames
+        self.facts = facts
+        self.part = PartBuilder(rank or 0, facts.host)
+        #: Number of the first span of each frame.
+        self.first: dict[str, int] = {}
 
-    def __post_init__(self) -> None:
-        self.tracks = AscendTracks(self.rank or 0, self.facts.host)
-        ends = [0]
-        for name in _SPANS:
-            ends.append(ends[-1] + self.frames[name].height)
-        self.first = dict(zip(_SPANS, ends, strict=False))
-        self.operator_of = {name: self._operators(name) for name in ("tasks", "communications")}
-
-    def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of the part."""
-        host, tasks, lanes, planes = self._host(), self._tasks(), self._communications(), self._planes()
-        spans = pl.concat([host, tasks, lanes, planes], how="diagonal_relaxed")
-        return {
-            "spans": spans,
-            "kernels": self._kernels(tasks),
-            "tasks": self._details(tasks),
-            "operators": self._operator_details(),
-            "kernel_counters": self._counters(),
-            "collectives": self._collectives(),
-            "transfers": self._transfers(),
-            "links": self._links(),
-            "counters": ascend_samples.counters(self.frames, self.tracks),
-            "allocations": ascend_samples.allocations(self.frames, host),
-            "static_memory": ascend_samples.static_memory(self.frames),
-            "pipeline": ascend_samples.operations(self.frames, self.tracks),
-            "stacks": self.frames["stacks"],
-            "steps": self._steps(),
-            "arrows": self._arrows(spans),
-            "arguments": self._arguments(),
-            "metadata": self.frames["facts"].unique("key", keep="first", maintain_order=True),
-            "tracks": self.tracks.frame(),
-        }
+    def built(self) -> PartBuilder:
+        """Return the part with all tables."""
+        spans = dict(zip(_SPANS, (self._host(), self._tasks(), self._communications(), self._planes()), strict=True))
+        self.first = {name: self.part.add_spans(frame) for name, frame in spans.items()}
+        self._add_kernels(spans["tasks"]["kind"])
+        self._add_tasks(spans["tasks"]["kind"])
+        self._add_operators()
+        self._add_kernel_counters()
+        self._add_collectives()
+        self._add_transfers()
+        self._add_links()
+        ascend_samples.add(self.part, self.frames, spans["host"])
+        self.part.add("stacks", self.frames["stacks"])
+        self._add_steps()
+        self._add_arrows()
+        self._add_arguments()
+        self.part.add("metadata", self.frames["facts"].unique("key", keep="first", maintain_order=True))
+        return self.part
 
     def _operators(self, name: str) -> pl.Series:
         """Return for each task the number of the operator that an arrow to it comes from; null for none."""
@@ -167,21 +151,19 @@ class _AscendPart:
     def _host(self) -> pl.DataFrame:
         """Return the spans of host threads."""
         host = self.frames["host"]
-        sort, thread = host["sort"], host["thread"]
         launching = np.full(len(host), -1)
         rows = self.frames["flows"]["from"].filter(self.frames["flows"]["sort"] == "operator").to_numpy()
         launching[rows] = rows + _OPERATOR
-        process = filled(host["process"], self.facts.process)
         return pl.DataFrame(
             [
                 *(host[name] for name in _TIMES),
-                of_each(call_name, host["name"], sort, host["level"]),
-                of_each(lambda one: KIND_OF_SORT.get(one, "operator"), sort, dtype=_KIND).alias("kind"),
-                where(sort == "api", host["connection"]).alias("correlation"),
+                of_each(call_name, host["name"], host["sort"], host["level"]),
+                of_each(lambda one: KIND_OF_SORT.get(one, "operator"), host["sort"], dtype=_KIND).alias("kind"),
+                where(host["sort"] == "api", host["connection"]).alias("correlation"),
                 host["sequence"],
                 host["forward_thread"],
                 or_null("external", launching),
-                self.tracks.numbered(_thread, process, thread),
+                self.part.tracks.numbered(_thread, filled(host["process"], self.facts.process), host["thread"]),
             ]
         )
 
@@ -192,15 +174,16 @@ class _AscendPart:
         return pl.DataFrame(
             [
                 *(tasks[name] for name in _TIMES),
-                of_each(_task_name, tasks["name"], tasks["type"]),
+                filled(either(tasks["name"], tasks["type"]), "unknown"),
                 kind,
                 tasks["connection"].alias("correlation"),
-                self.operator_of["tasks"],
-                self.tracks.numbered(_stream, kind, tasks["device"], tasks["stream"]),
+                self._operators("tasks"),
+                self.part.tracks.numbered(_stream, kind, tasks["device"], tasks["stream"]),
             ]
         )
 
     def _communications(self) -> pl.DataFrame:
+        """Return the spans of communication operations."""
         frame = self.frames["communications"]
         return pl.DataFrame(
             [
@@ -208,8 +191,8 @@ class _AscendPart:
                 filled(frame["name"], "unknown"),
                 same("kind", "collective", len(frame), _KIND),
                 frame["connection"].alias("correlation"),
-                self.operator_of["communications"],
-                self.tracks.numbered(_group, frame["device"], frame["lane"]),
+                self._operators("communications"),
+                self.part.tracks.numbered(_group, frame["device"], frame["lane"]),
             ]
         )
 
@@ -221,7 +204,7 @@ class _AscendPart:
                 *(frame[name] for name in _TIMES),
                 filled(frame["name"], "unknown"),
                 of_each(plane_kind, frame["name"], dtype=_KIND).alias("kind"),
-                self.tracks.numbered(_plane, frame["device"], frame["lane"], frame["plane"]),
+                self.part.tracks.numbered(_plane, frame["device"], frame["lane"], frame["plane"]),
             ]
         )
 
@@ -230,36 +213,29 @@ class _AscendPart:
         first = self.first[name]
         return pl.Series("span", np.arange(first, first + self.frames[name].height))
 
-    def _kernels(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the table ``kernels``: kernels, copies and fills on streams, and communication."""
+    def _add_kernels(self, kind: pl.Series) -> None:
+        """Add kernels, copies and fills on streams, and communication."""
         tasks, lanes = self.frames["tasks"], self.frames["communications"]
-        works = of_each(lambda kind: kind in ("kernel", "memcpy", "memset"), spans["kind"], dtype=pl.Boolean())
-        columns = [
-            self._span("tasks"),
-            *(tasks[name] for name in ("stream", "device", "grid", "block", "blocks", "bytes")),
-        ]
-        work = pl.DataFrame([column.filter(works) for column in columns])
+        works = of_each(lambda one: one in ("kernel", "memcpy", "memset"), kind, dtype=pl.Boolean())
+        columns = ("stream", "device", "grid", "block", "blocks", "bytes")
+        work = pl.DataFrame([one.filter(works) for one in (self._span("tasks"), *(tasks[name] for name in columns))])
         of_tasks = [
-            work["span"],
-            work["stream"],
+            *(work[name] for name in ("span", "stream", "bytes")),
             filled(work["device"], 0),
             of_each(_grid, work["grid"], work["blocks"], dtype=_SIZES),
             of_each(_sizes, work["block"], dtype=_SIZES),
-            work["bytes"],
         ]
-        of_lanes = [self._span("communications"), filled(lanes["device"], 0)]
-        return conform("kernels", pl.concat([pl.DataFrame(of_tasks), pl.DataFrame(of_lanes)], how="diagonal"))
+        self.part.add("kernels", pl.DataFrame(of_tasks))
+        self.part.add("kernels", pl.DataFrame([self._span("communications"), filled(lanes["device"], 0)]))
 
-    def _details(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the table ``tasks``."""
-        tasks, lanes, planes = (self.frames[name] for name in _SPANS[1:])
-        own = spans["kind"] != "annotation"
+    def _add_tasks(self, kind: pl.Series) -> None:
+        tasks, lanes, planes = (self.frames[name] for name in ("tasks", "communications", "communication_tasks"))
         columns = [self._span("tasks"), filled(tasks["type"], "UNKNOWN")]
         columns += [tasks[column].alias(name) for name, column in _TASK_COLUMNS.items()]
         of_lanes = [
             self._span("communications"),
             same("type", "HCCL", len(lanes)),
-            of_each(_operation, lanes["operation"], lanes["name"]),
+            either(lanes["operation"], of_each(_operation, lanes["name"])),
             same("core", "HCCL", len(lanes)),
             lanes["model"],
             lanes["gap"].alias("wait"),
@@ -270,26 +246,27 @@ class _AscendPart:
             *(planes[name] for name in ("stream", "task", "context")),
             filled(planes["name"], "UNKNOWN").alias("type"),
         ]
-        rows = ([column.filter(own) for column in columns], of_lanes, of_planes)
-        return together("tasks", [conform("tasks", pl.DataFrame(one)) for one in rows])
+        for rows in ([column.filter(kind != "annotation") for column in columns], of_lanes, of_planes):
+            self.part.add("tasks", pl.DataFrame(rows))
 
-    def _operator_details(self) -> pl.DataFrame:
+    def _add_operators(self) -> None:
         host = self.frames["host"]
         chosen = of_each(lambda sort: sort in ("operator", "data", "step"), host["sort"], dtype=pl.Boolean())
-        columns = [self._span("host"), *(host[name] for name in ("stack", "module", "forward_thread"))]
-        columns += [
+        columns = [
+            self._span("host"),
+            *(host[name] for name in ("stack", "module", "forward_thread")),
             of_each(shapes_json, host["shapes"]),
             of_each(texts_json, host["dtypes"]),
         ]
-        return conform("operators", pl.DataFrame([column.filter(chosen) for column in columns]))
+        self.part.add("operators", pl.DataFrame([column.filter(chosen) for column in columns]))
 
-    def _counters(self) -> pl.DataFrame:
+    def _add_kernel_counters(self) -> None:
         rows = without_nulls(self.frames["task_counters"], self.frames["task_counters"].columns)
         inside = (rows["row"] >= 0) & (rows["row"] < self.frames["tasks"].height)
         columns = [(rows["row"] + self.first["tasks"]).alias("span"), rows["name"], rows["value"], rows["unit"]]
-        return pl.DataFrame([column.filter(inside) for column in columns])
+        self.part.add("kernel_counters", pl.DataFrame([column.filter(inside) for column in columns]))
 
-    def _collectives(self) -> pl.DataFrame:
+    def _add_collectives(self) -> None:
         frame = self.frames["communications"]
         groups = {key: str(one.get("group_name") or key) for key, one in self.facts.groups.items()}
         ranks = {
@@ -310,7 +287,7 @@ class _AscendPart:
             of_each(_sequence, name, dtype=_INT).alias("sequence"),
             *(frame[column] for column in same_columns),
         ]
-        return conform("collectives", pl.DataFrame(made))
+        self.part.add("collectives", pl.DataFrame(made))
 
     def _transport(self) -> pl.Series:
         """Return what carried each communication operation: of several what moved most."""
@@ -321,7 +298,7 @@ class _AscendPart:
         place = first_places(carried["row"].to_numpy(), np.arange(self.frames["communications"].height))
         return carried["transport"][places(place)]
 
-    def _transfers(self) -> pl.DataFrame:
+    def _add_transfers(self) -> None:
         sums, planes = self.frames["bandwidths"], self.frames["communication_tasks"]
         of_operations = [
             *(sums[name] for name in ("step", "packet", "count", "bytes", "bandwidth", "large")),
@@ -329,54 +306,47 @@ class _AscendPart:
             filled(sums["transport"], "OTHER"),
             sums["time"].alias("transit"),
         ]
-        columns = [
+        of_planes = [
             self._span("communication_tasks"),
             *(planes[name] for name in ("source", "destination", "bytes", "bandwidth", "link")),
             filled(planes["transport"], "OTHER"),
             planes["dur"].alias("transit"),
         ]
         moving = planes["bytes"].is_not_null() | planes["bandwidth"].is_not_null()
-        of_planes = [column.filter(moving) for column in columns]
-        return conform("transfers", pl.concat([pl.DataFrame(of_operations), pl.DataFrame(of_planes)], how="diagonal"))
+        self.part.add("transfers", pl.DataFrame(of_operations))
+        self.part.add("transfers", pl.DataFrame([column.filter(moving) for column in of_planes]))
 
-    def _links(self) -> pl.DataFrame:
-        frame = self.frames["matrix"]
+    def _add_links(self) -> None:
+        frame = self.frames["matrix"].rename({"time": "transit"})
         texts = [filled(frame[name], "") for name in ("operation", "place", "group")]
-        told = frame.with_columns(*texts, filled(frame["point_to_point"], value=False), frame["time"].alias("transit"))
-        return conform("links", told.drop("time"))
+        self.part.add("links", with_series(frame, [*texts, filled(frame["point_to_point"], value=False)]))
 
-    def _steps(self) -> pl.DataFrame:
-        """Return the marked steps; without marks, a step lasts from its first to its last task."""
+    def _add_steps(self) -> None:
+        """Add the marked steps; without marks, a step lasts from its first to its last task."""
         marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
-        source = dtype("enum:step_source")
         if marked.height:
-            return marked.with_columns(source=pl.lit("declared", source), epoch=pl.lit(None, pl.Int32))
+            self.part.add_steps(marked, "declared")
+            return
         both = [self.frames[name].select(*_TIMES, "step") for name in ("tasks", "communications")]
         counted = pl.concat(both).drop_nulls("step")
         end = (pl.col("ts") + pl.col("dur")).max()
         found = counted.group_by(number="step").agg(pl.col("ts").min(), (end - pl.col("ts").min()).alias("dur"))
-        return found.sort("number").with_columns(source=pl.lit("inferred", source), epoch=pl.lit(None, pl.Int32))
+        self.part.add_steps(found.sort("number"), "inferred")
 
-    def _arrows(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the arrows except those from operators to tasks, which follow from the operator's number."""
-        flows = self.frames["flows"]
+    def _add_arrows(self) -> None:
+        """Add the arrows except those from operators to tasks, which follow from the operator's number."""
+        flows, spans = self.frames["flows"], self.part.piece("spans")
         others = flows["sort"] != "operator"
         sort, frame, begin, end = (flows[name].filter(others) for name in ("sort", "frame", "from", "to"))
         end = end + of_each(lambda name: self.first.get(name, 0), frame, dtype=_INT)
         ends = {"from": begin.cast(pl.UInt32), "to": end.cast(pl.UInt32)}
-        return pl.DataFrame(
-            [
-                of_each(_KIND_OF_FLOW.get, sort, dtype=pl.String()).alias("kind"),
-                *(
-                    spans[column][place].alias(f"{side}_{column}")
-                    for side, place in ends.items()
-                    for column in ("track", "ts")
-                ),
-            ]
-        )
+        joined = {
+            f"{side}_{column}": spans[column][place] for side, place in ends.items() for column in ("track", "ts")
+        }
+        self.part.add("arrows", {"kind": of_each(_KIND_OF_FLOW.get, sort, dtype=pl.String()), **joined})
 
-    def _arguments(self) -> pl.DataFrame:
-        """Return values without a column of their own: domains of ranges, directions of copies, notifications."""
+    def _add_arguments(self) -> None:
+        """Add values without a column of their own: domains of ranges, directions of copies, notifications."""
         said = (
             ("host", "domain", "domain"),
             ("tasks", "direction", "direction"),
@@ -386,37 +356,32 @@ class _AscendPart:
             ("communication_tasks", "rdma", "rdma type"),
             ("communication_tasks", "estimated", "estimated duration (ns)"),
         )
-        parts = [pl.DataFrame(schema=dict.fromkeys(("span", "key", "value"), pl.Categorical) | {"span": pl.Int64})]
         for frame, column, key in said:
             values = self.frames[frame][column]
             if values.null_count() == len(values):
                 continue
             known = values.is_not_null()
-            value = of_each(json.dumps, values.filter(known)).alias("value")
-            parts.append(pl.DataFrame([self._span(frame).filter(known), same("key", key, len(value)), value]))
-        return pl.concat(parts)
+            value = of_each(json.dumps, values.filter(known))
+            rows = {"span": self._span(frame).filter(known), "key": same("key", key, len(value)), "value": value}
+            self.part.add("arguments", rows)
 
 
-def _thread(process: int | None, thread: int | None) -> AscendTrack:
-    return AscendTrack("thread", "cpu", f"thread {thread or 0}", process, thread)
+def _thread(process: int | None, thread: int | None) -> TrackRow:
+    return TrackRow("thread", "cpu", f"thread {thread or 0}", process, thread)
 
 
-def _stream(kind: str, device: int | None, stream: int | None) -> AscendTrack:
+def _stream(kind: str, device: int | None, stream: int | None) -> TrackRow:
     is_range = kind == "annotation"
     name = "Step Trace" if is_range and stream is None else f"Stream {stream or 0}"
-    return AscendTrack("annotation" if is_range else "stream", npu(device), name, stream=stream)
+    return TrackRow("annotation" if is_range else "stream", npu(device), name, stream=stream)
 
 
-def _group(device: int | None, lane: int | None) -> AscendTrack:
-    return AscendTrack("stream", npu(device), f"Group {lane or 0} Communication")
+def _group(device: int | None, lane: int | None) -> TrackRow:
+    return TrackRow("stream", npu(device), f"Group {lane or 0} Communication")
 
 
-def _plane(device: int | None, lane: int | None, plane: int | None) -> AscendTrack:
-    return AscendTrack("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
-
-
-def _task_name(name: str | None, type_: str | None) -> str:
-    return name if name is not None else type_ if type_ is not None else "unknown"
+def _plane(device: int | None, lane: int | None, plane: int | None) -> TrackRow:
+    return TrackRow("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
 
 
 def _sizes(text: str | None) -> list[int] | None:
@@ -428,9 +393,9 @@ def _grid(grid: str | None, blocks: int | None) -> list[int] | None:
     return _sizes(grid) or ([blocks, 1, 1] if blocks is not None and blocks > 0 else None)
 
 
-def _operation(said: str | None, name: str | None) -> str | None:
+def _operation(name: str | None) -> str | None:
     found = _HCOM.match(name or "")
-    return said if said is not None else found[0] if found else None
+    return found[0] if found else None
 
 
 def _sequence(name: str) -> int | None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -264,8 +264,8 @@ def _moves(call: Call) -> tuple[Transfer, ...]:
     one = call.operation
     if call.transfers:
         return call.transfers
-    whole = Transfer(one.transport, None, None, one.size, one.moving, None)
-    return (whole,) if one.size is None else (whole, Transfer(one.transport, one.size, 1, one.size, one.moving, None))
+    whole = _whole(one)
+    return (whole,) if one.size is None else (whole, replace(whole, packet=one.size, count=1))
 
 
 def _entry(found: list[Call]) -> dict[str, Any]:
@@ -292,12 +292,6 @@ def _sum(moved: list[Transfer]) -> dict[str, Any]:
         "Transit Time(ms)": sum(one.transit or 0 for one in moved) / 1e6,
         "Bandwidth(GB/s)": _ratio(size, transit),
     }
-
-
-def _moved(found: list[Call]) -> dict[str, Any]:
-    """Return the sum of what operations moved over their link."""
-    one = [call.operation for call in found]
-    return _sum([Transfer(op.transport, None, None, op.size, op.moving, None) for op in one])
 
 
 def _matrix(found: list[Call]) -> dict[str, Any]:
@@ -337,7 +331,14 @@ def links(call: Call) -> dict[str, dict[str, Any]]:
 
 
 def _link(found: list[Call]) -> dict[str, Any]:
-    return {"Transport Type": found[0].operation.transport, **_moved(found)}
+    """Return the sum of what operations moved over their link."""
+    moved = [_whole(call.operation) for call in found]
+    return {"Transport Type": moved[0].transport, **_sum(moved)}
+
+
+def _whole(one: CollectiveCall) -> Transfer:
+    """Return all that an operation moved."""
+    return Transfer(one.transport, None, None, one.size, one.moving, None)
 
 
 def _own_link(cells: dict[str, Any], call: Call) -> None:

@@ -70,16 +70,17 @@ class Ascend:
         """
         variant = self.variant or (PYTORCH if _is_torch(source) else MINDSPORE)
         work = RankWork(source.tables)
-        facts = _facts(source, work)
-        target = directory / f"{facts.worker}_{facts.process}_{facts.time}_{variant.ending}"
+        target = directory / f"{_rank_name(source, work)}_{variant.ending}"
         with _replacing(target) as temporary:
             self._fill(temporary, source, work, variant)
         return [target]
 
     def _fill(self, directory: Path, source: Source, work: RankWork, variant: Variant) -> None:
-        rank = _facts(source, work).rank
+        from stepscope import __version__
+
+        rank = rank_of(source)
         info = _mindspore_info(source, rank) if variant is MINDSPORE else _torch_info(source, rank)
-        document(info, directory / _INFO.format(rank=rank))
+        document({**info, "written_by": f"stepscope {__version__}"}, directory / _INFO.format(rank=rank))
         document(_metadata(source, work), directory / _METADATA)
         output = directory / OUTPUT
         if "text" in self.types:
@@ -110,14 +111,6 @@ def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> Non
         written.write(replace(source, results=pipeline), output)
 
 
-@dataclass(frozen=True)
-class _RankFacts:
-    rank: int
-    worker: str
-    process: int
-    time: str
-
-
 def rank_of(source: Source) -> int:
     """Return the rank: the manifest's, else that of the tracks."""
     if "rank" in source.manifest:
@@ -126,7 +119,8 @@ def rank_of(source: Source) -> int:
     return int(ranks[0]) if len(ranks) else 0
 
 
-def _facts(source: Source, work: RankWork) -> _RankFacts:
+def _rank_name(source: Source, work: RankWork) -> str:
+    """Return the name of a rank's directory up to its ending: worker, process and UTC to the millisecond."""
     manifest, rank = source.manifest, rank_of(source)
     # Threads come first; sources often give process 0 to tracks without a process.
     tracks = source.tables["tracks"].sort("kind", "order").select("host", "process").collect()
@@ -139,7 +133,7 @@ def _facts(source: Source, work: RankWork) -> _RankFacts:
     moment = datetime.fromtimestamp(start // 10**9, UTC)
     time = f"{moment:%Y%m%d%H%M%S}{start // 10**6 % 1000:03d}"
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", str(worker)).strip("-.")[:100] or f"rank{rank}"
-    return _RankFacts(rank, name, int(process), time)
+    return f"{name}_{int(process)}_{time}"
 
 
 def _is_torch(source: Source) -> bool:
@@ -148,22 +142,26 @@ def _is_torch(source: Source) -> bool:
     if _collected(manifest, "mindspore"):
         return False
     if manifest.get("format") == "ascend":
-        config = _facts_of(source).get("config")
-        told = isinstance(config, dict) and "common_config" in config
-        return told or str(manifest.get("imported_from")).endswith(f"_{PYTORCH.ending}")
+        by_torch_npu = _has_config(_facts_of(source))
+        return by_torch_npu or str(manifest.get("imported_from")).endswith(f"_{PYTORCH.ending}")
     return _collected(manifest, "torch") or manifest.get("format") == "kineto"
+
+
+def _has_config(facts: dict[str, Any]) -> bool:
+    """Return whether the facts are those of torch_npu's profiler."""
+    config = facts.get("config")
+    return isinstance(config, dict) and "common_config" in config
 
 
 def _facts_of(source: Source) -> dict[str, Any]:
     """Return the facts of the source; a value that is not JSON stays text."""
-    return {key: _value(text) for key, text in source.tables["metadata"].collect().iter_rows()}
-
-
-def _value(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    facts: dict[str, Any] = {}
+    for key, text in source.tables["metadata"].collect().iter_rows():
+        try:
+            facts[key] = json.loads(text)
+        except (ValueError, RecursionError):
+            facts[key] = text
+    return facts
 
 
 def _collected(manifest: Manifest, collector: str) -> bool:
@@ -176,12 +174,6 @@ def _options(source: Source) -> dict[str, Any]:
     return dict(options) if isinstance(options, dict) else {}
 
 
-def _written_by() -> str:
-    from stepscope import __version__
-
-    return f"stepscope {__version__}"
-
-
 def _mindspore_info(source: Source, rank: int) -> dict[str, Any]:
     collectors = source.manifest.get("collectors", {})
     return {
@@ -190,28 +182,26 @@ def _mindspore_info(source: Source, rank: int) -> dict[str, Any]:
         "cann_profiler_info": {},
         "ms_version": collectors.get("mindspore", {}).get("version", ""),
         "cann_version": "",
-        "written_by": _written_by(),
     }
 
 
 def _torch_info(source: Source, rank: int) -> dict[str, Any]:
     window = source.manifest.get("window", {})
     facts = _facts_of(source)
-    if isinstance(facts.get("config"), dict) and "common_config" in facts["config"]:  # torch_npu's own
+    if _has_config(facts):
         told = {key: facts[key] for key in _OF_THE_INFO if key in facts}
-        return {**told, "rank_id": rank, "written_by": _written_by()}
+        return {**told, "rank_id": rank}
     return {
         "config": {"common_config": _options(source), "experimental_config": {"_export_type": "text"}},
         "start_info": {"collectionTimeBegin": window.get("start_ns", 0)},
         "end_info": {"collectionTimeEnd": window.get("end_ns", 0)},
         "rank_id": rank,
-        "written_by": _written_by(),
     }
 
 
 def _metadata(source: Source, work: RankWork) -> dict[str, Any]:
     facts = {key: value for key, value in _facts_of(source).items() if key not in _OF_THE_FILE}
-    if isinstance(facts.get("config"), dict) and "common_config" in facts["config"]:
+    if _has_config(facts):
         facts = {key: value for key, value in facts.items() if key not in _OF_THE_INFO}
     groups = ascend_calls.parallel_group_info(work.calls)
     return {**({"parallel_group_info": groups} if groups else {}), **facts}

@@ -103,7 +103,8 @@ class RankWork:
         steps, lanes = self.windows, self.overlap
         communication = _begun(lanes["Communication"], steps)
         exposed = _begun(lanes["Communication(Not Overlapped)"], steps)
-        bubble = _sums([call for call in self.calls if call.operation.point_to_point], steps)
+        waited = [(call.operation.start, call.end) for call in self.calls if call.operation.point_to_point]
+        bubble = _begun(Intervals(*np.array(waited, np.int64).reshape(-1, 2).T), steps)
         columns = {
             "Computing": _begun(lanes["Computing"], steps),
             "Communication(Not Overlapped)": exposed,
@@ -162,10 +163,3 @@ def _begun(lane: Intervals, steps: Windows) -> Times:
     total = np.concatenate(([0], np.cumsum(lane.end - lane.start)))
     first, last = np.searchsorted(lane.start, steps.start), np.searchsorted(lane.start, steps.end)
     return np.asarray(total[last] - total[first], np.int64)
-
-
-def _sums(chosen: list[Call], steps: Windows) -> Times:
-    """Return the durations of the operations that begin in each step, added up."""
-    start = np.array([call.operation.start for call in chosen], np.int64)
-    total = np.concatenate(([0], np.cumsum([call.operation.elapsed for call in chosen], dtype=np.int64)))
-    return np.asarray(total[np.searchsorted(start, steps.end)] - total[np.searchsorted(start, steps.start)], np.int64)

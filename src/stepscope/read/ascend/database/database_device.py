@@ -35,7 +35,9 @@ def tasks(opened: AscendDatabase) -> tuple[pl.DataFrame, pl.DataFrame]:
     planes = opened.rows("COMMUNICATION_TASK_INFO", {"globalTaskId": INT})
     in_planes = found(every["globalTaskId"], planes["globalTaskId"]).is_not_null()
     own = every.filter(in_planes)
-    kernels = _kernels(opened)
+    # Communication that an AI CPU schedules has a table of its own; of several kernels of one task the first counts.
+    scheduled = opened.rows("COMMUNICATION_SCHEDULE_TASK_INFO", DATABASE["COMPUTE_TASK_INFO"])
+    kernels = pl.concat([opened.rows("COMPUTE_TASK_INFO"), scheduled])
     rest = _without_wholes(every.filter(~in_planes), every, kernels)
     copies = opened.rows("MEMCPY_INFO")
     kernel = kernels[found(rest["globalTaskId"], kernels["globalTaskId"])]
@@ -66,14 +68,6 @@ def _without_wholes(rest: pl.DataFrame, every: pl.DataFrame, kernels: pl.DataFra
     wholes = wholes.filter(found(wholes["globalTaskId"], kernels["globalTaskId"]).is_null())
     wholes = wholes.join(parts, on=place, how="semi")
     return rest.filter(found(rest["globalTaskId"], wholes["globalTaskId"]).is_null())
-
-
-def _kernels(opened: AscendDatabase) -> pl.DataFrame:
-    """Return kernels; of several of one task the first counts."""
-    computing = opened.rows("COMPUTE_TASK_INFO")
-    # Communication that an AI CPU schedules.
-    scheduled = opened.rows("COMMUNICATION_SCHEDULE_TASK_INFO", DATABASE["COMPUTE_TASK_INFO"])
-    return pl.concat([computing, scheduled]) if len(scheduled) else computing
 
 
 def known(number: pl.Series) -> pl.Series:

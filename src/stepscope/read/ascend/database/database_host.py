@@ -86,16 +86,15 @@ def _sort_of(name: str | None, type_: int | None) -> str:
 def _inputs(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """Return shapes and types of inputs; torch_npu's first versions wrote each in the column of the other."""
     shapes, dtypes = of_all(_one_line, [rows["inputShapes"], rows["inputDtypes"]])
-    lettered = [of_each(_has_letters, column, dtype=pl.Boolean()).sum() for column in (shapes, dtypes)]
+    lettered = [
+        of_each(lambda text: _LETTER.search(text or "") is not None, column, dtype=pl.Boolean()).sum()
+        for column in (shapes, dtypes)
+    ]
     return (dtypes, shapes) if lettered[0] > lettered[1] else (shapes, dtypes)
 
 
 def _one_line(text: str | None) -> str | None:
     return None if text is None else text.replace("\r", "").replace("\n", "")
-
-
-def _has_letters(text: str | None) -> bool:
-    return text is not None and _LETTER.search(text) is not None
 
 
 def _cann(opened: AscendDatabase) -> pl.DataFrame:

@@ -81,22 +81,17 @@ def _events(opened: AscendDatabase, ledger: LossLedger) -> dict[str, pl.DataFram
         "counters": samples_of.counters(opened),
         "facts": _facts(opened),
     }
-    return {name: _timed(frame, ledger) if name in _POINTS else frame for name, frame in frames.items()}
+    # No frame names the rows of these, so rows without a time can be left out.
+    for name in ("memory", "counters"):
+        known = without_nulls(frames[name], ["ts"])
+        ledger.add("event_bad_time", len(frames[name]) - len(known))
+        frames[name] = known
+    return frames
 
 
 def _steps(opened: AscendDatabase) -> pl.DataFrame:
     rows = opened.rows("STEP_TIME").drop_nulls("id")
     return opened.intervals(rows.select(number="id", ts="startNs", dur=pl.col("endNs") - pl.col("startNs")))
-
-
-#: Frames whose rows no other frame names, so that rows without a time can be left out.
-_POINTS = ("memory", "counters")
-
-
-def _timed(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    known = without_nulls(frame, ["ts"])
-    ledger.add("event_bad_time", len(frame) - len(known))
-    return known
 
 
 def _count_unknown(opened: AscendDatabase, ledger: LossLedger) -> None:

@@ -1,4 +1,7 @@
-"""Files of MindSpore 1.x with more about the kernels and links of other files → columns of frames."""
+"""Files of MindSpore 1.x with more about the kernels and links of other files → columns of frames.
+
+Readers of a file raise InputError if it cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform, rows_of
+from stepscope.read.ascend.ascend_frames import Frames, complete, conform, rows_of, stacked
 from stepscope.read.ascend.text import csv_rows
 from stepscope.read.ascend.text.text_values import json_object, reals
 from stepscope.read.common.source import Progress
@@ -34,11 +37,7 @@ _KB = 1000
 
 
 def ai_cpu(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the tasks of ``aicpu_intermediate_{id}.csv``, with the time of dispatch and the total time of each.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the tasks of ``aicpu_intermediate_{id}.csv``, with the time of dispatch and the total time of each."""
     tasks, counters, first = [], [], 0
     for rows in csv_rows.read(path, ledger, progress):
         begin, end, name = rows.ns("run_start"), rows.ns("run_end"), rows.text("kernel_type", "op_type")
@@ -47,24 +46,17 @@ def ai_cpu(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
             value = pl.DataFrame({"value": rows.real(column)}).with_row_index("row", offset=first)
             counters.append(value.with_columns(name=pl.lit(column), unit=pl.lit("ms")).drop_nulls("value"))
         first += len(rows)
-    found = pl.concat([conform("tasks", pl.DataFrame()), *(conform("tasks", one) for one in tasks)])
     sorts = [pl.lit(_AI_CPU, pl.Categorical()).alias(column) for column in ("type", "core")]
-    frames = {"tasks": found.with_columns(sorts)}
-    if counters:
-        frames["task_counters"] = pl.concat(counters)
-    return complete(frames)
+    found = stacked("tasks", tasks).with_columns(sorts)
+    return complete({"tasks": found, "task_counters": stacked("task_counters", counters)})
 
 
 def flops(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return what ``flops_{id}.txt`` says of kernels by their full name: op, name, value, unit.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return what ``flops_{id}.txt`` says of kernels by their full name: op, name, value, unit."""
     parts = [pl.DataFrame(schema={"op": pl.Categorical, "value": pl.Float64, "name": pl.String, "unit": pl.String})]
     for rows in csv_rows.read(path, ledger, progress):
         for header in rows.headers:
-            known = _FLOPS.get("".join(header.lower().split()))
+            known = _FLOPS.get(csv_rows.key_of(header))
             if known is not None:
                 name, unit, factor = known
                 # `FLOPs` and `FLOPS` are two columns of older versions: 10^6 operations, and 10^9 of them a second.
@@ -83,11 +75,7 @@ def with_flops(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
 
 
 def links(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return the frame ``matrix`` of ``hccl_raw_{id}.csv``: what each operation moved between two ranks, and all did.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the frame ``matrix`` of ``hccl_raw_{id}.csv``: what each operation and all moved between two ranks."""
     found: list[dict[str, Any]] = []
     for rows in csv_rows.read(path, ledger, progress):
         step = rows.integer("step_num").to_list()

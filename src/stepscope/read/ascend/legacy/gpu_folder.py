@@ -3,6 +3,8 @@
 ``gpu_op_execute_timestamp_{id}.txt`` holds the operators on the host, ``activity_execute_timestamp_{id}.txt`` the work
 on the device; starts are ns since the epoch, durations µs. If they are missing, the timeline that MindSpore drew of
 them is read. ``step_trace_profiling_{id}.txt`` holds the steps.
+
+Readers of a file raise InputError if it cannot be read.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.ascend_frames import Frames, coalesced, complete, conform, stacked
 from stepscope.read.ascend.text import csv_rows, timeline_events
 from stepscope.read.ascend.text.event_columns import BASE, chosen
 from stepscope.read.common.plain_text import lines_of
@@ -27,25 +29,17 @@ _TIMES: dict[str, pl.DataType] = {"ts": pl.Int64(), "dur": pl.Int64()}
 
 
 def kernels(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the device's work: lines ``name;stream;start;duration``.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the device's work: lines ``name;stream;start;duration``."""
     pattern = r"^(?<name>.*);(?<stream>\d{1,9});(?<ts>\d{1,19});(?<dur>\d+(?:\.\d+)?)\s*$"
     found = _matched(path, pattern, ledger)
     tell_all(path, progress)
     numbers = pl.col("stream", "ts").cast(pl.Int64, strict=False)
     tasks = found.select("name", numbers, dur=_ns("dur"), type=pl.lit(_KERNEL)).filter(pl.col("ts") < _MOST)
-    return complete({"tasks": conform("tasks", tasks)})
+    return complete({"tasks": tasks})
 
 
 def operators(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the operators: lines ``name;Ops;start,duration start,duration …``.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the operators: lines ``name;Ops;start,duration start,duration …``."""
     lines = _matched(path, r"^(?<name>.*);[^;]*;(?<calls>[\d,. ]*)\s*$", ledger)
     tell_all(path, progress)
     calls = lines.with_columns(pl.col("calls").str.strip_chars().str.split(" ")).explode("calls")
@@ -54,28 +48,20 @@ def operators(path: Path, ledger: LossLedger, progress: Progress | None = None) 
     rows = rows.with_columns(pl.col("ts").cast(pl.Int64, strict=False), dur=_ns("dur"))
     ledger.add("value_unreadable", rows["ts"].null_count() - calls.filter(pl.col("calls") == "").height)
     sound = rows.drop_nulls().sort("ts", maintain_order=True).filter(pl.col("ts") < _MOST)
-    return complete({"host": conform("host", sound.with_columns(sort=pl.lit("operator"), module="name"))})
+    return complete({"host": sound.with_columns(sort=pl.lit("operator"), module="name")})
 
 
 def display(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the operators and the work of ``gpu_timeline_display_{id}.json``; lanes of the work have a number.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the operators and the work of ``gpu_timeline_display_{id}.json``; lanes of the work have a number."""
     found = chosen(timeline_events.read(path, ledger, progress).complete, (*BASE, "full_name", "grid", "block"))
     on_host = pl.col("thread").is_null()
     tasks = found.filter(~on_host).with_columns(stream="thread", type=pl.lit(_KERNEL), operator="full_name")
     host = found.filter(on_host).with_columns(sort=pl.lit("operator"), module="name", process=None)
-    return complete({"host": conform("host", host), "tasks": conform("tasks", tasks)})
+    return complete({"host": host, "tasks": tasks})
 
 
 def activities(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return what ``gpu_activity_data_{id}.csv`` says of the work of a name on a stream.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return what ``gpu_activity_data_{id}.csv`` says of the work of a name on a stream."""
     parts = [
         pl.DataFrame(
             {
@@ -88,15 +74,12 @@ def activities(path: Path, ledger: LossLedger, progress: Progress | None = None)
         )
         for rows in csv_rows.read(path, ledger, progress)
     ]
-    found = pl.concat([conform("tasks", pl.DataFrame()).select("name", "stream", "operator", "grid", "block"), *parts])
-    return found.unique(["name", "stream"], keep="none")
+    return stacked("tasks", parts).unique(["name", "stream"], keep="none")
 
 
 def with_activities(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """Return tasks with the details of the work of their name on their stream."""
-    joined = tasks.join(said, on=["name", "stream"], how="left", suffix="_said", maintain_order="left")
-    filled = [pl.coalesce(name, f"{name}_said").alias(name) for name in ("operator", "grid", "block")]
-    return joined.with_columns(filled).select(tasks.columns)
+    return coalesced(tasks, said, ["name", "stream"], ("operator", "grid", "block"))
 
 
 def steps(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
@@ -104,24 +87,19 @@ def steps(path: Path, ledger: LossLedger, progress: Progress | None = None) -> p
 
     A line is either a step, ``operator,start`` of its first operator, of forward, backward and, with the end, of its
     last; or an operator with ``start,end`` for every step: forward's first, backward's last, the step's last.
-
-    Raises:
-        InputError: It cannot be read.
     """
     lines = [line.split() for line in lines_of(path, ledger).to_list()]
     tell_all(path, progress)
     of_steps = [words for words in lines if len(words) >= 4 and all("," in word for word in words[:4])]
-    found = list(_of_steps(of_steps)) if of_steps else list(_of_operators(lines))
+    found = [(begin, end - begin) for begin, end in map(_ends, of_steps)] if of_steps else list(_of_operators(lines))
     sound = [(begin, dur) for begin, dur in found if 0 < begin < _MOST and 0 <= dur < _MOST]
     ledger.add("value_unreadable", len(found) - len(sound))
     frame = pl.DataFrame(sound, schema=_TIMES, orient="row")
     return conform("steps", frame.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64)))
 
 
-def _of_steps(lines: list[list[str]]) -> Iterator[tuple[int, int]]:
-    for words in lines:
-        begin, end = (_number(words[place].rpartition(",")[2]) for place in (0, 3))
-        yield begin, end - begin
+def _ends(words: list[str]) -> tuple[int, int]:
+    return _number(words[0].rpartition(",")[2]), _number(words[3].rpartition(",")[2])
 
 
 def _of_operators(lines: list[list[str]]) -> Iterator[tuple[int, int]]:

@@ -3,6 +3,8 @@
 ``output_timeline_data_{id}.txt`` holds the kernels, ``step_trace_raw_{id}_detail_time.csv`` the steps, both on the
 processor's clock, which starts with the machine: ms in one, 10 ns in the other. ``framework_raw_{id}.csv``
 says what the kernels are. If only the timeline that MindSpore drew is present, it is read instead.
+
+Readers of a file raise InputError if it cannot be read.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.ascend_frames import FRAMES, Frames, coalesced, complete, stacked
 from stepscope.read.ascend.text import csv_rows, timeline_events
 from stepscope.read.common.source import Progress
 from stepscope.trace.losses import LossLedger
@@ -26,11 +28,7 @@ _CORE = "AI_CORE"
 
 
 def timeline(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the kernels of ``output_timeline_data_{id}.txt``.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the kernels of ``output_timeline_data_{id}.txt``."""
     parts = [
         pl.DataFrame(
             {
@@ -43,58 +41,42 @@ def timeline(path: Path, ledger: LossLedger, progress: Progress | None = None) -
         for rows in csv_rows.read(path, ledger, progress)
     ]
     ledger.add("start_unknown", int(bool(parts)))
-    found = pl.concat([pl.DataFrame(schema={"ts": pl.Int64, "dur": pl.Int64}), *parts], how="diagonal")
-    sound = found.drop_nulls(["ts", "dur"]).with_columns(type=pl.lit(_CORE), core=pl.lit(_CORE))
-    return complete({"tasks": conform("tasks", sound)})
+    sound = stacked("tasks", parts).drop_nulls(["ts", "dur"])
+    return complete({"tasks": sound.with_columns(type=pl.lit(_CORE), core=pl.lit(_CORE))})
 
 
 def display(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Return the kernels of ``ascend_timeline_display_{id}.json``, whose times are relative to its first event.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return the kernels of ``ascend_timeline_display_{id}.json``, whose times are relative to its first event."""
     found = timeline_events.read(path, ledger, progress).complete
     ledger.add("start_unknown", int(bool(found.height)))
     process = pl.col("process")
     kind = pl.when(process == _AI_CPU).then(pl.lit("AI_CPU")).when(process == _STEP_TRACE).then(pl.lit("STEP_TRACE"))
     sort = kind.otherwise(pl.lit(_CORE))
     core = pl.when(process != _STEP_TRACE).then(sort)
-    return complete({"tasks": conform("tasks", found.with_columns(stream="thread", type=sort, core=core))})
+    return complete({"tasks": found.with_columns(stream="thread", type=sort, core=core)})
 
 
 def steps(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return the frame ``steps`` of ``step_trace_raw_{id}_detail_time.csv``, without its line of averages.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    parts = []
+    """Return the frame ``steps`` of ``step_trace_raw_{id}_detail_time.csv``, without its line of averages."""
+    parts, begin, end = [], pl.col("begin"), pl.col("end")
     for rows in csv_rows.read(path, ledger, progress):
-        number, begin, end = rows.integer("step_num"), rows.integer("start_point"), rows.integer("end_point")
-        frame = pl.DataFrame({"number": number, "begin": begin, "end": end}).drop_nulls()
-        sound = frame.filter(
-            (pl.col("begin") > 0) & (pl.col("end") >= pl.col("begin")) & (pl.col("end") < _MOST // _TICK)
-        )
-        parts.append(sound.select("number", ts=pl.col("begin") * _TICK, dur=(pl.col("end") - pl.col("begin")) * _TICK))
-    return pl.concat([conform("steps", pl.DataFrame()), *parts])
+        headers = {"number": "step_num", "begin": "start_point", "end": "end_point"}
+        frame = pl.DataFrame({name: rows.integer(header) for name, header in headers.items()}).drop_nulls()
+        sound = frame.filter(begin > 0, end >= begin, end < _MOST // _TICK)
+        parts.append(sound.select("number", ts=begin * _TICK, dur=(end - begin) * _TICK))
+    return stacked("steps", parts)
 
 
 def kernels(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return what ``framework_raw_{id}.csv`` says of the kernels, by their full name: columns of the frame ``tasks``.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """Return what ``framework_raw_{id}.csv`` says of the kernels, by full name: columns of the frame ``tasks``."""
     parts = []
     for rows in csv_rows.read(path, ledger, progress):
-        name = rows.text("full_kernel_name", "full_op_name")
         said = [_inputs(text) for text in rows.raw("op_info").to_list()]
         columns = [[one[place] for one in said] for place in range(len(_SAID))]
         parts.append(
             pl.DataFrame(
                 {
-                    "name": name,
+                    "name": rows.text("full_kernel_name", "full_op_name"),
                     "op_type": rows.text("kernel_type", "op_type"),
                     "blocks": rows.integer("block_dim"),
                     "task": rows.integer("task_id"),
@@ -103,8 +85,7 @@ def kernels(path: Path, ledger: LossLedger, progress: Progress | None = None) ->
                 schema_overrides=dict.fromkeys(_SAID, pl.String),
             )
         )
-    empty = pl.DataFrame(schema={"name": pl.Categorical})
-    return pl.concat([empty, *parts], how="diagonal").unique("name", keep="first", maintain_order=True)
+    return stacked("tasks", parts).unique("name", keep="first", maintain_order=True)
 
 
 _SAID = ("input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes", "output_formats")
@@ -133,17 +114,6 @@ def _text(value: object) -> str:
 
 def together(tasks: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """Return tasks with the details of the kernel of their name."""
-    joined = tasks.join(
-        said.with_columns(pl.col("name").cast(pl.Categorical())),
-        on="name",
-        how="left",
-        suffix="_said",
-        maintain_order="left",
-    )
     columns = ("op_type", "blocks", "task", *_SAID)
-    return joined.with_columns(
-        pl.coalesce(
-            name, pl.col(f"{name}_said").cast(pl.Categorical() if name != "blocks" and name != "task" else pl.Int64())
-        ).alias(name)
-        for name in columns
-    ).select(tasks.columns)
+    known = said.with_columns(pl.col(name).cast(FRAMES["tasks"][name]) for name in ("name", *columns))
+    return coalesced(tasks, known, "name", columns)

@@ -37,11 +37,11 @@ def times(path: Path, ledger: LossLedger, progress: Progress | None = None) -> t
     tell_all(path, progress)
     for step, point_to_point, key, value in _entries(path, ledger):
         name, _, group = key.rpartition("@") if "@" in key else (key, "", "")
-        said = _members(value, "Communication Time Info", ledger)
+        said = dict(_objects(value.get("Communication Time Info", {}), ledger))
         place = {"step": step, "point_to_point": point_to_point, "name": name, "group": group}
         if name != _TOTAL:
             operations.append(place | {one.ours: _scaled(said.get(one.key), one.parts) for one in COMMUNICATION_TIMES})
-        for transport, moved in _members(value, "Communication Bandwidth Info", ledger).items():
+        for transport, moved in _objects(value.get("Communication Bandwidth Info", {}), ledger):
             bandwidths += [{**place, "transport": transport, **row} for row in _moved(moved, ledger)]
     return pl.DataFrame(operations, schema=_OPERATIONS), rows_of("bandwidths", bandwidths)
 
@@ -61,27 +61,17 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
     tell_all(path, progress)
     for step, point_to_point, key, value in _entries(path, ledger):
         label, _, group = key.rpartition("@") if "@" in key else (key, "", "")
-        match = _PLACE.fullmatch(label)
+        match, entry = _PLACE.fullmatch(label), {"step": step, "point_to_point": point_to_point, "group": group}
         operation, place = match.groups() if match else (label, "total" if label == _TOTAL else "one")
         for link, moved in value.items():
             ends = _LINK.fullmatch(link)
             if ends is None or not isinstance(moved, dict):
                 ledger.add("value_unreadable")
                 continue
-            rows.append(
-                {
-                    "step": step,
-                    "point_to_point": point_to_point,
-                    "operation": operation,
-                    "place": place,
-                    "group": group,
-                    "source": int(ends[1]),
-                    "destination": int(ends[2]),
-                    "transport": _text(moved.get("Transport Type")),
-                    **_numbers(moved),
-                    "name": _text(moved.get("Op Name", moved.get("op_name"))),
-                }
-            )
+            said = {"transport": moved.get("Transport Type"), "name": moved.get("Op Name", moved.get("op_name"))}
+            texts = {key: text if isinstance(text, str) else None for key, text in said.items()}
+            rank = {"source": int(ends[1]), "destination": int(ends[2])}
+            rows.append({**entry, "operation": operation, "place": place, **rank, **texts, **_numbers(moved)})
     return rows_of("matrix", rows)
 
 
@@ -112,10 +102,6 @@ def _objects(value: object, ledger: LossLedger) -> list[tuple[str, Any]]:
     return []
 
 
-def _members(value: dict[str, Any], key: str, ledger: LossLedger) -> dict[str, Any]:
-    return dict(_objects(value.get(key, {}), ledger))
-
-
 def _moved(moved: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
     """Yield the sum moved over a transport, if it is not 0, then the packets by size."""
     if not isinstance(moved, dict):
@@ -125,23 +111,20 @@ def _moved(moved: object, ledger: LossLedger) -> Iterator[dict[str, Any]]:
     if whole["bytes"] or whole["time"]:
         yield {**whole, "large": _real(moved.get("Large Packet Ratio"))}
     for size, pair in _objects(moved.get("Size Distribution", {}), ledger):
-        packet = _scaled(_number(size), _MILLION)
+        packet = _scaled(size, _MILLION)
         if packet is None or not (isinstance(pair, list) and len(pair) == 2):
             ledger.add("value_unreadable")
             continue
         yield {"packet": packet, "count": _scaled(pair[0], 1), "time": _scaled(pair[1], _MILLION)}
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _real(value: object) -> float | None:
+    """Return a number, also one written as text; None for anything else, and for one that is too large."""
     if isinstance(value, str):
-        value = _number(value)
+        try:
+            value = float(value)
+        except ValueError:
+            return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not -_MOST < value < _MOST:
         return None
     return float(value)
@@ -160,7 +143,3 @@ def _numbers(moved: dict[str, Any]) -> dict[str, float | None]:
         one.ours: _real(moved.get(one.key)) if one.parts == 1 else _scaled(moved.get(one.key), one.parts)
         for one in COMMUNICATION_MOVED
     }
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -10,23 +10,11 @@ import polars as pl
 
 from stepscope.read.ascend.text.csv_rows import AscendRows, key_of
 from stepscope.read.ascend.text.text_values import reals
-from stepscope.trace.ascend_columns import (
-    HELD_SIZE,
-    KERNEL_DETAILS,
-    L2_CACHE,
-    L2_CACHE_RATES,
-    MEMORY_RECORD,
-    MODULE_MEMORY,
-    NPU_MODULE_MEM,
-    OPERATOR_MEMORY,
-    STATIC_OP_MEM,
-    UNKNOWN_32,
-    AscendColumn,
-    unit_of,
-)
+from stepscope.trace import ascend_columns as ascend
+from stepscope.trace.ascend_columns import AscendColumn, unit_of
 
 #: Headers of ``kernel_details.csv`` and ``op_summary_*.csv`` that are not hardware counters.
-_OF_KERNELS = {key_of(header) for column in KERNEL_DETAILS for header in column.headers}
+_OF_KERNELS = {key_of(header) for column in ascend.KERNEL_DETAILS for header in column.headers}
 #: Columns of a network card's file that say which sample it is.
 _OF_SAMPLES = {"device_id", "timestamp(us)", "timestamp", "funcid"}
 
@@ -37,7 +25,7 @@ def _columns(rows: AscendRows, columns: Iterable[AscendColumn]) -> pl.DataFrame:
 
 
 def _known(frame: pl.DataFrame, column: str) -> pl.Series:
-    return frame[column].set(frame[column] == UNKNOWN_32, None)
+    return frame[column].set(frame[column] == ascend.UNKNOWN_32, None)
 
 
 def kernels(rows: AscendRows) -> pl.DataFrame:
@@ -45,7 +33,7 @@ def kernels(rows: AscendRows) -> pl.DataFrame:
 
     Columns of the frame ``tasks``, and one for each hardware counter: ``counter <name>|<unit>``.
     """
-    frame = _columns(rows, KERNEL_DETAILS)
+    frame = _columns(rows, ascend.KERNEL_DETAILS)
     counters = {
         f"counter {'|'.join(unit_of(header))}": rows.real(header)
         for header in rows.headers
@@ -62,35 +50,39 @@ def memory(rows: AscendRows, *, of_mindspore: bool) -> pl.DataFrame:
         rows: Rows of the file.
         of_mindspore: Whether MindSpore wrote the file: its MB are 1000 KB, those of all others 1024 KB.
     """
-    frame = _columns(rows, MEMORY_RECORD)
+    frame = _columns(rows, ascend.MEMORY_RECORD)
     if of_mindspore or frame["component"].cast(pl.String).str.contains("MindSpore").any():
-        sizes = pl.col([column.ours for column in MEMORY_RECORD if column.sort == HELD_SIZE])
+        sizes = pl.col([column.ours for column in ascend.MEMORY_RECORD if column.sort == ascend.HELD_SIZE])
         frame = frame.with_columns((sizes * (1000 / 1024)).round(0).cast(pl.Int64))
     return frame
 
 
 def blocks(rows: AscendRows) -> pl.DataFrame:
     """Return the frame ``blocks`` of ``operator_memory.csv``."""
-    return _columns(rows, OPERATOR_MEMORY)
+    return _columns(rows, ascend.OPERATOR_MEMORY)
 
 
 def module_memory(rows: AscendRows) -> pl.DataFrame:
     """Return the frame ``counters`` of ``npu_module_mem.csv``, without rows of −1, which stands for unknown."""
-    frame = _columns(rows, NPU_MODULE_MEM).drop_nulls("value")
-    return frame.with_columns(pl.col("value").cast(pl.Float64), group=pl.lit(MODULE_MEMORY), unit=pl.lit("bytes"))
+    frame = _columns(rows, ascend.NPU_MODULE_MEM).drop_nulls("value")
+    return frame.with_columns(
+        pl.col("value").cast(pl.Float64), group=pl.lit(ascend.MODULE_MEMORY), unit=pl.lit("bytes")
+    )
 
 
 def static_memory(rows: AscendRows) -> pl.DataFrame:
     """Return the frame ``static_memory`` of ``static_op_mem.csv``, without the sums."""
-    frame = _columns(rows, STATIC_OP_MEM)
-    frame = frame.with_columns(_known(frame, "last_node"))
-    return frame.filter(pl.col("name").cast(pl.String) != "TOTAL").drop_nulls("bytes")
+    frame = _columns(rows, ascend.STATIC_OP_MEM)
+    own = frame.with_columns(_known(frame, "last_node")).filter(pl.col("name").cast(pl.String) != "TOTAL")
+    return own.drop_nulls("bytes")
 
 
 def l2_cache(rows: AscendRows) -> pl.DataFrame:
     """Return hit and victim rates of ``l2_cache.csv`` by stream and task: stream, task, op, value, name, unit."""
-    frame = _columns(rows, L2_CACHE_RATES)
-    parts = [frame.select("stream", "task", "op", value=rate, name=pl.lit(rate), unit=pl.lit("")) for rate in L2_CACHE]
+    frame = _columns(rows, ascend.L2_CACHE_RATES)
+    parts = [
+        frame.select("stream", "task", "op", value=rate, name=pl.lit(rate), unit=pl.lit("")) for rate in ascend.L2_CACHE
+    ]
     return pl.concat(parts).drop_nulls("value")
 
 
@@ -105,12 +97,10 @@ def ai_cpu(rows: AscendRows) -> pl.DataFrame:
         "task": rows.integer("Task ID"),
         "op": rows.text("Node"),
     }
-    times = [header for header in rows.headers if header.lower().replace(" ", "").endswith("_time(us)")]
     frames = [
-        pl.DataFrame({**place, "value": rows.real(header)}).with_columns(
-            name=pl.lit(unit_of(header)[0]), unit=pl.lit("us")
-        )
-        for header in times
+        pl.DataFrame({**place, "value": rows.real(one), "name": unit_of(one)[0], "unit": "us"})
+        for one in rows.headers
+        if one.lower().replace(" ", "").endswith("_time(us)")
     ]
     return pl.concat(frames).drop_nulls("value") if frames else pl.DataFrame()
 
@@ -140,6 +130,6 @@ def inputs(rows: AscendRows) -> pl.DataFrame:
 def summed(rows: AscendRows, path: Path) -> pl.DataFrame:
     """Return the rows of a file without times, as one fact: a JSON list of objects."""
     named = {header: rows.raw(header) for header in rows.headers if header.strip()}
-    records = pl.DataFrame(named).to_dicts()
+    records = pl.DataFrame(named).iter_rows(named=True)
     text = json.dumps([{key: value for key, value in one.items() if value is not None} for one in records])
     return pl.DataFrame({"key": [path.name], "value": [text]})

@@ -15,21 +15,8 @@ import polars as pl
 
 from stepscope.read.ascend.text import text_values
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.trace.ascend_columns import (
-    DEVICE,
-    HELD,
-    HELD_SIZE,
-    INDEX,
-    LABEL,
-    REAL,
-    SHAPES,
-    SIZE,
-    STAMP,
-    TIME,
-    WHOLE,
-    AscendColumn,
-    unit_of,
-)
+from stepscope.trace import ascend_columns as ascend
+from stepscope.trace.ascend_columns import AscendColumn, unit_of
 from stepscope.trace.losses import LossLedger
 
 #: A longer first line is not a header.
@@ -60,21 +47,15 @@ class AscendRows:
 
     def unit(self, name: str) -> str:
         """Return the unit in the header of a column, given its name without the unit; empty if it has none."""
-        for header in self.headers:
-            found, unit = unit_of(header)
-            if found.lower() == name.lower():
-                return unit
-        return ""
+        units = (unit for found, unit in map(unit_of, self.headers) if found.lower() == name.lower())
+        return next(units, "")
 
     def raw(self, *headers: str) -> pl.Series:
         """Return the cells of the column of one of these names; null if the file has none."""
-        index = self._index(headers)
-        if index is None:
-            return pl.Series([None], dtype=pl.String).new_from_index(0, self.frame.height)
-        return self.frame[f"column_{index + 1}"]
-
-    def _index(self, headers: tuple[str, ...]) -> int | None:
-        return next((self.columns[key_of(header)] for header in headers if key_of(header) in self.columns), None)
+        for key in map(key_of, headers):
+            if key in self.columns:
+                return self.frame[f"column_{self.columns[key] + 1}"]
+        return pl.Series([None], dtype=pl.String).new_from_index(0, self.frame.height)
 
     def text(self, *headers: str) -> pl.Series:
         """Return a column of texts."""
@@ -108,16 +89,21 @@ class AscendRows:
 
     def column(self, column: AscendColumn) -> pl.Series:
         """Return a column of the table of columns: times in ns, sizes in bytes."""
-        if column.sort in (SIZE, HELD_SIZE):
+        if column.sort in (ascend.SIZE, ascend.HELD_SIZE):
             return self.size(unit_of(column.headers[0])[0])
         return _READ[column.sort](self, *column.headers)
 
 
 #: What a column holds → the cells as values.
 _READ: dict[str, Callable[..., pl.Series]] = {
-    **dict.fromkeys((STAMP, HELD, TIME), AscendRows.ns),
-    **dict.fromkeys((DEVICE, INDEX), AscendRows.device),
-    **{WHOLE: AscendRows.integer, REAL: AscendRows.real, LABEL: AscendRows.text, SHAPES: AscendRows.quoted},
+    **dict.fromkeys((ascend.STAMP, ascend.HELD, ascend.TIME), AscendRows.ns),
+    **dict.fromkeys((ascend.DEVICE, ascend.INDEX), AscendRows.device),
+    **{
+        ascend.WHOLE: AscendRows.integer,
+        ascend.REAL: AscendRows.real,
+        ascend.LABEL: AscendRows.text,
+        ascend.SHAPES: AscendRows.quoted,
+    },
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import FRAMES, Frames, conform
+from stepscope.read.ascend.ascend_frames import FRAMES, Frames, coalesced, conform, numbered, stacked
 from stepscope.read.common.distinct import same, without_nulls
 from stepscope.trace.ascend_columns import COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
@@ -22,6 +22,7 @@ _ROUNDING = 1000
 #: … and about the start of an operation: that of its first task in one file, its own in another.
 _FIRST_TASK = 50_000_000
 _COUNTER = "counter "
+_TIMES = ("ts", "dur")
 _OF_OPERATION = ("device", "gap", "step")
 _SUMS = tuple(one.ours for one in COMMUNICATION_TIMES if one.ours not in ("ts", "dur"))
 
@@ -54,23 +55,14 @@ def _merged_tasks(tasks: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFr
     numbers = pl.Series("row", range(tasks.height, tasks.height + appended.height), dtype=pl.Int64)
     rows = of_kernel.scatter(new.arg_true(), numbers) if appended.height else of_kernel
     known = conform("tasks", kernels).with_columns(row=of_kernel).filter(~new)
-    joined = tasks.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    joined = joined.join(known, on="row", how="left", suffix="_kernel", maintain_order="left")
-    completed = joined.select(_completed(name) for name in FRAMES["tasks"])
-    return pl.concat([completed, appended]), rows
-
-
-def _completed(column: str) -> pl.Expr:
-    """Return a column of tasks; the times are the kernel's, which are to the ns."""
-    theirs = f"{column}_kernel"
-    if column in ("ts", "dur"):
-        return pl.coalesce(theirs, column).alias(column)
-    return pl.coalesce(column, theirs).alias(column)
+    # The times are the kernel's, which are to the ns.
+    completed = coalesced(numbered(tasks), known, "row", FRAMES["tasks"].keys() - set(_TIMES), _TIMES)
+    return pl.concat([completed.select(list(FRAMES["tasks"])), appended]), rows
 
 
 def _matches(tasks: pl.DataFrame, kernels: pl.DataFrame, key: list[str], tolerance: int) -> pl.Series:
     """Return for each kernel the row of the task with the same key that begins nearest; null for none."""
-    known = tasks.with_row_index("row").select(*key, pl.col("row").cast(pl.Int64), "ts").drop_nulls().sort("ts")
+    known = numbered(tasks).select(*key, "row", "ts").drop_nulls().sort("ts")
     asked = kernels.select(*key, "ts").with_row_index("kernel").sort("ts")
     found = asked.join_asof(known, on="ts", by=key, strategy="nearest", tolerance=tolerance, check_sortedness=False)
     return found.sort("kernel")["row"]
@@ -79,28 +71,22 @@ def _matches(tasks: pl.DataFrame, kernels: pl.DataFrame, key: list[str], toleran
 def _counters(kernels: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """Return the counters of kernels, one row each, in the order of the kernels."""
     columns = [name for name in kernels.columns if name.startswith(_COUNTER)]
-    parts = [conform("task_counters", pl.DataFrame({"row": []}, schema={"row": pl.Int64}))]
+    parts = []
     for column in columns:
         name, _, unit = column.removeprefix(_COUNTER).rpartition("|")
         frame = without_nulls(pl.DataFrame([rows.alias("row"), kernels[column].alias("value")]), ["row", "value"])
-        said = [same("name", name, len(frame)), same("unit", unit, len(frame))]
-        parts.append(conform("task_counters", frame.hstack(said)))
-    return pl.concat(parts).sort("row", maintain_order=True)
+        parts.append(frame.hstack([same("name", name, len(frame)), same("unit", unit, len(frame))]))
+    return stacked("task_counters", parts).sort("row", maintain_order=True)
 
 
 def _with_operations(communications: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
     """Return communications with the times, gaps and operations of the kernels' file."""
     row = _matches(communications, said, ["name"], _ROUNDING)
-    known = said.select("ts", "dur", *_OF_OPERATION, operation="op_type").with_columns(row=row)
-    joined = communications.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    known = said.select(*_TIMES, *_OF_OPERATION, operation="op_type").with_columns(row=row)
     first = known.drop_nulls("row").unique("row", keep="first")
-    joined = joined.join(first, on="row", how="left", suffix="_said", maintain_order="left")
-    completed = joined.with_columns(
-        *(pl.coalesce(f"{name}_said", name).alias(name) for name in ("ts", "dur", "operation")),
-        *(pl.coalesce(name, f"{name}_said").alias(name) for name in _OF_OPERATION),
-    )
+    completed = coalesced(numbered(communications), first, "row", _OF_OPERATION, (*_TIMES, "operation"))
     new = said.filter(row.is_null()).with_columns(operation="op_type")
-    return pl.concat([conform("communications", completed), conform("communications", new)])
+    return stacked("communications", (completed, new))
 
 
 def with_sums(frames: Frames, operations: pl.DataFrame, bandwidths: pl.DataFrame) -> Frames:
@@ -110,16 +96,11 @@ def with_sums(frames: Frames, operations: pl.DataFrame, bandwidths: pl.DataFrame
     row = _matches(communications, asked, ["name"], _FIRST_TASK)
     new = asked.filter(row.is_null()).drop_nulls(["ts", "dur"]).filter(pl.col("dur") >= 0)
     known = asked.with_columns(row=row, began="ts").drop_nulls("row").unique("row", keep="first")
-    joined = communications.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    joined = joined.join(known, on="row", how="left", suffix="_said", maintain_order="left")
-    filled = ("group", *_SUMS, "began", "step")
-    completed = joined.with_columns(pl.coalesce(name, f"{name}_said").alias(name) for name in filled)
-    whole = pl.concat([conform("communications", completed), conform("communications", new.with_columns(began="ts"))])
-    places = whole.with_row_index("row").select(pl.col("row").cast(pl.Int64), "name", "group", "step")
+    completed = coalesced(numbered(communications), known, "row", ("group", *_SUMS, "began", "step"))
+    whole = stacked("communications", (completed, new.with_columns(began="ts")))
     key = ["name", "group", "step"]
-    moved = bandwidths.drop("row").join(
-        places.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
-    )
+    places = numbered(whole).select("row", *key).unique(key, keep="first")
+    moved = bandwidths.drop("row").join(places, on=key, how="left", nulls_equal=True, maintain_order="left")
     return {**frames, "communications": whole, "bandwidths": conform("bandwidths", moved)}
 
 
@@ -128,26 +109,26 @@ def with_counters(frames: Frames, said: Sequence[pl.DataFrame], ledger: LossLedg
 
     The n-th row of a key matches the n-th task of the key.
     """
-    tasks = frames["tasks"].with_row_index("row").select(pl.col("row").cast(pl.Int64), "stream", "task", "ts", "name")
+    tasks = numbered(frames["tasks"]).select("row", "stream", "task", "ts", "name")
     parts = [frames["task_counters"]]
     for rows in said:
         named_alike = rows["op"].is_in(tasks["name"].unique().implode()).any()
         key = ["stream", "task", *(["op"] if named_alike else [])]
-        known = _numbered(tasks.drop_nulls(["stream", "task"]).sort("ts").rename({"name": "op"}), key)
-        counted = _numbered(rows, [*key, "name"])
+        known = _nth(tasks.drop_nulls(["stream", "task"]).sort("ts").rename({"name": "op"}), key)
+        counted = _nth(rows, [*key, "name"])
         found = counted.join(known, on=[*key, "number"], how="left", suffix="_task", maintain_order="left")
         ledger.add("counters_unmatched", found["row"].null_count())
         parts.append(conform("task_counters", found.drop_nulls("row")))
     return {**frames, "task_counters": pl.concat(parts).sort("row", maintain_order=True)}
 
 
-def _numbered(frame: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+def _nth(frame: pl.DataFrame, key: list[str]) -> pl.DataFrame:
     return frame.with_columns(pl.int_range(pl.len()).over(key).alias("number"))
 
 
 def with_inputs(frames: Frames, inputs: pl.DataFrame) -> Frames:
     """Return frames with the shapes of operators' inputs, if the timeline has none; both files have the same order."""
-    host = frames["host"].with_row_index("row")
+    host = numbered(frames["host"])
     operators = host.filter(pl.col("sort") == "operator").sort("ts", maintain_order=True)
     if not operators.height or operators["shapes"].null_count() < operators.height:
         return frames
@@ -156,8 +137,6 @@ def with_inputs(frames: Frames, inputs: pl.DataFrame) -> Frames:
     if "module" in named.columns and not given["name"].is_in(named["name"].unique().implode()).any():
         # MindSpore's records name operators in full, its timeline with their part of the program in front.
         named = named.with_columns(name=pl.coalesce("module", "name"))
-    found = _numbered(named, ["name"]).join(_numbered(given, ["name"]), on=["name", "number"], how="inner")
-    said = found.select("row", given_shapes="shapes", given_dtypes="dtypes")
-    joined = host.join(said, on="row", how="left", maintain_order="left")
-    filled = [pl.coalesce(name, f"given_{name}").alias(name) for name in ("shapes", "dtypes")]
-    return {**frames, "host": conform("host", joined.with_columns(filled))}
+    found = _nth(named, ["name"]).join(_nth(given, ["name"]), on=["name", "number"], how="inner")
+    host = coalesced(host, found.select("row", "shapes", "dtypes"), "row", ("shapes", "dtypes"))
+    return {**frames, "host": conform("host", host)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.ascend_frames import Frames, complete
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.trace.losses import LossLedger
@@ -112,7 +112,7 @@ def ranges(path: Path, ledger: LossLedger, progress: Progress | None = None, *, 
     ledger.add("start_unknown", int(counter is None and bool(host.filter(pl.col("ts") < _EPOCH).height)))
     number = pl.col("name").str.strip_prefix(_STEP).cast(pl.Int64, strict=False)
     steps = host.filter(pl.col("sort") == "step").select("ts", "dur", number=number).drop_nulls()
-    return complete({"host": conform("host", host), "steps": steps})
+    return complete({"host": host, "steps": steps})
 
 
 def memory(path: Path, ledger: LossLedger, progress: Progress | None = None, *, counter: CpuCounter | None) -> Frames:

@@ -16,7 +16,7 @@ import polars as pl
 from stepscope.errors import InputError
 from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_files import OF_GPU
-from stepscope.read.ascend.ascend_frames import Frames, complete, conform
+from stepscope.read.ascend.ascend_frames import Frames, complete, stacked
 from stepscope.read.ascend.legacy import added_sums, gpu_folder, npu_folder
 from stepscope.read.ascend.text import (
     communication_files,
@@ -86,11 +86,9 @@ class AscendText:
         Args:
             frames: What a database says.
         """
-        wanted = {"op_range": "host", "memory_usage": "blocks"}
         # Calls of CANN are not rows of the framework.
-        own = {"host": frames["host"].filter(pl.col("sort") != "api"), "blocks": frames["blocks"]}
-        lacking = [sort for sort, frame in wanted.items() if not own[frame].height]
-        found = self._of_framework(lacking)
+        own = {"op_range": frames["host"].filter(pl.col("sort") != "api"), "memory_usage": frames["blocks"]}
+        found = self._of_framework([sort for sort, frame in own.items() if not frame.height])
         whole = timeline_frames.merged([frames, *found]) if found else frames
         for inputs in self._each("calls", op_range.inputs) if found else ():
             whole = join.with_inputs(whole, inputs)
@@ -104,13 +102,9 @@ class AscendText:
         return frame.with_columns(pl.when(old).then(pl.col("ts") + self._facts.shift).otherwise("ts").alias("ts"))
 
     def _timelines(self) -> list[Frames]:
-        made = []
-        for path in self._capture.of("trace", "parts"):
-            ledger = self._ledger(path)
-            found = self._guarded(timeline_events.read, path, ledger)
-            if found is not None:
-                made.append(timeline_frames.frames(found, self._facts.device, ledger))
-        return made
+        read = [(path, self._ledger(path)) for path in self._capture.of("trace", "parts")]
+        found = ((self._guarded(timeline_events.read, path, ledger), ledger) for path, ledger in read)
+        return [timeline_frames.frames(one, self._facts.device, ledger) for one, ledger in found if one is not None]
 
     def _of_framework(self, sorts: Sequence[str] = ("op_range", "memory_usage")) -> list[Frames]:
         read = {"op_range": op_range.ranges, "memory_usage": op_range.memory}
@@ -123,10 +117,8 @@ class AscendText:
         for said in self._each("gpu_activities", gpu_folder.activities):
             made = [{**one, "tasks": gpu_folder.with_activities(one["tasks"], said)} for one in made]
         for said in self._each("flops_1", added_sums.flops):
-            made = [
-                {**one, "task_counters": pl.concat([one["task_counters"], added_sums.with_flops(one["tasks"], said)])}
-                for one in made
-            ]
+            for one in made:
+                one["task_counters"] = pl.concat([one["task_counters"], added_sums.with_flops(one["tasks"], said)])
         steps = [*self._each("steps_1", npu_folder.steps), *self._each("gpu_steps", gpu_folder.steps)]
         return [*made, complete({"steps": pl.concat(steps)})] if steps else made
 
@@ -141,45 +133,27 @@ class AscendText:
     def _samples(self, frames: Frames) -> Frames:
         """Return the frames that only one file fills, with the rows that they have already."""
         memory = partial(csv_files.memory, of_mindspore="_ascend_ms" in self._capture.root.name)
-        samples = [
-            frames["counters"],
-            *(conform("counters", one) for one in self._rows("modules", csv_files.module_memory)),
-        ]
+        samples = [frames["counters"], *self._rows("modules", csv_files.module_memory)]
         for sort, group in _CARDS.items():
-            found = self._rows(sort, partial(csv_files.samples, group=group))
-            samples += [conform("counters", one) for one in found if one.width]
+            samples += self._rows(sort, partial(csv_files.samples, group=group))
+        links = [*self._each("matrix", communication_files.matrix), *self._each("links_1", added_sums.links)]
         return {
-            "counters": pl.concat(samples).drop_nulls(["ts", "value"]),
-            "memory": self._frame("memory", memory).drop_nulls("ts"),
-            "blocks": pl.concat([frames["blocks"], self._frame("blocks", csv_files.blocks)]),
-            "static_memory": self._frame("static_memory", csv_files.static_memory, "static"),
-            "matrix": pl.concat(
-                [
-                    conform("matrix", pl.DataFrame()),
-                    *self._each("matrix", communication_files.matrix),
-                    *self._each("links_1", added_sums.links),
-                ]
-            ),
+            "counters": stacked("counters", samples).drop_nulls(["ts", "value"]),
+            "memory": stacked("memory", self._rows("memory", memory)).drop_nulls("ts"),
+            "blocks": stacked("blocks", [frames["blocks"], *self._rows("blocks", csv_files.blocks)]),
+            "static_memory": stacked("static_memory", self._rows("static", csv_files.static_memory)),
+            "matrix": stacked("matrix", links),
         }
 
-    def _frame(self, name: str, make: Callable[[AscendRows], pl.DataFrame], sort: str | None = None) -> pl.DataFrame:
-        parts = [conform(name, one) for one in self._rows(sort or name, make)]
-        return pl.concat([conform(name, pl.DataFrame()), *parts])
-
     def _said(self) -> pl.DataFrame:
-        sums = []
-        for path in self._capture.of("summed"):
-            made = self._of_rows(path, partial(csv_files.summed, path=path))
-            sums += [made] if made is not None else []
+        made = (self._of_rows(path, partial(csv_files.summed, path=path)) for path in self._capture.of("summed"))
+        sums = [one for one in made if one is not None]
         sums += self._rows("links_1", added_sums.costs)
-        self._count_sums()
-        return pl.concat([self._facts.frame(), *sums])
-
-    def _count_sums(self) -> None:
-        """Count files of sums if the capture lacks the events that they sum up."""
+        # Files of sums count as lost if the capture lacks the events that they sum up.
         if not self._capture.of("trace", "parts", "kernels", "events_db", "timeline_1", *OF_GPU):
             for path in self._capture.of("derived"):
                 self._ledger(path).add("event_aggregate")
+        return pl.concat([self._facts.frame(), *sums])
 
     def _together(self, sort: str, make: Callable[[AscendRows], pl.DataFrame]) -> list[pl.DataFrame]:
         """Return the rows of all files of a kind as one frame, if there are any."""

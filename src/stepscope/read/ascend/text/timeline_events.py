@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def _of_chunk(document: Document, chunk: bytes, *, last: bool) -> list[_DecodedE
 
 def _tolerantly(document: Document, chunk: bytes, *, last: bool) -> list[_DecodedEvent]:
     objects, _ = repair.read_events(chunk, document.ledger, last=last)
-    converted = [repair.convert(item, _loose, document.ledger) for item in objects]
+    converted = (repair.convert(item, _loose, document.ledger) for item in objects)
     return [event for event in converted if event is not None]
 
 
@@ -176,9 +176,9 @@ class _CollectedEvents:
                 self._ledger.add("event_unknown_kind", len(chosen))
 
     def _add_complete(self, events: list[_DecodedEvent]) -> None:
-        base = self._base(events).with_columns(dur=_times([event.dur for event in events], self._ledger))
+        base = self._base(events).with_columns(dur=text_values.ns(split([event.dur for event in events]), self._ledger))
         self._ledger.add("event_without_duration", base["dur"].null_count())
-        self._keep_complete(base.with_columns(self._arguments([event.args for event in events])))
+        self._keep_complete(base.with_columns(self._arguments(events)))
 
     def take(self, batch: tokenized.TokenizedEvents) -> None:
         """Take the events that the tokenizer read."""
@@ -198,22 +198,26 @@ class _CollectedEvents:
         self._complete.append(kept)
 
     def _base(self, events: list[_DecodedEvent]) -> pl.DataFrame:
-        ts = _times([event.ts for event in events], self._ledger)
+        ts = text_values.ns(split([event.ts for event in events]), self._ledger)
         self._ledger.add("event_bad_time", ts.null_count())
         names = [_printable(event.name) for event in events]
         return pl.DataFrame(
             [
                 ts.alias("ts"),
-                _numbers([event.pid for event in events]).alias("process"),
-                _numbers([event.tid for event in events]).alias("thread"),
+                numbers(split([event.pid for event in events])).alias("process"),
+                numbers(split([event.tid for event in events])).alias("thread"),
                 pl.Series("name", names, dtype=pl.Categorical),
                 pl.Series("category", [_printable(event.cat) or None for event in events], dtype=pl.Categorical),
             ]
         )
 
-    def _arguments(self, sources: list[msgspec.Raw]) -> list[pl.Series]:
-        """Return the columns of arguments that occur."""
-        records = _records(sources, self._ledger)
+    def _arguments(self, events: list[_DecodedEvent]) -> list[pl.Series]:
+        """Return the columns of arguments that occur; values of other types are left out."""
+        records = _decoded(_MANY, events)
+        if records is None:
+            known = (_object(bytes(event.args), self._ledger).items() for event in events)
+            plain = ([pair for pair in one if pair[0] in _PLACES and isinstance(pair[1], _Value)] for one in known)
+            records = [_Arguments(**{_PLACES[key]: value for key, value in one}) for one in plain]
         found: dict[str, pl.Series] = {}
         for spelling, column in COLUMN_OF.items():
             given = list(map(attrgetter(_PLACES[spelling]), records))
@@ -225,7 +229,7 @@ class _CollectedEvents:
 
     def _add_counters(self, events: list[_DecodedEvent]) -> None:
         base = self._base(events).select("ts", "process", "name")
-        samples = _samples([event.args for event in events], self._ledger)
+        samples = _samples(events, self._ledger)
         rows = [(place, *one) for place, sample in enumerate(samples) for one in samples_of(sample)]
         schema = {"place": pl.UInt32, "key": pl.String, "of": pl.String, "value": pl.Float64}
         frame = base.with_row_index("place").join(pl.DataFrame(rows, schema=schema, orient="row"), on="place")
@@ -243,8 +247,8 @@ class _CollectedEvents:
     def _add_names(self, events: list[_DecodedEvent]) -> None:
         if not any(event.name in ("process_name", "thread_name") for event in events):
             return
-        process, thread = _numbers([event.pid for event in events]), _numbers([event.tid for event in events])
-        samples = _samples([event.args for event in events], self._ledger)
+        process, thread = (numbers(split([getattr(one, key) for one in events])) for key in ("pid", "tid"))
+        samples = _samples(events, self._ledger)
         for event, pid, tid, sample in zip(events, process.to_list(), thread.to_list(), samples, strict=True):
             name = sample.get("name")
             if pid is not None and isinstance(name, str):
@@ -269,35 +273,18 @@ def _printable(text: object) -> str:
     return printable(str(text)) if text is not None else ""
 
 
-def _times(raw: Sequence[msgspec.Raw], ledger: LossLedger) -> pl.Series:
-    return text_values.ns(split(raw), ledger)
-
-
-def _numbers(raw: Sequence[msgspec.Raw]) -> pl.Series:
-    return numbers(split(raw))
-
-
-def _records(sources: list[msgspec.Raw], ledger: LossLedger) -> list[Any]:
-    """Return arguments of events; values of other types are left out."""
+def _decoded(decoder: msgspec.json.Decoder[list[Any]], events: list[_DecodedEvent]) -> list[Any] | None:
+    """Return the arguments of events, with one call of the decoder; None if it refuses them."""
     try:
-        records = _MANY.decode(b"[" + b",".join(bytes(source) or b"{}" for source in sources) + b"]")
+        found = decoder.decode(b"[" + b",".join(bytes(event.args) or b"{}" for event in events) + b"]")
     except _UNREADABLE:
-        records = []
-    return records if len(records) == len(sources) else [_record(bytes(source), ledger) for source in sources]
+        return None
+    return found if len(found) == len(events) else None
 
 
-def _record(source: bytes, ledger: LossLedger) -> Any:  # noqa: ANN401 - a record of _Arguments
-    found = _object(source, ledger)
-    plain = {_PLACES[key]: value for key, value in found.items() if key in _PLACES and isinstance(value, _Value)}
-    return _Arguments(**plain)
-
-
-def _samples(sources: list[msgspec.Raw], ledger: LossLedger) -> list[dict[str, Any]]:
-    try:
-        samples = _SAMPLES.decode(b"[" + b",".join(bytes(source) or b"{}" for source in sources) + b"]")
-    except _UNREADABLE:
-        samples = []
-    return samples if len(samples) == len(sources) else [_object(bytes(source), ledger) for source in sources]
+def _samples(events: list[_DecodedEvent], ledger: LossLedger) -> list[dict[str, Any]]:
+    found = _decoded(_SAMPLES, events)
+    return [_object(bytes(event.args), ledger) for event in events] if found is None else found
 
 
 def _object(source: bytes, ledger: LossLedger) -> dict[str, Any]:
@@ -313,15 +300,10 @@ def _column(column: str, given: list[Any], ledger: LossLedger) -> pl.Series:
             for value in given
         ]
         return pl.Series(texts, dtype=pl.Categorical)
-    if column in REALS:
-        return _real(given, ledger)
-    if all(value is None or (type(value) is int and -(1 << 62) < value < 1 << 62) for value in given):
-        return pl.Series(given, dtype=pl.Int64)
-    texts = [None if value is None else str(value) for value in given]
-    return text_values.integers(pl.Series(texts, dtype=pl.String), ledger)
-
-
-def _real(given: list[Any], ledger: LossLedger) -> pl.Series:
-    if all(isinstance(value, int | float | None) for value in given):
+    if column in REALS and all(isinstance(value, int | float | None) for value in given):
         return pl.Series(given, dtype=pl.Float64, strict=False)
-    return text_values.reals(pl.Series([None if value is None else str(value) for value in given]), ledger)
+    whole = all(value is None or (type(value) is int and -(1 << 62) < value < 1 << 62) for value in given)
+    if whole and column not in REALS:
+        return pl.Series(given, dtype=pl.Int64)
+    strings = pl.Series([None if value is None else str(value) for value in given], dtype=pl.String)
+    return (text_values.reals if column in REALS else text_values.integers)(strings, ledger)

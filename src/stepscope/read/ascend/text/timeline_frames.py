@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete
+from stepscope.read.ascend.ascend_frames import Frames, complete, numbered
 from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, AscendEvents, chosen
 from stepscope.read.common.torch_events import parse_frame
 from stepscope.trace.ascend_columns import BYTES, LAYERS, UNKNOWN_32, unit_of
@@ -121,11 +121,8 @@ def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Fram
 
 
 def _owners_of(events: AscendEvents, device: int | None) -> _TraceOwners:
-    sort: dict[int, str] = {}
-    for process, name in events.processes.items():
-        known = _SORT_OF_PROCESS.get(re.sub(r"\s*\(.*\)$", "", name).strip().lower())
-        if known is not None:
-            sort[process] = known
+    bare = {process: re.sub(r"\s*\(.*\)$", "", name).strip().lower() for process, name in events.processes.items()}
+    sort = {process: _SORT_OF_PROCESS[name] for process, name in bare.items() if name in _SORT_OF_PROCESS}
     hosts = events.complete.filter(~pl.col("process").is_in(list(sort)))["process"].drop_nulls().unique().to_list()
     host = hosts[0] if len(hosts) == 1 else None
     # CANN numbers the processes of its trace: the process of the host, five bits for the kind, five for the device.
@@ -215,12 +212,11 @@ def _known(column: str) -> pl.Expr:
 
 def _core_counters(tasks: pl.DataFrame) -> pl.DataFrame:
     """Return what old timelines say of the core's time beside a task."""
-    rows = tasks.select("core_ms", "cycles").with_row_index("row")
-    parts = [
-        rows.drop_nulls(column).select(pl.col("row").cast(pl.Int64), name=pl.lit(name), value=column, unit=pl.lit(unit))
+    rows = numbered(tasks.select("core_ms", "cycles"))
+    return pl.concat(
+        rows.drop_nulls(column).select("row", name=pl.lit(name), value=column, unit=pl.lit(unit))
         for column, name, unit in (("core_ms", "aicore_time", "ms"), ("cycles", "total_cycles", ""))
-    ]
-    return pl.concat(parts)
+    )
 
 
 def _communications(
@@ -234,9 +230,7 @@ def _communications(
     parts = found.filter(pl.col("plane").is_not_null()).with_columns(
         device, _known("source"), _known("destination"), _known("context")
     )
-    own = operations.with_row_index("row").select(
-        pl.col("row").cast(pl.Int64), "process", "lane", at="ts", end=pl.col("ts") + pl.col("dur")
-    )
+    own = numbered(operations).select("row", "process", "lane", at="ts", end=pl.col("ts") + pl.col("dur"))
     placed = parts.sort("ts", maintain_order=True).join_asof(
         own, left_on="ts", right_on="at", by=["process", "lane"], strategy="backward", check_sortedness=False
     )
@@ -348,9 +342,9 @@ def _flows(
     arrows = ends.join(begin, on=key, how="left", suffix="_from", maintain_order="left").with_row_index("arrow")
     origin = _rows_at(made["host"], arrows, "_from", None)
     parts = []
-    for frame, of_sort in (("host", "host"), ("tasks", "tasks"), ("communications", "communications")):
-        of = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
-        inside = arrows.filter(of == of_sort)
+    of = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
+    for frame in ("host", "tasks", "communications"):
+        inside = arrows.filter(of == frame)
         target = _rows_at(made[frame], inside, "", frame)
         joined = target.join(origin.rename({"row": "from"}), on="arrow")
         parts.append(joined.select("from", pl.lit(frame).alias("frame"), pl.col("row").alias("to"), "arrow"))
@@ -362,7 +356,7 @@ def _flows(
 def _rows_at(frame: pl.DataFrame, arrows: pl.DataFrame, side: str, name: str | None) -> pl.DataFrame:
     """Return arrow and row of the slice that starts at an arrow's end; of several the last, which is the innermost."""
     thread = "stream" if name == "tasks" else "thread"
-    rows = frame.with_row_index("row").select(pl.col("row").cast(pl.Int64), "ts", thread=thread)
+    rows = numbered(frame).select("row", "ts", thread=thread)
     rows = rows.unique(["thread", "ts"], keep="last", maintain_order=True)
     ends = arrows.select("arrow", ts=f"ts{side}", thread=f"thread{side}")
     return ends.join(rows, on=["thread", "ts"], how="inner").select("arrow", "row")

@@ -19,32 +19,17 @@ from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.variant import PYTORCH, Variant
 from stepscope.report.protocol import Result, Source
 from stepscope.report.safe_text import storable
-from stepscope.trace.ascend_columns import (
-    BYTES,
-    DATABASE,
-    DEVICE,
-    HELD,
-    HELD_SIZE,
-    INT,
-    LABEL,
-    LAYERS,
-    MARK_CALL,
-    MEMORY_RECORD,
-    NAME,
-    OPERATOR_CALL,
-    OPERATOR_MEMORY,
-    PYTHON_CALL,
-    QUEUE_CALL,
-    SIZE,
-    STAMP,
-    TEXT,
-    AscendColumn,
-    unit_of,
-)
+from stepscope.trace import ascend_columns as ascend
+from stepscope.trace.ascend_columns import AscendColumn, unit_of
 
 #: ``ENUM_API_TYPE``.
-_API_TYPES = {number: level for number, level, _ in LAYERS}
-_API_TYPES |= {OPERATOR_CALL: "op", QUEUE_CALL: "queue", PYTHON_CALL: "trace", MARK_CALL: "mstx"}
+_API_TYPES = {number: level for number, level, _ in ascend.LAYERS}
+_API_TYPES |= {
+    ascend.OPERATOR_CALL: "op",
+    ascend.QUEUE_CALL: "queue",
+    ascend.PYTHON_CALL: "trace",
+    ascend.MARK_CALL: "mstx",
+}
 #: Tables that are written only if they have rows.
 _WHERE_KNOWN = {"COMMUNICATION_TASK_INFO", "TASK_PMU_INFO", "MEMCPY_INFO", "GC_RECORD", "PYTORCH_CALLCHAINS"}
 
@@ -66,10 +51,12 @@ class _NumberedTexts:
 
     def table(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the columns of a table, in its order and with the numbers of texts."""
-        holds = DATABASE.get(name) or dict.fromkeys(frame.columns, TEXT if name == "ENUM_MODULE" else NAME)
+        holds = ascend.DATABASE.get(name) or dict.fromkeys(
+            frame.columns, ascend.TEXT if name == "ENUM_MODULE" else ascend.NAME
+        )
         chosen = frame.select(column for column in holds if column in frame.columns)
         # PYTORCH_API has times as text.
-        texts = [one for one in chosen if one.dtype == pl.String and holds[one.name] not in (TEXT, INT)]
+        texts = [one for one in chosen if one.dtype == pl.String and holds[one.name] not in (ascend.TEXT, ascend.INT)]
         return chosen.with_columns(self.column(one) for one in texts)
 
 
@@ -94,7 +81,7 @@ def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[
         tables["PYTORCH_API"] = host.framework(work)
         tables["CONNECTION_IDS"] = host.connections(work, apis)
         tables["PYTORCH_CALLCHAINS"] = host.callchains(work)
-        tables["OP_MEMORY"] = _stored(_table(source.results["operator_memory"]), OPERATOR_MEMORY)
+        tables["OP_MEMORY"] = _stored(_table(source.results["operator_memory"]), ascend.OPERATOR_MEMORY)
         tables["MEMORY_RECORD"] = _memory_record(source.results["memory_record"], work, variant)
     if work.windows.declared:
         steps = work.windows
@@ -149,7 +136,7 @@ def _memory_record(result: Result, work: RankWork, variant: Variant) -> pl.DataF
         rows = rows.filter(pl.col("Component") != "APP").with_columns(active.fill_null(0))
     pointer = [] if "Stream Ptr" in rows.columns else [pl.lit(None, pl.Int64).alias("Stream Ptr")]
     named = rows.with_columns(pl.col("Component").replace("Framework", variant.component), *pointer)
-    return _stored(named, MEMORY_RECORD)
+    return _stored(named, ascend.MEMORY_RECORD)
 
 
 def _table(result: Result) -> pl.DataFrame:
@@ -161,14 +148,14 @@ def _stored(rows: pl.DataFrame, columns: Iterable[AscendColumn]) -> pl.DataFrame
     made = []
     for column in columns:
         value, (_, unit) = pl.col(column.torch), unit_of(column.torch)
-        if column.sort == STAMP:
+        if column.sort == ascend.STAMP:
             value = (value * 1000).cast(pl.Int64)
-        elif column.sort in (HELD, SIZE, HELD_SIZE):
-            value = (value * (1000 if column.sort == HELD else BYTES[unit])).round(0).cast(pl.Int64)
-        elif column.sort == DEVICE:
+        elif column.sort in (ascend.HELD, ascend.SIZE, ascend.HELD_SIZE):
+            value = (value * (1000 if column.sort == ascend.HELD else ascend.BYTES[unit])).round(0).cast(pl.Int64)
+        elif column.sort == ascend.DEVICE:
             value = _device_index(rows)
         else:
-            value = value.cast(pl.String if column.sort == LABEL else pl.Int64)
+            value = value.cast(pl.String if column.sort == ascend.LABEL else pl.Int64)
         made.append(value.alias(column.database))
     return rows.select(made)
 

@@ -11,9 +11,7 @@ from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.trace.ascend_columns import INT, MODULE_MEMORY, SAMPLE_LABELS, SAMPLES, SampledTable
 
 #: The tables that are written; that of the modules' memory is made apart.
-_WRITTEN = {
-    *("HBM", "LLC", "NPU_MEM", "AICORE_FREQ", "QOS", "ACC_PMU", "SOC_BANDWIDTH_LEVEL", "HCCS", "DDR"),
-}
+_WRITTEN = {"HBM", "LLC", "NPU_MEM", "AICORE_FREQ", "QOS", "ACC_PMU", "SOC_BANDWIDTH_LEVEL", "HCCS", "DDR"}
 _STORED_LABELS = {shown: stored for stored, shown in SAMPLE_LABELS.items()}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,16 @@ _BATCH = 50_000
 
 def write(source: Source, work: RankWork, variant: Variant, directory: Path, rank: int) -> None:
     """Write both databases."""
-    with _database(directory / variant.profiler_database.format(rank=rank)) as connection:
-        for name, frame in events(source, work, variant, rank).items():
-            _insert(connection, name, frame)
-    with _database(directory / variant.analysis_database) as connection:
-        for name, frame in analysis(work, variant).items():
-            _insert(connection, name, frame)
+    _write(directory / variant.profiler_database.format(rank=rank), events(source, work, variant, rank))
+    _write(directory / variant.analysis_database, analysis(work, variant))
 
 
-@contextmanager
-def _database(path: Path) -> Iterator[sqlite3.Connection]:
+def _write(path: Path, tables: Mapping[str, pl.DataFrame]) -> None:
     with replacing(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
         # The file replaces the old one only when complete, so a rollback is never needed.
         connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN")
-        yield connection
+        for name, frame in tables.items():
+            _insert(connection, name, frame)
         connection.execute("COMMIT")
 
 
@@ -60,13 +56,13 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
 
     torch_npu's has the matrix, MindSpore's has the links of every operation, from which tools make the matrix.
     """
-    tables = {"StepTraceTime": _steps(work, variant)}
-    if work.calls:
-        tables["CommAnalyzerTime"] = _frame([_time(work, call) for call in work.calls])
-        tables["CommAnalyzerBandwidth"] = _frame([row for call in work.calls for row in _sizes(work, call)])
-        rows = _links(work) if variant is PYTORCH else _operation_links(work)
-        tables["CommAnalyzerMatrix"] = _frame(list(rows))
-    return tables
+    rows = {
+        "CommAnalyzerTime": (_time(work, call) for call in work.calls),
+        "CommAnalyzerBandwidth": (row for call in work.calls for row in _sizes(work, call)),
+        "CommAnalyzerMatrix": _links(work) if variant is PYTORCH else _operation_links(work),
+    }
+    summed = {name: pl.DataFrame(list(found), infer_schema_length=None) for name, found in rows.items() if work.calls}
+    return {"StepTraceTime": _steps(work, variant), **summed}
 
 
 def _steps(work: RankWork, variant: Variant) -> pl.DataFrame:
@@ -74,10 +70,6 @@ def _steps(work: RankWork, variant: Variant) -> pl.DataFrame:
     plain = {name: name.lower().replace("(", "_").replace(")", "").replace(" ", "_") for name in steps.columns}
     number = pl.col("step").cast(pl.String) if work.windows.declared else pl.lit(None, pl.String)
     return steps.rename(plain).with_columns(number.alias("step"))
-
-
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def _call(work: RankWork, call: Call) -> dict[str, Any]:

@@ -18,32 +18,18 @@ from stepscope.report.files.csv_results import safe
 from stepscope.report.protocol import Result
 from stepscope.report.safe_text import csv_cell
 from stepscope.report.whole_files import replacing
-from stepscope.trace.ascend_columns import (
-    BYTES,
-    DEVICE,
-    HELD,
-    HELD_SIZE,
-    INDEX,
-    KERNEL_DETAILS,
-    L2_CACHE,
-    L2_CACHE_RATES,
-    MEMORY_RECORD,
-    NPU_MODULE_MEM,
-    OPERATOR_DETAILS,
-    OPERATOR_MEMORY,
-    REAL,
-    SIZE,
-    STAMP,
-    STATIC_OP_MEM,
-    TIME,
-    UNKNOWN_32,
-    AscendColumn,
-    unit_of,
-)
+from stepscope.trace import ascend_columns as ascend
+from stepscope.trace.ascend_columns import AscendColumn, unit_of
 
 _NOT_KNOWN = "N/A"
 #: Our column of ``kernel_details.csv`` → value for the unknown, if it is not ``N/A``.
-_UNKNOWN = {"step": None, "model": UNKNOWN_32, "blocks": 0}
+_UNKNOWN = {"step": None, "model": ascend.UNKNOWN_32, "blocks": 0}
+#: Files that only the capture of an NPU has.
+_OF_NPU = {
+    "l2_cache": ascend.L2_CACHE_RATES,
+    "npu_module_mem": ascend.NPU_MODULE_MEM,
+    "static_op_mem": ascend.STATIC_OP_MEM,
+}
 
 
 def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> dict[str, pl.DataFrame]:
@@ -62,30 +48,26 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "api_statistic": api_statistic(frames["api_statistic"], variant),
         "operator_details": operator_details(frames["operator_details"], variant),
         "memory_record": memory_record(frames["memory_record"], variant),
-        "operator_memory": _file(frames["operator_memory"], OPERATOR_MEMORY, variant),
+        "operator_memory": _file(frames["operator_memory"], ascend.OPERATOR_MEMORY, variant),
         "dataset": frames["dataset"],
     }
     if "static_op_mem" in frames:
-        end = pl.col("Node Index End").fill_null(UNKNOWN_32)
+        end = pl.col("Node Index End").fill_null(ascend.UNKNOWN_32)
         frames["static_op_mem"] = frames["static_op_mem"].with_columns(end)
-    of_npu = {"l2_cache": L2_CACHE_RATES, "npu_module_mem": NPU_MODULE_MEM, "static_op_mem": STATIC_OP_MEM}
-    made |= {name: _file(frames[name], columns, variant) for name, columns in of_npu.items() if name in frames}
+    made |= {name: _file(frames[name], columns, variant) for name, columns in _OF_NPU.items() if name in frames}
     return {f"{name}.csv": frame for name, frame in made.items() if len(frame)}
 
 
 def write(frame: pl.DataFrame, path: Path) -> None:
     """Write one table; texts are safe in a spreadsheet, and lines within a cell stay lines."""
     stacks = [name for name in frame.columns if name in ("Call Stack", "Input Shapes")]
-    lines = {name: frame[name].str.split("\n").list.eval(_guarded()).list.join("\n") for name in stacks}
+    guarded = pl.element().map_elements(csv_cell, return_dtype=pl.String, skip_nulls=True)
+    lines = {name: frame[name].str.split("\n").list.eval(guarded).list.join("\n") for name in stacks}
     # Times are safe: those that are text are numbers with a tab.
     times = frame.select(name for name in frame.columns if name.endswith("(us)"))
     shown = safe(frame.drop(stacks, times.columns)).hstack(times).with_columns(**lines)
     with replacing(path) as temporary:
         shown.select(frame.columns).write_csv(temporary, float_precision=3)
-
-
-def _guarded() -> pl.Expr:
-    return pl.element().map_elements(csv_cell, return_dtype=pl.String, skip_nulls=True)
 
 
 def _file(result: pl.DataFrame, columns: Iterable[AscendColumn], variant: Variant) -> pl.DataFrame:
@@ -98,36 +80,36 @@ def _file(result: pl.DataFrame, columns: Iterable[AscendColumn], variant: Varian
 
 def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.Expr:
     value = pl.col(header)
-    if sort in (SIZE, HELD_SIZE):
+    if sort in (ascend.SIZE, ascend.HELD_SIZE):
         name, unit = unit_of(header)
         # The result may have another unit.
         source = next(one for one in result.columns if unit_of(one)[0] == name)
-        parts = 1000 * BYTES["KB"] if sort == HELD_SIZE and variant is MINDSPORE else BYTES[unit]
-        value = (pl.col(source) * (BYTES[unit_of(source)[1]] / parts)).cast(pl.String)
-    elif sort in (STAMP, HELD):
+        parts = 1000 * ascend.BYTES["KB"] if sort == ascend.HELD_SIZE and variant is MINDSPORE else ascend.BYTES[unit]
+        value = (pl.col(source) * (ascend.BYTES[unit_of(source)[1]] / parts)).cast(pl.String)
+    elif sort in (ascend.STAMP, ascend.HELD):
         value = (value.cast(pl.Decimal(38, 3)) if result.schema[header].is_float() else value).cast(pl.String)
-    elif sort == INDEX:
+    elif sort == ascend.INDEX:
         value = value.str.extract(r":(\d+)$").fill_null("0")
-    elif sort == DEVICE:
+    elif sort == ascend.DEVICE:
         value = value.cast(pl.String).str.to_uppercase()
-    elif sort == REAL:
+    elif sort == ascend.REAL:
         value = value.cast(pl.String).fill_null(_NOT_KNOWN)
     if header.startswith(("Release", "Duration", "Active")) and variant.missing is not None:
         value = value.fill_null(variant.missing)
-    return value + "\t" if sort in (STAMP, HELD) else value
+    return value + "\t" if sort in (ascend.STAMP, ascend.HELD) else value
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the work that computes or communicates, in order of start, with its counters."""
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
     shown = []
-    for column in KERNEL_DETAILS:
+    for column in ascend.KERNEL_DETAILS:
         header, name = column.header(mindspore=variant is MINDSPORE), column.ours
         if not header:
             continue
-        if column.sort == STAMP:
+        if column.sort == ascend.STAMP:
             cell = timestamp_us(name).cast(pl.String) + "\t"
-        elif column.sort == TIME:
+        elif column.sort == ascend.TIME:
             cell = us(name)
         elif name in _UNKNOWN:
             cell = pl.col(name).fill_null(pl.lit(_UNKNOWN[name]))
@@ -135,7 +117,8 @@ def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
             cell = pl.col(name).cast(pl.String).fill_null(_NOT_KNOWN)
         shown.append(cell.alias(header))
     found = pl.concat([rows.select(shown), _counters(work, rows["id"])], how="horizontal")
-    return found if work.windows.declared else found.drop(KERNEL_DETAILS[0].header(mindspore=variant is MINDSPORE))
+    step = ascend.KERNEL_DETAILS[0].header(mindspore=variant is MINDSPORE)
+    return found if work.windows.declared else found.drop(step)
 
 
 def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
@@ -185,20 +168,17 @@ def _counters(work: RankWork, ids: pl.Series) -> pl.DataFrame:
     pieces = pl.DataFrame({"id": ids}).with_row_index("row")
     texts_ = [pl.col(name).cast(pl.String) for name in ("name", "unit")]
     rows = work.tables["kernel_counters"].rename({"span": "id"}).with_columns(texts_).collect()
-    found = rows.filter(~pl.col("name").is_in(L2_CACHE)).join(pieces, on="id", how="inner")
+    found = rows.filter(~pl.col("name").is_in(ascend.L2_CACHE)).join(pieces, on="id", how="inner")
     columns: dict[str, pl.Series] = {}
     for (name, unit), values in found.group_by("name", "unit", maintain_order=True):
         measured = pieces.join(values.unique("row"), on="row", how="left", maintain_order="left")["value"]
         # Counts are integers.
-        shown = measured.cast(pl.Int64) if not unit and (values["value"] % 1 == 0).all() else measured
+        whole = not unit and (values["value"] % 1 == 0).all()
+        shown = measured.cast(pl.Int64 if whole else pl.Decimal(38, 3)).cast(pl.String).fill_null(_NOT_KNOWN)
         # Names come from the source: a header is as safe as a cell.
         title = csv_cell(f"{name}({unit})" if unit else str(name))
-        columns.setdefault(title, _number(shown).fill_null(_NOT_KNOWN).alias(title))
+        columns.setdefault(title, shown.alias(title))
     return pl.DataFrame(list(columns.values()))
-
-
-def _number(column: pl.Series) -> pl.Series:
-    return (column if column.dtype.is_integer() else column.cast(pl.Decimal(38, 3))).cast(pl.String)
 
 
 def core() -> pl.Expr:
@@ -268,14 +248,14 @@ def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     rows = result.drop_nulls("Input Shapes") if variant is MINDSPORE else result
     rows = rows.with_columns(texts(rows["Input Shapes"], operator_shapes).alias("Input Shapes"))
     cores = [pl.lit(0.0).alias(f"Device {which} Duration With AICore(us)") for which in ("Self", "Total")]
-    return _file(rows.with_columns(cores), OPERATOR_DETAILS, variant)
+    return _file(rows.with_columns(cores), ascend.OPERATOR_DETAILS, variant)
 
 
 def memory_record(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return memory over time, sizes in the variant's MB."""
     component = pl.col("Component").replace("Framework", variant.component)
     pointer = [] if "Stream Ptr" in result.columns else [pl.lit(None, pl.Int64).alias("Stream Ptr")]
-    return _file(result.with_columns(component, *pointer), MEMORY_RECORD, variant)
+    return _file(result.with_columns(component, *pointer), ascend.MEMORY_RECORD, variant)
 
 
 def texts(column: pl.Series, convert: Callable[[str], str]) -> pl.Series:

@@ -8,7 +8,7 @@ variant *CPU OP* and *Scope Layer* too. Text is built by column, a chunk of slic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BufferedWriter
 from itertools import count
 from pathlib import Path
@@ -97,25 +97,9 @@ class _TraceLines:
         self._file.write(body.encode("utf-8") + b"\n")
 
     def slices(self, frame: pl.DataFrame) -> None:
-        """Write slices: columns name and args (JSON), category (null for none), pid, tid, ts and dur (ns)."""
-        if frame.is_empty():
-            return
-        quote = pl.lit(self._quote)
-        parts = [
-            pl.lit('{"ph":"X","name":'),
-            "name",
-            pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            us_text("ts"),
-            pl.lit('","dur":'),
-            quote,
-            us_text("dur"),
-            quote,
-            pl.format(',"cat":"{}"', "category"),
-            pl.lit(',"args":{'),
-            "args",
-            pl.lit("}}"),
-        ]
-        self.text(frame.select(pl.concat_str(parts, ignore_nulls=True)).to_series())
+        """Write slices, see :func:`slice_lines`."""
+        if not frame.is_empty():
+            self.text(slice_lines(frame, self._quote))
 
 
 class _TraceThreads:
@@ -178,6 +162,31 @@ def _name(what: str, pid: int, tid: int = 1, **arguments: object) -> str:
     return dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments})
 
 
+def slice_lines(frame: pl.DataFrame, quote: str = "") -> pl.Series:
+    """Return slices as JSON.
+
+    Args:
+        frame: Columns name (JSON), category (null for none), args (JSON without braces), pid, tid, ts and dur (ns).
+        quote: Quotation mark around a duration; empty for a number.
+    """
+    parts = [
+        pl.concat_str(pl.lit('{"ph":"X","name":'), "name", pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid")),
+        us_text("ts"),
+        pl.lit(f'","dur":{quote}'),
+        us_text("dur"),
+        pl.lit(quote),
+        pl.format(',"cat":"{}"', "category"),
+        pl.concat_str(pl.lit(',"args":{'), "args", pl.lit("}}")),
+    ]
+    return frame.select(pl.concat_str(parts, ignore_nulls=True)).to_series()
+
+
+def members(values: Mapping[str, pl.Expr | pl.Series | str]) -> pl.Expr:
+    """Return the members of a JSON object: key → its JSON, or the column that holds it; those of null are left out."""
+    texts_ = [pl.concat_str(pl.lit(f"{dumps(key)}:"), value) for key, value in values.items()]
+    return pl.concat_str(texts_, separator=",", ignore_nulls=True)
+
+
 def us_text(column: str) -> pl.Expr:
     """Return ns, not negative, as the text of µs with three decimals."""
     ns = pl.col(column)
@@ -213,7 +222,7 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, work: RankWork, threads: _T
     return frame.select(
         pl.concat_str(pl.lit('"'), before, pl.col("name").str.slice(1)).alias("name"),
         pl.when(~cann & ~pl.col("device")).then(category).alias("category"),
-        pl.when("device").then(_hardware()).when(cann).then(_connection()).otherwise(_host()).alias("args"),
+        _arguments(cann).alias("args"),
         "pid",
         "tid",
         "ts",
@@ -238,21 +247,17 @@ def _lines(text: str) -> str:
     return dumps(operator_shapes(text).replace("\n", "\r\n"))
 
 
-def _hardware() -> pl.Expr:
-    stream = pl.format('"Physic Stream Id":{}', "stream")
-    kind = pl.format(f'"Model Id":{UNKNOWN_32},"Task Type":"{{}}"', pl.col("kind").str.to_uppercase())
-    return pl.concat_str(kind, stream, _connection(), separator=",", ignore_nulls=True)
-
-
-def _connection() -> pl.Expr:
-    return pl.format('"connection_id":{}', "correlation")
-
-
-def _host() -> pl.Expr:
-    sequence = pl.format('"Sequence number":{},"Fwd thread id":0', pl.col("sequence").fill_null(-1))
-    inputs = [pl.format('"Input Dims":{}', "shapes"), pl.format('"Input type":{}', "dtypes")]
-    arguments = pl.concat_str(sequence, *inputs, separator=",", ignore_nulls=True)
-    return pl.when(pl.col("kind").is_in(["operator", "collective"])).then(arguments).otherwise(pl.lit(""))
+def _arguments(cann: pl.Expr) -> pl.Expr:
+    """Return the arguments of slices; ``cann``: which are calls of the device's software."""
+    connection: dict[str, pl.Expr | pl.Series | str] = {"connection_id": "correlation"}
+    kind = pl.format('"{}"', pl.col("kind").str.to_uppercase())
+    hardware = {"Model Id": pl.lit(UNKNOWN_32), "Task Type": kind, "Physic Stream Id": "stream", **connection}
+    operator: dict[str, pl.Expr | pl.Series | str] = {
+        "Sequence number": pl.col("sequence").fill_null(-1),
+        **{"Fwd thread id": pl.lit(0), "Input Dims": "shapes", "Input type": "dtypes"},
+    }
+    on_host = pl.when(pl.col("kind").is_in(["operator", "collective"])).then(members(operator)).otherwise(pl.lit(""))
+    return pl.when("device").then(members(hardware)).when(cann).then(members(connection)).otherwise(on_host)
 
 
 def _communication(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from stepscope.report.ascend.database.host_events import QUEUED, queued
 from stepscope.report.ascend.database.task_events import communication, said_of_parts
 from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_types, texts
-from stepscope.report.ascend.text.device_trace import us_text
+from stepscope.report.ascend.text.device_trace import members, slice_lines, us_text
 from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
 from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
@@ -42,6 +42,13 @@ def write(work: RankWork, path: Path) -> None:
 
 def _json(column: pl.Series) -> pl.Series:
     return texts(column.cast(pl.String), dumps)
+
+
+def _lines(frame: pl.DataFrame, category: pl.Expr | None = None) -> pl.Series:
+    """Return slices as JSON: columns name, pid, tid, ts, dur, args (JSON without braces)."""
+    none = pl.lit(None, pl.String)
+    named = frame.with_columns(_json(frame["name"]).alias("name"))
+    return slice_lines(named.with_columns((none if category is None else category).alias("category")))
 
 
 class _NpuTrace:
@@ -95,23 +102,6 @@ class _NpuTrace:
         yield self._samples()
         yield pl.Series(list(self._metadata()), dtype=pl.String)
 
-    def _lines(self, frame: pl.DataFrame, category: pl.Expr | None = None) -> pl.Series:
-        """Return slices: columns name, pid, tid, ts, dur, args (JSON without braces)."""
-        named = frame.with_columns(_json(frame["name"]).alias("name"))
-        parts = [
-            pl.lit('{"ph":"X","name":'),
-            pl.col("name"),
-            pl.format(',"pid":{},"tid":{},"ts":"', "pid", "tid"),
-            us_text("ts"),
-            pl.lit('","dur":'),
-            us_text("dur"),
-            pl.lit("") if category is None else pl.format(',"cat":"{}"', category),
-            pl.lit(',"args":{'),
-            pl.col("args"),
-            pl.lit("}}"),
-        ]
-        return named.select(pl.concat_str(parts)).to_series()
-
     def _host(self) -> pl.Series:
         kinds = pl.col("kind").is_in(list(_CATEGORIES)) & (pl.col("place") == "thread")
         inputs = self._work.tables["operators"].select(
@@ -119,23 +109,21 @@ class _NpuTrace:
         )
         rows = self._spans.filter(kinds | ((pl.col("place") == "thread") & queued())).sort("id")
         frame = rows.join(inputs.unique("id"), on="id", how="left", maintain_order="left").collect()
-        numbers = self._queue_numbers()
+        pairs = self._queue()
+        numbers = pl.concat([pairs.select(pl.col(end).alias("id"), "number") for end in ("from", "to")]).unique("id")
         frame = frame.join(numbers, on="id", how="left", maintain_order="left")
-        stacks = self._stacks()
-        frame = frame.join(stacks, on="stack", how="left", maintain_order="left").with_columns(
+        frame = frame.join(self._stacks(), on="stack", how="left", maintain_order="left").with_columns(
             texts(frame["shapes"], lambda text: dumps(operator_shapes(text).replace("\n", "\r\n"))).alias("shapes"),
             texts(frame["dtypes"], lambda text: dumps(operator_types(text).replace("\n", "\r\n"))).alias("dtypes"),
         )
-        of_operator = pl.concat_str(
-            pl.format('"Sequence number":{}', pl.col("sequence").fill_null(-1)),
-            pl.format('"Fwd thread id":{}', pl.col("forward_thread").fill_null(0)),
-            pl.format('"Input Dims":{}', "shapes"),
-            pl.format('"Input type":{}', "dtypes"),
-            pl.format('"Call stack":{}', "lines"),
-            separator=",",
-            ignore_nulls=True,
+        of_operator = members(
+            {
+                "Sequence number": pl.col("sequence").fill_null(-1),
+                "Fwd thread id": pl.col("forward_thread").fill_null(0),
+                **{"Input Dims": "shapes", "Input type": "dtypes", "Call stack": "lines"},
+            }
         )
-        of_queue = pl.format('"correlation_id":{}', "number")
+        of_queue = members({"correlation_id": "number"})
         is_operator = pl.col("kind").is_in(["operator", "data", "step"])
         args = pl.when(is_operator).then(of_operator).when(pl.col("number").is_not_null()).then(of_queue)
         queue = (
@@ -143,7 +131,7 @@ class _NpuTrace:
         )
         kind = pl.col("kind").cast(pl.String)
         category = pl.coalesce(kind.replace_strict(_CATEGORIES, default=None, return_dtype=pl.String), queue)
-        return self._lines(frame.with_columns(args.otherwise(pl.lit("")).alias("args"), *self._on_threads()), category)
+        return _lines(frame.with_columns(args.otherwise(pl.lit("")).alias("args"), *self._on_threads()), category)
 
     def _on_threads(self) -> list[pl.Expr]:
         return [pl.col("process").fill_null(self._process).alias("pid"), pl.col("thread").fill_null(0).alias("tid")]
@@ -159,25 +147,17 @@ class _NpuTrace:
         pairs = self._work.tables["flows"].filter(pl.col("kind") == "other").join(origins, on="from", how="semi")
         return pairs.select("from", "to").with_row_index("number", offset=1).collect()
 
-    def _queue_numbers(self) -> pl.DataFrame:
-        pairs = self._queue()
-        return pl.concat([pairs.select(pl.col(end).alias("id"), "number") for end in ("from", "to")]).unique("id")
-
     def _calls(self) -> pl.Series:
         calls = (pl.col("kind").is_in(["runtime", "driver", "sync"])) & (pl.col("place") == "thread") & ~queued()
         frame = self._spans.filter(calls).sort("id").collect()
         layer = pl.col("name").cast(pl.String).str.extract("^([A-Za-z]+)@", 1)
         level = layer.replace_strict(_LEVELS, default="runtime", return_dtype=pl.String)
-        args = pl.concat_str(
-            pl.format('"Thread Id":{},"level":"{}"', pl.col("thread").fill_null(0), level),
-            pl.format('"connection_id":{}', "correlation"),
-            separator=",",
-            ignore_nulls=True,
-        )
+        thread = pl.col("thread").fill_null(0)
+        args = members({"Thread Id": thread, "level": pl.format('"{}"', level), "connection_id": "correlation"})
         pid = self._pid("CANN")
         for thread in frame["thread"].drop_nulls().unique():
             self._threads[pid, thread] = f"Thread {thread}"
-        return self._lines(frame.with_columns(args.alias("args"), *self._on_threads()).with_columns(pid=pl.lit(pid)))
+        return _lines(frame.with_columns(args.alias("args"), *self._on_threads()).with_columns(pid=pl.lit(pid)))
 
     def _with_details(self, place: str) -> pl.DataFrame:
         tasks = self._work.tables["tasks"].rename({"span": "id", "stream": "physical"})
@@ -190,23 +170,19 @@ class _NpuTrace:
         sizes = self._work.tables["kernels"].select(pl.col("span").alias("id"), "bytes").collect()
         frame = frame.join(sizes.unique("id"), on="id", how="left", maintain_order="left")
         frame = frame.join(self._argument("direction"), on="id", how="left", maintain_order="left")
-        args = pl.concat_str(
-            pl.format('"Model Id":{}', pl.col("model").fill_null(UNKNOWN_32)),
-            pl.format('"Task Type":{}', _json(frame["type"])),
-            pl.format('"Physic Stream Id":{}', "stream"),
-            pl.format('"Task Id":{}', "task"),
-            pl.format('"Batch Id":{}', "batch"),
-            pl.format('"Subtask Id":{}', pl.col("context").fill_null(UNKNOWN_32)),
-            pl.format('"connection_id":{}', "correlation"),
-            pl.format('"data size(Byte)":{}', "bytes"),
-            pl.format('"memcpy direction":{}', "direction"),
-            separator=",",
-            ignore_nulls=True,
+        args = members(
+            {
+                "Model Id": pl.col("model").fill_null(UNKNOWN_32),
+                "Task Type": _json(frame["type"]),
+                **{"Physic Stream Id": "stream", "Task Id": "task", "Batch Id": "batch"},
+                "Subtask Id": pl.col("context").fill_null(UNKNOWN_32),
+                **{"connection_id": "correlation", "data size(Byte)": "bytes", "memcpy direction": "direction"},
+            }
         )
         pid = self._pid("Ascend Hardware")
         for stream in frame["stream"].unique():
             self._threads[pid, stream] = f"Stream {stream}"
-        return self._lines(frame.with_columns(args.alias("args"), pid=pl.lit(pid), tid="stream"))
+        return _lines(frame.with_columns(args.alias("args"), pid=pl.lit(pid), tid="stream"))
 
     def _argument(self, key: str) -> pl.DataFrame:
         rows = self._work.tables["arguments"].filter(pl.col("key").cast(pl.String) == key)
@@ -225,41 +201,39 @@ class _NpuTrace:
         frame = frame.join(counts, on="id", how="left", maintain_order="left").join(
             said.unique("id"), on="id", how="left", maintain_order="left"
         )
-        args = pl.concat_str(
-            pl.format('"connection_id":{}', "correlation"),
-            pl.format('"model id":{}', pl.col("model").fill_null(UNKNOWN_32)),
-            pl.format('"data_type":{}', _json(frame["dtype"])),
-            pl.format('"alg_type":{}', _json(frame["algType"].replace("N/A", None))),
-            pl.format('"count":{}', "count"),
-            separator=",",
-            ignore_nulls=True,
+        args = members(
+            {
+                "connection_id": "correlation",
+                "model id": pl.col("model").fill_null(UNKNOWN_32),
+                "data_type": _json(frame["dtype"]),
+                "alg_type": _json(frame["algType"].replace("N/A", None)),
+                "count": "count",
+            }
         )
-        return self._lines(frame.with_columns(args.alias("args"), pid=pl.lit(self._pid("HCCL"))))
+        return _lines(frame.with_columns(args.alias("args"), pid=pl.lit(self._pid("HCCL"))))
 
     def _planes(self) -> pl.Series:
         frame = self._with_details("other").join(self._lanes, on="lane", how="inner", maintain_order="left")
         frame = frame.join(said_of_parts(self._work), on="id", how="left", maintain_order="left")
         estimated = self._argument("estimated duration (ns)").rename({"estimated duration (ns)": "estimated"})
         frame = frame.join(estimated, on="id", how="left", maintain_order="left")
-        fields: dict[str, pl.Expr | pl.Series] = {
+        fields: dict[str, pl.Expr | pl.Series | str] = {
             "notify_id": _json(frame["notification"]),
-            "duration estimated(us)": (pl.col("estimated").cast(pl.Int64) / 1000).cast(pl.String),
-            "stream id": pl.col("physical").cast(pl.String),
-            "task id": pl.col("task").cast(pl.String),
-            "context id": pl.col("context").fill_null(UNKNOWN_32).cast(pl.String),
+            "duration estimated(us)": pl.col("estimated").cast(pl.Int64) / 1000,
+            "stream id": "physical",
+            "task id": "task",
+            "context id": pl.col("context").fill_null(UNKNOWN_32),
             "task type": _json(frame["type"]),
-            "src rank": pl.col("source").fill_null(UNKNOWN_32).cast(pl.String),
-            "dst rank": pl.col("destination").fill_null(UNKNOWN_32).cast(pl.String),
+            "src rank": pl.col("source").fill_null(UNKNOWN_32),
+            "dst rank": pl.col("destination").fill_null(UNKNOWN_32),
             "transport type": _json(frame["transport"]),
-            "size(Byte)": pl.col("bytes").cast(pl.String),
+            "size(Byte)": "bytes",
             "data type": _json(frame["data type"]),
             "link type": _json(frame["link"]),
             "rdma type": _json(frame["rdma type"]),
-            "bandwidth(GB/s)": pl.col("bandwidth").cast(pl.String),
+            "bandwidth(GB/s)": "bandwidth",
         }
-        args = [pl.format("{}:{}", pl.lit(dumps(name)), value) for name, value in fields.items()]
-        joined = pl.concat_str(args, separator=",", ignore_nulls=True).alias("args")
-        return self._lines(frame.with_columns(joined, pid=pl.lit(self._pid("HCCL"))))
+        return _lines(frame.with_columns(members(fields).alias("args"), pid=pl.lit(self._pid("HCCL"))))
 
     def _overlap(self) -> pl.Series:
         pid = self._pid("Overlap Analysis")
@@ -268,7 +242,7 @@ class _NpuTrace:
             self._threads[pid, tid] = name
             frame = pl.DataFrame({"ts": lane.start, "dur": lane.end - lane.start})
             parts.append(frame.with_columns(name=pl.lit(name), tid=pl.lit(tid), pid=pl.lit(pid), args=pl.lit("")))
-        return self._lines(pl.concat(parts))
+        return _lines(pl.concat(parts))
 
     def _arrows(self) -> Iterator[pl.Series]:
         flows = self._work.tables["flows"]
