@@ -7,7 +7,10 @@ table of losses with severity and advice is Perfetto's ``stats`` table.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from stepscope.trace.schema import SEVERITIES
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
+def by_severity(losses: Iterable[Loss]) -> list[Loss]:
+    """Return losses in order, most severe first."""
+    return sorted(losses, key=lambda loss: (-SEVERITIES.index(loss.severity), loss.what))
+
+
 class LossLedger:
     """Counts losses while a file is read or a recording runs.
 
@@ -151,9 +159,7 @@ class LossLedger:
 
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""
-        order = {"error": 0, "data_loss": 1, "info": 2}
-        rows = [
-            Loss(what, count, CATALOGUE[what][0], self.source, CATALOGUE[what][1])
-            for what, count in self._counts.items()
-        ]
-        return sorted(rows, key=lambda loss: (order[loss.severity], loss.what))
+        counted = [(what, count, *CATALOGUE[what]) for what, count in self._counts.items()]
+        return by_severity(
+            Loss(what, count, severity, self.source, advice) for what, count, severity, advice in counted
+        )
