@@ -257,8 +257,7 @@ class CaptureRun(RankRun):
         captures: The captures of the rank.
         rank: Its rank.
         world_size: Number of ranks.
-        steps: First and last step to keep, both included; None keeps everything.
-        progress: Called with bytes read and bytes in total while captures are read.
+        steps: As in :class:`RankRun`, like ``progress``.
     """
 
     def __init__(

@@ -56,132 +56,61 @@ class ResultKind:
     possible: Callable[[Tables], bool] = lambda _: True
 
 
-RESULTS: dict[str, ResultKind] = {
-    result.name: result
-    for result in (
-        ResultKind(
-            "step_trace_time", step_trace_time, "csv", "where each step goes: computing, communication, free, …"
-        ),
-        ResultKind("device_time", device_time, "csv", "how busy each device was, all its streams united"),
-        ResultKind("op_statistic", op_statistic, "csv", "time by kernel name per device, and by operator on the host"),
-        ResultKind("kernel_details", kernel_details, "csv", "every kernel, copy, fill and collective by itself"),
-        ResultKind(
-            "operator_details", operator_details, "csv", "every operator call: inputs, stack, host and device time"
-        ),
-        ResultKind(
-            "instruction_details",
-            instruction_details,
-            "csv",
-            "every instruction of the compiled programs that ran, and what it consists of",
-            optional=True,
-            needs=("instructions",),
-        ),
-        ResultKind(
-            "roofline",
-            roofline,
-            "csv",
-            "operations and bytes of every operator, and how near it comes to what its device can do",
-            optional=True,
-            needs=("operators",),
-            possible=costs_known,
-        ),
-        ResultKind(
-            "api_statistic", api_statistic, "csv", "calls of the device's runtime and driver, and of communication"
-        ),
-        ResultKind(
-            "memory_record",
-            memory_record,
-            "csv",
-            "memory allocated and reserved over time",
-            needs=("allocations", "counters"),
-        ),
-        ResultKind(
-            "operator_memory",
-            operator_memory,
-            "csv",
-            "every block of memory: operator, size, life",
-            needs=("allocations",),
-        ),
-        ResultKind(
-            "memory_profile",
-            memory_profile,
-            "csv",
-            "memory alive at the end, by the line that took it",
-            optional=True,
-            needs=("live_memory",),
-        ),
-        ResultKind("dataset", dataset, "csv", "waits of the training thread for its batches"),
-        ResultKind(
-            "minddata_pipeline_raw",
-            minddata_pipeline_raw,
-            "csv",
-            "every operation of the data pipeline: its queue at every sample",
-            optional=True,
-            needs=("pipeline",),
-        ),
-        ResultKind(
-            "minddata_pipeline_summary",
+def _always(function: Callable[[Tables], Result], doc: str, *needs: str, extension: str = "csv") -> ResultKind:
+    return ResultKind(function.__name__, function, extension, doc, needs=needs)
+
+
+def _optional(
+    function: Callable[[Tables], Result], doc: str, needs: str, possible: Callable[[Tables], bool] = lambda _: True
+) -> ResultKind:
+    return ResultKind(function.__name__, function, "csv", doc, optional=True, needs=(needs,), possible=possible)
+
+
+_ALL = (
+    _always(step_trace_time, "where each step goes: computing, communication, free, …"),
+    _always(device_time, "how busy each device was, all its streams united"),
+    _always(op_statistic, "time by kernel name per device, and by operator on the host"),
+    _always(kernel_details, "every kernel, copy, fill and collective by itself"),
+    _always(operator_details, "every operator call: inputs, stack, host and device time"),
+    _optional(
+        instruction_details,
+        "every instruction of the compiled programs that ran, and what it consists of",
+        "instructions",
+    ),
+    _optional(
+        roofline,
+        "operations and bytes of every operator, and how near it comes to what its device can do",
+        "operators",
+        costs_known,
+    ),
+    _always(api_statistic, "calls of the device's runtime and driver, and of communication"),
+    _always(memory_record, "memory allocated and reserved over time", "allocations", "counters"),
+    _always(operator_memory, "every block of memory: operator, size, life", "allocations"),
+    _optional(memory_profile, "memory alive at the end, by the line that took it", "live_memory"),
+    _always(dataset, "waits of the training thread for its batches"),
+    _optional(minddata_pipeline_raw, "every operation of the data pipeline: its queue at every sample", "pipeline"),
+    replace(
+        _optional(
             minddata_pipeline_summary,
-            "json",
             "the data pipeline: queues, CPU use, times of a batch, and what holds it up",
-            optional=True,
-            needs=("pipeline",),
+            "pipeline",
         ),
-        ResultKind(
-            "pcie",
-            pcie,
-            "csv",
-            "traffic between each GPU and the host",
-            optional=True,
-            needs=("counters",),
-            possible=gpus_sampled,
-        ),
-        ResultKind(
-            "hbm",
-            hbm,
-            "csv",
-            "traffic of each GPU's memory, and how busy it was",
-            optional=True,
-            needs=("counters",),
-            possible=gpus_sampled,
-        ),
-        ResultKind(
-            "l2_cache",
-            l2_cache,
-            "csv",
-            "how each kernel used an NPU's L2 cache",
-            optional=True,
-            needs=("kernel_counters",),
-        ),
-        ResultKind(
-            "npu_module_mem",
-            npu_module_mem,
-            "csv",
-            "memory of the modules of an NPU's software",
-            optional=True,
-            needs=("counters",),
-            possible=modules_sampled,
-        ),
-        ResultKind(
-            "static_op_mem",
-            static_op_mem,
-            "csv",
-            "memory that compiled graphs set aside",
-            optional=True,
-            needs=("static_memory",),
-        ),
-        ResultKind("communication", communication, "json", "every communication operation: times and bandwidths"),
-        ResultKind("communication_matrix", communication_matrix, "json", "communication by link between ranks"),
-    )
-}
+        extension="json",
+    ),
+    _optional(pcie, "traffic between each GPU and the host", "counters", gpus_sampled),
+    _optional(hbm, "traffic of each GPU's memory, and how busy it was", "counters", gpus_sampled),
+    _optional(l2_cache, "how each kernel used an NPU's L2 cache", "kernel_counters"),
+    _optional(npu_module_mem, "memory of the modules of an NPU's software", "counters", modules_sampled),
+    _optional(static_op_mem, "memory that compiled graphs set aside", "static_memory"),
+    _always(communication, "every communication operation: times and bandwidths", extension="json"),
+    _always(communication_matrix, "communication by link between ranks", extension="json"),
+)
+RESULTS: dict[str, ResultKind] = {kind.name: kind for kind in _ALL}
 
 
 def kinds() -> dict[str, ResultKind]:
     """Return :data:`RESULTS` and the kinds of result that other packages add."""
-    return {
-        **RESULTS,
-        **{name: replace(kind, name=name) for name, kind in besides("stepscope.results", RESULTS).items()},
-    }
+    return RESULTS | {name: replace(kind, name=name) for name, kind in besides("stepscope.results", RESULTS).items()}
 
 
 class Results(Mapping[str, Result]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import polars as pl
@@ -32,3 +33,8 @@ def timestamp_us(column: str) -> pl.Expr:
 def mib(column: str) -> pl.Expr:
     """Return bytes as MB of 1024 x 1024 bytes, as the deliverables of torch_npu do."""
     return pl.col(column) / MEBIBYTE
+
+
+def titled(columns: Mapping[str, str | pl.Expr]) -> list[pl.Expr]:
+    """Return columns, by name or as expressions, under their titles in a result file."""
+    return [(pl.col(column) if isinstance(column, str) else column).alias(title) for title, column in columns.items()]

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from stepscope.cli import options
 
 if TYPE_CHECKING:
-    import polars as pl
     from rich.console import Console
 
     from stepscope.run import RankRun
 
+HELP = "say what is in a run and what was lost"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``check``."""
-    parser = subparsers.add_parser("check", help="say what is in a run and what was lost", description=__doc__)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``check``."""
     options.add_run(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -37,10 +36,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _show(rank: RankRun, console: Console) -> None:
+    import polars as pl
+
     from stepscope.report.safe_text import printable
 
     manifest = rank.manifest
-    counts = {name: int(frame.select("len").collect().item()) for name, frame in _lengths(rank).items()}
+    counts = {name: int(frame.select(pl.len()).collect().item()) for name, frame in rank.tables.items()}
     facts = {
         "rank": f"{rank.rank} of {manifest.get('world_size') or 1}",
         "status": manifest.get("status", "unknown"),
@@ -56,12 +57,6 @@ def _show(rank: RankRun, console: Console) -> None:
     for loss in losses:
         text = f"  {loss['count']} × {loss['what']} ({loss['severity']}, {loss['source']}): {loss['advice']}"
         console.print(printable(text), markup=False, soft_wrap=True)
-
-
-def _lengths(rank: RankRun) -> dict[str, pl.LazyFrame]:
-    import polars as pl
-
-    return {name: frame.select(pl.len().alias("len")) for name, frame in rank.tables.items()}
 
 
 def _steps(rank: RankRun) -> str:

@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 #: Mark, the same where the terminal has no Unicode, and colour.
 _MARKS = {"yes": ("✓", "+", "green"), "partly": ("–", "~", "yellow"), "no": ("✗", "-", "red")}
 
+HELP = "say what can be collected here, and why not what cannot"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``doctor``."""
-    parser = subparsers.add_parser(
-        "doctor", help="say what can be collected here, and why not what cannot", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``doctor``."""
     options.add_output(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--build", action="store_true", help="build and try the native recorder of PyTorch's operators")
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

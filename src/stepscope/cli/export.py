@@ -14,12 +14,11 @@ from stepscope.cli import options
 if TYPE_CHECKING:
     from stepscope.run import Run
 
+HELP = "write a run as a timeline, a database or tables"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``export``."""
-    parser = subparsers.add_parser(
-        "export", help="write a run as a timeline, a database or tables", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``export``."""
     options.add_run(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -39,7 +38,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--pretty", action="store_true", help="indent JSON files")
     options.add_steps(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -34,12 +34,11 @@ _NAMELESS = re.compile(
 #: Most processes that are named in one line.
 _MOST_NAMED = 8
 
+HELP = "make a run of a trace that another tool recorded"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``import``."""
-    parser = subparsers.add_parser(
-        "import", help="make a run of a trace that another tool recorded", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``import``."""
     parser.add_argument(
         "trace", type=Path, nargs="+", help="trace file, or directory of traces; several are the ranks of one run"
     )
@@ -53,7 +52,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
-    parser.set_defaults(execute=execute)
 
 
 def _window(text: str) -> str:

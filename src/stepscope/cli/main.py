@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stepscope.errors import StepscopeError
 
-#: Verbs in the order of the help; each is a module of this package with ``add_parser`` and ``execute``.
+#: Verbs in the order of the help; each is a module of this package: HELP, ``add_arguments``, ``execute``.
 VERBS = ("run", "report", "import_", "check", "export", "timeline", "doctor")
 
 EXAMPLES = """\
@@ -33,7 +33,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(dest="verb", metavar="verb")
     for verb in VERBS:
-        importlib.import_module(f"stepscope.cli.{verb}").add_parser(subparsers)
+        module = importlib.import_module(f"stepscope.cli.{verb}")
+        added = subparsers.add_parser(verb.rstrip("_"), help=module.HELP, description=module.__doc__)
+        module.add_arguments(added)
+        added.set_defaults(execute=module.execute)
     return parser
 
 

@@ -9,12 +9,11 @@ import argparse
 
 from stepscope.cli import options
 
+HELP = "print the summary of a run and write its results"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``report``."""
-    parser = subparsers.add_parser(
-        "report", help="print the summary of a run and write its results", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``report``."""
     options.add_run(parser)
     parser.add_argument(
         "--format",
@@ -24,7 +23,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--pretty", action="store_true", help="indent JSON files")
     parser.add_argument("-q", "--quiet", action="store_true", help="write the files, print nothing")
     options.add_steps(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

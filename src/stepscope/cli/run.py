@@ -31,6 +31,7 @@ from stepscope.compat.stand_ins import PACKAGES
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
 
+HELP = "run a training script and record some of its steps"
 EPILOG = """\
 examples:
   stepscope run train.py --epochs 3              steps 5 to 9 of train.py
@@ -40,17 +41,10 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``run``."""
-    parser = subparsers.add_parser(
-        "run",
-        help="run a training script and record some of its steps",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        usage="stepscope run [options] (script | -m module | -c code) [arguments]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``run``."""
+    parser.epilog, parser.formatter_class, parser.allow_abbrev = EPILOG, argparse.RawDescriptionHelpFormatter, False
+    parser.usage = "stepscope run [options] (script | -m module | -c code) [arguments]"
     for name, option in options_at(Door.RUN).items():
         flags, text = flags_of(option), option.help.replace("`", "")
         if option.kind is bool:
@@ -75,7 +69,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="code", help="run code")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="script and its arguments")
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

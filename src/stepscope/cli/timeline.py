@@ -12,12 +12,11 @@ from pathlib import Path
 #: The label of an only file without one.
 _ALONE = "trainer"
 
+HELP = "profile files of fluid.profiler become one timeline"
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb ``timeline``."""
-    parser = subparsers.add_parser(
-        "timeline", help="profile files of fluid.profiler become one timeline", description=__doc__
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``timeline``."""
     parser.add_argument(
         "--profile-path",
         "--profile_path",
@@ -34,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="the file to make (default: ./timeline.json)",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -50,63 +50,30 @@ _Fields = dict[str, tuple[int, str]]
 
 _PLACE: _Fields = {"start": (16, "u8"), "end": (24, "u8")}
 _COPY: _Fields = {
-    "copy_kind": (4, "u1"),
-    "source_kind": (5, "u1"),
-    "destination_kind": (6, "u1"),
-    "flags": (7, "u1"),
-    "bytes": (8, "u8"),
-    **_PLACE,
-    "device": (32, "u4"),
-    "context": (36, "u4"),
-    "stream": (40, "u4"),
-}
+    "copy_kind": (4, "u1"), "source_kind": (5, "u1"), "destination_kind": (6, "u1"), "flags": (7, "u1"),
+    "bytes": (8, "u8"), **_PLACE, "device": (32, "u4"), "context": (36, "u4"), "stream": (40, "u4"),
+}  # fmt: skip
 _KERNEL: _Fields = {
-    "cache": (4, "u1"),
-    "registers": (6, "u2"),
-    **_PLACE,
-    "device": (40, "u4"),
-    "context": (44, "u4"),
-    "stream": (48, "u4"),
-    **{f"grid_{axis}": (52 + 4 * place, "i4") for place, axis in enumerate("xyz")},
-    **{f"block_{axis}": (64 + 4 * place, "i4") for place, axis in enumerate("xyz")},
-    "static_shared": (76, "i4"),
-    "dynamic_shared": (80, "i4"),
-    "correlation": (92, "u4"),
-    "name": (104, "u8"),
-    "graph_node": (144, "u8"),
-    "graph": (156, "u4"),
-    "priority": (216, "i4"),
-}
+    "cache": (4, "u1"), "registers": (6, "u2"), **_PLACE, "device": (40, "u4"), "context": (44, "u4"),
+    "stream": (48, "u4"), **{f"grid_{axis}": (52 + 4 * place, "i4") for place, axis in enumerate("xyz")},
+    **{f"block_{axis}": (64 + 4 * place, "i4") for place, axis in enumerate("xyz")}, "static_shared": (76, "i4"),
+    "dynamic_shared": (80, "i4"), "correlation": (92, "u4"), "name": (104, "u8"), "graph_node": (144, "u8"),
+    "graph": (156, "u4"), "priority": (216, "i4"),
+}  # fmt: skip
 _CALL: _Fields = {
-    "callback": (4, "u4"),
-    "start": (8, "u8"),
-    "end": (16, "u8"),
-    "process": (24, "u4"),
-    "thread": (28, "u4"),
-    "correlation": (32, "u4"),
-    "result": (36, "u4"),
-}
+    "callback": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "process": (24, "u4"), "thread": (28, "u4"),
+    "correlation": (32, "u4"), "result": (36, "u4"),
+}  # fmt: skip
 
 FIELDS: dict[Kind, _Fields] = {
     Kind.MEMCPY: {**_COPY, "correlation": (44, "u4"), "graph_node": (64, "u8"), "graph": (72, "u4")},
     Kind.MEMCPY2: {
-        **_COPY,
-        "source_device": (44, "u4"),
-        "destination_device": (52, "u4"),
-        "correlation": (60, "u4"),
-        "graph_node": (72, "u8"),
-        "graph": (80, "u4"),
+        **_COPY, "source_device": (44, "u4"), "destination_device": (52, "u4"), "correlation": (60, "u4"),
+        "graph_node": (72, "u8"), "graph": (80, "u4"),
     },
     Kind.MEMSET: {
-        "value": (4, "u4"),
-        "bytes": (8, "u8"),
-        **_PLACE,
-        "device": (32, "u4"),
-        "context": (36, "u4"),
-        "stream": (40, "u4"),
-        "correlation": (44, "u4"),
-        "memory_kind": (50, "u2"),
-        "graph_node": (64, "u8"),
+        "value": (4, "u4"), "bytes": (8, "u8"), **_PLACE, "device": (32, "u4"), "context": (36, "u4"),
+        "stream": (40, "u4"), "correlation": (44, "u4"), "memory_kind": (50, "u2"), "graph_node": (64, "u8"),
         "graph": (72, "u4"),
     },
     Kind.KERNEL: _KERNEL,
@@ -114,66 +81,32 @@ FIELDS: dict[Kind, _Fields] = {
     Kind.DRIVER: _CALL,
     Kind.RUNTIME: _CALL,
     Kind.DEVICE: {
-        "memory_bytes": (16, "u8"),
-        "warp_threads": (32, "u4"),
-        "multiprocessors": (44, "u4"),
-        "warps": (52, "u4"),
-        "blocks": (56, "u4"),
-        "shared_memory": (60, "u4"),
-        "registers": (64, "u4"),
-        "registers_per_block": (68, "u4"),
-        "threads_per_block": (76, "u4"),
-        "major": (104, "u4"),
-        "minor": (108, "u4"),
-        "device": (112, "u4"),
+        "memory_bytes": (16, "u8"), "warp_threads": (32, "u4"), "multiprocessors": (44, "u4"), "warps": (52, "u4"),
+        "blocks": (56, "u4"), "shared_memory": (60, "u4"), "registers": (64, "u4"), "registers_per_block": (68, "u4"),
+        "threads_per_block": (76, "u4"), "major": (104, "u4"), "minor": (108, "u4"), "device": (112, "u4"),
         "name": (136, "u8"),
     },
     Kind.CONTEXT: {"context": (4, "u4"), "device": (8, "u4"), "null_stream": (14, "u2")},
     Kind.OVERHEAD: {
-        "overhead_kind": (4, "u4"),
-        "object_kind": (8, "u4"),
-        "process": (12, "u4"),
-        "thread": (16, "u4"),
-        "start": (24, "u8"),
-        "end": (32, "u8"),
-        "correlation": (40, "u4"),
+        "overhead_kind": (4, "u4"), "object_kind": (8, "u4"), "process": (12, "u4"), "thread": (16, "u4"),
+        "start": (24, "u8"), "end": (32, "u8"), "correlation": (40, "u4"),
     },
     Kind.SYNCHRONIZATION: {
-        "sort": (4, "u4"),
-        "start": (8, "u8"),
-        "end": (16, "u8"),
-        "correlation": (24, "u4"),
-        "context": (28, "u4"),
-        "stream": (32, "u4"),
-        "event": (36, "u4"),
+        "sort": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "correlation": (24, "u4"), "context": (28, "u4"),
+        "stream": (32, "u4"), "event": (36, "u4"),
     },
     Kind.EXTERNAL_CORRELATION: {"external_kind": (4, "u4"), "external": (8, "u8"), "correlation": (16, "u4")},
     Kind.MEMORY2: {
-        "operation": (4, "u4"),
-        "memory_kind": (8, "u4"),
-        "correlation": (12, "u4"),
-        "address": (16, "u8"),
-        "bytes": (24, "u8"),
-        "start": (32, "u8"),
-        "process": (48, "u4"),
-        "device": (52, "u4"),
-        "context": (56, "u4"),
+        "operation": (4, "u4"), "memory_kind": (8, "u4"), "correlation": (12, "u4"), "address": (16, "u8"),
+        "bytes": (24, "u8"), "start": (32, "u8"), "process": (48, "u4"), "device": (52, "u4"), "context": (56, "u4"),
         "stream": (60, "u4"),
     },
-}
+}  # fmt: skip
 
 #: Bytes of a record from a version of CUDA on (100 x major + minor), up to the next that is named.
 _KERNEL_SIZES = {
-    1100: 160,
-    1102: 168,
-    1106: 176,
-    1108: 200,
-    1200: 208,
-    1300: 216,
-    1301: 224,
-    1303: 232,
-    1304: 248,
-}
+    1100: 160, 1102: 168, 1106: 176, 1108: 200, 1200: 208, 1300: 216, 1301: 224, 1303: 232, 1304: 248,
+}  # fmt: skip
 SIZES: dict[Kind, dict[int, int]] = {
     Kind.MEMCPY: {1100: 72, 1101: 80, 1106: 88, 1208: 96, 1304: 112},
     Kind.MEMCPY2: {1100: 80, 1101: 88, 1106: 96},
@@ -192,22 +125,9 @@ SIZES: dict[Kind, dict[int, int]] = {
 
 #: CUPTI's own version → the CUDA it came with; from 13.0 on the version says it itself. Its header lists them.
 _CUDA_OF = {
-    13: 1100,
-    14: 1101,
-    15: 1102,
-    16: 1105,
-    17: 1106,
-    18: 1108,
-    19: 1200,
-    20: 1202,
-    21: 1203,
-    22: 1204,
-    23: 1205,
-    24: 1206,
-    26: 1208,
-    27: 1209,
-    28: 1209,
-}
+    13: 1100, 14: 1101, 15: 1102, 16: 1105, 17: 1106, 18: 1108, 19: 1200, 20: 1202, 21: 1203, 22: 1204, 23: 1205,
+    24: 1206, 26: 1208, 27: 1209, 28: 1209,
+}  # fmt: skip
 _NEWEST = 1305
 
 

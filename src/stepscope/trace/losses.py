@@ -7,7 +7,10 @@ table of losses with severity and advice is Perfetto's ``stats`` table.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from stepscope.trace.schema import SEVERITIES
 
 
 @dataclass(frozen=True)
@@ -24,191 +27,116 @@ class Loss:
 #: name → (severity, advice). Names say what happened to the data.
 CATALOGUE: dict[str, tuple[str, str]] = {
     # reading traces
-    "event_negative_duration": (
-        "data_loss",
-        "The source wrote a negative duration; the event is left out of every sum. Re-record if it matters.",
-    ),
-    "event_without_duration": (
-        "data_loss",
-        "The source wrote no duration; the event is left out. Often the recording was cut off.",
-    ),
-    "event_unmatched_begin": (
-        "data_loss",
-        "A begin event without its end: the recording stopped inside it. The span is left out.",
-    ),
-    "event_unmatched_end": (
-        "data_loss",
-        "An end event without its begin: the recording started inside it. The span is left out.",
-    ),
-    "event_bad_time": (
-        "data_loss",
-        "The time is not a number or lies outside 64 bits of nanoseconds; the event is left out.",
-    ),
+    "event_negative_duration": ("data_loss",
+        "The source wrote a negative duration; the event is left out of every sum. Re-record if it matters."),
+    "event_without_duration": ("data_loss",
+        "The source wrote no duration; the event is left out. Often the recording was cut off."),
+    "event_unmatched_begin": ("data_loss",
+        "A begin event without its end: the recording stopped inside it. The span is left out."),
+    "event_unmatched_end": ("data_loss",
+        "An end event without its begin: the recording started inside it. The span is left out."),
+    "event_bad_time": ("data_loss",
+        "The time is not a number or lies outside 64 bits of nanoseconds; the event is left out."),
     "event_not_an_object": ("data_loss", "An element of the event list is not a JSON object; it is left out."),
-    "event_unknown_kind": (
-        "info",
-        "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results.",
-    ),
+    "event_unknown_kind": ("info",
+        "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results."),
     "integer_too_large": ("info", "An integer beyond 64 bits was kept as null."),
     "text_not_utf8": ("info", "Bytes that are not UTF-8 were replaced; names may look odd."),
-    "file_cut": (
-        "data_loss",
-        "The file ends in the middle; everything before is used. Stop the recorder before the process ends.",
-    ),
-    "file_corrupt": (
-        "data_loss",
-        "The compressed file is damaged; everything before the damage is used. Copy it again, or record again.",
-    ),
-    "file_unreadable": (
-        "data_loss",
-        "A file of the capture that is not what its name says; it is left out. Copy it again, or record again.",
-    ),
-    "file_duplicate": (
-        "info",
-        "A file of the same rank and the same time as another is there; it is left out. The manifest names both.",
-    ),
-    "file_missing": (
-        "info",
-        "A file that captures of this sort have is not there; what only it says is missing.",
-    ),
-    "counters_unmatched": (
-        "info",
-        "Counters and times of device work that is not in the files; they are left out.",
-    ),
-    "event_damaged": (
-        "data_loss",
-        "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly.",
-    ),
+    "file_cut": ("data_loss",
+        "The file ends in the middle; everything before is used. Stop the recorder before the process ends."),
+    "file_corrupt": ("data_loss",
+        "The compressed file is damaged; everything before the damage is used. Copy it again, or record again."),
+    "file_unreadable": ("data_loss",
+        "A file of the capture that is not what its name says; it is left out. Copy it again, or record again."),
+    "file_duplicate": ("info",
+        "A file of the same rank and the same time as another is there; it is left out. The manifest names both."),
+    "file_missing": ("info", "A file that captures of this sort have is not there; what only it says is missing."),
+    "counters_unmatched": ("info", "Counters and times of device work that is not in the files; they are left out."),
+    "event_damaged": ("data_loss",
+        "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly."),
     "metadata_damaged": ("info", "Facts about the recording that are not valid JSON; rank or host may be missing."),
     "value_unreadable": ("info", "A value of an event has the wrong type and was left out; the event is there."),
-    "event_not_an_interval": (
-        "info",
-        "MindSpore's marks of its queues, which end before they begin; they are not intervals and are left out.",
-    ),
-    "event_noise": (
-        "info",
-        "Marks of XLA's thread pools and of the ends of its operators; they are not work and are left out.",
-    ),
-    "event_aggregate": (
-        "info",
-        "Sums over many occurrences, without a time of their own; they are not intervals and are left out.",
-    ),
-    "start_unknown": (
-        "data_loss",
-        "The file does not say when its recording began; its times count from 0. Often the file was cut off.",
-    ),
-    "operators_missing": (
-        "data_loss",
-        "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged.",
-    ),
-    "clock_unknown": (
-        "info",
-        "Samples of the data pipeline whose clock the files do not identify; they are put at the beginning.",
-    ),
-    "program_damaged": (
-        "data_loss",
-        "A compiled program in the file is damaged; its instructions before the damage are there. Record again.",
-    ),
-    "database_damaged": (
-        "data_loss",
-        "A table of a database is damaged; its rows before the damage are used. Copy the file again, or record again.",
-    ),
+    "event_not_an_interval": ("info",
+        "MindSpore's marks of its queues, which end before they begin; they are not intervals and are left out."),
+    "event_noise": ("info",
+        "Marks of XLA's thread pools and of the ends of its operators; they are not work and are left out."),
+    "event_aggregate": ("info",
+        "Sums over many occurrences, without a time of their own; they are not intervals and are left out."),
+    "start_unknown": ("data_loss",
+        "The file does not say when its recording began; its times count from 0. Often the file was cut off."),
+    "operators_missing": ("data_loss",
+        "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged."),
+    "clock_unknown": ("info",
+        "Samples of the data pipeline whose clock the files do not identify; they are put at the beginning."),
+    "program_damaged": ("data_loss",
+        "A compiled program in the file is damaged; its instructions before the damage are there. Record again."),
+    "database_damaged": ("data_loss",
+        "A table of a database is damaged; its rows before the damage are used. Copy the file again, or record again."),
     "table_unknown": ("info", "Tables of a database that stepscope does not know; they are left out."),
-    "table_missing": (
-        "data_loss",
-        "A table of a database that other tables need is missing; names or places of their rows are not known.",
-    ),
+    "table_missing": ("data_loss",
+        "A table of a database that other tables need is missing; names or places of their rows are not known."),
     "version_unknown": ("info", "A version of a format that stepscope does not know; it is read like the last known."),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
-    "span_crosses_parent": (
-        "info",
-        "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent.",
-    ),
+    "span_crosses_parent": ("info",
+        "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent."),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     # recording
     "block_damaged": ("data_loss", "A block of the capture failed its checksum and is left out."),
     "block_cut": ("data_loss", "The capture ends inside a block: the process was killed. Everything before is used."),
     "collector_unavailable": ("info", "A collector could not run here; the manifest says why."),
-    "switch_unavailable": (
-        "info",
-        "A switch that was turned on cannot be served on this device; the source names it. The rest was recorded.",
-    ),
-    "recorder_unavailable": (
-        "info",
-        "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why.",
-    ),
-    "build_not_verified": (
-        "info",
+    "switch_unavailable": ("info",
+        "A switch that was turned on cannot be served on this device; the source names it. The rest was recorded."),
+    "recorder_unavailable": ("info",
+        "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why."),
+    "build_not_verified": ("info",
         "stepscope does not change the memory of a framework's library whose build it was not verified on; "
-        "`stepscope check RUN` says what is missing or less safe without that, and how to verify the build.",
-    ),
+        "`stepscope check RUN` says what is missing or less safe without that, and how to verify the build."),
     "collector_failed": ("data_loss", "A collector failed; the others went on. The manifest holds its message."),
     "span_not_closed": ("info", "A span was still open when recording stopped; it ends there."),
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
-    "steps_not_recorded": (
-        "data_loss",
-        "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active.",
-    ),
-    "ended_abruptly": (
-        "data_loss",
-        "The process ended without closing the recording; everything up to the last block is used.",
-    ),
+    "steps_not_recorded": ("data_loss",
+        "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active."),
+    "ended_abruptly": ("data_loss",
+        "The process ended without closing the recording; everything up to the last block is used."),
     "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),
-    "journal_overflow": (
-        "data_loss",
-        "More was recorded than could be written; the rest is left out. Put spans around larger parts.",
-    ),
+    "journal_overflow": ("data_loss",
+        "More was recorded than could be written; the rest is left out. Put spans around larger parts."),
     "journal_unreadable": ("data_loss", "A sound block holds what stepscope does not write; it is left out."),
-    "device_records_dropped": (
-        "data_loss",
-        "CUPTI had no room for records of kernels and calls; they are missing. Record fewer steps.",
-    ),
-    "device_buffers_lost": (
-        "data_loss",
-        "Buffers of CUPTI went to another user of it in this process. Do not use two profilers of the GPU at once.",
-    ),
-    "device_records_damaged": (
-        "data_loss",
-        "Records of CUPTI that are damaged; of a damaged buffer, what follows the damage is left out.",
-    ),
+    "device_records_dropped": ("data_loss",
+        "CUPTI had no room for records of kernels and calls; they are missing. Record fewer steps."),
+    "device_buffers_lost": ("data_loss",
+        "Buffers of CUPTI went to another user of it in this process. Do not use two profilers of the GPU at once."),
+    "device_records_damaged": ("data_loss",
+        "Records of CUPTI that are damaged; of a damaged buffer, what follows the damage is left out."),
     "device_name_missing": ("info", "Kernels whose name could not be read; they are called `unknown kernel`."),
     "clock_set": ("info", "The system clock was set while recording; times before and after it do not compare."),
-    "counter_not_a_number": (
-        "info",
-        "counter() was given no number; for a tensor pass .item() and accept that it waits for the device.",
-    ),
+    "counter_not_a_number": ("info",
+        "counter() was given no number; for a tensor pass .item() and accept that it waits for the device."),
     "span_other_thread": ("info", "A span was closed by another thread; it lies on the thread that opened it."),
     "span_opened_before": ("info", "A span was open when recording started; it is left out."),
     "disk_full": ("data_loss", "The disk was full: recording stopped, training went on."),
     "python_calls_short": ("info", "Python calls of less than 2 µs were left out; their time is their caller's."),
-    "python_calls_overflow": (
-        "data_loss",
-        "More Python functions were called than could be written; the rest is left out. Record fewer steps.",
-    ),
-    "operators_dropped": (
-        "data_loss",
-        "The disk did not follow: operators are missing. Record fewer steps, or to a faster disk.",
-    ),
-    "operator_name_missing": (
-        "data_loss",
-        "Operators whose names stood in a part of the capture that is damaged; they are called `unknown operator`.",
-    ),
+    "python_calls_overflow": ("data_loss",
+        "More Python functions were called than could be written; the rest is left out. Record fewer steps."),
+    "operators_dropped": ("data_loss",
+        "The disk did not follow: operators are missing. Record fewer steps, or to a faster disk."),
+    "operator_name_missing": ("data_loss",
+        "Operators whose names stood in a part of the capture that is damaged; they are called `unknown operator`."),
     "operator_inputs_cut": ("info", "Operators with more inputs than could be noted; the first are there."),
-    "clock_rate_unknown": (
-        "error",
-        "The capture ends before the clocks were read twice: its durations are in ticks of the processor, not in ns.",
-    ),
-    "operator_calls_overflow": (
-        "data_loss",
-        "More operators were called than could be written: shapes and stacks of the rest are missing; record fewer.",
-    ),
-    "operator_calls_unmatched": (
-        "info",
-        "Operators that ran without a recorded call of theirs; they have no shapes and no stack.",
-    ),
-}
+    "clock_rate_unknown": ("error",
+        "The capture ends before the clocks were read twice: its durations are in ticks of the processor, not in ns."),
+    "operator_calls_overflow": ("data_loss",
+        "More operators were called than could be written: shapes and stacks of the rest are missing; record fewer."),
+    "operator_calls_unmatched": ("info",
+        "Operators that ran without a recorded call of theirs; they have no shapes and no stack."),
+}  # fmt: skip
+
+
+def by_severity(losses: Iterable[Loss]) -> list[Loss]:
+    """Return losses in order, most severe first."""
+    return sorted(losses, key=lambda loss: (-SEVERITIES.index(loss.severity), loss.what))
 
 
 class LossLedger:
@@ -231,9 +159,7 @@ class LossLedger:
 
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""
-        order = {"error": 0, "data_loss": 1, "info": 2}
-        rows = [
-            Loss(what, count, CATALOGUE[what][0], self.source, CATALOGUE[what][1])
-            for what, count in self._counts.items()
-        ]
-        return sorted(rows, key=lambda loss: (order[loss.severity], loss.what))
+        counted = [(what, count, *CATALOGUE[what]) for what, count in self._counts.items()]
+        return by_severity(
+            Loss(what, count, severity, self.source, advice) for what, count, severity, advice in counted
+        )

@@ -4,30 +4,8 @@ from __future__ import annotations
 
 #: Operators that update parameters, without the ``pd_op.`` and the ``_`` of newer programs, which do not say what an
 #: operator is for.
-UPDATES = frozenset(
-    (
-        "adadelta",
-        "adagrad",
-        "adam",
-        "adamax",
-        "adamw",
-        "asgd",
-        "decayed_adagrad",
-        "distributed_fused_lamb",
-        "dgc_momentum",
-        "dpsgd",
-        "ftrl",
-        "fused_adam",
-        "lamb",
-        "lars_momentum",
-        "merged_adam",
-        "merged_momentum",
-        "momentum",
-        "nadam",
-        "radam",
-        "rmsprop",
-        "rprop",
-        "sgd",
-        "sparse_momentum",
-    )
-)
+UPDATES = frozenset((
+    "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "decayed_adagrad", "distributed_fused_lamb",
+    "dgc_momentum", "dpsgd", "ftrl", "fused_adam", "lamb", "lars_momentum", "merged_adam", "merged_momentum",
+    "momentum", "nadam", "radam", "rmsprop", "rprop", "sgd", "sparse_momentum",
+))  # fmt: skip

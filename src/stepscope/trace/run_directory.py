@@ -96,25 +96,21 @@ class RankDirectory:
         except (FileNotFoundError, NotADirectoryError):
             message = f"{self.path} holds no {MANIFEST}."
             raise NotARunError(message, "Name a directory that `stepscope run` or `stepscope import` made.") from None
-        return _parse_manifest(text, self.manifest_path)
+        try:
+            manifest = json.loads(text)
+            version = manifest["format_version"]
+        except (ValueError, TypeError, KeyError):
+            message = f"{self.manifest_path} is damaged: it is not the JSON object stepscope writes."
+            raise DamagedTraceError(message, "Restore it, or import the files under capture/ again.") from None
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            message = f"{self.manifest_path} has format version {version}; this stepscope reads up to {FORMAT_VERSION}."
+            raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
+        return dict(manifest)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest under a temporary name and rename it, so that a reader never sees half of one."""
         text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, indent=2, ensure_ascii=True, default=str)
         write_atomically(self.manifest_path, text.encode("utf-8"))
-
-
-def _parse_manifest(text: str, path: Path) -> Manifest:
-    try:
-        manifest = json.loads(text)
-        version = manifest["format_version"]
-    except (ValueError, TypeError, KeyError):
-        message = f"{path} is damaged: it is not the JSON object stepscope writes."
-        raise DamagedTraceError(message, "Restore it, or import the files under capture/ again.") from None
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        message = f"{path} has format version {version}; this stepscope reads up to {FORMAT_VERSION}."
-        raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
-    return dict(manifest)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

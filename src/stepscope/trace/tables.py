@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -100,19 +100,20 @@ def _null(name: str, kind: pl.DataType) -> pl.Series:
 def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
     unknown = set(given) - set(schema(table.name))
     if unknown:
-        message = f"Table {table.name} has no column {', '.join(sorted(unknown))}."
-        raise StepscopeError(message, "This is a defect of the reader: please report it.")
+        _refuse(f"Table {table.name} has no column {', '.join(sorted(unknown))}.")
     for column in table.columns:
         if column.name not in given and not column.nullable:
-            message = f"Table {table.name} lacks the column {column.name}."
-            raise StepscopeError(message, "This is a defect of the reader: please report it.")
+            _refuse(f"Table {table.name} lacks the column {column.name}.")
 
 
 def _refuse_nulls(table: Table, frame: pl.DataFrame) -> None:
     for column in table.columns:
         if not column.nullable and frame[column.name].null_count():
-            message = f"Column {column.name} of table {table.name} holds {frame[column.name].null_count()} nulls."
-            raise StepscopeError(message, "This is a defect of the reader: please report it.")
+            _refuse(f"Column {column.name} of table {table.name} holds {frame[column.name].null_count()} nulls.")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise StepscopeError(message, "This is a defect of the reader: please report it.")
 
 
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:

@@ -246,29 +246,30 @@ def _given_bandwidth(moved: list[MovedBytes]) -> dict[str, Any]:
     """Return size, time, bandwidth and packets of one transport as the source gives them, summed up."""
     whole = [move for move in moved if move.packet is None]
     size, time = sum(move.bytes or 0 for move in whole), sum(move.transit or 0 for move in whole)
-    packets: dict[str, list[float]] = {}
-    for move in moved:
-        if move.packet is not None:
-            entry = packets.setdefault(f"{move.packet / MEGABYTE}", [0, 0.0])
-            entry[0] += move.count or 0
-            entry[1] += (move.transit or 0) / 1e6
+    packets = ((move.packet, move.count or 0, move.transit or 0) for move in moved)
     return {
         "Transit Size(MB)": size / MEGABYTE,
         "Transit Time(ms)": time / 1e6,
         "Bandwidth(GB/s)": round(size / time, 4) if time else 0,
         "Large Packet Ratio": 0,
-        "Size Distribution": packets,
+        "Size Distribution": _distribution(packets),
     }
 
 
 def _bandwidth(found: list[CollectiveCall]) -> dict[str, Any]:
-    sizes: dict[str, list[float]] = {}
-    for one in found:
-        if one.size is not None:
-            entry = sizes.setdefault(f"{one.size / MEGABYTE}", [0, 0.0])
-            entry[0] += 1
-            entry[1] += one.moving / 1e6
+    sizes = _distribution((one.size, 1, one.moving) for one in found)
     return {**_moved(found), "Large Packet Ratio": 0, "Size Distribution": sizes}
+
+
+def _distribution(packets: Iterable[tuple[int | None, int, int]]) -> dict[str, list[float]]:
+    """Return count and time (ms) by size (MB), of sizes in bytes that are known, counts and times in ns."""
+    sizes: dict[str, list[float]] = {}
+    for size, count, time in packets:
+        if size is not None:
+            entry = sizes.setdefault(f"{size / MEGABYTE}", [0, 0.0])
+            entry[0] += count
+            entry[1] += time / 1e6
+    return sizes
 
 
 def _moved(found: list[CollectiveCall]) -> dict[str, Any]:

@@ -12,12 +12,9 @@ from stepscope.analyse.step.activity import of_kinds, span_kinds, track_ids
 from stepscope.trace.tables import Tables, collected, has_rows, shared
 
 _SCHEMA = {
-    "Operation": pl.String,
-    "Stage": pl.String,
-    "Occurrences": pl.Int64,
-    "Avg. time (us)": pl.Float64,
+    "Operation": pl.String, "Stage": pl.String, "Occurrences": pl.Int64, "Avg. time (us)": pl.Float64,
     "Custom Info": pl.String,
-}
+}  # fmt: skip
 
 
 def dataset(tables: Tables) -> pl.DataFrame:
@@ -34,16 +31,9 @@ def dataset(tables: Tables) -> pl.DataFrame:
         return pl.DataFrame(_pipeline_stages(tables), _SCHEMA, orient="row")
     operation = pl.col("name").str.replace(r"\.[^.]*$", "").alias("operation")
     stage = pl.col("name").str.extract(r"\.([^.]*)$").alias("stage")
-    grouped = (
-        waited.lazy()
-        .group_by(operation, stage, maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            (pl.col("dur").mean() / 1000).round(3).alias("mean"),
-            pl.col("dur").sum().alias("total"),
-            pl.col("id").first().alias("first"),
-        )
-    )
+    mean = (pl.col("dur").mean() / 1000).round(3)
+    by_stage = waited.lazy().group_by(operation, stage, maintain_order=True)
+    grouped = by_stage.agg(count=pl.len().cast(pl.Int64), mean=mean, total=pl.col("dur").sum(), first=pl.first("id"))
     rows = grouped.sort("total", descending=True, maintain_order=True).pipe(collected, tables)
     found = arguments(tables, rows["first"])
     info = [json.dumps(found[first]) if first in found else None for first in rows["first"]]

@@ -22,17 +22,10 @@ ITERATOR, DEVICE_QUEUE = "dataset iterator", "device queue"
 BATCH_TIMES = ("pipeline time", "push time", "batch time")
 
 _RAW_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
-    "op_id": pl.Int64,
-    "op_type": pl.String,
-    "num_workers": pl.Int64,
-    "output_queue_size": pl.List(pl.Int64),
-    "output_queue_average_size": pl.Float64,
-    "output_queue_length": pl.Int64,
-    "output_queue_usage_rate": pl.Float64,
-    "sample_interval": pl.Int64,
-    "parent_id": pl.Int64,
-    "children_id": pl.List(pl.Int64),
-}
+    "op_id": pl.Int64, "op_type": pl.String, "num_workers": pl.Int64, "output_queue_size": pl.List(pl.Int64),
+    "output_queue_average_size": pl.Float64, "output_queue_length": pl.Int64, "output_queue_usage_rate": pl.Float64,
+    "sample_interval": pl.Int64, "parent_id": pl.Int64, "children_id": pl.List(pl.Int64),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -230,13 +223,9 @@ def _batch_times(tables: Tables) -> dict[str, float]:
     the ends of batches; so it stands here.
     """
     lane, samples = batches(tables)
-    times = {name: _later(samples, name)["value"].to_list() for name in BATCH_TIMES}
+    times = {name: samples.filter(pl.col("name") == name)["value"].to_list()[1:] for name in BATCH_TIMES}
     if lane == ITERATOR:
         ends = samples.filter(pl.col("name") == "queue")["ts"]
         times["batch time"] += [round(value / _MS) for value in ends.diff().drop_nulls().to_list()]
     means = [round(sum(times[name]) / len(times[name]), 3) if times[name] else -1 for name in BATCH_TIMES]
     return dict(zip(("per_pipeline_time", "per_push_queue_time", "per_batch_time"), means, strict=True))
-
-
-def _later(samples: pl.DataFrame, name: str) -> pl.DataFrame:
-    return samples.filter(pl.col("name") == name)[1:]

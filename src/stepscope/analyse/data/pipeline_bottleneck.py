@@ -21,13 +21,9 @@ class Pipeline:
     """The operations in order of their numbers, column by column; −1 where a number is not known.
 
     Attributes:
-        ids: Numbers.
         names: Names without their common ending.
-        workers: Threads or processes.
-        children: Numbers of the operations each takes from.
-        mean: Mean length of the output queue.
-        use: That, in % of its capacity.
-        empty: How often it was empty, in %.
+        mean: Mean length of the output queue; ``use`` is that in % of its capacity.
+        empty: How often the output queue was empty, in %.
         cpu: CPU use of each worker, in %.
     """
 
@@ -104,35 +100,22 @@ def _queue_sentence(pipeline: Pipeline, index: int) -> str:
     if pipeline.names[index] == "Batch":
         return ""
     before, use = pipeline.input_of(index), pipeline.use[index]
+    label = pipeline.labels[index]
     if before is None:
-        return _leaf_sentence(pipeline, index) if use != _UNKNOWN and use <= _LEAF_QUEUE_USE else ""
-    if pipeline.names[index] == _DEVICE_QUEUE:
-        return _device_sentence(pipeline, index, before) if pipeline.empty[before] > _EMPTY_DEVICE_QUEUE else ""
-    known = _UNKNOWN not in (use, pipeline.use[before])
-    return _inner_sentence(pipeline, index, before) if known and pipeline.use[before] - use > _USE_DIFFERENCE else ""
-
-
-def _leaf_sentence(pipeline: Pipeline, index: int) -> str:
+        used_little = use != _UNKNOWN and use <= _LEAF_QUEUE_USE
+        advice = f"Setting num_parallel_workers>{pipeline.workers[index]} might speed up I/O."
+        return f"Leaf op {label} is using {use}% of its output queue. {advice}" if used_little else ""
+    empty, filled = pipeline.empty[before], pipeline.use[before]
+    if pipeline.names[index] == _DEVICE_QUEUE and empty > _EMPTY_DEVICE_QUEUE:
+        return (
+            f"{label}'s input queue is empty {empty}% of the time. This might indicate dataset bottlenecks. Hence host "
+            f"cannot keep up with the device {empty}% of the time. Device waits whenever input queue is empty."
+        )
+    if pipeline.names[index] == _DEVICE_QUEUE or _UNKNOWN in (use, filled) or filled - use <= _USE_DIFFERENCE:
+        return ""
     return (
-        f"Leaf op {pipeline.labels[index]} is using {pipeline.use[index]}% of its output queue. "
-        f"Setting num_parallel_workers>{pipeline.workers[index]} might speed up I/O."
-    )
-
-
-def _device_sentence(pipeline: Pipeline, index: int, before: int) -> str:
-    empty = pipeline.empty[before]
-    return (
-        f"{pipeline.labels[index]}'s input queue is empty {empty}% of the time. This might indicate dataset "
-        f"bottlenecks. Hence host cannot keep up with the device {empty}% of the time. "
-        "Device waits whenever input queue is empty."
-    )
-
-
-def _inner_sentence(pipeline: Pipeline, index: int, before: int) -> str:
-    label, child = pipeline.labels[index], pipeline.labels[before]
-    return (
-        f"{label}'s input queue usage={pipeline.use[before]}% is greater than output queue usage={pipeline.use[index]}"
-        f"%. This indicates child op {child} might be producing faster than its parent {label} can consume. "
+        f"{label}'s input queue usage={filled}% is greater than output queue usage={use}%. This indicates child op "
+        f"{pipeline.labels[before]} might be producing faster than its parent {label} can consume. "
         "If this op has low CPU utilization, try increasing prefetch_size or increasing num_workers."
     )
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analyse.units import us
+from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables, collected
 
 #: Kind of a span on a host thread → level of the result.
 LEVELS: dict[str, str] = {
-    "runtime": "Runtime",
-    "driver": "Driver",
-    "sync": "Synchronization",
-    "collective": "Communication",
-}
+    "runtime": "Runtime", "driver": "Driver", "sync": "Synchronization", "collective": "Communication",
+}  # fmt: skip
 #: Layer in front of the name of a call of CANN (``AscendCL@aclrtMemcpyAsync``) → level of the result.
 _LAYERS: dict[str, str] = {
-    "AscendCL": "AscendCL",
-    "Model": "Model",
-    "Node": "Node",
-    "Runtime": "Runtime",
-    "Hccl": "Communication",
-}
+    "AscendCL": "AscendCL", "Model": "Model", "Node": "Node", "Runtime": "Runtime", "Hccl": "Communication",
+}  # fmt: skip
 #: The queue in which torch_npu hands its operators to the thread that launches them; no calls of CANN.
 _QUEUE = "^(Enqueue|Dequeue)(@|$)"
 
@@ -45,15 +38,9 @@ def api_statistic(tables: Tables) -> pl.DataFrame:
         pl.col("dur").max().alias("most"),
         (pl.col("dur") / 1000).var(ddof=0).alias("variance"),
     )
-    rows = grouped.filter(~text.str.contains(_QUEUE)).select(
-        pl.col("device").cast(pl.String).alias("Device_id"),
-        level.alias("Level"),
-        plain.alias("API Name"),
-        us("total").alias("Time(us)"),
-        pl.col("count").alias("Count"),
-        us("mean").alias("Avg(us)"),
-        us("least").alias("Min(us)"),
-        us("most").alias("Max(us)"),
-        pl.col("variance").round(3).alias("Variance"),
-    )
+    rows = grouped.filter(~text.str.contains(_QUEUE)).select(titled({
+        "Device_id": pl.col("device").cast(pl.String), "Level": level, "API Name": plain, "Time(us)": us("total"),
+        "Count": "count", "Avg(us)": us("mean"), "Min(us)": us("least"), "Max(us)": us("most"),
+        "Variance": pl.col("variance").round(3),
+    }))  # fmt: skip
     return rows.sort("Time(us)", "Level", "API Name", descending=[True, False, False]).pipe(collected, tables)

@@ -8,15 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.intervals import Times, unite_groups
-from stepscope.analyse.step.activity import (
-    DEVICE_WORK,
-    Codes,
-    Rows,
-    device_rows,
-    devices_of,
-    of_kinds,
-    span_kinds,
-)
+from stepscope.analyse.step.activity import DEVICE_WORK, Codes, Rows, device_rows, devices_of, of_kinds, span_kinds
 from stepscope.analyse.units import timestamp_us, us
 from stepscope.trace.tables import Tables, columns_of
 
@@ -34,24 +26,18 @@ def device_time(tables: Tables) -> pl.DataFrame:
     devices, device = devices_of(tables, spans["track"])
     work = _Work(device, spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy(), span_kinds(tables)[rows])
     measured = pl.DataFrame({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))})
-    times = ("range", "busy", "computing", "communication", "exposed", "copy", "exposed_copy", "idle")
-    shown = [us(name).alias(title) for name, title in zip(times, _TITLES, strict=True)]
+    shown = [us(name).alias(title) for name, title in _TITLES.items()]
     busy = (100 * pl.col("busy") / pl.col("range")).fill_nan(0).round(3).alias("Busy(%)")
     return measured.select(
         pl.col("device").alias("Device_id"), timestamp_us("ts").alias("Start Time(us)"), *shown, busy
     )
 
 
-_TITLES: tuple[str, ...] = (
-    "Range(us)",
-    "Busy(us)",
-    "Computing(us)",
-    "Communication(us)",
-    "Communication(Not Overlapped)(us)",
-    "Copy(us)",
-    "Copy(Not Overlapped)(us)",
-    "Idle(us)",
-)
+_TITLES: dict[str, str] = {
+    "range": "Range(us)", "busy": "Busy(us)", "computing": "Computing(us)", "communication": "Communication(us)",
+    "exposed": "Communication(Not Overlapped)(us)", "copy": "Copy(us)", "exposed_copy": "Copy(Not Overlapped)(us)",
+    "idle": "Idle(us)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

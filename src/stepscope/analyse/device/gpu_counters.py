@@ -45,19 +45,8 @@ def hbm(tables: Tables) -> pl.DataFrame:
         pl.col("name").is_in(["HBM traffic", "HBM busy", "memory busy"]).any().alias("known"),
     )
     none = pl.lit(None, pl.Float64)
-    return (
-        rows.filter("known")
-        .sort("Device_id")
-        .select(
-            "Device_id",
-            pl.lit("Average").alias("Metric"),
-            none.alias("Read(MB/s)"),
-            none.alias("Write(MB/s)"),
-            "Total(MB/s)",
-            "Busy(%)",
-        )
-        .collect()
-    )
+    unknown = (pl.lit("Average").alias("Metric"), none.alias("Read(MB/s)"), none.alias("Write(MB/s)"))
+    return rows.filter("known").sort("Device_id").select("Device_id", *unknown, "Total(MB/s)", "Busy(%)").collect()
 
 
 def _mean(name: str) -> pl.Expr:

@@ -13,45 +13,20 @@ from stepscope.trace.tables import Tables, collected, has_rows, schema
 
 #: Column of the result → column it is taken from.
 _COLUMNS: dict[str, str] = {
-    "Step ID": "step",
-    "Device_id": "device_name",
-    "Stream ID": "lane",
-    "Name": "name",
-    "Type": "kind",
-    "Operator": "operator_name",
-    "Start Time(us)": "start",
-    "Duration(us)": "duration",
-    "Wait Time(us)": "wait",
-    "Block Num": "blocks",
-    "Grid": "grid_text",
-    "Block": "block_text",
-    "Registers": "registers",
-    "Shared Memory(bytes)": "shared_memory",
-    "Occupancy(%)": "occupancy",
-    "Blocks per SM": "blocks_per_sm",
-    "Warps per SM": "warps_per_sm",
-    "Bytes": "bytes",
-    "Bandwidth(GB/s)": "bandwidth",
-    "Input Shapes": "shapes",
-    "Input Data Types": "dtypes",
-    "Context ID": "context",
-    "Graph ID": "graph",
-    "Correlation ID": "correlation",
-}
+    "Step ID": "step", "Device_id": "device_name", "Stream ID": "lane", "Name": "name", "Type": "kind",
+    "Operator": "operator_name", "Start Time(us)": "start", "Duration(us)": "duration", "Wait Time(us)": "wait",
+    "Block Num": "blocks", "Grid": "grid_text", "Block": "block_text", "Registers": "registers",
+    "Shared Memory(bytes)": "shared_memory", "Occupancy(%)": "occupancy", "Blocks per SM": "blocks_per_sm",
+    "Warps per SM": "warps_per_sm", "Bytes": "bytes", "Bandwidth(GB/s)": "bandwidth", "Input Shapes": "shapes",
+    "Input Data Types": "dtypes", "Context ID": "context", "Graph ID": "graph", "Correlation ID": "correlation",
+}  # fmt: skip
 
 #: Column of the result → column of the table ``tasks``: what only an NPU's profiler says.
 _OF_TASKS: dict[str, str] = {
-    "Model ID": "model",
-    "Task ID": "task",
-    "OP State": "state",
-    "Accelerator Core": "core",
-    "Mix Block Num": "mix_blocks",
-    "HF32 Eligible": "reduced_precision",
-    "Input Formats": "input_formats",
-    "Output Shapes": "output_shapes",
-    "Output Data Types": "output_dtypes",
-    "Output Formats": "output_formats",
-}
+    "Model ID": "model", "Task ID": "task", "OP State": "state", "Accelerator Core": "core",
+    "Mix Block Num": "mix_blocks", "HF32 Eligible": "reduced_precision", "Input Formats": "input_formats",
+    "Output Shapes": "output_shapes", "Output Data Types": "output_dtypes", "Output Formats": "output_formats",
+}  # fmt: skip
 
 
 def kernel_details(tables: Tables) -> pl.DataFrame:

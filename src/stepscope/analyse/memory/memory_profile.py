@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.operators.operator_details import stack_texts
-from stepscope.analyse.units import mib
+from stepscope.analyse.units import mib, titled
 from stepscope.trace.tables import Tables
 
 #: Where installed packages lie: a frame outside is the user's own.
@@ -18,15 +18,10 @@ def memory_profile(tables: Tables) -> pl.DataFrame:
     share = (100 * pl.col("bytes") / pl.col("bytes").sum().over("device")).fill_nan(None)
     placed = rows.join(_lines(tables), on="stack", how="left").join(stack_texts(tables), on="stack", how="left")
     ordered = placed.sort("device", "bytes", "count", "stack", descending=[False, True, True, False], nulls_last=True)
-    return ordered.select(
-        pl.col("device").alias("Device_id"),
-        pl.col("kind").alias("Kind"),
-        pl.col("count").alias("Count"),
-        mib("bytes").alias("Size(MB)"),
-        share.alias("Ratio(%)"),
-        pl.col("place").alias("Taken At"),
-        pl.col("text").alias("Call Stack"),
-    ).collect()
+    return ordered.select(titled({
+        "Device_id": "device", "Kind": "kind", "Count": "count", "Size(MB)": mib("bytes"), "Ratio(%)": share,
+        "Taken At": "place", "Call Stack": "text",
+    })).collect()  # fmt: skip
 
 
 def _lines(tables: Tables) -> pl.LazyFrame:

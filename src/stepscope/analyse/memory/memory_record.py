@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analyse.units import mib, timestamp_us, us
+from stepscope.analyse.units import mib, timestamp_us, titled, us
 from stepscope.trace.tables import Tables, collected, columns_of
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
@@ -30,23 +30,15 @@ def memory_record(tables: Tables) -> pl.DataFrame:
         pl.lit("Framework").alias("Component"), "ts", *_SIZES, pl.col("device").cast(pl.String)
     )
     resident = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
-    process = resident.select(
-        pl.lit("APP").alias("Component"),
-        "ts",
-        pl.lit(None, pl.Int64).alias("allocated"),
-        pl.col("value").cast(pl.Int64).alias("reserved"),
-        pl.lit(None, pl.Int64).alias("active"),
-        pl.lit("cpu").alias("device"),
-    )
+    process = resident.select(titled({
+        "Component": pl.lit("APP"), "ts": "ts", "allocated": pl.lit(None, pl.Int64),
+        "reserved": pl.col("value").cast(pl.Int64), "active": pl.lit(None, pl.Int64), "device": pl.lit("cpu"),
+    }))  # fmt: skip
     rows = pl.concat([framework, process]).sort("ts", maintain_order=True)
-    return rows.select(
-        "Component",
-        timestamp_us("ts").alias("Timestamp(us)"),
-        mib("allocated").alias("Total Allocated(MB)"),
-        mib("reserved").alias("Total Reserved(MB)"),
-        mib("active").alias("Total Active(MB)"),
-        pl.col("device").alias("Device Type"),
-    ).pipe(collected, tables)
+    return rows.select(titled({
+        "Component": "Component", "Timestamp(us)": timestamp_us("ts"), "Total Allocated(MB)": mib("allocated"),
+        "Total Reserved(MB)": mib("reserved"), "Total Active(MB)": mib("active"), "Device Type": "device",
+    })).pipe(collected, tables)  # fmt: skip
 
 
 def _components(tables: Tables) -> pl.DataFrame | None:
@@ -99,20 +91,12 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
     blocks = blocks.with_columns(
         pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "unused", *_SIZES)
     ).with_columns((pl.col(f"free_{name}") - pl.col("ts")).alias(f"{name}_held") for name in ("ts", "unused"))
-    return blocks.select(
-        pl.coalesce(pl.col("name", "name_span").cast(pl.String)).alias("Name"),
-        (pl.col("bytes") / 1024).alias("Size(KB)"),
-        timestamp_us("ts").alias("Allocation Time(us)"),
-        timestamp_us("free_ts").alias("Release Time(us)"),
-        timestamp_us("free_unused").alias("Active Release Time(us)"),
-        us("ts_held").alias("Duration(us)"),
-        us("unused_held").alias("Active Duration(us)"),
-        mib("allocated").alias("Allocation Total Allocated(MB)"),
-        mib("reserved").alias("Allocation Total Reserved(MB)"),
-        mib("active").alias("Allocation Total Active(MB)"),
-        mib("free_allocated").alias("Release Total Allocated(MB)"),
-        mib("free_reserved").alias("Release Total Reserved(MB)"),
-        mib("free_active").alias("Release Total Active(MB)"),
-        pl.col("stream").alias("Stream Ptr"),
-        pl.col("device").alias("Device Type"),
-    ).pipe(collected, tables)
+    return blocks.select(titled({
+        "Name": pl.coalesce(pl.col("name", "name_span").cast(pl.String)), "Size(KB)": pl.col("bytes") / 1024,
+        "Allocation Time(us)": timestamp_us("ts"), "Release Time(us)": timestamp_us("free_ts"),
+        "Active Release Time(us)": timestamp_us("free_unused"), "Duration(us)": us("ts_held"),
+        "Active Duration(us)": us("unused_held"), "Allocation Total Allocated(MB)": mib("allocated"),
+        "Allocation Total Reserved(MB)": mib("reserved"), "Allocation Total Active(MB)": mib("active"),
+        "Release Total Allocated(MB)": mib("free_allocated"), "Release Total Reserved(MB)": mib("free_reserved"),
+        "Release Total Active(MB)": mib("free_active"), "Stream Ptr": "stream", "Device Type": "device",
+    })).pipe(collected, tables)  # fmt: skip

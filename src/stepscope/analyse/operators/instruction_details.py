@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyse.operators.roofline import runs
-from stepscope.analyse.units import us
+from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables
 
 #: Names for values that are there; they do nothing.
@@ -27,23 +27,12 @@ def instruction_details(tables: Tables) -> pl.DataFrame:
     rows = _in_order(rows)
     named = rows.select(pl.col("id").alias("parent"), pl.col("name").alias("part_of"))
     rows = rows.join(named, on="parent", how="left", maintain_order="left").filter(~pl.col("opcode").is_in(_NAMES))
-    return rows.select(
-        pl.col("program").alias("Program"),
-        pl.col("program_id").alias("Program ID"),
-        pl.col("name").alias("Name"),
-        pl.col("part_of").alias("Part Of"),
-        pl.col("opcode").alias("Opcode"),
-        pl.col("scope").alias("Scope"),
-        pl.col("phase").alias("Phase"),
-        pl.col("source").alias("Source"),
-        pl.col("count").alias("Count"),
-        us("time").alias("Total Time(us)"),
-        pl.col("flops").alias("FLOPs"),
-        pl.col("transcendentals").alias("Transcendentals"),
-        pl.col("bytes").alias("Bytes"),
-        pl.col("shape").alias("Output Shape"),
-        pl.col("operands").alias("Input Shapes"),
-    )
+    return rows.select(titled({
+        "Program": "program", "Program ID": "program_id", "Name": "name", "Part Of": "part_of", "Opcode": "opcode",
+        "Scope": "scope", "Phase": "phase", "Source": "source", "Count": "count", "Total Time(us)": us("time"),
+        "FLOPs": "flops", "Transcendentals": "transcendentals", "Bytes": "bytes", "Output Shape": "shape",
+        "Input Shapes": "operands",
+    }))  # fmt: skip
 
 
 def _in_order(rows: pl.DataFrame) -> pl.DataFrame:

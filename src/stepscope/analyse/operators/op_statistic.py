@@ -7,7 +7,7 @@ import polars as pl
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import device_rows, devices_of
-from stepscope.analyse.units import us
+from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 _KEYS = ["device", "name", "kind"]
@@ -24,25 +24,16 @@ def op_statistic(tables: Tables) -> pl.DataFrame:
     """
     sampled = sample.of(tables)
     rows = pl.concat([statistic(device_work(tables)), statistic(host_work(tables), sampled)])
-    errors = [
-        pl.col("sampled").alias("Sampled Calls"),
-        pl.col("count_error").round(3).alias("Count Error"),
-        us("total_error").alias("Total Time Error(us)"),
-    ]
     share = (100 * pl.col("total") / pl.col("total").sum().over("device")).fill_nan(0).round(3)
-    return rows.select(
-        pl.col("device").alias("Device_id"),
-        pl.lit(None, pl.String).alias("Model Name"),
-        pl.col("name").alias("OP Type"),
-        pl.col("kind").alias("Core Type"),
-        pl.col("count").alias("Count"),
-        us("total").alias("Total Time(us)"),
-        us("least").alias("Min Time(us)"),
-        us("mean").alias("Avg Time(us)"),
-        us("most").alias("Max Time(us)"),
-        share.alias("Ratio(%)"),
-        *(errors if sampled.fraction < 1 else []),
-    ).pipe(collected, tables)
+    columns: dict[str, str | pl.Expr] = {
+        "Device_id": "device", "Model Name": pl.lit(None, pl.String), "OP Type": "name", "Core Type": "kind",
+        "Count": "count", "Total Time(us)": us("total"), "Min Time(us)": us("least"), "Avg Time(us)": us("mean"),
+        "Max Time(us)": us("most"), "Ratio(%)": share,
+    }  # fmt: skip
+    if sampled.fraction < 1:
+        columns |= {"Sampled Calls": "sampled", "Count Error": pl.col("count_error").round(3)}
+        columns["Total Time Error(us)"] = us("total_error")
+    return rows.select(titled(columns)).pipe(collected, tables)
 
 
 @shared
@@ -83,20 +74,9 @@ def statistic(work: pl.DataFrame, sampled: sample.Sample = sample.EVERYTHING) ->
     Count and total are estimates where only a sample of the work is there, see :func:`sample.estimated`.
     """
     time = pl.col("time")
-    grouped = (
-        work.lazy()
-        .group_by(_KEYS)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            time.sum().alias("total"),
-            time.min().alias("least"),
-            time.mean().alias("mean"),
-            time.max().alias("most"),
-            pl.len().cast(pl.Int64).alias("sampled"),
-            pl.lit(0.0).alias("count_error"),
-            pl.lit(0.0).alias("total_error"),
-        )
-    )
+    number, certain = pl.len().cast(pl.Int64), {"count_error": pl.lit(0.0), "total_error": pl.lit(0.0)}
+    times = {"total": time.sum(), "least": time.min(), "mean": time.mean(), "most": time.max()}
+    grouped = work.lazy().group_by(_KEYS).agg(count=number, **times, sampled=number, **certain)
     if sampled.fraction < 1:
         estimates = sample.estimated(work, _KEYS, sampled).lazy()
         columns = grouped.collect_schema().names()

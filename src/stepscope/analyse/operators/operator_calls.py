@@ -96,10 +96,6 @@ def _placed(known: Rows, asked: Rows) -> Rows:
 def device_time(tables: Tables, operators: pl.DataFrame) -> tuple[Times, Times]:
     """Return the ns of device work that each operator launched itself, and together with the operators inside it.
 
-    Args:
-        tables: Tables of a rank.
-        operators: What :func:`host_operators` returned for them.
-
     Durations are added, not united: two kernels that run at the same time count twice, as profilers of others do.
     """
     kernels = columns_of(tables, "kernels", "span", "operator")

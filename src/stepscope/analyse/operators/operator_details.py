@@ -6,7 +6,7 @@ import polars as pl
 
 from stepscope.analyse.operators.operator_calls import device_time, host_operators
 from stepscope.analyse.step import sample
-from stepscope.analyse.units import timestamp_us, us
+from stepscope.analyse.units import timestamp_us, titled, us
 from stepscope.trace.tables import Tables, collected
 
 
@@ -26,30 +26,17 @@ def operator_details(tables: Tables) -> pl.DataFrame:
         .join(threads, on="track", how="left")
         .sort("ts", "id")
     )
-    return rows.select(
-        pl.col("name").alias("Name"),
-        pl.col("shapes").alias("Input Shapes"),
-        pl.col("text").alias("Call Stack"),
-        us("self").alias("Host Self Duration(us)"),
-        us("dur").alias("Host Total Duration(us)"),
-        us("device_self").alias("Device Self Duration(us)"),
-        us("device_total").alias("Device Total Duration(us)"),
-        pl.col("dtypes").alias("Input Data Types"),
-        pl.col("step").alias("Step ID"),
-        pl.col("thread").alias("Thread ID"),
-        timestamp_us("ts").alias("Start Time(us)"),
-        pl.col("module").alias("Module"),
-        pl.col("flops").alias("FLOPs"),
-    ).pipe(collected, tables)
+    return rows.select(titled({
+        "Name": "name", "Input Shapes": "shapes", "Call Stack": "text", "Host Self Duration(us)": us("self"),
+        "Host Total Duration(us)": us("dur"), "Device Self Duration(us)": us("device_self"),
+        "Device Total Duration(us)": us("device_total"), "Input Data Types": "dtypes", "Step ID": "step",
+        "Thread ID": "thread", "Start Time(us)": timestamp_us("ts"), "Module": "module", "FLOPs": "flops",
+    })).pipe(collected, tables)  # fmt: skip
 
 
 def stack_texts(tables: Tables) -> pl.LazyFrame:
     """Return every call stack as text, innermost frame first: ``file(line): function``, joined by a semicolon."""
     frames = tables["stacks"].filter(pl.col("frames").list.len() > 0).explode("frames").unnest("frames")
-    line = pl.format(
-        "{}({}): {}",
-        pl.col("file").fill_null(""),
-        pl.col("line").cast(pl.String).fill_null(""),
-        pl.col("function").fill_null(""),
-    )
+    file, number, function = (pl.col(name).cast(pl.String).fill_null("") for name in ("file", "line", "function"))
+    line = pl.format("{}({}): {}", file, number, function)
     return frames.group_by(pl.col("id").alias("stack"), maintain_order=True).agg(line.str.join(";\n").alias("text"))

@@ -13,7 +13,7 @@ import msgspec
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import device_time, host_operators
-from stepscope.analyse.units import us
+from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables, columns_of, has_rows
 
 #: Facts of the run that say what a device can do: a number for all devices, or one for each by name.
@@ -49,28 +49,17 @@ def roofline(tables: Tables) -> pl.DataFrame:
         share=100 * pl.max_horizontal(compute, memory) / seconds,
     )
     attainable = pl.min_horizontal(pl.col("peak_flops"), pl.col("intensity") * pl.col("peak_bytes"))
-    return rows.sort("device", "time", "name", "program", descending=[False, True, False, False]).select(
-        pl.col("device").alias("Device_id"),
-        pl.col("name").alias("Name"),
-        pl.col("program").alias("Program"),
-        pl.col("opcode").alias("Opcode"),
-        pl.col("scope").alias("Scope"),
-        pl.col("phase").alias("Phase"),
-        pl.col("count").alias("Count"),
-        us("time").alias("Total Time(us)"),
-        pl.col("flops").cast(pl.Int64, strict=False).alias("FLOPs"),
-        pl.col("bytes").cast(pl.Int64, strict=False).alias("Bytes"),
-        pl.col("intensity").alias("Intensity(FLOP/B)"),
-        (pl.col("flops") / seconds / 1e9).alias("Achieved(GFLOP/s)"),
-        (pl.col("bytes") / seconds / 1e9).alias("Achieved(GB/s)"),
-        (pl.col("peak_flops") / 1e9).alias("Peak(GFLOP/s)"),
-        (pl.col("peak_bytes") / 1e9).alias("Peak(GB/s)"),
-        pl.when(pl.all_horizontal(pl.col("intensity", "peak_flops", "peak_bytes").is_not_null()))
-        .then(attainable / 1e9)
-        .alias("Attainable(GFLOP/s)"),
-        pl.col("bound").alias("Bound"),
-        pl.col("share").alias("Roofline(%)"),
-    )
+    known = pl.all_horizontal(pl.col("intensity", "peak_flops", "peak_bytes").is_not_null())
+    ordered = rows.sort("device", "time", "name", "program", descending=[False, True, False, False])
+    return ordered.select(titled({
+        "Device_id": "device", "Name": "name", "Program": "program", "Opcode": "opcode", "Scope": "scope",
+        "Phase": "phase", "Count": "count", "Total Time(us)": us("time"),
+        "FLOPs": pl.col("flops").cast(pl.Int64, strict=False), "Bytes": pl.col("bytes").cast(pl.Int64, strict=False),
+        "Intensity(FLOP/B)": "intensity", "Achieved(GFLOP/s)": pl.col("flops") / seconds / 1e9,
+        "Achieved(GB/s)": pl.col("bytes") / seconds / 1e9, "Peak(GFLOP/s)": pl.col("peak_flops") / 1e9,
+        "Peak(GB/s)": pl.col("peak_bytes") / 1e9, "Attainable(GFLOP/s)": pl.when(known).then(attainable / 1e9),
+        "Bound": "bound", "Roofline(%)": "share",
+    }))  # fmt: skip
 
 
 def runs(tables: Tables) -> pl.DataFrame:
@@ -126,23 +115,15 @@ def _devices(tables: Tables) -> pl.LazyFrame:
     tracks = tables["tracks"].select(pl.col("id").alias("track"), pl.col("device").cast(pl.String))
     spans = tables["spans"].select(pl.col("id").alias("span"), "track", "ts").join(tracks, on="track", how="inner")
     launched = tables["kernels"].filter(pl.col("operator").is_not_null()).select("span", "operator")
-    return (
-        launched.join(spans, on="span", how="inner")
-        .sort("ts", "span")
-        .unique("operator", keep="first", maintain_order=True)
-        .select(pl.col("operator").alias("span"), "device")
-    )
+    work = launched.join(spans, on="span", how="inner").sort("ts", "span")
+    first = work.unique("operator", keep="first", maintain_order=True)
+    return first.select(pl.col("operator").alias("span"), "device")
 
 
 def _peaks(tables: Tables, devices: list[str]) -> pl.DataFrame:
     """Return the most operations and bytes a second of each device; null if unknown."""
-    facts = dict(
-        tables["metadata"]
-        .filter(pl.col("key").is_in((PEAK_FLOPS, PEAK_BANDWIDTH)))
-        .select("key", "value")
-        .collect()
-        .rows()
-    )
+    peaks = tables["metadata"].filter(pl.col("key").is_in((PEAK_FLOPS, PEAK_BANDWIDTH)))
+    facts = dict(peaks.select("key", "value").collect().rows())
     said = [_by_device(facts.get(key), devices) for key in (PEAK_FLOPS, PEAK_BANDWIDTH)]
     rows = [(device, *(one.get(device) for one in said)) for device in devices]
     schema = {"device": pl.String, "peak_flops": pl.Float64, "peak_bytes": pl.Float64}

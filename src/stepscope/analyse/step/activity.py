@@ -24,16 +24,8 @@ _CODE = {kind: code for code, kind in enumerate(KINDS)}
 DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset", "collective")
 #: Kinds of spans that show that the host runs operators or Python.
 HOST_ACTIVITY: tuple[str, ...] = (
-    "operator",
-    "collective",
-    "runtime",
-    "driver",
-    "python",
-    "sync",
-    "garbage",
-    "overhead",
-    "compile",
-)
+    "operator", "collective", "runtime", "driver", "python", "sync", "garbage", "overhead", "compile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +105,7 @@ def device_rows(tables: Tables) -> Rows:
 
 
 def devices_of(tables: Tables, track: pl.Series) -> tuple[list[str], Rows]:
-    """Return the names of the devices that tracks belong to, in order, and the number of the device of each track.
-
-    Args:
-        tables: Tables of a rank.
-        track: Ids of tracks.
-    """
+    """Return the names of the devices that tracks belong to, in order, and the number of the device of each track."""
     device_of = dict(sorted(columns_of(tables, "tracks", "id", "device").iter_rows()))
     row = np.searchsorted(np.array(list(device_of), np.int64), track.to_numpy())
     devices = list(device_of.values())
@@ -148,12 +135,7 @@ def located(tables: Tables) -> pl.DataFrame:
 
 
 def windows(tables: Tables, spans: pl.DataFrame) -> Windows:
-    """Return the steps in order; without steps, one window over everything in ``spans``.
-
-    Args:
-        tables: Tables of a rank.
-        spans: What :func:`located` returned for them.
-    """
+    """Return the steps in order; without steps, one window over all ``spans``, which :func:`located` returned."""
     steps = columns_of(tables, "steps", "number", "ts", "dur")
     if len(steps):
         number, ts, dur = (steps[name].to_numpy() for name in ("number", "ts", "dur"))
@@ -166,12 +148,7 @@ def windows(tables: Tables, spans: pl.DataFrame) -> Windows:
 
 
 def work(tables: Tables, spans: pl.DataFrame) -> Work:
-    """Return what the rank was doing.
-
-    Args:
-        tables: Tables of a rank.
-        spans: What :func:`located` returned for them.
-    """
+    """Return what the rank was doing in ``spans``, which :func:`located` returned."""
     track, ts, end = (spans[name].to_numpy() for name in ("track", "ts", "end"))
     found = _Located(track, ts, end, codes_of(spans["kind"]))
     on_stream = spans["on_stream"].to_numpy()
@@ -180,11 +157,9 @@ def work(tables: Tables, spans: pl.DataFrame) -> Work:
     worker = device if on_device else ~on_stream
     receiving = EMPTY
     if has_rows(tables, "collectives"):
-        received = (
-            tables["collectives"].filter(is_point_to_point()).select("span").pipe(collected, tables)["span"].to_numpy()
-        )
-        if len(received):
-            receiving = found.time(worker & np.isin(spans["id"].to_numpy(), received), "collective")
+        rows = tables["collectives"].filter(is_point_to_point()).select("span").pipe(collected, tables)
+        if len(rows):
+            receiving = found.time(worker & np.isin(spans["id"].to_numpy(), rows["span"].to_numpy()), "collective")
     return Work(
         on_device=on_device,
         computing=found.time(device, "kernel", "memset") if on_device else _computing_on_threads(found, ~on_stream),

@@ -13,7 +13,40 @@ from stepscope.extensions import guarded
 if TYPE_CHECKING:
     from stepscope.analyse.step.summary import Summary
 
-DATA_WAIT, HOST_BOUND, COMMUNICATION, COPY, GARBAGE, NOTHING_RUNS = 0.15, 0.30, 0.20, 0.10, 0.03, 0.30
+DATA_WAIT = 0.15
+#: Part of the step, the largest share of it that is well, and the line for more.
+_LIMITS: tuple[tuple[str, float, str], ...] = (
+    (
+        "host only",
+        0.30,
+        "Launch-bound: the device idles {} while the host prepares its work. "
+        "Larger batches, torch.compile or CUDA graphs launch more work per call.",
+    ),
+    (
+        "communication",
+        0.20,
+        "Communication: {} is communication that no computing hides. Overlap it with the backward pass, send less "
+        "(larger local batch, lower precision), or look for a slow rank.",
+    ),
+    (
+        "copy",
+        0.10,
+        "Copies: {} is copying that no computing hides. "
+        "Pin the host memory and copy with non_blocking=True, or keep the data on the device.",
+    ),
+    (
+        "garbage",
+        0.03,
+        "Garbage collection: Python's collector pauses {}. "
+        "Call gc.freeze() before the loop, or disable it and collect between epochs.",
+    ),
+    (
+        "idle",
+        0.30,
+        "Idle: for {} nothing that was recorded runs. "
+        "Record with Python stacks (with_stack=True) to see which code it is.",
+    ),
+)
 #: Kernels of templates have names of a thousand characters; the line shows so many of them.
 NAME_LENGTH = 80
 
@@ -55,54 +88,14 @@ def _data_wait(summary: Summary) -> str | None:
     return f"{line}, with {workers} workers. Raise num_workers or prefetch_factor, or make loading one sample cheaper."
 
 
-def _host_bound(summary: Summary) -> str | None:
-    share = _part(summary, "host only")
-    if not summary.on_device or share <= HOST_BOUND:
-        return None
-    return (
-        f"Launch-bound: the device idles {_of_the_step(summary, share)} while the host prepares its work. "
-        "Larger batches, torch.compile or CUDA graphs launch more work per call."
-    )
-
-
-def _communication(summary: Summary) -> str | None:
-    share = _part(summary, "communication")
-    if share <= COMMUNICATION:
-        return None
-    return (
-        f"Communication: {_of_the_step(summary, share)} is communication that no computing hides. "
-        "Overlap it with the backward pass, send less (larger local batch, lower precision), or look for a slow rank."
-    )
-
-
-def _copy(summary: Summary) -> str | None:
-    share = _part(summary, "copy")
-    if share <= COPY:
-        return None
-    return (
-        f"Copies: {_of_the_step(summary, share)} is copying that no computing hides. "
-        "Pin the host memory and copy with non_blocking=True, or keep the data on the device."
-    )
-
-
-def _garbage(summary: Summary) -> str | None:
-    share = summary.garbage.share
-    if share <= GARBAGE:
-        return None
-    return (
-        f"Garbage collection: Python's collector pauses {_of_the_step(summary, share)}. "
-        "Call gc.freeze() before the loop, or disable it and collect between epochs."
-    )
-
-
-def _nothing_runs(summary: Summary) -> str | None:
-    share = _part(summary, "idle")
-    if share <= NOTHING_RUNS or summary.sampled < 1:
-        return None
-    return (
-        f"Idle: for {_of_the_step(summary, share)} nothing that was recorded runs. "
-        "Record with Python stacks (with_stack=True) to see which code it is."
-    )
+def _too_large(summary: Summary) -> str | None:
+    for name, limit, line in _LIMITS:
+        share = summary.garbage.share if name == "garbage" else _part(summary, name)
+        # Only a device waits for the host; in a sample, the time of operators that are left out counts as idle.
+        known = summary.on_device if name == "host only" else summary.sampled == 1 if name == "idle" else True
+        if known and share > limit:
+            return line.format(_of_the_step(summary, share))
+    return None
 
 
 def _top(summary: Summary) -> str:
@@ -116,13 +109,4 @@ def _top(summary: Summary) -> str:
 
 
 #: The rules, most rewarding first.
-RULES: tuple[Callable[[Summary], str | None], ...] = (
-    _nothing,
-    _data_wait,
-    _host_bound,
-    _communication,
-    _copy,
-    _garbage,
-    _nothing_runs,
-    _top,
-)
+RULES: tuple[Callable[[Summary], str | None], ...] = (_nothing, _data_wait, _too_large, _top)

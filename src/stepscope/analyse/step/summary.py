@@ -18,7 +18,7 @@ from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import Windows, of_kinds, span_kinds
 from stepscope.analyse.step.look_first import look_first
 from stepscope.analyse.step.step_trace_time import Split, split
-from stepscope.trace.losses import Loss
+from stepscope.trace.losses import Loss, by_severity
 from stepscope.trace.tables import Tables, collected, columns_of, has_rows, schema
 
 #: How many operators and kernels the summary names.
@@ -169,7 +169,8 @@ def summarise(tables: Tables) -> Summary:
     parts, drawn = split(tables), sample.of(tables)
     sampled = drawn.fraction
     windows, work = parts.windows, parts.work
-    steps = _steps(windows, inferred=_inferred(tables))
+    inferred = "inferred" in columns_of(tables, "steps", "source")["source"].to_list()
+    steps = _steps(windows, inferred=inferred)
     device, host = op_statistic.device_work(tables), op_statistic.host_work(tables)
     if windows.declared:  # what is shown is per step
         device, host = (_in_steps(work) for work in (device, host))
@@ -184,15 +185,11 @@ def summarise(tables: Tables) -> Summary:
         garbage=_garbage(tables, windows, steps.total_ns),
         memory=_memory(tables),
         resident_bytes=_resident(tables),
-        losses=_losses(tables),
+        losses=tuple(by_severity(Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows())),
         look_first="",
         sampled=sampled,
     )
     return replace(summary, look_first=look_first(summary))
-
-
-def _inferred(tables: Tables) -> bool:
-    return "inferred" in columns_of(tables, "steps", "source")["source"].to_list()
 
 
 def _steps(windows: Windows, *, inferred: bool) -> Steps:
@@ -265,11 +262,8 @@ def _data_wait(tables: Tables, parts: Split, total: int) -> DataWait:
 def workers(tables: Tables, found: pl.DataFrame) -> int | None:
     """Return the worker processes of the data loader; the most if there are several loaders.
 
-    They are the argument ``workers`` of the waits; without it, PyTorch's loader without any is known by its name.
-
-    Args:
-        tables: Tables of a rank.
-        found: Columns id and name of the waits.
+    They are the argument ``workers`` of the waits ``found`` (columns id and name); without it, PyTorch's loader
+    without any is known by its name.
     """
     said = [values.get("workers") for values in arguments(tables, found["id"]).values()]
     known = [value for value in said if isinstance(value, int)]
@@ -305,9 +299,3 @@ def _resident(tables: Tables) -> int | None:
     samples = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
     largest = samples.select(pl.col("value").max()).pipe(collected, tables).item()
     return None if largest is None else int(largest)
-
-
-def _losses(tables: Tables) -> tuple[Loss, ...]:
-    order = {"error": 0, "data_loss": 1, "info": 2}
-    rows = [Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows()]
-    return tuple(sorted(rows, key=lambda loss: (order[loss.severity], loss.what)))

@@ -52,12 +52,8 @@ class Csv:
 def _write_tables(paths: Sequence[Path], tables: Sequence[pl.DataFrame]) -> None:
     with ExitStack() as stack:
         files = [stack.enter_context(replacing(path)) for path in paths]
-        pl.collect_all(
-            [
-                table.lazy().sink_csv(file, float_precision=3, lazy=True)
-                for file, table in zip(files, tables, strict=True)
-            ]
-        )
+        pairs = zip(files, tables, strict=True)
+        pl.collect_all([table.lazy().sink_csv(file, float_precision=3, lazy=True) for file, table in pairs])
 
 
 def safe(table: pl.DataFrame) -> pl.DataFrame:
@@ -68,15 +64,11 @@ def safe(table: pl.DataFrame) -> pl.DataFrame:
 def _safe(tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     columns = [[_flat(column) for column in table] for table in tables]
     cells = iter(csv_cells([column for table in columns for column in table if isinstance(column.dtype, _TEXT)]))
-    return [
-        pl.DataFrame(
-            [
-                (next(cells) if isinstance(column.dtype, _TEXT) else column).alias(csv_cell(column.name))
-                for column in table
-            ]
-        )
-        for table in columns
-    ]
+
+    def shown(column: pl.Series) -> pl.Series:
+        return (next(cells) if isinstance(column.dtype, _TEXT) else column).alias(csv_cell(column.name))
+
+    return [pl.DataFrame([shown(column) for column in table]) for table in columns]
 
 
 def _flat(column: pl.Series) -> pl.Series:

@@ -29,7 +29,7 @@ from stepscope.report.whole_files import replacing
 _CHUNK = 100_000
 #: Times count from the beginning of a week (of the Unix epoch, in ns): the same for all ranks of a job, as readers that
 #: overlay ranks expect, and short enough for exact floating-point numbers.
-_WEEK = 7 * 24 * 3600 * 1_000_000_000
+WEEK = 7 * 24 * 3600 * 1_000_000_000
 
 #: Kineto's category of each kind of span, on a host thread and on a device.
 _CATEGORIES: dict[str, tuple[str, str]] = {
@@ -71,7 +71,7 @@ class TraceView:
         """Write the file; see :class:`stepscope.report.protocol.Format`."""
         path = directory / "trace_view.json"
         timeline = build(source, step_name="ProfilerStep#", marked_steps=False)
-        base = timeline.start // _WEEK * _WEEK
+        base = timeline.start // WEEK * WEEK
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(_head(source, timeline, base).encode("utf-8"))
             for begin in range(0, len(timeline.slices), _CHUNK):
@@ -144,20 +144,9 @@ def _slices(timeline: Timeline, chunk: pl.DataFrame, base: int) -> pl.Series:
             **columns,
         }
     )
-    text = pl.concat_str(
-        pl.lit(',{"ph":"X","cat":"'),
-        "category",
-        pl.lit('","name":'),
-        "name",
-        "at",
-        pl.lit(',"ts":'),
-        _us("ts"),
-        pl.lit(',"dur":'),
-        _us("dur"),
-        pl.lit(',"args":{'),
-        pl.concat_str(list(columns), separator=",", ignore_nulls=True),
-        pl.lit("}}"),
-    )
+    given = pl.concat_str(list(columns), separator=",", ignore_nulls=True)
+    event = ',{{"ph":"X","cat":"{}","name":{}{},"ts":{},"dur":{},"args":{{{}}}}}'
+    text = pl.format(event, "category", "name", "at", us_text("ts"), us_text("dur"), given)
     return frame.select(text).to_series()
 
 
@@ -192,7 +181,7 @@ def _waiting_streams(chunk: pl.DataFrame, timeline: Timeline) -> pl.Series:
     return stream.set(chunk["kind"] != "sync", None)
 
 
-def _us(column: str) -> pl.Expr:
+def us_text(column: str) -> pl.Expr:
     """Return ns, not negative, as the text of µs with three decimals."""
     ns = pl.col(column)
     return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
@@ -206,19 +195,8 @@ def _arrows(timeline: Timeline, chunk: pl.DataFrame, base: int, first: int) -> p
     for row, phase in (("origin", '"s"'), ("target", '"f","bp":"e"')):
         slices = timeline.slices[chunk[row]]
         frame = pl.DataFrame({"kind": kind, "at": at.gather(slices["lane"]), "ts": slices["ts"] - base})
-        text = pl.concat_str(
-            pl.lit(f',{{"ph":{phase},"id":'),
-            pl.int_range(pl.len()) + first + 1,
-            pl.lit(',"cat":"'),
-            "kind",
-            pl.lit('","name":"'),
-            "kind",
-            pl.lit('"'),
-            "at",
-            pl.lit(',"ts":'),
-            _us("ts"),
-            pl.lit("}"),
-        )
+        event = f',{{{{"ph":{phase},"id":{{}},"cat":"{{}}","name":"{{}}"{{}},"ts":{{}}}}}}'
+        text = pl.format(event, pl.int_range(pl.len()) + first + 1, "kind", "kind", "at", us_text("ts"))
         halves.append(frame.select(text).to_series())
     return pl.concat(halves)
 
@@ -227,7 +205,7 @@ def _samples(counter: Counter, number: int, base: int) -> pl.Series:
     head = f',{{"ph":"C","name":{dumps(counter.name)},"id":{number},"pid":{counter.process.pid},"ts":'
     unit = dumps(counter.unit or "value")
     frame = counter.samples.with_columns(ts=pl.col("ts") - base)
-    text = pl.concat_str(pl.lit(head), _us("ts"), pl.lit(f',"args":{{{unit}:'), "value", pl.lit("}}"))
+    text = pl.concat_str(pl.lit(head), us_text("ts"), pl.lit(f',"args":{{{unit}:'), "value", pl.lit("}}"))
     return frame.select(text).to_series()
 
 

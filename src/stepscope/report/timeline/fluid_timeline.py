@@ -18,10 +18,9 @@ import polars as pl
 from stepscope.read.paddle.fluid_profile import CUDA_CALLS, Profile
 from stepscope.report.files.json_results import dumps
 from stepscope.report.timeline import lanes
+from stepscope.report.timeline.chrome_trace import WEEK, us_text
 from stepscope.report.whole_files import replacing
 
-#: The unit that times count from, as in our other JSON: a week of the Unix epoch, the same for all workers.
-_WEEK = 7 * 24 * 3600 * 1_000_000_000
 _PLACES = {"cpu": "cpu", "cuda": "gpu", "cuda_pinned": "cudapinnedplace"}
 
 
@@ -38,7 +37,7 @@ def write(profiles: Mapping[str, Profile], path: Path) -> None:
     events = _labelled({label: profile.events for label, profile in profiles.items()})
     memory = _labelled({label: profile.memory for label, profile in profiles.items()})
     starts = [int(frame["ts"].min()) for frame in (events, memory) if frame.height]  # type: ignore[arg-type]
-    base = min(starts, default=0) // _WEEK * _WEEK
+    base = min(starts, default=0) // WEEK * WEEK
     events = events.with_columns(process=_process())
     memory = memory.with_columns(process=_memory_process())
     names = pl.concat([events["process"], memory["process"]]).unique(maintain_order=True)
@@ -98,24 +97,11 @@ def _slices(slices: pl.DataFrame, base: int) -> pl.Series:
     """Return each event as a line of JSON."""
     name, detail = (_json(slices[column]) for column in ("name", "detail"))
     frame = slices.with_columns(name=name, detail=pl.when(slices["detail"] != "").then(detail))
-    copied = pl.lit(',"mem_bytes":') + pl.col("bytes").cast(pl.String)
-    text = pl.concat_str(
-        pl.lit('{"ph":"X","cat":"Op","name":'),
-        "name",
-        pl.lit(',"pid":'),
-        "pid",
-        pl.lit(',"tid":'),
-        "tid",
-        pl.lit(',"ts":'),
-        _us(pl.col("ts") - base),
-        pl.lit(',"dur":'),
-        _us(pl.col("end") - pl.col("ts")),
-        pl.lit(',"args":{"name":'),
-        "name",
-        copied.fill_null(""),
-        (pl.lit(',"detail_info":') + pl.col("detail")).fill_null(""),
-        pl.lit("}}"),
-    )
+    frame = frame.with_columns(ts=pl.col("ts") - base, dur=pl.col("end") - pl.col("ts"))
+    copied = pl.format(',"mem_bytes":{}', "bytes").fill_null("")
+    details = pl.format(',"detail_info":{}', "detail").fill_null("")
+    event = '{{"ph":"X","cat":"Op","name":{},"pid":{},"tid":{},"ts":{},"dur":{},"args":{{"name":{}{}{}}}}}'
+    text = pl.format(event, "name", "pid", "tid", us_text("ts"), us_text("dur"), "name", copied, details)
     return frame.select(text).to_series()
 
 
@@ -124,24 +110,11 @@ def _samples(memory: pl.DataFrame, base: int) -> pl.Series:
     taken = memory.select("pid", "ts", "bytes")
     freed = memory.select("pid", pl.col("end").alias("ts"), -pl.col("bytes"))
     changes = pl.concat([taken, freed]).group_by("pid", "ts").agg(pl.col("bytes").sum()).sort("pid", "ts")
-    totals = changes.with_columns(pl.col("bytes").cum_sum().over("pid"))
-    text = pl.concat_str(
-        pl.lit('{"ph":"C","cat":"Memory","name":"Memory","pid":'),
-        "pid",
-        pl.lit(',"ts":'),
-        _us(pl.col("ts") - base),
-        pl.lit(',"args":{"bytes":'),
-        "bytes",
-        pl.lit("}}"),
-    )
-    return totals.select(text).to_series()
+    totals = changes.with_columns(pl.col("bytes").cum_sum().over("pid"), pl.col("ts") - base)
+    event = '{{"ph":"C","cat":"Memory","name":"Memory","pid":{},"ts":{},"args":{{"bytes":{}}}}}'
+    return totals.select(pl.format(event, "pid", us_text("ts"), "bytes")).to_series()
 
 
 def _json(texts: pl.Series) -> pl.Series:
     distinct = texts.unique().drop_nulls()
     return texts.replace_strict(distinct, pl.Series([dumps(text) for text in distinct], dtype=pl.String))
-
-
-def _us(ns: pl.Expr) -> pl.Expr:
-    """Return ns, not negative, as the text of µs with three decimals."""
-    return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)

@@ -7,7 +7,7 @@ overlaps. So real numbers are kept where they are unambiguous, for the reader's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
@@ -127,13 +127,9 @@ class Places:
     def _thread(self, process: Process, wanted: int | None) -> int:
         taken = self._taken[process.pid]
         if wanted is None or wanted in taken or not 0 < wanted <= _LARGEST:
-            wanted = next(number for number in _from(_MADE_UP_THREAD + len(taken)) if number not in taken)
+            wanted = next(number for number in count(_MADE_UP_THREAD + len(taken)) if number not in taken)
         taken.add(wanted)
         return wanted
-
-
-def _from(start: int) -> Iterator[int]:
-    return count(start)
 
 
 def _key(track: Track) -> _Key:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import polars as pl
 
 from stepscope.report.timeline.word_lists import Vocabulary
 from stepscope.trace.tables import Tables
+
+Form: TypeAlias = Literal["integer", "float", "text"]
 
 
 @dataclass(frozen=True)
@@ -24,61 +26,36 @@ class Argument:
 
     name: str
     column: str
-    form: Literal["integer", "float", "text"]
+    form: Form
 
 
 #: Columns of the detail tables, by table: (argument, column, form). `json` is text that holds JSON already.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "operators": (
-        ("External id", "external", "integer"),
-        ("Input Dims", "shapes", "json"),
-        ("Input type", "dtypes", "json"),
-        ("Input Strides", "strides", "json"),
-        ("Concrete Inputs", "concrete", "json"),
-        ("Module Hierarchy", "module", "text"),
-        ("Fwd thread id", "forward_thread", "integer"),
-        ("flops", "flops", "integer"),
-        ("Call stack", "stack", "text"),
+        ("External id", "external", "integer"), ("Input Dims", "shapes", "json"), ("Input type", "dtypes", "json"),
+        ("Input Strides", "strides", "json"), ("Concrete Inputs", "concrete", "json"),
+        ("Module Hierarchy", "module", "text"), ("Fwd thread id", "forward_thread", "integer"),
+        ("flops", "flops", "integer"), ("Call stack", "stack", "text"),
     ),
     "kernels": (
-        ("External id", "external", "integer"),
-        ("device", "device", "integer"),
-        ("context", "context", "integer"),
-        ("stream", "stream", "integer"),
-        ("registers per thread", "registers", "integer"),
-        ("shared memory", "shared_memory", "integer"),
-        ("blocks per SM", "blocks_per_sm", "float"),
-        ("warps per SM", "warps_per_sm", "float"),
-        ("grid", "grid", "json"),
-        ("block", "block", "json"),
-        ("est. achieved occupancy %", "occupancy", "float"),
-        ("bytes", "bytes", "integer"),
-        ("memory bandwidth (GB/s)", "bandwidth", "float"),
-        ("graph id", "graph", "integer"),
-        ("graph node id", "graph_node", "integer"),
-        ("stream priority", "priority", "integer"),
+        ("External id", "external", "integer"), ("device", "device", "integer"), ("context", "context", "integer"),
+        ("stream", "stream", "integer"), ("registers per thread", "registers", "integer"),
+        ("shared memory", "shared_memory", "integer"), ("blocks per SM", "blocks_per_sm", "float"),
+        ("warps per SM", "warps_per_sm", "float"), ("grid", "grid", "json"), ("block", "block", "json"),
+        ("est. achieved occupancy %", "occupancy", "float"), ("bytes", "bytes", "integer"),
+        ("memory bandwidth (GB/s)", "bandwidth", "float"), ("graph id", "graph", "integer"),
+        ("graph node id", "graph_node", "integer"), ("stream priority", "priority", "integer"),
     ),
     "collectives": (
-        ("Collective name", "operation", "text"),
-        ("Process Group Name", "group", "text"),
-        ("Process Group Ranks", "group_ranks", "json"),
-        ("Group size", "group_size", "integer"),
-        ("dtype", "dtype", "text"),
-        ("bytes in", "bytes_in", "integer"),
-        ("bytes out", "bytes_out", "integer"),
-        ("Src Rank", "source", "integer"),
-        ("Dst Rank", "destination", "integer"),
-        ("transport", "transport", "text"),
+        ("Collective name", "operation", "text"), ("Process Group Name", "group", "text"),
+        ("Process Group Ranks", "group_ranks", "json"), ("Group size", "group_size", "integer"),
+        ("dtype", "dtype", "text"), ("bytes in", "bytes_in", "integer"), ("bytes out", "bytes_out", "integer"),
+        ("Src Rank", "source", "integer"), ("Dst Rank", "destination", "integer"), ("transport", "transport", "text"),
         ("Seq", "sequence", "integer"),
     ),
     "arguments": (("arguments", "arguments", "json"),),
-}
-_FORMS: dict[str, Literal["integer", "float", "text"]] = {
-    "integer": "integer",
-    "float": "float",
-    "text": "text",
-    "json": "text",
-}
+}  # fmt: skip
+_FORMS: dict[str, Form] = {"integer": "integer", "float": "float", "text": "text", "json": "text"}
 
 #: Arguments that are columns of the slices themselves.
 OWN: tuple[Argument, ...] = (
@@ -144,13 +121,8 @@ def _sources(tables: Tables) -> dict[str, pl.LazyFrame]:
 def _stack_text() -> pl.Expr:
     """Return frames as Kineto writes a stack: innermost first, semicolons between."""
     frame = pl.element().struct
-    parts = [
-        frame.field("file"),
-        pl.lit("("),
-        frame.field("line").cast(pl.String),
-        pl.lit("): "),
-        frame.field("function"),
-    ]
+    line = frame.field("line").cast(pl.String)
+    parts = [frame.field("file"), pl.lit("("), line, pl.lit("): "), frame.field("function")]
     return pl.col("frames").list.eval(pl.concat_str(parts, ignore_nulls=True)).list.join(";")
 
 

@@ -88,7 +88,8 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
     """
     tables = source.tables
     places = Places(tables["tracks"].sort("order", "id").collect().to_dicts())
-    spans = _spans(tables)
+    columns = ("id", "track", "ts", "dur", "name", "kind", "correlation", "sequence")
+    spans = tables["spans"].select(columns).with_columns(pl.col("kind").cast(pl.String)).collect()
     steps = _steps(tables, step_name)
     if not marked_steps:
         steps = steps.join(spans.filter(pl.col("kind") == "step").select("ts", "name"), on=["ts", "name"], how="anti")
@@ -111,11 +112,6 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
         arrows_left_out=left_out,
         rank=places.rank,
     )
-
-
-def _spans(tables: Tables) -> pl.DataFrame:
-    columns = ("id", "track", "ts", "dur", "name", "kind", "correlation", "sequence")
-    return tables["spans"].select(columns).with_columns(pl.col("kind").cast(pl.String)).collect()
 
 
 def _steps(tables: Tables, step_name: str) -> pl.DataFrame:
@@ -166,11 +162,10 @@ def _arrows(tables: Tables, slices: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 def _counters(tables: Tables, places: Places) -> list[Counter]:
     samples = tables["counters"].filter(pl.col("value").is_finite()).sort("ts").collect()
+    curves = samples.partition_by("track", "name", "unit", as_dict=True, maintain_order=True)
     rows = {row["id"]: row for row in places.tracks}
     made = []
-    for (track, name, unit), part in samples.partition_by(
-        "track", "name", "unit", as_dict=True, maintain_order=True
-    ).items():
+    for (track, name, unit), part in curves.items():
         row = rows[track]
         ambiguous = row["name"] not in ("", name)
         label = f"{row['name']}: {name}" if ambiguous else str(name)
