@@ -16,10 +16,7 @@ _SAME = ("program", "program_id", "computation", "name", "opcode", "shape", "pla
 
 
 def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list[pl.Series | None]]:
-    """Put the instructions of all parts together.
-
-    Args:
-        parts: Each with its tables ``instructions`` and ``operators``.
+    """Put the instructions of all parts together, of their tables ``instructions`` and ``operators``.
 
     Returns:
         The table ``instructions``; for each part the column ``operators.instruction``, with the numbers in that table,

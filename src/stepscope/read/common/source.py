@@ -131,9 +131,6 @@ class Directories:
     Hidden names are left out (their files are still being written), and so are links to directories and the runs that
     stepscope made, whose captures are copies.
 
-    Args:
-        top: The directory that the user named.
-
     Attributes:
         known: Directory → names of its files, and of the directories in it.
         unreadable: Directories below the top that cannot be read, each with the reason.

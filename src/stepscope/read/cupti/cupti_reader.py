@@ -125,12 +125,7 @@ class CuptiFile:
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read a file into the tables of one part.
-
-    Args:
-        path: File that the ``cupti`` collector wrote; it may still be written to.
-        ledger: Where losses are counted.
-        progress: Called once, at the end.
+    """Read a file of the ``cupti`` collector, which may still be written to, into the tables of one part.
 
     Raises:
         InputError: The file cannot be read, has another format, or a newer stepscope wrote it.

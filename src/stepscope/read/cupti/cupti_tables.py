@@ -39,13 +39,7 @@ class CuptiContent:
 
 
 def add_to(part: PartBuilder, content: CuptiContent, clock: Clock) -> None:
-    """Add spans, kernels and allocations of one capture.
-
-    Args:
-        part: Takes the tables; it has no spans yet.
-        content: What was recorded, in CUPTI's time.
-        clock: From CUPTI's clock to the epoch.
-    """
+    """Add spans, kernels and allocations of one capture; ``clock``: from CUPTI's time to the epoch."""
     tracks, work, calls, waits = part.tracks, content.work, content.calls, _placed_waits(content)
     own = TrackRow("other", "cpu", "profiler overhead", content.process)
     batches = [

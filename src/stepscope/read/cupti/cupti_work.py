@@ -61,12 +61,6 @@ def device_work(
 ) -> pl.DataFrame:
     """Return one row per kernel, copy and fill.
 
-    Args:
-        decoder: Holds the records.
-        spelled: Names of kernels in C++ by their names in the program.
-        devices: What is known of each GPU.
-        ledger: Counts what is left out.
-
     Returns:
         ``ts`` and ``end`` (CUPTI's clock), ``kind``, ``name``, ``symbol`` (null for copies and fills), ``device``,
         ``context``, ``stream``, ``correlation``, and, null where the work has none: ``grid``, ``block``, ``registers``,
@@ -196,13 +190,7 @@ def _at(texts: Sequence[str], number: int) -> str:
 
 
 def calls(decoder: RecordDecoder, names: Mapping[str, Mapping[int, str]], ledger: LossLedger) -> pl.DataFrame:
-    """Return one row per call of the runtime or driver: ts, end, kind, name, process, thread, correlation.
-
-    Args:
-        decoder: Holds the records.
-        names: ``runtime`` and ``driver`` → number of a call → its name.
-        ledger: Counts what is left out.
-    """
+    """Return ts, end, kind, name, process, thread, correlation of each call; ``names``: API → number → its name."""
     parts = [_calls(decoder.of(kind), kind.name.lower(), names, ledger) for kind in (Kind.RUNTIME, Kind.DRIVER)]
     return pl.concat([part.cast(_CALLS).select(list(_CALLS)) for part in parts])  # type: ignore[arg-type]
 

@@ -37,12 +37,7 @@ class KinetoKey(NamedTuple):
 
 
 class KinetoTracks:
-    """The tracks of one file.
-
-    Args:
-        events: All events of the file.
-        tracks: Numbers them as they are first asked for.
-    """
+    """The tracks of one file."""
 
     def __init__(self, events: ChromeEvents, tracks: PartTracks) -> None:
         self._events = events
@@ -60,12 +55,7 @@ class KinetoTracks:
         return number
 
     def of_spans(self, rows: Integers, kinds: npt.NDArray[np.uint8]) -> Codes:
-        """Return the track of each span.
-
-        Args:
-            rows: Row of each span's event.
-            kinds: Number of the kind of each span.
-        """
+        """Return the track of each span, by the row of its event and the number of its kind."""
         device_classes = np.array([kind is Class.DEVICE for kind in Class])[self._events.base["class"][rows]]
         result = np.empty(len(rows), np.int32)
         for chosen in (~device_classes, device_classes):

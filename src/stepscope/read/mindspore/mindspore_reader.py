@@ -44,12 +44,7 @@ _INTERNAL = frozenset({"format", "anchors", "shapes", "pipeline_begin", "paramet
 
 
 def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read the files of one process.
-
-    Args:
-        capture: The files of one process; any of them may be missing.
-        ledger: Counts losses.
-        progress: Called once, when everything is read.
+    """Read the files of one process, any of which may be missing.
 
     Raises:
         InputError: A file cannot be read.

@@ -177,14 +177,7 @@ def _within_microseconds(whole: Integers, since: Integers) -> Integers:
 
 
 def _move_into_parents(start: Integers, duration: Integers, rows: Integers, nesting: Nesting) -> None:
-    """Move what begins before its parent, or ends behind it, by the ns that are missing.
-
-    Args:
-        start: Start of each event; changed.
-        duration: Duration of each event.
-        rows: The event at each place of the nesting.
-        nesting: How the events lie in each other.
-    """
+    """Move what begins before its parent, or ends behind it, by the ns that are missing."""
     for depth in range(1, int(nesting.depth.max(initial=0)) + 1):
         places = np.flatnonzero(nesting.depth == depth)
         inner, outer = rows[places], rows[nesting.parent[places]]

@@ -26,12 +26,7 @@ _Shape = Sequence[int]
 
 
 def count(name: str, texts: InputTexts) -> int | None:
-    """Return the operations of one call; None if they are unknown.
-
-    Args:
-        name: Name of the operator, one of :data:`COUNTED`.
-        texts: Its inputs.
-    """
+    """Return the operations of one call of an operator in :data:`COUNTED`, by its inputs; None if they are unknown."""
     shapes, values = json.loads(texts.shapes), json.loads(texts.concrete)
     try:
         if name in _BY_ELEMENT:

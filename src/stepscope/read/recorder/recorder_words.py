@@ -118,11 +118,7 @@ class _ContentPool:
 
 
 class _ChunkDefinitions:
-    """The definitions of one sort in one chunk.
-
-    Args:
-        pool: Where their contents are kept.
-    """
+    """The definitions of one sort in one chunk."""
 
     def __init__(self, pool: _ContentPool) -> None:
         self._pool = pool

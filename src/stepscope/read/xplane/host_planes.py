@@ -24,13 +24,7 @@ _NOT_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True)
 class HostPlane:
-    """A plane with threads.
-
-    Attributes:
-        plane: The plane.
-        rows: Where the spans go.
-        operations: Numbers the instructions that run.
-    """
+    """A plane with threads."""
 
     plane: Plane
     rows: XplaneRows

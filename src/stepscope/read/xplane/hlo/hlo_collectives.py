@@ -40,12 +40,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataFrame:  # noqa: ARG001
-    """Return the collective operations of a program.
-
-    Args:
-        program: The program as the profiler keeps it (XLA's ``HloProto``).
-        program_id: Its number in the process.
-        ledger: Counts a damage.
+    """Return the collective operations of a program (XLA's ``HloProto``).
 
     Returns:
         A row per operation: instruction (``instructions.id`` counted from 0 in the program), operation,
