@@ -130,7 +130,9 @@ class KinetoTracks:
         if key.device != ABSENT:
             name = f"stream {key.stream}{_SUFFIXES.get(key.lane, '')}"
             return TrackRow(kind, f"{self._device_type}:{key.device}", name, stream=key.stream)
-        process, thread = (int(text) if _is_number(text) else None for text in (key.process, key.thread))
+        process, thread = (
+            int(text) if _NUMBER.fullmatch(text) and len(text) < 19 else None for text in (key.process, key.thread)
+        )
         if kind != "thread":
             return TrackRow(kind, "cpu", _LANE_NAMES.get(key.lane, key.thread), process)
         unnamed = key.thread if thread is None else f"thread {thread}"
@@ -172,7 +174,3 @@ def _number(text: str, default: int) -> int:
     match = _NUMBER.search(text)
     value = int(match[0]) if match and len(match[0]) < 19 else default
     return value if -(1 << 31) <= value < 1 << 31 else default
-
-
-def _is_number(text: str) -> bool:
-    return _NUMBER.fullmatch(text) is not None and len(text) < 19

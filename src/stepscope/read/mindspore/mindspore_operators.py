@@ -20,7 +20,7 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import sound_spans
 from stepscope.read.common.plain_text import lines_of
 from stepscope.read.mindspore.host_pipeline import LAUNCHES
-from stepscope.read.mindspore.mindspore_names import OperatorName, parse
+from stepscope.read.mindspore.mindspore_names import parse
 from stepscope.trace.losses import LossLedger
 
 _LINE = r"^(?<full>.*);[^;]*;(?<calls>[^;]*)$"
@@ -59,18 +59,12 @@ def read(paths: Sequence[Path], ledger: LossLedger, *, compiled: bool) -> pl.Dat
     Returns:
         Columns ts, dur (ns), full, short, type, module, phase, operation.
     """
-    calls = pl.concat([_empty_calls(), *(_calls(path, ledger) for path in paths)])
+    none = pl.DataFrame(schema={"full": pl.String, "ts": pl.Int64, "dur": pl.Int64})
+    calls = pl.concat([none, *(_calls(path, ledger) for path in paths)])
     distinct = calls["full"].unique(maintain_order=True).to_list()
-    names = pl.DataFrame([_row(full, parse(full, compiled=compiled)) for full in distinct], schema=_NAME_SCHEMA)
+    rows = [{"full": full, **vars(parse(full, compiled=compiled))} for full in distinct]
+    names = pl.DataFrame(rows, schema=_NAME_SCHEMA)
     return calls.sort("ts", "full").join(names, on="full", how="left", maintain_order="left")
-
-
-def _empty_calls() -> pl.DataFrame:
-    return pl.DataFrame(schema={"full": pl.String, "ts": pl.Int64, "dur": pl.Int64})
-
-
-def _row(full: str, name: OperatorName) -> dict[str, str | None]:
-    return {"full": full, **vars(name)}
 
 
 def _calls(path: Path, ledger: LossLedger) -> pl.DataFrame:

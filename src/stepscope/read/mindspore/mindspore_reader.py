@@ -82,7 +82,8 @@ class _CaptureReader:
         pipeline = pipeline_of.read(files, ledger, begin_ms=begin // _MS if type(begin) is int else 0)
 
         part = PartBuilder(_whole(self._said.get("rank")) or 0, host if isinstance(host, str) else "")
-        tracks = _MindSporeTracks(part.tracks, _whole(self._said.get("process")) or process or _first(events))
+        first = int(events["process"][0]) if events.height else None
+        tracks = _MindSporeTracks(part.tracks, _whole(self._said.get("process")) or process or first)
         operators = _placed(operators, tracks)
         memory = _allocations(capture, operators, ledger)
         part.add("allocations", memory)
@@ -219,7 +220,3 @@ def _pairs(value: object) -> list[tuple[int, int]]:
 
 def _whole(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 31 else None
-
-
-def _first(events: pl.DataFrame) -> int | None:
-    return int(events["process"][0]) if events.height else None

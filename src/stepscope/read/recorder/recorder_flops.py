@@ -33,17 +33,13 @@ def count(name: str, texts: InputTexts) -> int | None:
             counted = prod(shapes[0])
         elif name in _PRODUCTS:
             first, second = _PRODUCTS[name]
-            counted = _product(shapes[first], shapes[second], batch=name in _BATCHES)
+            left, right = shapes[first], shapes[second]
+            counted = 2 * prod(left) * prod(right) // left[-1] // (left[0] if name in _BATCHES else 1)
         else:
             counted = _convolution(shapes[0], shapes[1], [json.loads(value) for value in values[3:7]])
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # other inputs than those of this operator
         return None
     return counted if 0 < counted < 1 << 63 else None
-
-
-def _product(left: _Shape, right: _Shape, *, batch: bool) -> int:
-    """Return the operations of a product of matrices, or of one product for each of a batch."""
-    return 2 * prod(left) * prod(right) // left[-1] // (left[0] if batch else 1)
 
 
 def _convolution(image: _Shape, weight: _Shape, values: Sequence[Any]) -> int:
