@@ -57,7 +57,6 @@ SKIPPED_CATEGORIES = frozenset({"Trace"})
 
 STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
-OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
 # Kernels that name their communication library; others are recognised by their arguments, or by what launched them.
 _DEVICE_COLLECTIVE = re.compile(
