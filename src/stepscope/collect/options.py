@@ -133,14 +133,11 @@ class Option:
             return isinstance(value, list) and all(self._allows_text(item) for item in value)
         if self.kind in (int, float):
             number = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
-            return number and self._in_range(value)
+            low = number and (self.least is None or (self.least < value if self.above else self.least <= value))
+            return low and (self.most is None or value <= self.most)
         if self.kind is bool:
             return isinstance(value, bool)
         return isinstance(value, str) and self._allows_text(value)
-
-    def _in_range(self, number: float) -> bool:
-        low = self.least is None or (self.least < number if self.above else self.least <= number)
-        return low and (self.most is None or number <= self.most)
 
     def _allows_text(self, value: object) -> bool:
         if self.choices:

@@ -113,9 +113,6 @@ class _TokenizerMemory:
 class Tokenizer:
     """Reads chunks of events into columns; one thread at a time.
 
-    Args:
-        description: What to read.
-
     Raises:
         StepscopeError: The library is not available, or memory is exhausted.
     """

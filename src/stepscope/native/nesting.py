@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from stepscope import native
 
 Integers = npt.NDArray[np.int64]
+_Type = TypeVar("_Type", bound=np.generic)
 
 
 def nest(
@@ -34,21 +35,20 @@ def nest(
 
 def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers | None:
     """Return every span's innermost chosen one, itself included; None without the library."""
-    library = native.loaded()
-    if library is None:
-        return None
-    parent, chosen = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(chosen, np.bool_)
-    result = np.empty(len(chosen), np.int64)
-    library.ss_nearest(len(chosen), *(array.ctypes.data for array in (parent, chosen, result)))
-    return result
+    return _from_ancestors("ss_nearest", parent, np.ascontiguousarray(chosen, np.bool_), np.int64)
 
 
 def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8] | None:
     """Return every span's value, its own or its nearest ancestor's; None without the library."""
+    return _from_ancestors("ss_inherit", parent, np.ascontiguousarray(own, np.int8), np.int8)
+
+
+def _from_ancestors(
+    function: str, parent: Integers, own: npt.NDArray[Any], dtype: type[_Type]
+) -> npt.NDArray[_Type] | None:
     library = native.loaded()
     if library is None:
         return None
-    parent, own = np.ascontiguousarray(parent, np.int64), np.ascontiguousarray(own, np.int8)
-    result = np.empty(len(own), np.int8)
-    library.ss_inherit(len(own), *(array.ctypes.data for array in (parent, own, result)))
+    parent, result = np.ascontiguousarray(parent, np.int64), np.empty(len(own), dtype)
+    getattr(library, function)(len(own), *(array.ctypes.data for array in (parent, own, result)))
     return result

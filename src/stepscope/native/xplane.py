@@ -39,26 +39,14 @@ class LineHead(ctypes.Structure):
 
 
 class Walked(NamedTuple):
-    """Result of a walk over a line.
-
-    Attributes:
-        place: Offset behind it.
-        head: What the line says of itself.
-    """
+    """Offset behind what a walk has read, and what the line says of itself."""
 
     place: int
     head: LineHead
 
 
 def walk(content: Column, start: int, end: int, most: int = _ALL) -> Walked | None:
-    """Walk the fields of a line up to the end of event ``most``; None without the library.
-
-    Args:
-        content: The bytes that hold the line.
-        start: Offset of the line.
-        end: Offset behind it.
-        most: Number of events; with it, stats are counted, too.
-    """
+    """Walk a line up to the end of event ``most``, if given also counting stats; None without the library."""
     library = native.loaded()
     if library is None:
         return None
@@ -67,14 +55,7 @@ def walk(content: Column, start: int, end: int, most: int = _ALL) -> Walked | No
 
 
 def events(content: Column, start: int, end: int, counted: LineHead) -> dict[str, Column]:
-    """Return the columns of the events, and of the stats, between two offsets that :func:`walk` returned.
-
-    Args:
-        content: The bytes that hold the line.
-        start: Offset of the first one.
-        end: Offset behind the last one.
-        counted: What the walk between the two counted.
-    """
+    """Return the columns of the events, and of the stats, between two offsets that :func:`walk` returned."""
     library = native.loaded()
     assert library is not None  # noqa: S101 - walk() was called before
     columns: dict[str, Column] = {name: np.empty(counted.events, dtype) for name, dtype in EVENT_COLUMNS.items()}

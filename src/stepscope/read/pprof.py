@@ -37,12 +37,7 @@ def is_profile(head: bytes) -> bool:
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read a memory profile.
-
-    Args:
-        path: The file, plain or gzip.
-        ledger: Counts damage; what stands before it is read.
-        progress: Called with bytes read, and in total.
+    """Read a memory profile, plain or gzip; of a damaged one, what stands before the damage.
 
     Returns:
         All tables, empty but for ``live_memory``, ``stacks`` and ``metadata``.

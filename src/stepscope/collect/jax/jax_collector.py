@@ -47,11 +47,7 @@ _NS = 1_000_000_000
 
 
 class Compilations:
-    """Writes a span into the journal whenever JAX has traced, lowered or compiled a function.
-
-    Args:
-        journal: Takes the spans.
-    """
+    """Writes a span into the journal whenever JAX has traced, lowered or compiled a function."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -124,12 +120,18 @@ class JaxCollector(OnlyPlace):
         self._opened()
 
     def _begin(self) -> None:
-        profiler, levels = _profiler(), _levels(self._options)
-        options = profiler.ProfileOptions()
+        profiler, options = _profiler(), _profiler().ProfileOptions()
+        host = not self._options.activities or Activity.CPU in self._options.activities
+        levels = {  # those of ``jax.profiler``, except for Python calls
+            "host_tracer_level": _EVERYTHING if host else _ANNOTATIONS,
+            "python_tracer_level": int(self._options.with_stack),
+        }
         for name, level in levels.items():
             setattr(options, name, level)
         self._description.update(levels)
-        _tell_versions(profiler)
+        profiler.clear_metadata()
+        for name in ("jax", "jaxlib"):  # as ``jax.profiler`` does
+            profiler.set_metadata(f"{name}_version", str(sys.modules[name].__version__))
         self._session = profiler.ProfilerSession(options)
         with profiler.TraceMe(THREAD_MARK, **{NATIVE_ID: threading.get_native_id()}):
             pass
@@ -148,7 +150,8 @@ class JaxCollector(OnlyPlace):
         memory = _memory() if self._options.profile_memory else b""
         space = session.stop()
         _profiler().clear_metadata()
-        self._write(f"{_host()}.xplane.pb", space)
+        host = socket.gethostname().replace(os.sep, "_") or "host"
+        self._write(f"{host}.xplane.pb", space)
         if memory:
             self._write("memory.pb.gz", memory)
 
@@ -182,22 +185,6 @@ def _profiler() -> Any:  # noqa: ANN401 - a module of jaxlib
     return sys.modules[_PROFILER]
 
 
-def _levels(options: Options) -> dict[str, int]:
-    """Return the levels of XLA's tracers: those of ``jax.profiler``, except for Python calls."""
-    host = not options.activities or Activity.CPU in options.activities
-    return {
-        "host_tracer_level": _EVERYTHING if host else _ANNOTATIONS,
-        "python_tracer_level": int(options.with_stack),
-    }
-
-
-def _tell_versions(profiler: Any) -> None:  # noqa: ANN401 - a module of jaxlib
-    """Write the versions into the file, as ``jax.profiler`` does."""
-    profiler.clear_metadata()
-    for name in ("jax", "jaxlib"):
-        profiler.set_metadata(f"{name}_version", str(sys.modules[name].__version__))
-
-
 def _backends_exist() -> bool:
     """Return whether JAX has initialised its backends, without initialising them."""
     return bool(sys.modules["jax._src.xla_bridge"].backends_are_initialized())
@@ -229,7 +216,3 @@ def _wait_for_arrays() -> int:
 def _memory() -> bytes:
     """Return the live memory of the default backend's devices as gzipped pprof; empty without a backend."""
     return bytes(sys.modules["jax"].profiler.device_memory_profile()) if _backends_exist() else b""
-
-
-def _host() -> str:
-    return socket.gethostname().replace(os.sep, "_") or "host"

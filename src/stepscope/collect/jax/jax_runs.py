@@ -26,12 +26,9 @@ _STATE = "_post_hook_state"
 
 
 class Runs:
-    """Calls ``ran`` after every run of a jitted function, from :meth:`install` to :meth:`remove`.
+    """Calls ``ran`` after every run of a jitted function, on its thread, from :meth:`install` to :meth:`remove`.
 
     The function is the user's if JAX knows it. Functions that are traced inside another are not reported.
-
-    Args:
-        ran: Called on the thread that runs the function.
     """
 
     def __init__(self, ran: Ran) -> None:

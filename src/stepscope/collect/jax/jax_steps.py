@@ -39,11 +39,7 @@ _PATIENCE = 8
 
 
 class JaxSteps:
-    """Calls ``observe`` after everything in JAX that ends a training step.
-
-    Args:
-        observe: Called on the thread that stepped; must not raise.
-    """
+    """Calls ``observe``, which must not raise, after everything in JAX that ends a training step, on its thread."""
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:
         self._observe = observe
@@ -131,16 +127,12 @@ class JaxSteps:
     def _tell(self, program: _JittedProgram, by: str) -> None:
         """Report all runs of a program up to now."""
         if by == BY_UPDATES:
-            self._forget_runs()
+            for key, other in list(self._programs.items()):
+                if other.told is not None and other.told.by == BY_RUNS:  # counted only while none updated its inputs
+                    del self._programs[key]
         program.told = Stepped(program, program.name, by)
         for end in program.ends:
             self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
-
-    def _forget_runs(self) -> None:
-        """Drop the programs that counted only because none updated its inputs."""
-        for key, program in list(self._programs.items()):
-            if program.told is not None and program.told.by == BY_RUNS:
-                del self._programs[key]
 
 
 class _Annotation:
@@ -163,8 +155,9 @@ class _JittedProgram:
 
     def __init__(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
         self.name = str(getattr(function, "__name__", "") or type(function).__name__)
+        module = str(getattr(function, "__module__", None) or "jax.")
         self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
-        self.watched = self.nameless or not _of_jax(function)
+        self.watched = self.nameless or not f"{module}.".startswith(("jax.", "jaxlib."))
         self.told: Stepped | None = None
         self.ends: list[int] = []
         self._returned: dict[int, weakref.ref[Any]] = {}
@@ -181,11 +174,6 @@ class _JittedProgram:
         """Return whether ``inputs`` contains an array that the last run returned."""
         known = self._returned
         return any((found := known.get(id(leaf))) is not None and found() is leaf for leaf in _arrays(inputs))
-
-
-def _of_jax(function: Any) -> bool:  # noqa: ANN401 - anything
-    module = str(getattr(function, "__module__", None) or "jax.")
-    return f"{module}.".startswith(("jax.", "jaxlib."))
 
 
 def _arrays(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a pytree

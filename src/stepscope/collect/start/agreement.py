@@ -65,11 +65,7 @@ NOTHING = Proposal(-1, -1, {}, token="")
 
 
 class Agreement:
-    """One rank's side of the agreement.
-
-    Args:
-        directory: Directory that all ranks share.
-        place: This process in its job.
+    """One rank's side of the agreement, in a directory that all ranks share.
 
     Raises:
         OSError: The directory cannot be made.
@@ -81,7 +77,12 @@ class Agreement:
         self._seen = ""
         self._folder.mkdir(parents=True, exist_ok=True)
         if place.rank == 0:
-            self._sweep()
+            # An older run of this job has the same folder, and its answers would count.
+            for path in self._folder.iterdir():
+                path.unlink(missing_ok=True)
+            for folder in self._folder.parent.iterdir():
+                if folder != self._folder and time.time() - folder.stat().st_mtime > _KEPT:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def propose(self, proposal: Proposal) -> Proposal:
         """Write a proposal for the other ranks and return it, signed. Only rank 0 does."""
@@ -164,14 +165,6 @@ class Agreement:
         if host == socket.gethostname():
             return proposal if _start_time(process) == started else None
         return proposal if age < _FRESH or proposal.token == self._seen else None
-
-    def _sweep(self) -> None:
-        """Remove the files of earlier jobs: an older run of this job has the same folder, and its answers count."""
-        for path in self._folder.iterdir():
-            path.unlink(missing_ok=True)
-        for folder in self._folder.parent.iterdir():
-            if folder != self._folder and time.time() - folder.stat().st_mtime > _KEPT:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_time(process: int) -> str:

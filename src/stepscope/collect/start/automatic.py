@@ -38,13 +38,7 @@ class Selection:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0) -> Selection:
-        """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more.
-
-        Args:
-            values: Checked values of the options, by name.
-            find: As above.
-            least_skip: Fewest steps before the first one recorded.
-        """
+        """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more."""
         skip, active = values["skip"], values["active"] or 0
         if values["steps"] not in (None, ALL_STEPS):
             first, last = step_range(values["steps"])

@@ -43,11 +43,7 @@ _ATTEMPTS = 5
 
 
 class WatchedFile:
-    """The file that users edit.
-
-    Args:
-        path: The file.
-    """
+    """The file that users edit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,19 +72,15 @@ class WatchedFile:
         try:
             reading = read_options(self.path.read_text(encoding="utf-8"), DYNAMIC)
         except (OSError, ValueError) as error:
-            self._unreadable(signature, error)
+            if signature == self._broken:  # at the first look at it, the file may be half written
+                self._signature = signature
+                _LOG.warning("stepscope: %s is not JSON (%s); it is not followed until it changes.", self.path, error)
+            self._broken = signature
             return None
         self._signature = signature
         for warning in reading.warnings:
             _LOG.warning("stepscope: %s: %s.", self.path, warning)
         return reading.values
-
-    def _unreadable(self, signature: tuple[int, int, int], error: Exception) -> None:
-        """Warn at the second look at the same broken file; at the first it may be half written."""
-        if signature == self._broken:
-            self._signature = signature
-            _LOG.warning("stepscope: %s is not JSON (%s); it is not followed until it changes.", self.path, error)
-        self._broken = signature
 
 
 class Conductor:
@@ -223,7 +215,11 @@ class Conductor:
         for name, reason in missing.items():
             _LOG.warning("stepscope: %s: %s records nothing here: %s.", self._file.path, name, reason)
         self._attempts = 0
-        self._propose(Proposal(start, stop, {**values, "unavailable": missing}))
+        proposal = Proposal(start, stop, {**values, "unavailable": missing})
+        if self._agreement is None:
+            self._plan = proposal
+        else:
+            self._agreement.propose(proposal)
 
     def _problem(self, start: int, stop: int) -> str:
         if start < 1:
@@ -235,12 +231,6 @@ class Conductor:
         if start < self.number:
             return f"step {self.number} has begun; name a later one"
         return ""
-
-    def _propose(self, proposal: Proposal) -> None:
-        if self._agreement is None:
-            self._plan = proposal
-        else:
-            self._agreement.propose(proposal)
 
     def _move(self, refused: Proposal, late: int) -> None:
         """Propose later steps, because a rank had passed the first ones. Only rank 0 does so."""
@@ -289,9 +279,10 @@ class Conductor:
     def _start(self, plan: Proposal) -> None:
         active = plan.stop - plan.start + 1
         values = plan.values
+        output = self._default_output if values["output"] == "./" else Path(values["output"])
         prepared = Settings(
             options_of(values),
-            absolute(self._output(plan)),
+            absolute(output / self._subfolder.format(rank=self._place.rank, start=plan.start, stop=plan.stop)),
             program_name(),
             f"steps {plan.start} to {plan.stop}, requested in {self._file.path}",
             lambda: {"source": "declared", "by": "the dynamic profiler"},
@@ -310,12 +301,6 @@ class Conductor:
             _LOG.warning("stepscope: Steps %d to %d are not recorded: %s", plan.start, plan.stop, error)
             return
         self._session = session
-
-    def _output(self, plan: Proposal) -> Path:
-        """Return the directory of runs: the file's, if it names one."""
-        named = plan.values["output"]
-        output = self._default_output if named == "./" else Path(named)
-        return output / self._subfolder.format(rank=self._place.rank, start=plan.start, stop=plan.stop)
 
 
 def _analyse(values: dict[str, Any]) -> str:

@@ -110,12 +110,7 @@ def current() -> EnvironmentRecording | None:
 
 
 class EnvironmentRecording:
-    """The recording that a variable of the environment asks for, in this process.
-
-    Args:
-        variable: Name of the variable.
-        role: Role of this process.
-    """
+    """The recording that a variable of the environment asks for, in this process."""
 
     def __init__(self, variable: str, role: ProcessRole) -> None:
         self.variable = variable

@@ -125,10 +125,6 @@ class Reading(NamedTuple):
 def read_options(text: str, known: Mapping[str, Option]) -> Reading:
     """Read a JSON object of options.
 
-    Args:
-        text: The JSON text.
-        known: The keys that are known.
-
     Raises:
         ValueError: The text is not a JSON object.
     """

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from stepscope.collect.hooks.absent_modules import AbsentModules
+from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
 
 
@@ -35,19 +36,13 @@ class Package:
 
 
 class StandIn:
-    """Replaces a package's names by ours.
-
-    Args:
-        name: What ``--as`` calls the package.
-        package: Its names and ours.
-        failed: Called with the error if the names cannot be replaced; the script then runs with its own.
-    """
+    """Replaces a package's names by ours; on an error, calls ``failed`` with it and leaves the script its own."""
 
     def __init__(self, name: str, package: Package, failed: Callable[[Exception], None]) -> None:
         self.name = name
         self._package = package
         self._failed = failed
-        self._replaced: list[tuple[ModuleType, str, object]] = []
+        self._names = MethodHooks()
         self._withdraw: Callable[[], None] = lambda: None
         self._absent = AbsentModules(self._package.absent, f"`stepscope run --as {name}` provides its profiler only")
 
@@ -58,20 +53,14 @@ class StandIn:
     def remove(self) -> None:
         """Put the package's own names back."""
         self._withdraw()
-        while self._replaced:
-            module, name, original = self._replaced.pop()
-            if original is _MISSING:
-                vars(module).pop(name, None)
-            else:
-                setattr(module, name, original)
+        self._names.remove()
         self._absent.remove()
 
     def _imported(self) -> None:
         try:
             self._absent.install()
             for module, name, ours in list(self._pairs()):
-                self._replaced.append((module, name, vars(module).get(name, _MISSING)))
-                setattr(module, name, ours)
+                self._names.put(module, name, ours)
         except Exception as error:  # noqa: BLE001 - law 1: the script runs with its own names
             self.remove()
             self._failed(error)
@@ -80,19 +69,8 @@ class StandIn:
         """Yield each module, the name in it, and what takes its place."""
         home = import_module(self._package.home)
         for path, names in self._package.names.items():
-            module = _module(path)
-            if module is not None:
-                yield from ((module, name, getattr(home, ours)) for name, ours in names.items())
-
-
-_MISSING = object()
-
-
-def _module(path: str) -> ModuleType | None:
-    """Return a module of the package; None if this version lacks it."""
-    if path not in sys.modules:
-        try:
-            import_module(path)
-        except ImportError:
-            return None
-    return sys.modules[path]
+            try:
+                module = sys.modules.get(path) or import_module(path)
+            except ImportError:  # this version of the package lacks the module
+                continue
+            yield from ((module, name, getattr(home, ours)) for name, ours in names.items())

@@ -91,7 +91,10 @@ class RuntimeProfiler:
             message = f"{_VARIABLE}=1 does not switch MindSpore's runtime profiler on"
             raise RuntimeError(message)
         self._flags = flags
-        self._silence_steps()
+        module = sys.modules.get("mindspore.train.model")
+        for name in ("_framework_profiler_step_start", "_framework_profiler_step_end"):
+            if module is not None and hasattr(module, name):  # a mark discards the events since the last one
+                self._silenced.put(module, name, lambda: None)
 
     def stop(self) -> None:
         """End, and write what was recorded, at about 10 µs an event. A second call does nothing."""
@@ -107,17 +110,6 @@ class RuntimeProfiler:
         finally:
             flags.enabled, flags.initialised = False, self._looked
         _tidy(self._directory)
-
-    def _silence_steps(self) -> None:
-        """Stop ``Model.train`` from marking steps: a mark discards the events since the last one."""
-        module = sys.modules.get("mindspore.train.model")
-        for name in ("_framework_profiler_step_start", "_framework_profiler_step_end"):
-            if module is not None and hasattr(module, name):
-                self._silenced.put(module, name, _no_mark)
-
-
-def _no_mark() -> None:
-    """Stand in for MindSpore's mark of a step."""
 
 
 class _Flags:

@@ -49,7 +49,8 @@ def wait_until_past(seconds: float) -> bool:
         seconds: When to give up.
     """
     deadline = time.monotonic() + seconds
-    began = {thread: _cpu_time(thread) for thread in _others()}
+    tasks = map(int, os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
+    began = {thread: _cpu_time(thread) for thread in tasks if thread != threading.get_native_id()}
     asleep = 0
     while asleep < 2:
         began = {thread: start for thread, start in began.items() if 0 <= _cpu_time(thread) < start + _ENOUGH}
@@ -59,11 +60,6 @@ def wait_until_past(seconds: float) -> bool:
                 return False
             time.sleep(_PAUSE)
     return True
-
-
-def _others() -> list[int]:
-    own = threading.get_native_id()
-    return [thread for thread in map(int, os.listdir("/proc/self/task")) if thread != own]  # noqa: PTH208 - names only
 
 
 def _cpu_time(thread: int) -> int:

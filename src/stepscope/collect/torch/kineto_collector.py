@@ -153,7 +153,10 @@ class TorchCollector:
         """
         self._guard.remove()
         if not self._started:
-            self._cancel()
+            kineto, self._kineto = self._kineto, None
+            if self._prepared:  # Kineto ends its warming-up only by a recording, and crashes on one without it
+                kineto.start_trace()
+                _end_recording()
             return []
         if self._file is None:
             self._close(may_fork=True)
@@ -187,7 +190,9 @@ class TorchCollector:
                     _end_recording()
             message = "the recording belongs to another thread or was ended by another torch profiler; nothing is there"
             raise RuntimeError(message)
-        _synchronise(torch)
+        with suppress(RuntimeError):  # an error of the device reaches the training by itself
+            for module in _devices_initialised(torch):
+                module.synchronize()  # so that its work is recorded
         self._result = _end_recording()
         _OPEN.discard(self)
         fork = may_fork and not _devices_initialised(torch) and fork_pays(self._memory_before, own_memory())
@@ -204,13 +209,6 @@ class TorchCollector:
         toggle = getattr(torch.autograd, "_toggle_collection_dynamic", None)
         if toggle is not None:
             toggle(False, {torch.profiler.ProfilerActivity.CPU})  # noqa: FBT003 - torch's function knows no keywords
-
-    def _cancel(self) -> None:
-        """Undo ``prepare``: Kineto ends its warming-up only by a recording, and crashes on one without it."""
-        kineto, self._kineto = self._kineto, None
-        if self._prepared:
-            kineto.start_trace()
-            _end_recording()
 
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch runs one at a time."""
@@ -258,13 +256,6 @@ def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result
         return profiler._disable_profiler()
     finally:
         profiler._run_on_profiler_stop()
-
-
-def _synchronise(torch: ModuleType) -> None:
-    """Wait for the device's work, so that it is recorded; an error of the device reaches the training by itself."""
-    with suppress(RuntimeError):
-        for module in _devices_initialised(torch):
-            module.synchronize()
 
 
 def foreign_profiler(torch: ModuleType) -> bool:

@@ -65,11 +65,7 @@ def is_built(torch: Torch) -> Path | None:
 
 
 def obtain(torch: Torch, *, again: bool = False) -> Path:
-    """Return the recorder for this torch; build it if it is missing (10 s and a trial).
-
-    Args:
-        torch: What to build against.
-        again: Try again if building failed before.
+    """Return the recorder for this torch; build it (10 s and a trial) if it is missing, or failed and ``again``.
 
     Raises:
         BuildError: It cannot be built; the message says why.
@@ -123,11 +119,7 @@ def reason_against_gpus(torch: Torch) -> str | None:
 
 
 def remember_gpus(torch: Torch, reason: str) -> None:
-    """Remember the result of a trial on this machine's GPUs.
-
-    Args:
-        torch: The torch of the trial.
-        reason: Why Kineto records GPUs; empty if the native recorder may.
+    """Remember why a trial on this machine's GPUs leaves them to Kineto; empty if the native recorder may record them.
 
     Raises:
         OSError: The cache cannot be used.
@@ -211,13 +203,10 @@ def _environment(*, gpus: bool) -> dict[str, str]:
     return environment if gpus else {**environment, "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "stepscope"
-
-
 def _path(torch: Torch) -> Path:
-    return _cache() / f"recorder-{torch.version}-{torch.digest()}.so"
+    named = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    cache = (named if named.is_absolute() else Path.home() / ".cache") / "stepscope"
+    return cache / f"recorder-{torch.version}-{torch.digest()}.so"
 
 
 def _failed(torch: Torch) -> Path:

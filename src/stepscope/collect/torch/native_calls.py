@@ -36,13 +36,7 @@ def cannot_watch() -> str | None:
 
 
 class PythonWatch:
-    """Watches Python during one recording.
-
-    Args:
-        library: The recorder.
-        functions: Whether calls of functions are recorded.
-        modules: Whether calls of ``torch.nn.Module`` are recorded.
-    """
+    """Watches calls of Python functions, and of ``torch.nn.Module``, during one recording."""
 
     def __init__(self, library: RecorderLibrary, *, functions: bool, modules: bool) -> None:
         self._library = library

@@ -143,7 +143,11 @@ class TorchNativeCollector:
 
     def start(self) -> None:
         """Begin to record."""
-        (self._native or self._served_by()).start()
+        of_recorder = self._native or self._kineto
+        if of_recorder is None:
+            message = "start() came before prepare()"
+            raise RuntimeError(message)
+        of_recorder.start()
 
     @property
     def thread(self) -> int:
@@ -180,12 +184,6 @@ class TorchNativeCollector:
         """Return which recorder served, the options it could not serve, and the size of the file."""
         of_recorder = self._native or self._kineto
         return {**self._description, **(of_recorder.describe() if of_recorder is not None else {})}
-
-    def _served_by(self) -> TorchCollector:
-        if self._kineto is None:
-            message = "start() came before prepare()"
-            raise RuntimeError(message)
-        return self._kineto
 
     def _prepare_native(self, context: Context) -> str | None:
         """Open a native recording; return why that is not possible, or None."""
@@ -234,7 +232,10 @@ class _NativeWindow:
 
     def start(self) -> None:
         options = self._context.options
-        recording = self._open()
+        recording = self._recording
+        if recording is None:
+            message = "the recording is over"
+            raise RuntimeError(message)
         memory = options.profile_memory
         if memory and foreign_profiler(sys.modules["torch"]):
             memory = False
@@ -297,12 +298,6 @@ class _NativeWindow:
         self._calls.stop()
         self._library.forget()
 
-    def _open(self) -> NativeRecording:
-        if self._recording is None:
-            message = "the recording is over"
-            raise RuntimeError(message)
-        return self._recording
-
     def _facts(self, version: str) -> dict[str, Any]:
         return {
             "process": os.getpid(),
@@ -323,16 +318,12 @@ class _NativeWindow:
 
 
 class StepSample:
-    """Draws a sample of the operators by drawing steps, and passes the choice on to the recorder.
+    """Samples a fraction below 1 of the operators by drawing steps, and passes the choice on to the recorder.
 
     torch can draw operators itself (``samplingProb`` of a callback), but it draws anew at every node of a backward
     graph: a tenth of a step of small operators, whatever the fraction. In a step of which nothing is recorded it does
     nothing. So each operator of the first 1/√p steps, and of programs that declare none, is drawn with probability p,
     which gives short recordings some operators; from then on whole steps are drawn.
-
-    Args:
-        recording: It has begun.
-        fraction: Of the operators, less than 1.
     """
 
     def __init__(self, recording: NativeRecording, fraction: float) -> None:

@@ -21,14 +21,11 @@ _PATIENCE = 20
 
 
 class TorchSteps:
-    """Calls ``observe`` after every step of every torch optimizer.
+    """Calls ``observe`` after every step of every torch optimizer, in the thread that stepped.
 
     In ``Optimizer._patch_step_function`` torch wraps ``step`` for its own profiler, once a class; this wraps it once
     more, around torch's wrapper, so that a step ends when ``optimizer.step()`` has returned and torch's range is
     closed. If torch lacks that function, or optimizers exist already, torch's hook for all optimizers serves instead.
-
-    Args:
-        observe: Called in the thread that stepped; see :func:`stepscope.collect.steps.make_hooks`.
     """
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:
@@ -50,7 +47,8 @@ class TorchSteps:
         if late and getattr(compiler, "compilation_time_metrics", None):
             return
         module = import_module("torch.optim.optimizer")
-        self._compiling = _compiling_test()
+        # torch's compiler, when it traces, folds this test to the constant ``True``.
+        self._compiling = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
         patch = None if late else getattr(module.Optimizer, "_patch_step_function", None)
         if patch is None:
             self._remove_hook = module.register_optimizer_step_post_hook(self._hook).remove
@@ -111,9 +109,3 @@ class TorchSteps:
     def _tell(self, optimizer: Any) -> None:  # noqa: ANN401 - a torch.optim.Optimizer
         self._stepped.add(optimizer)
         self._observe(Stepped(optimizer, type(optimizer).__name__, BY_OPTIMIZERS))
-
-
-def _compiling_test() -> Callable[[], bool]:
-    """Return torch's test for being traced by its compiler, which folds it to the constant ``True``."""
-    test: Callable[[], bool] = getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", bool)
-    return test

@@ -39,10 +39,7 @@ class PythonCalls(ctypes.Structure):
 
 
 class RecorderLibrary:
-    """The functions of a built recorder; torch must be imported before it is loaded.
-
-    Args:
-        path: The shared library.
+    """The functions of a built recorder, a shared library; torch must be imported before it is loaded.
 
     Raises:
         OSError: It cannot be loaded.

@@ -90,10 +90,6 @@ def compiler() -> str | None:
 def build(torch: Torch, target: Path) -> None:
     """Build the recorder.
 
-    Args:
-        torch: What to build against.
-        target: Where the library goes.
-
     Raises:
         BuildError: There is no compiler, or it fails.
     """

@@ -53,7 +53,7 @@ def assemble(
     Returns:
         Every table of the schema: tracks unified, spans numbered, nested and linked, steps resolved.
     """
-    whole = [_prepared(part) for part in parts]
+    whole = [{**complete({}), **part, "spans": typed("spans", part["spans"])} for part in parts]
     _keep_one_wait_per_batch(whole)
     line, moved = timeline.build(whole, rank, host)
     merged = _details(whole, moved)
@@ -69,11 +69,6 @@ def assemble(
     merged["metadata"] = facts[sorted(first.values())]
     merged["losses"] = _losses([*ledgers, ledger], [part["losses"] for part in whole])
     return complete(merged)
-
-
-def _prepared(part: _Part) -> _Part:
-    """Return a part with every table, and its spans as the schema has them."""
-    return {**complete({}), **part, "spans": typed("spans", part["spans"])}
 
 
 def _keep_one_wait_per_batch(parts: list[_Part]) -> None:

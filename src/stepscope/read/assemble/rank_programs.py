@@ -16,10 +16,7 @@ _SAME = ("program", "program_id", "computation", "name", "opcode", "shape", "pla
 
 
 def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list[pl.Series | None]]:
-    """Put the instructions of all parts together.
-
-    Args:
-        parts: Each with its tables ``instructions`` and ``operators``.
+    """Put the instructions of all parts together, of their tables ``instructions`` and ``operators``.
 
     Returns:
         The table ``instructions``; for each part the column ``operators.instruction``, with the numbers in that table,
@@ -30,7 +27,9 @@ def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list
     frames, firsts, first = [], [], 0
     for part in parts:
         frame = conform("instructions", part["instructions"])
-        frames.append(frame.with_columns(pl.col("id") + first, pl.col("parent") + first, place=_places(frame)))
+        # How many instructions before each have the same name: damaged ones may have lost theirs.
+        place = pl.int_range(pl.len()).over("program", "program_id", "computation", "name")
+        frames.append(frame.with_columns(pl.col("id") + first, pl.col("parent") + first, place=place))
         firsts.append(first)
         first += int(frame["id"].max() or 0) + 1 if frame.height else 0  # type: ignore[arg-type]
     together = pl.concat(frames).with_columns(kept=pl.col("id").first().over(_SAME))
@@ -38,11 +37,6 @@ def merged(parts: Sequence[dict[str, pl.DataFrame]]) -> tuple[pl.DataFrame, list
     once = together.filter(pl.col("id") == pl.col("kept")).drop("place", "kept")
     once = once.with_columns(_renumbered(once["parent"], numbers))
     return once, [_renumbered(_instruction(part) + first, numbers) for part, first in zip(parts, firsts, strict=True)]
-
-
-def _places(frame: pl.DataFrame) -> pl.Series:
-    """Return how many instructions before each have the same name: damaged ones may have lost theirs."""
-    return frame.select(pl.int_range(pl.len()).over("program", "program_id", "computation", "name")).to_series()
 
 
 def _instruction(part: dict[str, pl.DataFrame]) -> pl.Series:

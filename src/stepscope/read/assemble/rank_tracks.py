@@ -17,16 +17,11 @@ _NUMBERED = "thread "
 
 
 def merged(frames: Sequence[pl.DataFrame], rank: int | None, host: str | None) -> tuple[pl.DataFrame, list[Integers]]:
-    """Return one table of tracks, and the new number of each part's tracks.
+    """Return one table of tracks, of ``rank`` and ``host`` if given, and the new number of each part's tracks.
 
     Threads are the same when process and thread are, streams when device and stream are; other lanes, and streams
     without a number, when also their names are. The name of a thread that says more than its number wins; among those
     the first.
-
-    Args:
-        frames: The tables ``tracks``.
-        rank: Rank of all tracks; None leaves it.
-        host: Host of all tracks; None leaves it.
     """
     parts = [frame.rows(named=True) for frame in frames]
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}

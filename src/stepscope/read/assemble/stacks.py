@@ -19,17 +19,10 @@ _CALL_COLUMNS = ("call_ts", "call_thread")
 
 
 def attach(timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Give operators the stack and module of the Python spans that contain them, where the source gave none.
+    """Return ``operators`` and ``stacks``, with the Python spans that contain an operator where the source gave none.
 
-    An operator that runs on another thread than the one that called it takes those around its call.
-
-    Args:
-        timeline: The spans.
-        operators: Table ``operators``; it may have columns call_ts and call_thread besides, which are taken away.
-        stacks: Table ``stacks``.
-
-    Returns:
-        Both tables, completed.
+    An operator that runs on another thread than the one that called it takes those around its call, at ``call_ts`` on
+    ``call_thread``; the result is without these columns.
     """
     called = operators[list(_CALL_COLUMNS)] if set(_CALL_COLUMNS) <= set(operators.columns) else None
     operators = operators[[name for name in operators.columns if name not in _CALL_COLUMNS]]

@@ -147,12 +147,7 @@ class RankTimeline:
 
 
 class Renumbering(NamedTuple):
-    """Where the parts' own numbers went.
-
-    Attributes:
-        tracks: For each part the track of each of its tracks' ids.
-        spans: For each part the number of each of its spans.
-    """
+    """For each part the track of each of its tracks' ids, and the number of each of its spans."""
 
     tracks: list[Integers]
     spans: list[npt.NDArray[np.uint32]]
@@ -161,13 +156,7 @@ class Renumbering(NamedTuple):
 def build(
     parts: Sequence[dict[str, pl.DataFrame]], rank: int | None, host: str | None
 ) -> tuple[RankTimeline, Renumbering]:
-    """Put the spans of all parts on one time line.
-
-    Args:
-        parts: The tables ``tracks`` and ``spans`` are taken out of them.
-        rank: Rank of all tracks; None leaves it.
-        host: Host of all tracks; None leaves it.
-    """
+    """Put the spans of all parts, from which ``tracks`` and ``spans`` are taken out, on one time line."""
     tracks, numbers = merged([part.pop("tracks") for part in parts], rank, host)
     frames = [_moved(part.pop("spans"), number) for part, number in zip(parts, numbers, strict=True)]
     behind = np.cumsum([frame.height for frame in frames])

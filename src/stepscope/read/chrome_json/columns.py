@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -193,17 +194,12 @@ def _from_json(source: bytes) -> str:
     """Return the content of a JSON string, or other JSON without white space; anything else stays as it is."""
     text = source.decode("utf-8", "surrogateescape")
     if text[:1] == '"':
-        return _content(text) if "\\" in text else text[1:-1]
+        with suppress(ValueError):
+            return str(_LOOSE.decode(text)) if "\\" in text else text[1:-1]
+        return text
     try:
         return msgspec.json.format(source, indent=-1).decode("utf-8", "surrogateescape")
     except _NOT_JSON:
-        return text
-
-
-def _content(text: str) -> str:
-    try:
-        return str(_LOOSE.decode(text))
-    except ValueError:
         return text
 
 

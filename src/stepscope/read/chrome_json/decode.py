@@ -57,11 +57,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ChromeDecoder:
-    """Decodes chunks of one file into batches.
-
-    Args:
-        ledger: Counts what was repaired or left out.
-    """
+    """Decodes chunks of one file into batches."""
 
     def __init__(self, ledger: LossLedger) -> None:
         self.interner = Interner()

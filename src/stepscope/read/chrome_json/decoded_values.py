@@ -48,12 +48,7 @@ def _all_are(value: object, values: list[Any]) -> bool:
 
 
 def integers(values: list[Any], *, unsigned: bool) -> tuple[Integers, int]:
-    """Return integers, :data:`ABSENT` for None, and how many were too large and are left out.
-
-    Args:
-        values: Integers, :data:`ABSENT` or None.
-        unsigned: Numbers up to 2^64 are kept as the bits of signed ones.
-    """
+    """Return integers (:data:`ABSENT` for None) and how many were too large; ``unsigned`` ones keep their 64 bits."""
     try:
         return np.array(values, np.int64), 0
     except (OverflowError, TypeError):
@@ -126,12 +121,7 @@ def times(values: Sequence[msgspec.Raw]) -> Integers:
 
 
 def _usual_times(joined: bytes, count: int) -> Integers | None:
-    """Return times if all are written with the same number of decimals, up to three; else None.
-
-    Args:
-        joined: The times, a line each; an empty line for an absent one.
-        count: Number of lines.
-    """
+    """Return times, a line each, empty if absent, if all have the same number of decimals, up to three; else None."""
     text = np.frombuffer(joined + b"\n", np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
     length = np.diff(ends, prepend=-1) - 1

@@ -46,15 +46,6 @@ class Document:
         """
         yield from _whole_events(self.after_head(blocks))
 
-    def read_head(self, blocks: Iterator[bytes]) -> None:
-        """Read the metadata before the events only.
-
-        Raises:
-            NotATraceError: It has no list of events.
-            DamagedTraceError: It ends before the list begins.
-        """
-        next(self.after_head(blocks))
-
     def read_tail(self, tail: bytes | str | None) -> None:
         """Take the metadata after the list of events; None for a list without end, which is counted already."""
         if tail is None:
@@ -85,7 +76,7 @@ class Document:
                 yield head[start:]
                 yield from blocks
                 return
-            if len(head) > _MAX_HEAD or not _may_be_json(head):
+            if len(head) > _MAX_HEAD or head.removeprefix(_BYTE_ORDER_MARK).lstrip(_WHITE)[:1] not in (b"", b"{", b"["):
                 break
         self._refuse(head)
 
@@ -120,11 +111,6 @@ class Document:
         kind = "a list without events" if isinstance(value, list) else "without traceEvents"
         message = f"{self.path} is JSON, but {kind}: no trace."
         raise NotATraceError(message, "stepscope reads what torch.profiler's export_chrome_trace writes, and the like.")
-
-
-def _may_be_json(head: bytes) -> bool:
-    start = head.removeprefix(_BYTE_ORDER_MARK).lstrip(_WHITE)[:1]
-    return start in (b"", b"{", b"[")
 
 
 def _start_of_events(head: bytes) -> int | None:

@@ -52,7 +52,8 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
     events: list[dict[str, Any]] = []
     position = failures = 0
     while True:
-        position = _after_separators(text, position)
+        separators = _SEPARATORS.match(text, position)
+        position = separators.end() if separators else position
         if position >= len(text):
             ledger.add("file_cut", int(last))
             return events, None
@@ -73,11 +74,6 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
             events.append(item)
         else:
             ledger.add("event_not_an_object")
-
-
-def _after_separators(text: str, position: int) -> int:
-    match = _SEPARATORS.match(text, position)
-    return match.end() if match else position
 
 
 def _next_event(text: str, position: int) -> int | None:

@@ -79,11 +79,7 @@ class _Slice:
 
 
 class Tokenizers:
-    """Tokenizes the chunks of one file.
-
-    Args:
-        workers: How many chunks at once; 1 does it in the calling thread.
-    """
+    """Tokenizes the chunks of one file, as many at once as ``workers``; 1 does it in the calling thread."""
 
     def __init__(self, workers: int) -> None:
         self._tokenizers = [Tokenizer(description()) for _ in range(workers)]

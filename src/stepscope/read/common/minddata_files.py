@@ -92,7 +92,7 @@ def read(files: MindDataFiles, ledger: LossLedger, *, begin_ms: int = 0) -> Data
     rows = [row for item in _objects(pipeline.get("op_info"), ledger) if (row := _operation(item, interval, ledger))]
     lanes = {row["id"]: row["lane"] for row in rows}
     samples = [
-        *(sample for row in rows for sample in _queue_samples(row, times, interval, begin_ms)),
+        *(_queue_samples(row, times, interval, begin_ms) for row in rows if row["sizes"]),
         *_cpu_samples(cpu, lanes, times, ledger),
         *_host_samples(cpu, times),
     ]
@@ -132,19 +132,11 @@ def _operation(item: Mapping[str, Any], interval: int | None, ledger: LossLedger
     }
 
 
-def _queue_samples(
-    row: Mapping[str, Any], times: Sequence[int], interval: int | None, begin_ms: int
-) -> Iterable[pl.DataFrame]:
-    """Yield the lengths of an operation's queue; they have no times of their own, the CPU's samples do."""
-    sizes = row["sizes"]
-    if sizes:
-        when = times if len(times) == len(sizes) else _regular(times, interval, len(sizes), begin_ms)
-        yield _samples(row["lane"], "output queue", "", when, sizes)
-
-
-def _regular(times: Sequence[int], interval: int | None, count: int, begin_ms: int) -> list[int]:
-    first = times[0] if times else begin_ms
-    return [first + place * (interval or 1) for place in range(count)]
+def _queue_samples(row: Mapping[str, Any], times: Sequence[int], interval: int | None, begin_ms: int) -> pl.DataFrame:
+    """Return the lengths of an operation's queue; they have no times of their own, the CPU's samples do."""
+    count, first = len(row["sizes"]), times[0] if times else begin_ms
+    when = times if len(times) == count else [first + place * (interval or 1) for place in range(count)]
+    return _samples(row["lane"], "output queue", "", when, row["sizes"])
 
 
 def _cpu_samples(

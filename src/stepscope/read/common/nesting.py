@@ -114,12 +114,7 @@ def nearest_in_python(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Intege
 
 
 def inherit(parent: Integers, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-    """Give every span the value of its nearest ancestor with one, itself included.
-
-    Args:
-        parent: Position of each span's parent, −1 at the top; parents come before children.
-        own: Value of each span; −1 for none.
-    """
+    """Give every span the value of its nearest ancestor with one, itself included; −1 is none. ``parent`` as above."""
     fast = native.inherit(parent, own)
     return inherit_in_python(parent, own) if fast is None else fast
 
@@ -169,13 +164,7 @@ def innermost(
 
 
 def outermost(bounds: tuple[npt.NDArray[Any], Integers], track: npt.NDArray[Any], at: Integers) -> Integers:
-    """Return for each point the position of the first span that starts there; −1 if none does.
-
-    Args:
-        bounds: Track and start of the spans, in order.
-        track: Track of each point.
-        at: Time of each point.
-    """
+    """Return for each point the position of the first span that starts there, as :func:`innermost`; −1 if none does."""
     tracks, starts = bounds
     found = np.full(len(at), -1, np.int64)
     for number in np.unique(track).tolist():

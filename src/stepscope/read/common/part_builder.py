@@ -47,12 +47,7 @@ class TrackRow(NamedTuple):
 
 
 class PartTracks:
-    """The tracks of one part, numbered in the order of registration.
-
-    Args:
-        rank: Rank of the process.
-        host: Host name.
-    """
+    """The tracks of one part, numbered in the order of registration."""
 
     def __init__(self, rank: int = 0, host: str = "") -> None:
         self.rank = rank
@@ -61,12 +56,7 @@ class PartTracks:
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, track: TrackRow, key: Hashable = None) -> int:
-        """Return the number of a track; the first call with a key registers it.
-
-        Args:
-            track: The track.
-            key: What identifies it; None takes all its values.
-        """
+        """Return the number of a track; the first call with a key, by default all its values, registers it."""
         number = self._numbers.setdefault(track if key is None else key, len(self.rows))
         if number == len(self.rows):
             self.rows.append(track)
@@ -98,12 +88,7 @@ class PartTracks:
 
 
 class PartBuilder:
-    """Gathers the tables of one part.
-
-    Args:
-        rank: Rank of the process.
-        host: Host name.
-    """
+    """Gathers the tables of one part."""
 
     def __init__(self, rank: int = 0, host: str = "") -> None:
         self.tracks = PartTracks(rank, host)

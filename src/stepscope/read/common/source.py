@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -131,9 +132,6 @@ class Directories:
     Hidden names are left out (their files are still being written), and so are links to directories and the runs that
     stepscope made, whose captures are copies.
 
-    Args:
-        top: The directory that the user named.
-
     Attributes:
         known: Directory → names of its files, and of the directories in it.
         unreadable: Directories below the top that cannot be read, each with the reason.
@@ -166,8 +164,10 @@ class Directories:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(entry.name)
-                    elif _is_file(entry):
-                        files.append(entry.name)
+                        continue
+                    with suppress(OSError):  # a link to itself, or one to a file that may not be examined
+                        if entry.is_file():
+                            files.append(entry.name)
         except (OSError, ValueError) as error:
             message = f"{directory} cannot be read: {getattr(error, 'strerror', None) or error}."
             if directory == self._top:
@@ -179,13 +179,6 @@ class Directories:
             raise NotATraceError(message, "Name the run, or the directory that holds the captures.")
         directories = [] if MANIFEST in files else sorted(set(directories) - {MADE})
         return sorted(files), directories
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link to itself, or one to a file that may not be examined
-        return False
 
 
 def tell_all(path: Path, progress: Progress | None) -> None:
@@ -262,7 +255,9 @@ def _inflated(first: bytes, blocks: Iterator[bytes], path: Path, ledger: LossLed
                 return
             pending = inflater.unused_data if inflater.eof else b""
             written += len(block)
-            _check_ratio(path, read, written)
+            if written > _RATIO_FREE and written > _MAX_RATIO * read:
+                message = f"{path} expands to more than {_MAX_RATIO} times its size; traces expand less."
+                raise DamagedTraceError(message, "If you trust the file, unpack it with gunzip and read the result.")
             if block:
                 yield block
     if not inflater.eof:
@@ -274,9 +269,3 @@ def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in blocks:
         for start in range(0, len(block), _GZIP_PIECE):
             yield block[start : start + _GZIP_PIECE]
-
-
-def _check_ratio(path: Path, read: int, written: int) -> None:
-    if written > _RATIO_FREE and written > _MAX_RATIO * read:
-        message = f"{path} expands to more than {_MAX_RATIO} times its size; traces expand less."
-        raise DamagedTraceError(message, "If you trust the file, unpack it with gunzip and read the result.")

@@ -57,7 +57,6 @@ SKIPPED_CATEGORIES = frozenset({"Trace"})
 
 STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
-OPTIMIZER_NAME = "Optimizer.step#"
 _HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
 # Kernels that name their communication library; others are recognised by their arguments, or by what launched them.
 _DEVICE_COLLECTIVE = re.compile(
@@ -97,12 +96,7 @@ def name_class(name: str) -> int:
 
 
 def kind_of(category: str, name: int) -> int:
-    """Return the number of the kind of a complete event.
-
-    Args:
-        category: Category as written; an unknown one is a range of the user.
-        name: What the name says, see :func:`name_class`.
-    """
+    """Return the number of the kind of a complete event; one of an unknown category is a range of the user."""
     kind = _KIND_OF_CATEGORY.get(category, "annotation")
     if kind in ("operator", "annotation") and category not in DEVICE_CATEGORIES:
         host = {NAME_STEP: "step", NAME_DATA: "data", NAME_COLLECTIVE: "collective"}

@@ -24,12 +24,7 @@ _SLOT = 8
 
 
 class RecordDecoder:
-    """Decodes buffers, and keeps what is in them.
-
-    Args:
-        layout: How the library that filled them lays out records.
-        ledger: Counts what is damaged.
-    """
+    """Decodes buffers, and keeps what is in them."""
 
     def __init__(self, layout: Layout, ledger: LossLedger) -> None:
         self._ledger = ledger
@@ -41,12 +36,7 @@ class RecordDecoder:
         self._text_codes: dict[str, int] = {}
 
     def add(self, buffer: bytes, names: Mapping[int, str]) -> None:
-        """Decode one buffer.
-
-        Args:
-            buffer: Its valid bytes.
-            names: Texts by pointer, as they were when the buffer was full.
-        """
+        """Decode the valid bytes of a buffer; ``names`` are texts by pointer, as they were when the buffer was full."""
         for kind, records in self._split(buffer).items():
             self._found.setdefault(kind, []).append(records)
             if kind in _NAMED:

@@ -88,6 +88,7 @@ class CuptiFile:
     def tables(self, ledger: LossLedger) -> dict[str, pl.DataFrame]:
         """Return the tables of the part."""
         decoder, facts = self._decoder(ledger), self.facts
+        contexts = decoder.of(Kind.CONTEXT)
         content = cupti_tables.CuptiContent(
             self.device_work(ledger),
             self.calls(ledger),
@@ -95,7 +96,7 @@ class CuptiFile:
             cupti_work.overheads(decoder, ledger),
             cupti_work.allocations(decoder, ledger),
             facts.process,
-            self._contexts(decoder),
+            dict(zip(contexts["context"].tolist(), contexts["device"].tolist(), strict=True)) if len(contexts) else {},
         )
         clock = Clock(self.anchors or [Anchor(0, 0, 0)])
         ledger.add("clock_set", clock.jumps)
@@ -116,21 +117,9 @@ class CuptiFile:
     def _decoder(self, ledger: LossLedger) -> RecordDecoder:
         return self.decoder or RecordDecoder(layout_of(1300), ledger)
 
-    def _contexts(self, decoder: RecordDecoder) -> dict[int, int]:
-        """Return the device of each context."""
-        records = decoder.of(Kind.CONTEXT)
-        if not len(records):
-            return {}
-        return dict(zip(records["context"].tolist(), records["device"].tolist(), strict=True))
-
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read a file into the tables of one part.
-
-    Args:
-        path: File that the ``cupti`` collector wrote; it may still be written to.
-        ledger: Where losses are counted.
-        progress: Called once, at the end.
+    """Read a file of the ``cupti`` collector, which may still be written to, into the tables of one part.
 
     Raises:
         InputError: The file cannot be read, has another format, or a newer stepscope wrote it.

@@ -39,14 +39,10 @@ class CuptiContent:
 
 
 def add_to(part: PartBuilder, content: CuptiContent, clock: Clock) -> None:
-    """Add spans, kernels and allocations of one capture.
-
-    Args:
-        part: Takes the tables; it has no spans yet.
-        content: What was recorded, in CUPTI's time.
-        clock: From CUPTI's clock to the epoch.
-    """
-    tracks, work, calls, waits = part.tracks, content.work, content.calls, _placed_waits(content)
+    """Add spans, kernels and allocations of one capture; ``clock``: from CUPTI's time to the epoch."""
+    tracks, work, calls = part.tracks, content.work, content.calls
+    device = pl.col("context").replace_strict(content.contexts or {0: 0}, default=0, return_dtype=pl.Int64)
+    waits = content.waits.with_columns(device=device, stream=pl.when(pl.col("stream") < 1 << 31).then("stream"))
     own = TrackRow("other", "cpu", "profiler overhead", content.process)
     batches = [
         _batch(work, _kinds(work), tracks.numbered(_stream, work["device"], work["stream"])),
@@ -91,12 +87,6 @@ def _thread(process: int, thread: int) -> TrackRow:
 def _waits(device: int, stream: int | None) -> TrackRow:
     name = "context" if stream is None else f"stream {stream}"
     return TrackRow("other", f"cuda:{device}", f"{name} synchronisation", stream=stream)
-
-
-def _placed_waits(content: CuptiContent) -> pl.DataFrame:
-    """Return waits with the device of their context, and a stream only where they wait for one."""
-    device = pl.col("context").replace_strict(content.contexts or {0: 0}, default=0, return_dtype=pl.Int64)
-    return content.waits.with_columns(device=device, stream=pl.when(pl.col("stream") < 1 << 31).then("stream"))
 
 
 def _kinds(work: pl.DataFrame) -> pl.Series:

@@ -61,12 +61,6 @@ def device_work(
 ) -> pl.DataFrame:
     """Return one row per kernel, copy and fill.
 
-    Args:
-        decoder: Holds the records.
-        spelled: Names of kernels in C++ by their names in the program.
-        devices: What is known of each GPU.
-        ledger: Counts what is left out.
-
     Returns:
         ``ts`` and ``end`` (CUPTI's clock), ``kind``, ``name``, ``symbol`` (null for copies and fills), ``device``,
         ``context``, ``stream``, ``correlation``, and, null where the work has none: ``grid``, ``block``, ``registers``,
@@ -78,7 +72,9 @@ def device_work(
     kernels = [_kernels(decoder, kind, spelled, devices, ledger) for kind in (Kind.CONCURRENT_KERNEL, Kind.KERNEL)]
     copies = [_copies(decoder.of(kind), ledger) for kind in (Kind.MEMCPY, Kind.MEMCPY2)]
     parts = [*kernels, *copies, _fills(decoder.of(Kind.MEMSET), ledger)]
-    return pl.concat([part.select(list(_WORK)) for part in (_whole(part) for part in parts)])
+    none = {name: pl.lit(None, kind) for name, kind in _WORK.items()}
+    whole = [part.with_columns(**{name: none[name] for name in none.keys() - {*part.columns}}) for part in parts]
+    return pl.concat([part.select(list(_WORK)).cast(_WORK) for part in whole])  # type: ignore[arg-type]
 
 
 _WORK: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -91,12 +87,6 @@ _WORK: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("theoretical", "occupancy", "blocks_per_sm", "warps_per_sm"), pl.Float64),
     **dict.fromkeys(("bytes", "copy", "source", "destination", "flags", "graph", "graph_node", "priority"), pl.Int64),
 }
-
-
-def _whole(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame with every column of device work."""
-    missing = [pl.lit(None, kind).alias(name) for name, kind in _WORK.items() if name not in frame.columns]
-    return frame.with_columns(missing).cast(_WORK)  # type: ignore[arg-type]
 
 
 def _numbers(records: Records, names: Sequence[str]) -> dict[str, Integers]:
@@ -130,17 +120,16 @@ def _kernels(
     records, names = records[kept], names[kept]
     columns = _placed(records)
     columns |= _numbers(records, ("registers", "static_shared", "dynamic_shared", "cache", "priority"))
-    sizes = {name: _sizes(records, name) for name in ("grid", "block")}
+    sizes = {
+        name: np.stack([records[f"{name}_{axis}"] for axis in "xyz"], axis=1).astype(np.int64)
+        for name in ("grid", "block")
+    }
     texts = decoder.texts
     columns["symbol"] = coded(texts, names)
     columns["name"] = coded([spelled.get(text, text) for text in texts], names)
     columns |= {name: pl.Series(values).arr.to_list() for name, values in sizes.items()}
     columns |= _occupancy(columns, sizes, devices)
     return pl.DataFrame(columns).with_columns(kind=pl.lit("kernel"))
-
-
-def _sizes(records: Records, name: str) -> Integers:
-    return np.stack([records[f"{name}_{axis}"] for axis in "xyz"], axis=1).astype(np.int64)
 
 
 def _occupancy(
@@ -196,13 +185,7 @@ def _at(texts: Sequence[str], number: int) -> str:
 
 
 def calls(decoder: RecordDecoder, names: Mapping[str, Mapping[int, str]], ledger: LossLedger) -> pl.DataFrame:
-    """Return one row per call of the runtime or driver: ts, end, kind, name, process, thread, correlation.
-
-    Args:
-        decoder: Holds the records.
-        names: ``runtime`` and ``driver`` → number of a call → its name.
-        ledger: Counts what is left out.
-    """
+    """Return ts, end, kind, name, process, thread, correlation of each call; ``names``: API → number → its name."""
     parts = [_calls(decoder.of(kind), kind.name.lower(), names, ledger) for kind in (Kind.RUNTIME, Kind.DRIVER)]
     return pl.concat([part.cast(_CALLS).select(list(_CALLS)) for part in parts])  # type: ignore[arg-type]
 

@@ -134,14 +134,9 @@ class _JournalContent:
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
-    """Read a journal into tables of its own: spans without parent, depth and step; rank 0.
+    """Read a journal, which may still be written to, into tables: spans without parent, depth and step; rank 0.
 
     What the recording itself counted is in the table ``losses``; what is lost while reading is in the ledger.
-
-    Args:
-        path: File that :class:`stepscope.collect.journal.journal.Journal` wrote; it may still be written to.
-        ledger: Where losses are counted.
-        progress: Called once, at the end.
 
     Raises:
         InputError: The file cannot be read, is not a journal, or a newer stepscope wrote it.

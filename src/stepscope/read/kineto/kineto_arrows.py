@@ -24,17 +24,21 @@ def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.Dat
     base = spans.events.base
     usable = (base["phase"] == ord("s")) | (base["phase"] == ord("f"))
     usable &= (base["ts"] > BAD) & (np.abs(base["ts"]) < LARGEST_TIME) & (base["id"] != ABSENT)
-    wanted = usable if _device_work_lacks_correlation(spans) else usable & ~_of_kind(spans, "launch")
+    device_work, _ = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    if not (device_work["correlation"] == ABSENT).any():
+        launches = [name for name, kind in _KIND_OF_CATEGORY.items() if kind == "launch"]
+        usable &= ~one_of(spans.events, base["category"], launches)
     between_ranges = _to_ranges(spans)
-    if not wanted.any():
+    if not usable.any():
         return between_ranges
-    places = _places(spans, np.flatnonzero(wanted), facts)
+    places = _places(spans, np.flatnonzero(usable), facts)
     starts = places.filter("start").unique(["category", "id"], keep="first", maintain_order=True).drop("start")
     ends = places.filter(~pl.col("start")).drop("start")
     drawn = ends.join(starts, on=["category", "id"], how="left", suffix="_from", maintain_order="left")
     whole = drawn.filter((pl.col("track") >= 0) & (pl.col("track_from") >= 0))
     lost = drawn.filter(pl.col("track_from").is_null() & (pl.col("kind") != "launch")).height
-    ledger.add("flow_dangling", lost + _without_end(starts, ends))
+    unended = starts.filter(pl.col("kind") != "launch").join(ends, on=["category", "id"], how="anti").height
+    ledger.add("flow_dangling", lost + unended)
     between_events = whole.select("kind", from_track="track_from", from_ts="ts_from", to_track="track", to_ts="ts")
     return pl.concat([between_events, between_ranges])
 
@@ -58,20 +62,6 @@ def _to_ranges(spans: KinetoSpans) -> pl.DataFrame:
 def _ordered(spans: KinetoSpans, chosen: Mask) -> Integers:
     rows = np.flatnonzero(chosen)
     return rows[np.argsort(spans.ts[rows], kind="stable")]
-
-
-def _without_end(starts: pl.DataFrame, ends: pl.DataFrame) -> int:
-    return starts.filter(pl.col("kind") != "launch").join(ends, on=["category", "id"], how="anti").height
-
-
-def _device_work_lacks_correlation(spans: KinetoSpans) -> bool:
-    columns, _ = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
-    return bool((columns["correlation"] == ABSENT).any())
-
-
-def _of_kind(spans: KinetoSpans, kind: str) -> Mask:
-    names = [name for name, value in _KIND_OF_CATEGORY.items() if value == kind]
-    return one_of(spans.events, spans.events.base["category"], names)
 
 
 def _places(spans: KinetoSpans, rows: Integers, facts: KinetoFacts) -> pl.DataFrame:

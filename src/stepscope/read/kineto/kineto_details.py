@@ -98,13 +98,10 @@ def _without_empty(spans: KinetoSpans, codes: Codes) -> Codes:
 def _stacks(spans: KinetoSpans, codes: Codes) -> tuple[pl.Series, list[list[dict[str, Any]]]]:
     """Return the number of each code's stack, in order of appearance, and the frames of all stacks."""
     first, inverse = distinct_rows([codes])
-    frames = [_frames(text_of(spans.events, int(codes[place]))) for place in first]
+    texts = [text_of(spans.events, int(codes[place])).replace("\\n", ";") for place in first]
+    frames = [[parse_frame(part.strip()) for part in text.split(";") if part.strip()] for text in texts]
     known = np.array([bool(stack) for stack in frames], np.bool_)
     return or_null("stack", np.where(known, np.cumsum(known) - 1, -1)[inverse]), [stack for stack in frames if stack]
-
-
-def _frames(text: str) -> list[dict[str, Any]]:
-    return [parse_frame(part.strip()) for part in text.replace("\\n", ";").split(";") if part.strip()]
 
 
 def _arguments(spans: KinetoSpans) -> list[tuple[int, str, str]]:

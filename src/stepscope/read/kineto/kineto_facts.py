@@ -14,11 +14,7 @@ _NO_BASE = 0
 
 
 class KinetoFacts:
-    """Metadata of one trace file.
-
-    Args:
-        metadata: Top-level key → value as JSON.
-    """
+    """Metadata of one trace file, from its top-level keys and their values as JSON."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
         #: Top-level key → value as JSON.

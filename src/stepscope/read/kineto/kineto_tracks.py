@@ -37,12 +37,7 @@ class KinetoKey(NamedTuple):
 
 
 class KinetoTracks:
-    """The tracks of one file.
-
-    Args:
-        events: All events of the file.
-        tracks: Numbers them as they are first asked for.
-    """
+    """The tracks of one file."""
 
     def __init__(self, events: ChromeEvents, tracks: PartTracks) -> None:
         self._events = events
@@ -60,12 +55,7 @@ class KinetoTracks:
         return number
 
     def of_spans(self, rows: Integers, kinds: npt.NDArray[np.uint8]) -> Codes:
-        """Return the track of each span.
-
-        Args:
-            rows: Row of each span's event.
-            kinds: Number of the kind of each span.
-        """
+        """Return the track of each span, by the row of its event and the number of its kind."""
         device_classes = np.array([kind is Class.DEVICE for kind in Class])[self._events.base["class"][rows]]
         result = np.empty(len(rows), np.int32)
         for chosen in (~device_classes, device_classes):
@@ -140,7 +130,9 @@ class KinetoTracks:
         if key.device != ABSENT:
             name = f"stream {key.stream}{_SUFFIXES.get(key.lane, '')}"
             return TrackRow(kind, f"{self._device_type}:{key.device}", name, stream=key.stream)
-        process, thread = (int(text) if _is_number(text) else None for text in (key.process, key.thread))
+        process, thread = (
+            int(text) if _NUMBER.fullmatch(text) and len(text) < 19 else None for text in (key.process, key.thread)
+        )
         if kind != "thread":
             return TrackRow(kind, "cpu", _LANE_NAMES.get(key.lane, key.thread), process)
         unnamed = key.thread if thread is None else f"thread {thread}"
@@ -182,7 +174,3 @@ def _number(text: str, default: int) -> int:
     match = _NUMBER.search(text)
     value = int(match[0]) if match and len(match[0]) < 19 else default
     return value if -(1 << 31) <= value < 1 << 31 else default
-
-
-def _is_number(text: str) -> bool:
-    return _NUMBER.fullmatch(text) is not None and len(text) < 19

@@ -76,11 +76,7 @@ class _CallBlock(msgspec.Struct):
 
 
 def read(paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
-    """Return every call in order of time.
-
-    Args:
-        paths: Files ``shapes_*.ssj``.
-        ledger: Counts losses.
+    """Return every call in the files ``shapes_*.ssj`` in order of time.
 
     Returns:
         Columns call_ts (ns since the epoch), call_thread (native id), call (its name), call_shapes, dtypes, concrete
@@ -151,7 +147,7 @@ def join(operators: pl.DataFrame, calls: pl.DataFrame, ledger: LossLedger) -> pl
     matched = (
         calls.select(pl.all().gather(pl.Series(place, dtype=pl.Int64).replace(-1, None).cast(pl.Int64)))
         if calls.height
-        else _nothing(operators.height)
+        else pl.DataFrame({name: pl.Series([None] * operators.height, dtype=kind) for name, kind in _CALLS.items()})
     )
     given = pl.Series(leading)
     joined = pl.concat([operators, matched.select("call_ts", "call_thread", "call")], how="horizontal")
@@ -162,12 +158,7 @@ def join(operators: pl.DataFrame, calls: pl.DataFrame, ledger: LossLedger) -> pl
 
 
 def with_events(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Give operators without a recorded call the event of the host pipeline that called them.
-
-    Args:
-        operators: What :func:`join` returned.
-        events: What :func:`stepscope.read.mindspore.host_pipeline.read` returned.
-    """
+    """Give operators without a recorded call the event of the host pipeline that called them."""
     asked = events.filter(pl.col("name").is_in(CALLING_EVENTS)).sort("ts", maintain_order=True)
     # A method calls the operator that it stands for: the inner event counts.
     around = pl.col("ts").shift(-1).over("thread") < pl.col("ts") + pl.col("dur")
@@ -182,12 +173,7 @@ def with_events(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_graphs(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Give operators of compiled graphs the thread that waits for the graph, and as time of the call their start.
-
-    Args:
-        operators: What :func:`join` returned.
-        events: What :func:`stepscope.read.mindspore.host_pipeline.read` returned.
-    """
+    """Give operators of compiled graphs the thread that waits for the graph, and as time of the call their start."""
     graphs = events.filter(pl.col("name") == _GRAPH).select("ts", waits="thread", end=pl.col("ts") + pl.col("dur"))
     found = operators.join_asof(graphs.sort("ts"), on="ts")
     inside = pl.col("call_ts").is_null() & (pl.col("ts") <= pl.col("end"))
@@ -202,12 +188,8 @@ def with_phases(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
     An operator is forward if it was called while the network's graph was noted (between ``new_graph`` and
     ``end_graph``), and backward if it was called while the gradient ran (``stage:RunGrad``). Calls wait in a queue,
-    which keeps their order: the n-th call of a type is the n-th operator of that type. Types with more calls than
-    operators, or fewer, keep the phase that their names say.
-
-    Args:
-        operators: Operators in order of start, with columns type and phase.
-        events: What :func:`stepscope.read.mindspore.host_pipeline.read` returned, in order of start.
+    which keeps their order: in tables in order of start, the n-th call of a type is the n-th operator of that type.
+    Types with more calls than operators, or fewer, keep the phase that their names say.
     """
     calls = events.filter(pl.col("name").is_in(CALLING_EVENTS)).select("ts", "thread", type="op")
     if not calls.height:
@@ -240,10 +222,6 @@ def _inside(calls: pl.DataFrame, spans: pl.DataFrame, phase: str) -> pl.DataFram
     found = calls.join_asof(spans, on="ts", by="thread", check_sortedness=False)
     inside = pl.when(pl.col("ts") <= pl.col("end")).then(pl.lit(phase))
     return found.with_columns(inside.alias(phase)).drop("end")
-
-
-def _nothing(height: int) -> pl.DataFrame:
-    return pl.DataFrame({name: pl.Series([None] * height, dtype=kind) for name, kind in _CALLS.items()})
 
 
 def _expected(calls: list[str], ran: set[str]) -> tuple[list[str], Integers, list[bool]]:

@@ -48,12 +48,7 @@ _ANY = re.compile("|".join(pattern.pattern for pattern in _NAMES.values()))
 
 
 def captures(directory: Path, directories: Directories, taken: Sequence[Path] = ()) -> list[Capture]:
-    """Return the captures in a directory and below it, in order of name; empty if there are none.
-
-    Args:
-        directory: The directory.
-        directories: Lists directories.
-        taken: Roots of captures of other devices; what MindSpore wrote into those belongs to them.
+    """Return the captures in a directory and below it, but for those inside ``taken``, in order of name.
 
     Raises:
         InputError: A directory cannot be read.

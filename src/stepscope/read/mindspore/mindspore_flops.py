@@ -21,6 +21,10 @@ _PRODUCTS = frozenset({"MatMul", "BatchMatMul"})
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"})
 _COUNTED = (*sorted(_PRODUCTS | _CONVOLUTIONS), "FlashAttentionScore")
 
+#: Which of two factors is transposed, the likeliest first.
+_FORWARD = [(False, False), (False, True), (True, False), (True, True)]
+_BACKWARD = [(True, False), (False, True), (False, False), (True, True)]
+
 #: Operators behind a convolution among which the one lies that takes its output.
 _NEAR = 8
 
@@ -58,7 +62,8 @@ def _count(kind: str, shapes: _Shapes | None, phase: str | None, call: str | Non
     if kind == "FlashAttentionScore":
         return _attention(shapes)
     flags = _flags(call, values)
-    return multiplication(shapes[0], shapes[1], [flags] if flags else _preferred(phase))
+    likely = _BACKWARD if phase == "backward" else _FORWARD
+    return multiplication(shapes[0], shapes[1], [flags] if flags else likely)
 
 
 def _shapes(text: str | None) -> _Shapes | None:
@@ -77,12 +82,6 @@ def _flags(call: str | None, values: str | None) -> tuple[bool, bool] | None:
         return False, True
     said = [value == "True" for value in _VALUES.decode(values or "[]") if value in ("True", "False")]
     return (said[0], said[1]) if len(said) == 2 else None
-
-
-def _preferred(phase: str | None) -> list[tuple[bool, bool]]:
-    """Return the ways to multiply, the likeliest first."""
-    once = [(True, False), (False, True)] if phase == "backward" else [(False, True), (True, False)]
-    return [*once, (False, False), (True, True)] if phase == "backward" else [(False, False), *once, (True, True)]
 
 
 def multiplication(first: Sequence[int], second: Sequence[int], ways: Iterable[tuple[bool, bool]]) -> int | None:

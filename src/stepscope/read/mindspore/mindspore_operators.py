@@ -20,7 +20,7 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import sound_spans
 from stepscope.read.common.plain_text import lines_of
 from stepscope.read.mindspore.host_pipeline import LAUNCHES
-from stepscope.read.mindspore.mindspore_names import OperatorName, parse
+from stepscope.read.mindspore.mindspore_names import parse
 from stepscope.trace.losses import LossLedger
 
 _LINE = r"^(?<full>.*);[^;]*;(?<calls>[^;]*)$"
@@ -54,28 +54,17 @@ _NAME_SCHEMA = {
 
 
 def read(paths: Sequence[Path], ledger: LossLedger, *, compiled: bool) -> pl.DataFrame:
-    """Return every operator call in order of start.
-
-    Args:
-        paths: Files ``cpu_op_execute_timestamp_*.txt``.
-        ledger: Counts damaged lines and calls.
-        compiled: Whether all operators belong to compiled graphs.
+    """Return every operator call of files ``cpu_op_execute_timestamp_*.txt`` in order of start.
 
     Returns:
         Columns ts, dur (ns), full, short, type, module, phase, operation.
     """
-    calls = pl.concat([_empty_calls(), *(_calls(path, ledger) for path in paths)])
+    none = pl.DataFrame(schema={"full": pl.String, "ts": pl.Int64, "dur": pl.Int64})
+    calls = pl.concat([none, *(_calls(path, ledger) for path in paths)])
     distinct = calls["full"].unique(maintain_order=True).to_list()
-    names = pl.DataFrame([_row(full, parse(full, compiled=compiled)) for full in distinct], schema=_NAME_SCHEMA)
+    rows = [{"full": full, **vars(parse(full, compiled=compiled))} for full in distinct]
+    names = pl.DataFrame(rows, schema=_NAME_SCHEMA)
     return calls.sort("ts", "full").join(names, on="full", how="left", maintain_order="left")
-
-
-def _empty_calls() -> pl.DataFrame:
-    return pl.DataFrame(schema={"full": pl.String, "ts": pl.Int64, "dur": pl.Int64})
-
-
-def _row(full: str, name: OperatorName) -> dict[str, str | None]:
-    return {"full": full, **vars(name)}
 
 
 def _calls(path: Path, ledger: LossLedger) -> pl.DataFrame:
@@ -99,12 +88,7 @@ def _calls(path: Path, ledger: LossLedger) -> pl.DataFrame:
 
 
 def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, int | None]:
-    """Return how many operator calls MindSpore itself counted, and its process; None where it does not say.
-
-    Args:
-        paths: Files ``cpu_op_detail_info_*.csv``.
-        ledger: Counts bytes that are not UTF-8.
-    """
+    """Return how many calls ``cpu_op_detail_info_*.csv`` counts, and its process; None where it does not say."""
     parsed = pl.concat(
         [
             lines_of(path, ledger).to_frame().select(pl.col("line").str.extract_groups(_DETAIL_LINE).alias("at"))
@@ -117,14 +101,9 @@ def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, 
 
 
 def with_shapes(operators: pl.DataFrame, paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:
-    """Add the shapes of the inputs as JSON: the n-th call of a name has the n-th line of that name.
+    """Add the shapes of inputs (``cpu_framework_*.txt``) as JSON: the n-th call of a name has its n-th line.
 
     Where a name has more calls than lines, or fewer, its shapes are known only if all its lines agree.
-
-    Args:
-        operators: What :func:`read` returned.
-        paths: Files ``cpu_framework_*.txt``.
-        ledger: Counts damaged lines.
     """
     lines = pl.concat([pl.Series("line", [], dtype=pl.String), *(lines_of(path, ledger) for path in paths)])
     fields = lines.to_frame().select(pl.col("line").str.splitn(";", 4).alias("at")).unnest("at")
@@ -151,12 +130,7 @@ def _shapes(text: str) -> str:
 
 
 def with_threads(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Add the thread that ran each operator: that of the launch of its type which it contains; null without one.
-
-    Args:
-        operators: What :func:`read` returned.
-        events: What :func:`stepscope.read.mindspore.host_pipeline.read` returned.
-    """
+    """Add the thread that ran each operator: that of the launch of its type which it contains; null without one."""
     launches = events.filter(pl.col("name").is_in(LAUNCHES)).select("ts", pl.col("op").alias("type"), "dur", "thread")
     rows = operators.with_row_index("row").select("row", "ts", "type", end=pl.col("ts") + pl.col("dur"), start="ts")
     # Grouped by type and sorted by time, as the join needs it; each launch finds the last operator begun before it.
@@ -167,14 +141,10 @@ def with_threads(operators: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def lanes(ts: Integers, end: Integers) -> Integers:
-    """Put intervals on as many lanes as they need so that none overlap on a lane; return the lane of each.
+    """Return a lane for each interval (ns, by ascending start), on as many lanes as needed so that none overlap.
 
     Each lane takes the first interval left, then the first that begins after that ends, and so on. Which ones those
     are is found for all at once, by distances that double.
-
-    Args:
-        ts: Starts, ascending, ns.
-        end: Ends, ns.
     """
     lane = np.full(len(ts), _MOST_LANES, np.int64)
     left, number = np.arange(len(ts)), 0

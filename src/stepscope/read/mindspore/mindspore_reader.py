@@ -44,12 +44,7 @@ _INTERNAL = frozenset({"format", "anchors", "shapes", "pipeline_begin", "paramet
 
 
 def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read the files of one process.
-
-    Args:
-        capture: The files of one process; any of them may be missing.
-        ledger: Counts losses.
-        progress: Called once, when everything is read.
+    """Read the files of one process, any of which may be missing.
 
     Raises:
         InputError: A file cannot be read.
@@ -87,7 +82,8 @@ class _CaptureReader:
         pipeline = pipeline_of.read(files, ledger, begin_ms=begin // _MS if type(begin) is int else 0)
 
         part = PartBuilder(_whole(self._said.get("rank")) or 0, host if isinstance(host, str) else "")
-        tracks = _MindSporeTracks(part.tracks, _whole(self._said.get("process")) or process or _first(events))
+        first = int(events["process"][0]) if events.height else None
+        tracks = _MindSporeTracks(part.tracks, _whole(self._said.get("process")) or process or first)
         operators = _placed(operators, tracks)
         memory = _allocations(capture, operators, ledger)
         part.add("allocations", memory)
@@ -224,7 +220,3 @@ def _pairs(value: object) -> list[tuple[int, int]]:
 
 def _whole(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 31 else None
-
-
-def _first(events: pl.DataFrame) -> int | None:
-    return int(events["process"][0]) if events.height else None

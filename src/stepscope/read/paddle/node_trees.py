@@ -192,6 +192,8 @@ def _device(calls: Fields, ledger: LossLedger) -> pl.DataFrame:
     start, count = work.integers(3), len(work.messages)
     if not count:
         return pl.DataFrame(schema=DEVICE)
+    of_sorts = (_only(work, number) for number in (_COPY, _FILL))
+    copied, filled = (_placed(details.integers(1), owner, count) for owner, details in of_sorts)
     columns = {
         "name": work.texts(1, ledger),
         "type": _type(work.integers(2), TYPES),
@@ -202,7 +204,7 @@ def _device(calls: Fields, ledger: LossLedger) -> pl.DataFrame:
         "stream": work.integers(7),
         "correlation": work.integers(8),
         **_kernels(work, count),
-        "bytes": _bytes(work, _COPY, count).fill_null(_bytes(work, _FILL, count)),
+        "bytes": copied.fill_null(filled),
     }
     frame = pl.DataFrame(columns)
     # Bytes in a nanosecond are gigabytes in a second.
@@ -226,11 +228,6 @@ def _kernels(work: Fields, count: int) -> dict[str, pl.Series]:
         "occupancy": kernel.floats(17) * 100,
     }
     return {name: _placed(column, owner, count) for name, column in columns.items()}
-
-
-def _bytes(work: Fields, number: int, count: int) -> pl.Series:
-    owner, details = _only(work, number)
-    return _placed(details.integers(1), owner, count)
 
 
 def _memory(nodes: Fields, ledger: LossLedger) -> pl.DataFrame:

@@ -57,14 +57,11 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     rows = list(zip(complete, arguments, start.to_list(), duration.to_list(), strict=True))
     device = [row for row in rows if row[0].cat in DEVICE_TYPES]
     host = [row for row in rows if row[0].cat not in DEVICE_TYPES]
-    extra = {key: printable(str(value)) for key, value in _value(document, "ExtraInfo").items()}
+    said = parse_arguments(document.metadata.get("ExtraInfo", "{}"))
+    extra = {key: printable(str(value)) for key, value in said.items()}
     metadata = {key: value for key, value in document.metadata.items() if key != "ExtraInfo"}
     recorded = PaddleRecording(_host(host), _device(device), _memory(memory, ledger), extra, metadata)
     return tables(recorded, ledger)
-
-
-def _value(document: Document, key: str) -> dict[str, Any]:
-    return parse_arguments(document.metadata.get(key, "{}"))
 
 
 def _events(document: Document, progress: Progress | None) -> list[ChromeEvent]:
@@ -177,14 +174,7 @@ def _within_microseconds(whole: Integers, since: Integers) -> Integers:
 
 
 def _move_into_parents(start: Integers, duration: Integers, rows: Integers, nesting: Nesting) -> None:
-    """Move what begins before its parent, or ends behind it, by the ns that are missing.
-
-    Args:
-        start: Start of each event; changed.
-        duration: Duration of each event.
-        rows: The event at each place of the nesting.
-        nesting: How the events lie in each other.
-    """
+    """Move what begins before its parent, or ends behind it, by the ns that are missing."""
     for depth in range(1, int(nesting.depth.max(initial=0)) + 1):
         places = np.flatnonzero(nesting.depth == depth)
         inner, outer = rows[places], rows[nesting.parent[places]]

@@ -23,12 +23,7 @@ _MOST_NS = 1 << 62
 
 
 class RecorderTicks:
-    """Converts ticks.
-
-    Args:
-        moments: The clocks at some moments, in the order of ticks.
-        ticks_are_ns: Whether ticks are ns of CLOCK_MONOTONIC.
-    """
+    """Converts ticks by the clocks at some moments; ``ticks_are_ns``: whether ticks are ns of CLOCK_MONOTONIC."""
 
     def __init__(self, moments: Sequence[Moment], *, ticks_are_ns: bool) -> None:
         #: Whether it is known how long a tick is.

@@ -26,29 +26,20 @@ _Shape = Sequence[int]
 
 
 def count(name: str, texts: InputTexts) -> int | None:
-    """Return the operations of one call; None if they are unknown.
-
-    Args:
-        name: Name of the operator, one of :data:`COUNTED`.
-        texts: Its inputs.
-    """
+    """Return the operations of one call of an operator in :data:`COUNTED`, by its inputs; None if they are unknown."""
     shapes, values = json.loads(texts.shapes), json.loads(texts.concrete)
     try:
         if name in _BY_ELEMENT:
             counted = prod(shapes[0])
         elif name in _PRODUCTS:
             first, second = _PRODUCTS[name]
-            counted = _product(shapes[first], shapes[second], batch=name in _BATCHES)
+            left, right = shapes[first], shapes[second]
+            counted = 2 * prod(left) * prod(right) // left[-1] // (left[0] if name in _BATCHES else 1)
         else:
             counted = _convolution(shapes[0], shapes[1], [json.loads(value) for value in values[3:7]])
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # other inputs than those of this operator
         return None
     return counted if 0 < counted < 1 << 63 else None
-
-
-def _product(left: _Shape, right: _Shape, *, batch: bool) -> int:
-    """Return the operations of a product of matrices, or of one product for each of a batch."""
-    return 2 * prod(left) * prod(right) // left[-1] // (left[0] if batch else 1)
 
 
 def _convolution(image: _Shape, weight: _Shape, values: Sequence[Any]) -> int:

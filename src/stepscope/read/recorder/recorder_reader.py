@@ -41,12 +41,7 @@ _EVALUATION = "autograd::engine::evaluate_function: "
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read a file into the tables of one part.
-
-    Args:
-        path: File that the native recorder wrote; it may still be written to.
-        ledger: Counts losses.
-        progress: Called once, at the end.
+    """Read a file of the native recorder, which may still be written to, into the tables of one part.
 
     Raises:
         InputError: The file cannot be read, has another format, or a newer stepscope wrote it.

@@ -118,11 +118,7 @@ class _ContentPool:
 
 
 class _ChunkDefinitions:
-    """The definitions of one sort in one chunk.
-
-    Args:
-        pool: Where their contents are kept.
-    """
+    """The definitions of one sort in one chunk."""
 
     def __init__(self, pool: _ContentPool) -> None:
         self._pool = pool
@@ -191,9 +187,14 @@ class _WordReader:
             if not block.follows:
                 self._lose_open()
                 self._walk.unknown = -1
-            self._walk_over(block.words)
+            self._walk.memories = self._walk.definitions = 0
+            if not native.words(block.words, self._walk, self._stack, self._columns):
+                walk_in_python(block.words, self._walk, self._stack, self._columns)
             self._define(block.words, names, inputs)
-            self._keep_memory(thread, block.words)
+            at = self._columns["memory"][: self._walk.memories]
+            if len(at):
+                places = at[:, None] + np.arange(_VALUES_OF_MEMORY + 1)
+                self.found.memory.append((thread, block.words[places] & np.uint64(_VALUE_BITS)))
         rows = slice(begin, self._walk.rows)
         numbers = self._columns["name"][rows] >> np.uint64(_NAME_SHIFT)
         self._name[rows] = names.places(numbers & np.uint64(_NAME_BITS))
@@ -203,11 +204,6 @@ class _WordReader:
         """Mark the open operators as lost: words are missing, so their ends are unknown."""
         self._columns["state"][self._stack[: self._walk.depth]] = State.LOST
         self._walk.depth = 0
-
-    def _walk_over(self, words: Words) -> None:
-        self._walk.memories = self._walk.definitions = 0
-        if not native.words(words, self._walk, self._stack, self._columns):
-            walk_in_python(words, self._walk, self._stack, self._columns)
 
     def _define(self, words: Words, names: _ChunkDefinitions, inputs: _ChunkDefinitions) -> None:
         """Take the definitions of a block."""
@@ -222,12 +218,6 @@ class _WordReader:
                 names.add(number, content)
             elif sort == Definition.INPUTS:
                 inputs.add(number, content)
-
-    def _keep_memory(self, thread: int, words: Words) -> None:
-        at = self._columns["memory"][: self._walk.memories]
-        if len(at):
-            places = at[:, None] + np.arange(_VALUES_OF_MEMORY + 1)
-            self.found.memory.append((thread, words[places] & np.uint64(_VALUE_BITS)))
 
     def memory(self) -> MemoryReports:
         parts = self.found.memory

@@ -93,13 +93,7 @@ def distinct(stats: XplaneStats) -> tuple[XplaneStats, Integers]:
 
 
 def batches(plane: Plane, line: Line, noise: Mask) -> Iterator[XplaneBatch]:
-    """Yield the events of a line; those left out are counted.
-
-    Args:
-        plane: The plane.
-        line: The line.
-        noise: Which metadata, by position, are noise.
-    """
+    """Yield the events of a line; those left out, such as those with metadata in ``noise``, are counted."""
     if not 0 <= line.timestamp < 2 * EPOCH:
         plane.ledger.add(
             "event_bad_time", sum(len(events.metadata) for events in xplane_events.batches(plane.content, line))

@@ -121,13 +121,7 @@ class RunInstructions:
 
 
 def instructions(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataFrame:
-    """Return the table ``instructions`` of one program; ids begin at 0.
-
-    Args:
-        program: The program as the profiler keeps it (XLA's ``HloProto``).
-        program_id: Its number in the process.
-        ledger: Counts a damage; what stands before it is there.
-    """
+    """Return the table ``instructions`` of an ``HloProto``, with ids from 0; of a damaged one, the part before."""
     parsed = hlo_program.parse(program, ledger)
     number = len(parsed)
     counted = hlo_costs.costs(parsed)

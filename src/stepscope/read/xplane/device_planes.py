@@ -44,14 +44,7 @@ def device_of(plane: Plane) -> XplaneDevice | None:
 
 @dataclass(frozen=True)
 class DevicePlane:
-    """A plane with streams.
-
-    Attributes:
-        plane: The plane.
-        device: Its device.
-        rows: Where the spans go.
-        operations: Numbers the instructions that run.
-    """
+    """A plane with streams."""
 
     plane: Plane
     device: XplaneDevice

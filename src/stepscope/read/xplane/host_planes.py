@@ -24,13 +24,7 @@ _NOT_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True)
 class HostPlane:
-    """A plane with threads.
-
-    Attributes:
-        plane: The plane.
-        rows: Where the spans go.
-        operations: Numbers the instructions that run.
-    """
+    """A plane with threads."""
 
     plane: Plane
     rows: XplaneRows
@@ -44,8 +38,9 @@ class HostPlane:
             name = line.name.decode("utf-8", "replace")
             known = process if isinstance(process, int) else None
             track = self.rows.track(TrackRow("thread", "cpu", name.split("/")[0] or "thread", known, line.id))
+            own = "/" in name  # a thread that XLA made has its number behind its name
             for batch in batches(self.plane, line, classes == xplane_kinds.DROPPED):
-                self._add(batch, classes[batch.place], track, own=_is_own(name))
+                self._add(batch, classes[batch.place], track, own=own)
 
     def _add(self, batch: XplaneBatch, classes: npt.NDArray[np.uint8], track: int, *, own: bool) -> None:
         is_mark = classes == xplane_kinds.MARK
@@ -79,11 +74,6 @@ class HostPlane:
         given = np.array([not name.startswith("_") and name not in _NOT_ARGUMENTS for name in self.plane.stat_names])
         if len(stats.owner):
             self.rows.arguments(self.plane, stats.where(given[stats.key]), first)
-
-
-def _is_own(name: str) -> bool:
-    """Return whether XLA made a thread: it has its number behind its name."""
-    return "/" in name
 
 
 def _kinds(

@@ -34,13 +34,7 @@ _LONGEST_TEXT = 16 << 20
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """One plane.
-
-    Attributes:
-        content: Its bytes, with padding behind.
-        fields: Its fields.
-        ledger: Where losses are counted.
-    """
+    """One plane: its bytes, with padding behind, its fields, and where its losses are counted."""
 
     content: bytearray
     fields: Fields

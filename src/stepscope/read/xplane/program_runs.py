@@ -47,13 +47,7 @@ def united_runs(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def note_calls(rows: XplaneRows, batch: XplaneBatch, running: Mask) -> None:
-    """Keep what a thread of the program asks for, and the runs that it computes itself.
-
-    Args:
-        rows: Where they go.
-        batch: Events of the thread.
-        running: Which of them are instructions.
-    """
+    """Keep what a thread asks for, and the runs that it computes itself; ``running``: which events are instructions."""
     calls = batch.plane.event_names.str.contains(_CALL).to_numpy()[batch.place]
     for name, chosen in (("calls", calls), ("inline", running)):
         if chosen.any():
@@ -100,12 +94,7 @@ def _from_last(calls: Integers, runs: pl.DataFrame) -> Integers:
 
 
 def steps(rows: XplaneRows, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ``steps``.
-
-    Args:
-        rows: What the file holds.
-        operations: What :meth:`~stepscope.read.xplane.compiled_programs.Operations.table` returns.
-    """
+    """Return the table ``steps``, by the rows and the table of operations."""
     declared = rows.pieces.get("steps", [])
     if declared and (marks := pl.concat(declared)).height:
         return conform("steps", marks.sort("ts", "dur").with_columns(source=pl.lit("declared")))

@@ -58,11 +58,8 @@ _OPERATIONS = {
 
 def classes(names: pl.Series) -> npt.NDArray[np.uint8]:
     """Return the class of each name of host events."""
-    return np.array([_class(name) for name in names.to_list()], np.uint8)
-
-
-def _class(name: str) -> int:
-    return next((number for pattern, number in _CLASSES if pattern.match(name)), OTHER)
+    found = (next((number for pattern, number in _CLASSES if pattern.match(name)), OTHER) for name in names.to_list())
+    return np.fromiter(found, np.uint8, len(names))
 
 
 def device_kinds(names: pl.Series) -> npt.NDArray[np.uint8]:

@@ -40,34 +40,21 @@ _LARGEST = (1 << 63) - 1
 
 
 def collectives(program: bytes, program_id: int, ledger: LossLedger) -> pl.DataFrame:  # noqa: ARG001
-    """Return the collective operations of a program.
-
-    Args:
-        program: The program as the profiler keeps it (XLA's ``HloProto``).
-        program_id: Its number in the process.
-        ledger: Counts a damage.
+    """Return the collective operations of a program (XLA's ``HloProto``).
 
     Returns:
         A row per operation: instruction (``instructions.id`` counted from 0 in the program), operation,
-        group_ranks (JSON, the groups of devices: ``[[0,1],[2,3]]``;
-        of a permutation its pairs of
-        source and target), group_size (of the largest group), dtype, bytes_in and bytes_out of one device. Groups are
-        null where all devices are one group.
+        group_ranks (JSON, the groups of devices: ``[[0,1],[2,3]]``; of a permutation its pairs of source and target),
+        group_size (of the largest group), dtype, bytes_in and bytes_out of one device. Groups are null where all
+        devices are one group.
     """
     parsed = hlo_program.parse(program, ledger)
-    places = _made(parsed)
-    fields = parsed.of(places)
-    groups = device_groups(fields)
-    rows = [
-        (place, OPERATIONS[parsed.opcodes[place]], _json(one), _size(one), *_moved(parsed, place))
-        for place, one in zip(places, groups, strict=True)
-    ]
+    places = parsed.places(*OPERATIONS)
+    rows = []
+    for place, groups in zip(places, device_groups(parsed.of(places)), strict=True):
+        devices = (msgspec.json.encode(groups).decode(), max(map(len, groups))) if groups else (None, None)
+        rows.append((place, OPERATIONS[parsed.opcodes[place]], *devices, *_moved(parsed, place)))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
-
-
-def _made(program: HloProgram) -> list[int]:
-    """Return the places of the operations."""
-    return program.places(*OPERATIONS)
 
 
 def _moved(program: HloProgram, place: int) -> tuple[str | None, int | None, int | None]:
@@ -86,11 +73,3 @@ def _moved(program: HloProgram, place: int) -> tuple[str | None, int | None, int
         total if total <= _LARGEST else None for total in (sum(leaf.bytes for leaf in side) for side in (leaves, got))
     ]
     return (dtypes.pop() if len(dtypes) == 1 else None, fitting[0], fitting[1])
-
-
-def _json(groups: list[list[int]]) -> str | None:
-    return msgspec.json.encode(groups).decode() if groups else None
-
-
-def _size(groups: list[list[int]]) -> int | None:
-    return max(map(len, groups)) if groups else None
