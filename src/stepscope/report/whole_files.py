@@ -30,10 +30,11 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
-    except OSError as error:
-        raise _refused(path, error) from error
-    finally:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _refused(path, error) from error
+        raise
 
 
 def _refused(path: Path, error: OSError) -> OutputError:

@@ -220,23 +220,25 @@ def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
     A table without rows has no file.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary: dict[Path, str] = {}
+    before = {path.name: path for path in directory.iterdir()}
+    temporary: dict[str, str] = {}
     sinks = []
     try:
         for name, frame in frames.items():
-            path = directory / f"{name}.parquet"
             if not frame.height:
-                path.unlink(missing_ok=True)
+                if f"{name}.parquet" in before:
+                    before[f"{name}.parquet"].unlink()
                 continue
-            handle, temporary[path] = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
+            handle, temporary[name] = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
             os.close(handle)
             if frame.height > _FEW_ROWS:
-                frame.write_parquet(temporary[path], compression="zstd")
+                frame.write_parquet(temporary[name], compression="zstd")
             else:
-                sinks.append(frame.lazy().sink_parquet(temporary[path], compression="zstd", lazy=True))
+                sinks.append(frame.lazy().sink_parquet(temporary[name], compression="zstd", lazy=True))
         pl.collect_all(sinks)
-        for path, written in temporary.items():
-            Path(written).replace(path)
+        while temporary:
+            name, written = temporary.popitem()
+            Path(written).replace(directory / f"{name}.parquet")
     finally:
         for written in temporary.values():
             Path(written).unlink(missing_ok=True)

@@ -11,7 +11,9 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import Codes, Columns
 from stepscope.read.chrome_json.event_schema import ABSENT, Class
-from stepscope.read.common.dense import nullable
+from stepscope.read.common.dense import distinct_rows, nullable, places
+from stepscope.read.common.distinct import where
+from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_spans import KinetoSpans, rows_of, text_of
@@ -39,62 +41,69 @@ def collectives(spans: KinetoSpans, facts: KinetoFacts) -> pl.DataFrame:
     ids = np.flatnonzero(spans.kind == KIND_CODE["collective"])
     if not len(ids):
         return empty("collectives")
-    name = spans.events.base["name"][spans.rows[ids]]
-    frame = pl.DataFrame({"span": ids, **_from_names(spans, name, facts)})
+    found = _from_names(spans, spans.events.base["name"][spans.rows[ids]], facts)
     columns = spans.events.of(Class.COLLECTIVE)
-    said = _from_arguments(spans, columns, facts).filter(pl.col("span") >= 0).unique("span", keep="last")
-    shaped = _from_shapes(spans)
-    joined = frame.join(said, on="span", how="left", maintain_order="left")
-    joined = joined.join(shaped, on="span", how="left", maintain_order="left", suffix="_shaped")
-    filled = joined.with_columns(
-        operation=pl.coalesce("said", "operation"),
-        dtype=pl.coalesce("dtype", "dtype_shaped"),
-        bytes_in=pl.coalesce("bytes_in", "bytes_shaped"),
-    )
+    found |= _from_arguments(spans, _at(spans, columns, spans.of_event[columns["event"]], ids), facts)
+    dtype, size = _from_shapes(spans, ids)
+    found["operation"] = _first_known(found.pop("said"), found["operation"])
+    found["dtype"], found["bytes_in"] = _first_known(found["dtype"], dtype), _first_known(found["bytes_in"], size)
     # These give every rank as much as it puts in.
-    alike = pl.col("operation").is_in(["all_reduce", "allreduce", "broadcast"])
-    filled = filled.with_columns(bytes_out=pl.coalesce("bytes_out", pl.when(alike).then("bytes_shaped")))
-    return _with_only_group(filled.drop("said", "dtype_shaped", "bytes_shaped"), facts)
+    alike = found["operation"].is_in(["all_reduce", "allreduce", "broadcast"])
+    found["bytes_out"] = _first_known(found["bytes_out"], where(alike, size))
+    return _with_only_group(pl.DataFrame({"span": ids, **found}), facts)
+
+
+def _at(spans: KinetoSpans, columns: Columns, owner: Integers, ids: Integers) -> Columns:
+    """Return the columns' last row of each wanted span; what an event does not say where a span has none."""
+    # One entry more, for events that are not spans.
+    row = np.full(len(spans.rows) + 1, -1, np.int64)
+    row[owner] = np.arange(len(owner))
+    unsaid = {name: -1 if column.dtype == np.int32 else ABSENT for name, column in columns.items()}
+    return {name: np.append(column, column.dtype.type(unsaid[name]))[row[ids]] for name, column in columns.items()}
+
+
+def _first_known(column: pl.Series, other: pl.Series) -> pl.Series:
+    return column.zip_with(column.is_not_null(), other) if column.null_count() else column
 
 
 def _from_names(spans: KinetoSpans, name: Codes, facts: KinetoFacts) -> dict[str, pl.Series]:
     """Return operation, algorithm and transport that the name of the event says; null for the others."""
-    columns = ("operation", "algorithm", "transport")
-    said = pl.Struct(dict.fromkeys(columns, pl.String))
-    parsed = spans.made_of(name, lambda text: dict(zip(columns, _parse_name(text, facts), strict=True)), said)
-    return {column: parsed.struct.field(column) for column in columns}
+    first, which = distinct_rows([name])
+    parsed = zip(*(_parse_name(text_of(spans.events, code), facts) for code in name[first].tolist()), strict=True)
+    rows = places(which)
+    columns = zip(("operation", "algorithm", "transport"), parsed, strict=True)
+    return {column: pl.Series(values, dtype=pl.String)[rows] for column, values in columns}
 
 
-def _from_arguments(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) -> pl.DataFrame:
+def _from_arguments(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) -> dict[str, pl.Series]:
     """Return what torch.distributed wrote on the event."""
     size = spans.made_of(
         columns["dtype"], lambda text: _ELEMENT_SIZE.get(text.lower().removeprefix("c10::")), pl.Int64()
     )
-    return pl.DataFrame(
-        {
-            "span": spans.of_event[columns["event"]],
-            "said": spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase(),
-            "group": spans.texts(columns["group"]).cast(pl.String),
-            "group_ranks": _group_ranks(spans, columns, facts),
-            "group_size": nullable(columns["group_size"], ABSENT),
-            "dtype": spans.texts(columns["dtype"]).cast(pl.String),
-            "bytes_in": nullable(columns["elements_in"], ABSENT) * size,
-            "bytes_out": nullable(columns["elements_out"], ABSENT) * size,
-            "source": nullable(columns["source_rank"], ABSENT),
-            "destination": nullable(columns["destination_rank"], ABSENT),
-            "sequence": nullable(columns["collective_sequence"], ABSENT),
-        }
-    )
+    return {
+        "said": spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase(),
+        "group": spans.texts(columns["group"]).cast(pl.String),
+        "group_ranks": _group_ranks(spans, columns, facts),
+        "group_size": nullable(columns["group_size"], ABSENT),
+        "dtype": spans.texts(columns["dtype"]).cast(pl.String),
+        "bytes_in": nullable(columns["elements_in"], ABSENT) * size,
+        "bytes_out": nullable(columns["elements_out"], ABSENT) * size,
+        "source": nullable(columns["source_rank"], ABSENT),
+        "destination": nullable(columns["destination_rank"], ABSENT),
+        "sequence": nullable(columns["collective_sequence"], ABSENT),
+    }
 
 
-def _from_shapes(spans: KinetoSpans) -> pl.DataFrame:
+def _from_shapes(spans: KinetoSpans, ids: Integers) -> tuple[pl.Series, pl.Series]:
     """Return type and bytes of the inputs of calls that say no more than an operator does: those of gloo."""
-    columns, ids = rows_of(spans, Class.ANNOTATION, ("collective",))
-    codes = np.column_stack([columns["shapes"], columns["dtypes"]])
-    pairs, which = np.unique(codes, axis=0, return_inverse=True)
-    parsed = [_parse_inputs(*(text_of(spans.events, code) for code in pair)) for pair in pairs]
-    known = pl.DataFrame(parsed, schema={"dtype": pl.String, "bytes_shaped": pl.Int64}, orient="row")
-    return known[which.ravel()].with_columns(span=pl.Series(ids, dtype=pl.Int64)).unique("span", keep="last")
+    columns = _at(spans, *rows_of(spans, Class.ANNOTATION, ("collective",)), ids)
+    first, which = distinct_rows([columns["shapes"], columns["dtypes"]])
+    pairs = zip(columns["shapes"][first].tolist(), columns["dtypes"][first].tolist(), strict=True)
+    dtypes, sizes = zip(
+        *(_parse_inputs(*(text_of(spans.events, code) for code in pair)) for pair in pairs), strict=True
+    )
+    rows = places(which)
+    return pl.Series(dtypes, dtype=pl.String)[rows], pl.Series(sizes, dtype=pl.Int64)[rows]
 
 
 def _parse_inputs(shapes: str, dtypes: str) -> tuple[str | None, int | None]:

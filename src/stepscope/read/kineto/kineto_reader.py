@@ -20,6 +20,9 @@ from stepscope.read.kineto import kineto_details, kineto_spans
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.trace.losses import LossLedger
 
+#: A file of fewer bytes is read in one thread: starting others would cost more.
+_SMALL = 1 << 20
+
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
     """Read one trace file.
@@ -43,7 +46,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
 def read_events(document: Document, progress: Progress | None = None) -> ChromeEvents:
     """Read the columns of all events of a document; its metadata is complete afterwards."""
     if tokenizer.available():
-        return _read_natively(document, progress, tokenizer.cores())
+        small = document.path.stat().st_size < _SMALL
+        return _read_natively(document, progress, 1 if small else tokenizer.cores())
     decoder = ChromeDecoder(document.ledger)
     batches = []
     for chunk, last in document.chunks(read_blocks(document.path, document.ledger, progress)):
