@@ -11,8 +11,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.extensions import extensions
-
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
 
@@ -136,12 +134,12 @@ def begin_early(name: str, options: Options) -> None:
     """Call the ``early`` and ``build`` functions of a framework that the program has just imported."""
     _call(FRAMEWORKS[name].early, options)
     _call(FRAMEWORKS[name].build, options)
-    extensions("stepscope.collectors")
+    _load_extensions()
 
 
 def build_early(options: Options) -> None:
     """Before the training: call the ``build`` function of every imported framework, and load extensions."""
-    extensions("stepscope.collectors")
+    _load_extensions()
     for framework in FRAMEWORKS.values():
         if framework.name in sys.modules:
             _call(framework.build, options)
@@ -150,3 +148,9 @@ def build_early(options: Options) -> None:
 def _call(function: Located | None, options: Options) -> None:
     if function is not None:
         getattr(import_module(function[0]), function[1])(options)
+
+
+def _load_extensions() -> None:
+    from stepscope.extensions import extensions
+
+    extensions("stepscope.collectors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -164,19 +165,19 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         for capture in ascend_files.captures(path.parent, Directories(path.parent)):
             if path in capture.all:
                 return capture
-    blocks = read_blocks(path, LossLedger(path.name), first=HEAD)
-    head = next(blocks, b"")
-    host, worker = None, str(path)
-    format_ = _OWN.get(head[:4]) or ("xplane" if xplane_files.is_trace(path, head) else None) or _of_head(path, head)
-    if format_ == "xplane":
-        host = xplane_files.host_of(path)
-        worker = host or worker
-    elif format_ is not None:
-        named = _OF_PADDLE.fullmatch(path.name)
-        host, worker = (named["host"], named["worker"]) if named else (None, worker)
-        worker = "" if format_ in _OWN.values() or format_ == "pprof" else worker
-    else:
-        return _of_kineto(path, head, blocks, certain=certain)
+    with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
+        head = next(blocks, b"")
+        host, worker = None, str(path)
+        format_ = _OWN.get(head[:4]) or _of_head(path, head)
+        if format_ == "xplane":
+            host = xplane_files.host_of(path)
+            worker = host or worker
+        elif format_ is not None:
+            named = _OF_PADDLE.fullmatch(path.name)
+            host, worker = (named["host"], named["worker"]) if named else (None, worker)
+            worker = "" if format_ in _OWN.values() or format_ == "pprof" else worker
+        else:
+            return _of_kineto(path, head, blocks, certain=certain)
     return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker)
 
 
@@ -185,6 +186,8 @@ def _of_head(path: Path, head: bytes) -> str | None:
     for name, reader in extensions("stepscope.readers").items():
         if path.name.endswith(tuple(reader.suffixes)) and reader.is_trace(path, head):
             return name
+    if xplane_files.is_trace(path, head):
+        return "xplane"
     if pprof.is_profile(head):
         return "pprof"
     if _PADDLE_JSON.match(head):

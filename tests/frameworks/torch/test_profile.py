@@ -112,7 +112,7 @@ def test_metadata_goes_into_every_window_from_then_on(options: dict[str, Any]) -
 
 @pytest.mark.parametrize("text", ["{", "NaN", "", None, b"\xff"])
 def test_metadata_that_is_no_json_is_refused(text: Any) -> None:
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not JSON"):
         stepscope.add_metadata_json("bad", text)
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +189,8 @@ def tell_all(path: Path, progress: Progress | None) -> None:
 
 
 def read_blocks(
-    path: Path, ledger: LossLedger, progress: Progress | None = None, *, first: int = BLOCK
-) -> Iterator[bytes]:
+    path: Path, ledger: LossLedger, progress: Progress | None = None, *, first: int | None = None
+) -> Generator[bytes, None, None]:
     """Yield the file's bytes, inflated if it is gzip, in blocks of about :data:`BLOCK` bytes.
 
     A gzip file that ends early or is damaged yields what comes before, and a row in the ledger.
@@ -199,7 +199,7 @@ def read_blocks(
         path: The file.
         ledger: Counts a file that is cut or damaged.
         progress: Called with bytes read, and in total.
-        first: Size of the first block, in bytes of the file.
+        first: Size of the first block, in bytes of the file; None means :data:`BLOCK`.
 
     Raises:
         InputError: The file cannot be opened or read.
@@ -207,7 +207,7 @@ def read_blocks(
     """
     with open_trace(path) as file:
         total = os.fstat(file.fileno()).st_size
-        blocks = _raw_blocks(file, path, first, total, progress)
+        blocks = _raw_blocks(file, path, first or BLOCK, total, progress)
         begin = next(blocks, b"")
         if not begin:
             message = f"{path} is empty."

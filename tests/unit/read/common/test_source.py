@@ -93,5 +93,5 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> No
 def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read(tmp_path / "absent")
-    with pytest.raises(InputError, match="no path"):
+    with pytest.raises(InputError, match="is not a path"):
         read(Path("a\0b"))

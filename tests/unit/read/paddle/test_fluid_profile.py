@@ -163,7 +163,7 @@ def test_bad_times_are_counted_and_left_out(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\n\n\n{}")
-    with pytest.raises(NotATraceError, match=r"no profile file of paddle\.fluid\.profiler"):
+    with pytest.raises(NotATraceError, match=r"is not a profile file of paddle\.fluid\.profiler"):
         fluid_profile.load(path, LossLedger("x"))
     path.write_bytes((DATA / "all_total.pb").read_bytes()[:20])
     with pytest.raises(InputError):
