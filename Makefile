@@ -62,7 +62,7 @@ docs: $(ENV)/.test
 
 # The documents as a web site in build/site, with an API page from the docstrings; a broken link is an error.
 site: $(SITE)/.ready
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 
 # On a machine with an NVIDIA GPU: torch as that machine has it; elsewhere every test skips and says why.
 gpu-check: .envs/gpu/.ready

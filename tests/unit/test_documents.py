@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import shlex
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import build_parser
+from stepscope.collect.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (".github", "benchmarks", "docs", "examples", "src", "tests")
@@ -132,6 +134,28 @@ def test_programs_are_python_and_name_what_stepscope_has(page: Path) -> None:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "stepscope":
                 assert node.attr in {*stepscope.__all__, "compat"}, f"stepscope.{node.attr}"
+
+
+def is_ours(call: ast.AST) -> bool:
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == "stepscope"
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page, "python")]], ids=named)
+def test_calls_have_arguments_that_exist(page: Path) -> None:
+    calls = [call for block in blocks(page, "python") for call in ast.walk(ast.parse(block)) if is_ours(call)]
+    for call in calls:
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        function = getattr(stepscope, call.func.attr)
+        keywords = dict.fromkeys(keyword.arg for keyword in call.keywords if keyword.arg)
+        inspect.signature(function).bind(*call.args, **keywords)
+        if function is stepscope.profile:
+            assert set(keywords) <= {*OPTIONS, *inspect.signature(function).parameters}
 
 
 def test_names_in_prose_exist() -> None:
