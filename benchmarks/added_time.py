@@ -1,8 +1,8 @@
 """Time that recording adds to a step: stepscope against a framework's own profiler, in one process.
 
-Each round measures blocks of steps bare, under the peer and under stepscope, in turn and in changing order. A block's
-figure is its median step; a round's figure is the difference to the bare block of the same round. Printed: medians over
-rounds, and the ratio of what the two add. Start, stop and writing the file are outside the figures, and shown beside.
+Each round measures blocks of steps without a recorder ("bare"), under the peer and under stepscope, in random order. A
+block's figure is its median step; a round's figure is the difference from the bare block of the same round. It prints
+medians over rounds, and the ratio of the two added times. Start, stop and writing the file are measured separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import stepscope
 
 STEPS = 40
-#: Steps before the recorder is judged, in a block and before the first.
+#: Steps that are not measured: at the beginning of each block, and before the first block.
 _FIRST, _WARM = 3, 30
 
 Step: TypeAlias = Callable[[], object]
@@ -29,7 +29,7 @@ Switches: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """What is compared.
+    """The two sides of the comparison.
 
     Attributes:
         title: Framework and version.
@@ -44,7 +44,7 @@ class Peer:
     theirs: Callable[[Switches, str], AbstractContextManager[Any]]
 
     def recorders(self, switches: Switches, output: str) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
-        """Return what a block is measured under, by name."""
+        """Return the recorders under which blocks are measured, by name."""
         return {
             "bare": nullcontext,
             "theirs": lambda: self.theirs(switches, output),
@@ -53,7 +53,7 @@ class Peer:
 
 
 def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> tuple[float, float]:
-    """Return the median step of a block in µs, and what start and stop took in ms."""
+    """Return the median step of a block in µs, and the time of start and stop in ms."""
     times = []
     begin = time.perf_counter_ns()
     with recorder() as profiler:
@@ -70,7 +70,7 @@ def block(recorder: Callable[[], AbstractContextManager[Any]], step: Step) -> tu
 
 
 def compare(peer: Peer, step: Step, switches: Switches, rounds: int) -> dict[str, tuple[float, float]]:
-    """Return for each recorder medians: what it adds to a step in µs (bare: the step), and its start and stop in ms."""
+    """Return medians per recorder: the time it adds to a step in µs (bare: the step), its start and stop in ms."""
     added: dict[str, list[tuple[float, float]]] = {"bare": [], "theirs": [], "ours": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
@@ -86,13 +86,13 @@ def compare(peer: Peer, step: Step, switches: Switches, rounds: int) -> dict[str
 
 
 def main(peer: Peer, description: str | None) -> None:
-    """Print one row a mode and set of switches."""
+    """Print one row per mode and set of switches."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", default=",".join(peer.modes))
     parser.add_argument("--switches", default=",".join(peer.switches))
     parser.add_argument("--rounds", type=int, default=41)
     arguments = parser.parse_args()
-    print(f"{peer.title}, {arguments.rounds} rounds of {STEPS} steps; µs a step, ms for start and stop")
+    print(f"{peer.title}, {arguments.rounds} rounds of {STEPS} steps; µs per step, ms for start and stop")
     print("mode       switches      bare  theirs add  ours add  ratio  their stop  our stop")
     for mode in arguments.modes.split(","):
         step = peer.modes[mode]()

@@ -1,9 +1,9 @@
-"""From file to answers: stepscope against HolisticTraceAnalysis, on one trace, in turns.
+"""Time from a file to the answers: stepscope against HolisticTraceAnalysis, on one trace, alternating.
 
 python benchmarks/analyse.py TRACE.json[.gz] [--repeats 3]
 python benchmarks/analyse.py --megabytes 300 SMALL.json.gz      # repeats a real trace end to end until it is as large
 
-Every measurement is a process of its own, from opening the file to the last answer; imports are not counted. The
+Every measurement is a separate process and lasts from opening the file to the last answer, without imports. The
 questions that both answer:
 
 ==========================================  ===================================================
@@ -16,8 +16,8 @@ get_idle_time_breakdown                     step_trace_time (why nothing runs), 
 get_cuda_kernel_launch_stats                kernel_details, api_statistic
 ==========================================  ===================================================
 
-A second figure for stepscope has all its results and the summary. Both print busy and computing time of the device, so
-that one sees that they answered the same.
+A second figure for stepscope covers all its results and the summary. Both print the busy time of the device, to show
+that they give the same answer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(name: str, path: Path) -> dict[str, float]:
 
 
 def compare(path: Path, repeats: int) -> None:
-    """Measure all sides in turns and print medians and ratios."""
+    """Measure all sides alternately and print medians and ratios."""
     size = path.stat().st_size / 1e6
     print(f"{path.name}, {size:.0f} MB, medians of {repeats}")
     sides = ("stepscope", "everything", "hta")
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=0, help="repeat the trace, end to end, until it is so large")
+    parser.add_argument("--megabytes", type=int, default=0, help="repeat the trace end to end up to this size")
     parser.add_argument("--measure", choices=("stepscope", "everything", "hta"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

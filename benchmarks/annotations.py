@@ -1,12 +1,11 @@
-"""What an annotation costs, off and on, and what importing stepscope costs, beside torch.profiler.record_function.
+"""The cost of an annotation, off and on, and of importing stepscope, compared with torch.profiler.record_function.
 
 python benchmarks/annotations.py [--rounds 25] [--calls 2000] [--starts 11]
 
-Calls are measured in blocks that take turns in changing order, less an empty loop; printed are the median over rounds
-and the 90th percentile. "Off" is without a recording. "On" records into a journal: what the call itself costs, and
-separately the CPU time that encoding and writing one record takes, which another thread does twice a second.
-record_function is measured without and with a torch profiler. Starts are fresh processes that take turns, less a bare
-Python.
+Calls are measured in blocks that alternate in random order, minus an empty loop; the output is the median over rounds
+and the 90th percentile. "Off" is without a recording. "On" records into a journal: the time of the call itself, and
+separately the CPU time of encoding and writing one record, which another thread does twice a second. record_function is
+measured without and with a torch profiler. Starts are new processes that alternate, minus the start of a bare Python.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ STARTS = {
 
 
 def block_of(statement: str, **names: object) -> Block:
-    """Return a function that executes ``statement`` as often as it is told, as plain code in a loop."""
+    """Return a function that executes ``statement`` a given number of times, as plain code in a loop."""
     source = f"def block(calls):\n    for _ in range(calls):\n        {statement}\n"
     scope = {"stepscope": stepscope, "span": stepscope.span, **names}
     exec(source, scope)
@@ -49,7 +48,7 @@ def block_of(statement: str, **names: object) -> Block:
 
 
 def our_blocks() -> dict[str, Block]:
-    """Return what is measured of stepscope."""
+    """Return the blocks that measure stepscope, by name."""
 
     @stepscope.span("decorated")
     def decorated() -> None:
@@ -65,7 +64,7 @@ def our_blocks() -> dict[str, Block]:
 
 
 def torch_blocks() -> dict[str, Block]:
-    """Return what is measured of torch; nothing where it is not installed."""
+    """Return the blocks that measure torch, by name; empty if torch is not installed."""
     try:
         import torch
     except ImportError:
@@ -80,7 +79,7 @@ def torch_blocks() -> dict[str, Block]:
 def measure(
     blocks: Mapping[str, Block], rounds: int, calls: int, after: Callable[[], object] = lambda: None
 ) -> dict[str, list[float]]:
-    """Return nanoseconds a call of every block in every round, less an empty loop's; ``after`` runs between blocks."""
+    """Return ns per call of every block in every round, minus the empty loop; ``after`` runs between blocks."""
     empty = block_of("pass")
     figures: dict[str, list[float]] = {name: [] for name in blocks}
     for _ in range(rounds):
@@ -92,7 +91,7 @@ def measure(
 
 
 def timed(block: Block, calls: int) -> int:
-    """Return nanoseconds of one block."""
+    """Return the ns of one block."""
     begin = time.perf_counter_ns()
     block(calls)
     return time.perf_counter_ns() - begin
@@ -100,7 +99,7 @@ def timed(block: Block, calls: int) -> int:
 
 @contextmanager
 def recording(directory: str) -> Iterator[Journal]:
-    """Record annotations into a journal of their own."""
+    """Record annotations into a separate journal."""
     journal = Journal(Path(directory) / "journal.ssj")
     annotations.bind(journal)
     try:
@@ -111,7 +110,7 @@ def recording(directory: str) -> Iterator[Journal]:
 
 
 def writing(journal: Journal, block: Block, rounds: int, calls: int) -> list[float]:
-    """Return nanoseconds of CPU time that encoding and writing one record takes."""
+    """Return the CPU time in ns of encoding and writing one record."""
     figures = []
     for _ in range(rounds):
         journal.flush()
@@ -123,7 +122,7 @@ def writing(journal: Journal, block: Block, rounds: int, calls: int) -> list[flo
 
 
 def starts(repeats: int) -> dict[str, list[float]]:
-    """Return milliseconds of fresh processes."""
+    """Return the durations of new processes in ms."""
     figures: dict[str, list[float]] = {name: [] for name in STARTS}
     for _ in range(repeats):
         for name in random.sample(sorted(STARTS), k=len(STARTS)):
@@ -150,11 +149,11 @@ def main() -> None:
     arguments = parser.parse_args()
     ours, theirs = our_blocks(), torch_blocks()
     gc.collect()
-    show("off", measure({**ours, **theirs}, arguments.rounds, arguments.calls), "ns a call")
+    show("off", measure({**ours, **theirs}, arguments.rounds, arguments.calls), "ns per call")
     with tempfile.TemporaryDirectory() as directory, recording(directory) as journal:
         figures = measure(ours, arguments.rounds, arguments.calls, journal.flush)
         written = {name: writing(journal, block, arguments.rounds, arguments.calls) for name, block in ours.items()}
-    show("on", figures, "ns a call")
+    show("on", figures, "ns per call")
     show("on: writing it", written, "ns of CPU a record, on the journal's thread")
     lost = {loss.what: loss.count for loss in journal.ledger.rows()}
     print(f"lost while measuring: {lost or 'nothing'}")
@@ -163,7 +162,7 @@ def main() -> None:
 
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             figures = measure(theirs, arguments.rounds, arguments.calls)
-        show("under torch.profiler", figures, "ns a call")
+        show("under torch.profiler", figures, "ns per call")
     figures = starts(arguments.starts)
     bare = statistics.median(figures["bare Python"])
     show("starts", figures, "ms")

@@ -1,17 +1,17 @@
-"""How fast Ascend captures become tables, against msprof-analyze on the same ranks, and how much memory that takes.
+"""Time and memory of reading Ascend captures into tables, against msprof-analyze on the same ranks.
 
     python benchmarks/ascend.py RANKS_DIRECTORY [--megabytes 200] [--mode compare] [--rounds 5]
     python benchmarks/ascend.py RANK_DIRECTORY --megabytes 1000
 
-The first form reads every rank below the directory, text or databases, in turn with the peer; with ``--megabytes``
-each rank is made so large first. The peer's mode is `cluster_time_summary` on databases and `all` on text; `all` reads
-nothing of text but sums of communication and of steps, `compare` (of two ranks) its timelines and tables, as we do.
-Each is a process of its own, from its start: ours until the tables of all ranks are there and written as Parquet, the
-peer's until its first result is. Both find their modules compiled, as an installed package does. The table shows
-medians, the part of ours that is reading, and the processor's time of all processes, which other work on the machine
-changes less.
+The first form reads every rank below the directory, text or databases, alternating with the peer; with
+``--megabytes`` each rank is first enlarged to that size. The peer's mode is `cluster_time_summary` on databases and
+`all` on text. Of text, `all` reads only sums of communication and of steps; `compare` (of two ranks) reads timelines
+and tables, as we do. Each is a separate process and measured from its start: ours until the tables of all ranks are
+written as Parquet, the peer's until its first result is written. Both find their modules compiled, as an installed
+package does. The table shows medians, our time of reading alone, and the CPU time of all processes, which other work
+on the machine affects less.
 
-The second form reads one rank once that was made so large, and shows the memory that takes.
+The second form reads one enlarged rank once, and shows the memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rows)
 
 
 def ours(ranks: list[Path]) -> tuple[float, float, int, int]:
-    """Return seconds of the process, seconds of reading alone, peak RSS in bytes, and rows."""
+    """Return the seconds of the process, the seconds of reading alone, the peak RSS in bytes, and the rows."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         command = [sys.executable, "-c", _TABLES, folder, *map(str, ranks)]
@@ -58,7 +58,7 @@ def ours(ranks: list[Path]) -> tuple[float, float, int, int]:
 
 
 def peers(peer: Path, directory: Path, mode: str) -> float:
-    """Return the seconds from the peer's start until its first result holds something."""
+    """Return the seconds from the peer's start until its first result is not empty."""
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         command = [str(peer), "-d", str(directory), "-m", mode, "-o", folder]
@@ -72,19 +72,19 @@ def peers(peer: Path, directory: Path, mode: str) -> float:
             seconds = time.perf_counter() - begin
             process.wait()
         if not any(_results(Path(folder))):
-            message = f"{peer} made no result of {directory}."
+            message = f"{peer} wrote no result for {directory}."
             raise SystemExit(message)
     return seconds
 
 
 def _compiled() -> dict[str, str]:
-    """Return an environment in which modules that were compiled are found compiled the next time."""
+    """Return an environment in which Python caches compiled modules for the next process."""
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return own | {"PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "ascend-benchmark-compiled")}
 
 
 def _results(folder: Path) -> Iterator[bool]:
-    # A database that is open has only its head; so has one whose first table is being written.
+    # A database that is open, or whose first table is being written, contains only its header.
     for path in [*folder.glob("cluster_analysis_output/*"), *folder.glob("*.xlsx")]:
         yield path.stat().st_size > 0 and not path.with_name(path.name + "-journal").exists()
 
@@ -95,7 +95,7 @@ def rank_directories(directory: Path) -> list[Path]:
 
 
 def _processor() -> float:
-    """Return seconds that finished processes have computed."""
+    """Return the CPU seconds of finished child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -119,12 +119,12 @@ def compare(directory: Path, peer: Path, mode: str | None, rounds: int) -> None:
     print(f"{len(ranks)} ranks, {size / 1e6:.1f} MB, {measured[0][0][3]} rows, medians of {rounds}")
     print(f"  msprof-analyze {mode}, to its first result     {theirs:7.3f} s")
     print(f"  stepscope, to all tables written               {whole:7.3f} s  {theirs / whole:5.1f} x")
-    print(f"  of these to read, without the start of Python  {inner:7.3f} s  {theirs / inner:5.1f} x")
-    print(f"  processor's time: {their_cpu:.2f} s, {cpu:.2f} s {their_cpu / cpu:26.1f} x")
+    print(f"  reading alone, without the start of Python     {inner:7.3f} s  {theirs / inner:5.1f} x")
+    print(f"  CPU time: theirs {their_cpu:.2f} s, ours {cpu:.2f} s {their_cpu / cpu:22.1f} x")
 
 
 def weigh(rank: Path, megabytes: int) -> None:
-    """Print how long a large capture takes, and how much memory."""
+    """Print time and memory of a large capture."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / rank.name
         times = repeat(rank, target, megabytes * 1_000_000)
@@ -145,7 +145,7 @@ def main() -> None:
     arguments = parser.parse_args()
     ranks = rank_directories(arguments.directory)
     if arguments.megabytes is None or len(ranks) > 1:
-        # So that modules are compiled, and files in memory.
+        # Warm-up: compiles the modules, and loads the files into the page cache.
         ours(ranks)
         peers(arguments.peer, arguments.directory, "all")
     if arguments.megabytes is None:

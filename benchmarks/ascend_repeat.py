@@ -1,6 +1,6 @@
-"""Makes a rank's capture larger: what grows with a recording is repeated end to end, times, numbers and steps shifted.
+"""Enlarge a rank's capture: repeat the files that grow with a recording end to end, with shifted times, ids and steps.
 
-Each repetition begins a second after the one before; numbers that join rows move on, so that none is met twice.
+Each repetition begins one second after the previous one; ids that join rows are shifted too, so that each is unique.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _US, _NS, _NUMBERS = 1_000_000, 1_000_000_000, 10_000_000
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
-#: Stamps of µs, and numbers that join events.
+#: Timestamps in µs, and ids that join events.
 _SHIFTED = re.compile(
     r'(?<![\d.])(\d{16})(?=[.,"\t]|\d{3}\b)|"(connection_id|correlation_id|id)": (\d{1,9})\b|(ProfilerStep#|"step)(\d+)'
 )
@@ -33,12 +33,12 @@ _GROWING = {
 }
 _TIMES = {"startNs", "endNs", "timestampNs", "timestamp", "allocationTime", "releaseTime", "activeReleaseTime"}
 _JOINING = {"globalTaskId", "connectionId", "opId", "callchainId", "sequenceNumber"}
-#: Tables whose ``id`` numbers rows, and is no text's.
+#: Tables whose ``id`` is a row number, not a reference to a text.
 _NUMBERED = {"CONNECTION_IDS", "PYTORCH_CALLCHAINS", "OVERLAP_ANALYSIS"}
 
 
 def repeat(rank: Path, target: Path, size: int) -> int:
-    """Write a rank with what grows repeated until there are about ``size`` bytes; return how often."""
+    """Write a rank enlarged to about ``size`` bytes; return the number of repetitions."""
     output = target / _OUTPUT
     output.mkdir(parents=True)
     for path in rank.glob("*.json"):
@@ -105,11 +105,11 @@ def _repeat_database(source: Path, target: Path, times: int) -> None:
 
 
 def _moved(table: str, column: str) -> str | None:
-    """Return the value of a column in a repetition; None where it stays."""
+    """Return the SQL of a column's value in a repetition; None if it does not change."""
     if column in _TIMES:
         return f"{column} + :n * {_NS}"
     if column in _JOINING:
-        # 2^32 - 1 stands for none.
+        # 2^32 - 1 means none.
         return f"CASE WHEN {column} < 4294967295 THEN {column} + :n * {_NUMBERS} ELSE {column} END"
     if column == "id" and table in _NUMBERED:
         return f"id + :n * {_NUMBERS}"

@@ -1,10 +1,10 @@
 """Decoding CUPTI's raw activity buffers: records per second, on buffers like those of a training step.
 
-The buffers are synthetic and hold what a program of many small kernels leaves: for each kernel the call that launched
-it, every tenth time a copy and a fill, and now and then a wait. Measured are the stages by themselves, best of several
-runs: raw buffers → arrays, → frames of work and calls, → tables of the schema, and the whole file → assembled tables.
-There is no peer to run it against: Kineto decodes while it records, NVIDIA's own Python package gives one object per
-record (0.45 to 75 µs each, by version).
+The buffers are synthetic and resemble those of a program of many small kernels: each kernel with the call that launched
+it, a copy and a fill for every tenth kernel, and some waits. Each stage is measured separately, best of several runs:
+raw buffers → arrays, → frames of work and calls, → tables of the schema, and the whole file → assembled tables. No
+comparable tool exists: Kineto decodes while it records, NVIDIA's own Python package returns one object per record (0.45
+to 75 µs each, depending on the version).
 
     python benchmarks/cupti.py --records 2000000 --cuda 13.0
 """
@@ -41,7 +41,7 @@ def put(layout: Layout, kind: Kind, values: dict[str, int]) -> bytes:
 
 
 def group(layout: Layout, number: int) -> list[bytes]:
-    """Return a launch and its kernel; for some numbers a copy, a fill and a wait besides."""
+    """Return a launch and its kernel; for some numbers also a copy, a fill and a wait."""
     at = START + 10_000 * number
     place = {"device": 0, "context": 1, "stream": 7 + number % 3}
     call = {"start": at, "end": at + 2_000, "process": 4711, "thread": 4712, "correlation": number + 1}
@@ -61,7 +61,7 @@ def group(layout: Layout, number: int) -> list[bytes]:
 
 
 def buffers(layout: Layout, records: int) -> tuple[list[bytes], int]:
-    """Return buffers of together about so many records, and how many there are."""
+    """Return buffers with about this many records in total, and the exact number."""
     full: list[bytes] = []
     current, count, number = bytearray(), 0, 0
     while count < records:
@@ -89,7 +89,7 @@ def write(path: Path, content: list[bytes], cuda: int) -> None:
 
 
 def best(action: Callable[[], object], repeats: int) -> float:
-    """Return the shortest of several runs in seconds."""
+    """Return the time of the fastest of several runs in seconds."""
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -130,7 +130,7 @@ def main() -> None:
         }
         packed = path.stat().st_size
         print(f"{count:,} records, {size / 1e6:.0f} MB in {len(content)} buffers, {packed / 1e6:.0f} MB packed")
-        print(f"{'packing one buffer while recording':<36}{1e3 * packing:8.1f} ms, without Python's lock")
+        print(f"{'packing one buffer while recording':<36}{1e3 * packing:8.1f} ms, without the GIL")
         for name, action in rows.items():
             seconds = best(action, arguments.repeats)
             print(f"{name:<36}{seconds:8.2f} s {count / seconds / 1e6:8.2f} M records/s")

@@ -4,8 +4,8 @@
 
 A step is one run of a compiled network with its gradient, and waits for its result: of 32 × 32 (about 0.1 ms), and of
 512 × 512 (about 7 ms). `annotated` is the small one in a `StepTraceAnnotation`. No program calls `step()`: stepscope
-finds the steps. `plain` has the same levels of XLA's tracers on both sides, and no counters of the host; `counters` has
-them, as by default; `stacks` is how `jax.profiler.trace` is called without options: with Python calls. Run it in an
+infers the steps. `plain` has the same levels of XLA's tracers on both sides, and no counters of the host; `counters`
+has them, as by default; `stacks` records Python calls, as `jax.profiler.trace` does without options. Run it in an
 environment with JAX.
 """
 
@@ -85,7 +85,7 @@ def theirs(switches: Switches, output: str) -> Iterator[Any]:
 
 @contextmanager
 def ours(switches: Switches, output: str) -> Iterator[None]:
-    """Record with stepscope's default collectors, which find the steps."""
+    """Record with stepscope's default collectors, which infer the steps."""
     with stepscope.profile(activities=["cpu"], output=output, analyse="later", **switches):
         yield None
 
@@ -94,7 +94,7 @@ class Steps(Peer):
     """Both sides find the steps themselves."""
 
     def recorders(self, switches: Switches, output: str) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
-        """Return what a block is measured under, by name."""
+        """Return the recorders under which blocks are measured, by name."""
         return {**super().recorders(switches, output), "ours": lambda: ours(switches, output)}
 
 

@@ -1,7 +1,7 @@
-"""Memory of a process that the native recorder watches for long: ``python benchmarks/long_capture.py [--minutes 10]``.
+"""Memory of a process during a long native recording: ``python benchmarks/long_capture.py [--minutes 10]``.
 
-A net of small operators trains, with pauses, so that the machine is left to others. Resident memory is read before the
-recording, each tenth of the time, and after it; what is lost and how large the file is comes from the manifest.
+A network of small operators trains with pauses, so that it does not occupy the machine. Resident memory is read before
+the recording, ten times during it, and after it; the losses and the size of the file come from the manifest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def resident() -> float:
 
 
 def record(minutes: float, output: Path) -> None:
-    """Train under the recorder and print what is used."""
+    """Train under the recorder and print the memory."""
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[layer for _ in range(20) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())])
     optimizer = torch.optim.Adam(model.parameters())
@@ -60,7 +60,7 @@ def record(minutes: float, output: Path) -> None:
 
 
 def main() -> None:
-    """Record for as long as is asked for."""
+    """Read the command line and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     with tempfile.TemporaryDirectory() as output:

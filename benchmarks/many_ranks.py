@@ -1,12 +1,12 @@
-"""What one more rank costs: CPU seconds and Polars plans of importing it, in a process that already runs.
+"""The cost of one more rank: CPU seconds and Polars plans of importing it, in a process that already runs.
 
 python benchmarks/many_ranks.py [--ranks 20] [--events 1000 10000]
 python benchmarks/many_ranks.py --hta           # HolisticTraceAnalysis for the same ranks and the questions it answers
 
 Every rank is a Kineto file of a training with data parallelism on a GPU: steps, operators that launch kernels,
-collectives, memory and arrows. Of stepscope everything that ``stepscope import`` does is counted: copying the file,
-tables written as Parquet, results written as CSV and JSON, the summary. The first rank, which also pays for imports, is
-left out. CPU time is that of all threads.
+collectives, memory and arrows. For stepscope it measures everything that ``stepscope import`` does: copying the file,
+tables written as Parquet, results written as CSV and JSON, the summary. The first rank, which includes imports, is left
+out. CPU time is that of all threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPERATORS = ("aten::linear", "aten::addmm", "aten::relu", "aten::native_batch_n
 
 
 class Trace:
-    """Events of one rank, made until there are enough.
+    """The events of one rank.
 
     Args:
         rank: Rank of the process.
@@ -121,7 +121,7 @@ class Trace:
 
 
 def write_rank(path: Path, events: int, *, rank: int = 0, world_size: int = 1) -> None:
-    """Write a Kineto file of one rank with about so many events: four steps."""
+    """Write a Kineto file of one rank: four steps with about this many events."""
     trace = Trace(rank, world_size)
     operators = max(1, round((events / 4 - 4) / 6.5))
     for number in range(4):
@@ -130,7 +130,7 @@ def write_rank(path: Path, events: int, *, rank: int = 0, world_size: int = 1) -
 
 
 class Plans:
-    """Counts the plans that Polars runs, also those of eager calls and of files; several run together count once."""
+    """Counts the plans that Polars runs, also those of eager calls and of files; plans run together count once."""
 
     _METHODS = ("collect", "_collect_eager", "sink_parquet", "sink_csv")
 
@@ -158,7 +158,7 @@ class Plans:
 
 
 def import_ranks(files: list[Path], output: Path) -> Iterator[float]:
-    """Import the ranks of one run, and give the CPU seconds of each."""
+    """Import the ranks of one run, and return the CPU seconds of each."""
     from stepscope.cli.import_ import imported
     from stepscope.cli.outputs import write
 
@@ -173,7 +173,7 @@ def import_ranks(files: list[Path], output: Path) -> Iterator[float]:
 
 
 def ask_hta(files: list[Path]) -> Iterator[float]:
-    """Ask HolisticTraceAnalysis its standard questions of every rank, and give the CPU seconds of each."""
+    """Run the standard analyses of HolisticTraceAnalysis on every rank, and return the CPU seconds of each."""
     warnings.simplefilter("ignore")
     from hta.trace_analysis import TraceAnalysis
 
@@ -190,7 +190,7 @@ def ask_hta(files: list[Path]) -> Iterator[float]:
 
 
 def measure(events: int, ranks: int, directory: Path, *, hta: bool) -> None:
-    """Print the cost of one more rank of so many events."""
+    """Print the cost of one more rank with this many events."""
     files = [directory / f"rank{rank}_{events}.json" for rank in range(ranks)]
     for rank, path in enumerate(files):
         write_rank(path, events, rank=rank, world_size=ranks)
@@ -201,7 +201,7 @@ def measure(events: int, ranks: int, directory: Path, *, hta: bool) -> None:
     ours = added(lambda: import_ranks(files, directory / "timed"))
     with Plans() as plans:
         list(import_ranks(files, directory / "counted"))
-    line = f"{events:>8,} events a rank: {1000 * ours:7.1f} ms CPU, {plans.count / ranks:5.0f} plans"
+    line = f"{events:>8,} events per rank: {1000 * ours:7.1f} ms CPU, {plans.count / ranks:5.0f} plans"
     if hta:
         theirs = added(lambda: ask_hta(files))
         line += f"; HolisticTraceAnalysis {1000 * theirs:7.1f} ms CPU, {theirs / ours:.1f}x"

@@ -2,11 +2,10 @@
 
     python benchmarks/mindspore_overhead.py [--modes pynative,graph,…] [--switches plain,memory,host] [--rounds 41]
 
-Each row compares the same recording. `plain` and `memory` are what MindSpore's profiler knows; `host` is the host
-pipeline besides, which MindSpore has in a profiler of its own (``MS_ENABLE_RUNTIME_PROFILER``) that cannot be ended, so
-that it is begun and ended for both by stepscope's switch. A step trains a network of small operators, or, in the modes
-that end in `40`, is B8 of MindSpore's measurements: forty operators on 64 × 64. Run it in an environment with
-MindSpore.
+Each row compares recordings of the same content. `plain` and `memory` are those of MindSpore's profiler; `host` adds
+the host pipeline, which MindSpore has in a separate profiler (``MS_ENABLE_RUNTIME_PROFILER``) that it cannot end, so
+stepscope's switch starts and ends it for both. A step trains a network of small operators; in the modes that end in
+`40` it is B8 of MindSpore's measurements: forty operators on 64 × 64. Run it in an environment with MindSpore.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def training(mode: str) -> Step:
 
 @contextlib.contextmanager
 def theirs(switches: Switches, output: str) -> Iterator[Any]:
-    """MindSpore's own profiler; it analyses nothing here."""
+    """MindSpore's own profiler, without its analysis."""
     from mindspore import profiler
 
     handler = profiler.tensorboard_trace_handler(output, analyse_flag=False)

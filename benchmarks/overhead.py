@@ -3,15 +3,15 @@
 python benchmarks/overhead.py [--workloads mlp,transformer,convolution,compiled] [--switches plain,shapes,all]
     [--rounds 15] [--collector kineto|native]
 
-Each round measures blocks of steps bare, under torch.profiler, under stepscope and under an observer that does nothing
-(empty_observer.cpp: what torch itself takes to tell anybody), in turn and in changing order. The figure of each is the
-fastest tenth of its steps of all rounds: its slowest one. That is what a step costs where nothing else disturbs it;
-medians agree on a quiet machine, and say nothing on a busy one. Printed, by the wall and by the processor time of the
-training thread: the bare step, what each adds to it, the ratios of that to what torch.profiler adds with their
-intervals of 90 % (rounds drawn anew, bootstrap), and what ours adds to the bare step. More rounds make them narrower.
+Each round measures blocks of steps without a recorder ("bare"), under torch.profiler, under stepscope and under an
+empty observer (empty_observer.cpp: torch's own cost of calling any observer), in random order. The figure of each is
+the 10th percentile of its steps over all rounds: the time of an undisturbed step. Medians agree with it on an idle
+machine, and mean nothing on a busy one. It prints, by wall time and by CPU time of the training thread: the bare step,
+the time that each adds to it, the ratios to the time that torch.profiler adds with 90 % intervals (bootstrap over
+rounds), and our added time relative to the bare step. More rounds make the intervals narrower.
 
-The C library is told to keep the memory that is freed: otherwise it gives the tensors of some steps back and asks for
-them again, hundreds of page faults that come and go with everything else that is allocated.
+The C library is set to keep freed memory: otherwise it returns the tensors of some steps to the system and requests
+them again, which causes hundreds of page faults that depend on all other allocations.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ import stepscope
 from stepscope.native.recorder import build
 
 STEPS = 20
-#: Draws of rounds for an interval.
+#: Resamplings of the bootstrap.
 RESAMPLES = 200
 
-#: What glibc reads when a process starts (mallopt).
+#: Settings that glibc reads when a process starts (mallopt).
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 
 Pair: TypeAlias = tuple[float, float]
 Recorder: TypeAlias = Callable[[], AbstractContextManager[Any]]
-#: Steps of a round, by what they ran under.
+#: Steps of a round by recorder.
 Round: TypeAlias = Mapping[str, list[Pair]]
 
 
@@ -58,12 +58,12 @@ def torch_profiler(switches: dict[str, bool]) -> AbstractContextManager[Any]:
 
 
 def ours(switches: dict[str, Any], output: str) -> AbstractContextManager[Any]:
-    """Return stepscope with the switches, recording from its start; its default collectors, nothing switched off."""
+    """Return stepscope with the switches and all its default collectors, recording from its start."""
     return stepscope.profile(activities=["cpu"], output=output, analyse="later", **switches)
 
 
 def empty_observer() -> ctypes.CDLL:
-    """Build the observer that does nothing, as the recorder is built."""
+    """Build the empty observer with the flags of the recorder."""
     package = Path(torch.__file__).parent
     flags = [
         "-std=c++20",
@@ -83,14 +83,14 @@ def empty_observer() -> ctypes.CDLL:
 
 @contextmanager
 def observed(observer: ctypes.CDLL, switches: dict[str, bool]) -> Iterator[None]:
-    """Have the observer that does nothing, with the inputs of operators where the switches ask for shapes."""
+    """Install the empty observer, with the inputs of operators if the switches record shapes."""
     observer.observe(int(bool(switches.get("record_shapes"))))
     yield
     observer.ignore()
 
 
 def block(recorder: Recorder, step: Step) -> list[Pair]:
-    """Return the steps of a block by wall and processor, in µs. Start and stop of the recorder are outside of them."""
+    """Return wall and CPU time of the steps of a block in µs, without start and stop of the recorder."""
     steps = []
     gc.collect()
     with recorder() as profiler:
@@ -114,14 +114,14 @@ def measure(step: Step, recorders: Mapping[str, Recorder], rounds: int) -> list[
 
 
 def figures(rounds: list[Round], clock: int) -> dict[str, float]:
-    """Return the bare step and what each recorder adds to it: the slowest of the fastest tenth, in µs."""
+    """Return the bare step and the time that each recorder adds to it, 10th percentiles in µs."""
     steps = {name: [pair[clock] for one in rounds for pair in one[name]] for name in rounds[0]}
     found = {name: statistics.quantiles(times, n=10)[0] for name, times in steps.items()}
     return {name: figure - (found["bare"] if name != "bare" else 0) for name, figure in found.items()}
 
 
 def intervals(rounds: list[Round], clock: int) -> dict[str, str]:
-    """Return the intervals of 90 % of what each recorder adds, over what torch.profiler does."""
+    """Return the 90 % intervals of the ratio of each recorder's added time to that of torch.profiler."""
     draws = [figures(random.choices(rounds, k=len(rounds)), clock) for _ in range(RESAMPLES)]
     found = {}
     for name in rounds[0]:
@@ -131,7 +131,7 @@ def intervals(rounds: list[Round], clock: int) -> dict[str, str]:
 
 
 def columns(rounds: list[Round], clock: int) -> str:
-    """Return the columns of a row by one clock: 0 for the wall, 1 for the processor."""
+    """Return the columns of a row by one clock: 0 for wall time, 1 for CPU time."""
     found, within = figures(rounds, clock), intervals(rounds, clock)
     adds = " ".join(f"{found[name]:7.0f}" for name in ("bare", "torch", "empty", "ours"))
     ratios = " ".join(f"{found[name] / found['torch']:6.2f} ({within[name]:>10})" for name in ("empty", "ours"))
@@ -139,18 +139,18 @@ def columns(rounds: list[Round], clock: int) -> str:
 
 
 def main() -> None:
-    """Print two rows a workload and set of switches."""
+    """Print two rows per workload and set of switches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--switches", default="plain,shapes,shapes+memory,all")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
+    parser.add_argument("--collector", default="auto", help="collector of stepscope's profile (%(default)s)")
     arguments = parser.parse_args()
     if not KEPT_MEMORY.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEPT_MEMORY})
     torch.set_num_threads(1)
     observer = empty_observer()
-    print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs a step; ratios to torch's")
+    print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs per step; ratios to torch's")
     adds = f"{'bare':>7} {'torch +':>7} {'empty +':>7} {'ours +':>7}"
     print(f"{'workload':<12} {'switches':<13} {'':9} {adds} {'empty':>6} {'':12} {'ours':>6} {'':12} {'of bare':>7}")
     for workload in arguments.workloads.split(","):
@@ -158,7 +158,7 @@ def main() -> None:
         for _ in range(50):
             step()
         for name in arguments.switches.split(","):
-            # A child may still be writing a capture when a block is over; it is no part of the figure.
+            # A forked child may still write a capture after a block; it must not disturb the next block.
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as output:
                 switches: dict[str, Any] = SWITCHES[name]
                 recorders: dict[str, Recorder] = {

@@ -46,7 +46,7 @@ def eager() -> Step:
 
 
 def static() -> Step:
-    """Return one run of the same as a program."""
+    """Return one run of the same network as a static program."""
     paddle.enable_static()
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup):
@@ -62,7 +62,7 @@ def static() -> Step:
 
 @contextlib.contextmanager
 def theirs(switches: Switches, output: str) -> Iterator[Any]:
-    """Paddle's own profiler, which writes its protobuf file as stepscope does; what it prints is left out."""
+    """Paddle's own profiler, which writes its protobuf file as stepscope does; its output is suppressed."""
     handler = paddle.profiler.export_protobuf(output)
     profiler = paddle.profiler.Profiler(
         targets=[paddle.profiler.ProfilerTarget.CPU], on_trace_ready=handler, **switches

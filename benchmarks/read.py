@@ -1,11 +1,11 @@
-"""How fast Kineto JSON becomes tables, against HolisticTraceAnalysis, on a file of some hundred megabytes.
+"""Time of reading Kineto JSON into tables, against HolisticTraceAnalysis, on a file of some hundred megabytes.
 
     python benchmarks/read.py CAPTURE.json.gz [--megabytes 300] [--rounds 3]
 
-A real capture is repeated end to end, times and numbers shifted, until it is as large as asked. Every reader runs in a
-process of its own, one after the other in turn, with the file in the page cache; the table shows medians. `tables` is
-`stepscope.read.read_files`: every table, spans nested and linked. `columns` is its first part, the tokenizer, and what
-HolisticTraceAnalysis' `parse_trace_dataframe` is compared with; its `parse_trace_file` is compared with the tables.
+A real capture is repeated end to end, with shifted times and ids, up to the requested size. Every reader runs in a
+separate process, alternating, with the file in the page cache; the table shows medians. `tables` is
+`stepscope.read.read_files`: every table, spans nested and linked; it is compared with HolisticTraceAnalysis'
+`parse_trace_file`. `columns` is its first part, the tokenizer; it is compared with `parse_trace_dataframe`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _HTA_FRAME = (
 
 @dataclass(frozen=True)
 class Reader:
-    """One way to read the file: name, code, cores, whether with the C library, and what it is compared with."""
+    """One way to read the file: name, code, cores, whether with the C library, and the peer to compare it with."""
 
     name: str
     code: tuple[str, str]
@@ -73,7 +73,7 @@ _READERS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What one reading took: seconds of wall and processor time, peak RSS in bytes, and how many rows came out."""
+    """The cost of one reading: seconds of wall and CPU time, peak RSS in bytes, and the number of rows."""
 
     wall: float
     cpu: float
@@ -82,7 +82,7 @@ class Cost:
 
 
 def repeat(capture: Path, target: Path, size: int) -> int:
-    """Write the events of a capture again and again until there are ``size`` bytes; return how often.
+    """Repeat the events of a capture up to ``size`` bytes; return the number of repetitions.
 
     Times, correlations, identifiers and step numbers go on from one repetition to the next.
     """
@@ -102,7 +102,7 @@ def repeat(capture: Path, target: Path, size: int) -> int:
 
 
 def _span(body: str) -> tuple[int, int, int]:
-    """Return by how much µs, identifiers and step numbers must grow from one repetition to the next."""
+    """Return the shifts of µs, ids and step numbers between two repetitions."""
     spans = [(int(ts), int(dur)) for ts, dur in re.findall(r'"ts": (\d+)[\d.]*,\s*"dur": (\d+)', body)]
     numbers = [int(value) for value in re.findall(r'"(?:correlation|External id|external id|id|Ev Idx)": (\d+)', body)]
     steps = [int(step) for step in re.findall(r"ProfilerStep#(\d+)", body)]
@@ -124,7 +124,7 @@ def _shifted(body: str, number: int, span: tuple[int, int, int]) -> Iterator[str
 
 
 def read_once(reader: Reader, file: Path) -> Cost:
-    """Run one reader in its own process, on as many cores as it may use."""
+    """Run one reader in a separate process, on its number of cores."""
     setup, run = reader.code
     environment = {**os.environ, "STEPSCOPE_NATIVE": str(int(reader.native)), "POLARS_MAX_THREADS": str(reader.cores)}
     usable = sorted(os.sched_getaffinity(0))[: reader.cores]
@@ -141,7 +141,7 @@ def read_once(reader: Reader, file: Path) -> Cost:
 
 
 def main() -> None:
-    """Make the file, run every reader in turn, and print the table."""
+    """Make the file, run the readers alternately, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("capture", type=Path)
     parser.add_argument("--megabytes", type=int, default=300)

@@ -1,12 +1,12 @@
-"""How fast the native recorder's file becomes tables, against Kineto's file of the same program.
+"""Time of reading the native recorder's file into tables, against Kineto's file of the same program.
 
     python benchmarks/recorder.py [--steps 1150] [--rounds 5] [--shapes]
 
-A program of many small operators runs twice, recorded by the one and by the other; a thousand steps are about a million
-operators. Then each file is read in a process of its own on one core, in turn; what is measured is the second reading
-of the process. The table shows medians. `reader` is what the reader of the format gives: spans, operators with their
-inputs, links, tracks, before they are put on one time line. `tables` is `stepscope.read.read_files`: every table, spans
-nested and linked.
+A program of many small operators runs twice, once under each recorder; a thousand steps are about a million operators.
+Then each file is read in a separate process on one core, alternating; the second reading of the process is measured.
+The table shows medians. `reader` is the output of the format's reader: spans, operators with their inputs, links and
+tracks, before they are put on one time line. `tables` is `stepscope.read.read_files`: every table, spans nested and
+linked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stepscope.trace.losses import LossLedger
 path = Path(sys.argv[1])
 (capture,) = sniff.look(path)
 read = (lambda: read_capture(capture, LossLedger(""))) if sys.argv[2] == "reader" else (lambda: read_files([path]))
-for _ in range(2):  # the first time is that of loading Polars, and of the system giving memory
+for _ in range(2):  # the first reading includes loading Polars and page faults
     wall, cpu = time.perf_counter(), time.process_time()
     spans = read()["spans"].height
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -55,7 +55,7 @@ print(wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, spans)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one reading took: seconds of wall and processor time, peak RSS in bytes, and how many spans came out."""
+    """The cost of one reading: seconds of wall and CPU time, peak RSS in bytes, and the number of spans."""
 
     wall: float
     cpu: float
@@ -64,7 +64,7 @@ class Cost:
 
 
 def record(output: Path, collector: str, steps: int, *, shapes: bool) -> Path:
-    """Record the program; return the file of its operators."""
+    """Record the program; return the path of the operators' file."""
     here = str(Path(__file__).resolve().parent)
     arguments = [str(output), collector, str(steps), str(shapes), here]
     subprocess.run([sys.executable, "-c", _RECORD, *arguments], check=True, stdout=subprocess.DEVNULL)
@@ -73,7 +73,7 @@ def record(output: Path, collector: str, steps: int, *, shapes: bool) -> Path:
 
 
 def read_once(file: Path, what: str) -> Cost:
-    """Read a file in a process of its own, on one core."""
+    """Read a file in a separate process, on one core."""
     core = {sorted(os.sched_getaffinity(0))[0]}
     printed = subprocess.run(
         [sys.executable, "-c", _READ, str(file), what],
@@ -88,7 +88,7 @@ def read_once(file: Path, what: str) -> Cost:
 
 
 def main() -> None:
-    """Record with both, read both in turn, and print the table."""
+    """Record with both, read both alternately, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,11 +1,11 @@
-"""Writing timelines: stepscope's two formats against the obvious ways to write the same slices.
+"""Time of writing timelines: stepscope's two formats against the standard ways to write the same slices.
 
 python benchmarks/report.py TRACE.json[.gz] [--slices 300000] [--repeats 3]
 
-TRACE is a Kineto trace; its tables are repeated end to end until they have so many slices. Then, in turns:
+TRACE is a Kineto trace; its tables are repeated end to end up to this number of slices. Then, alternating:
 
-* ``trace_view.json`` against ``json.dump`` of the same events, which lie ready as Python objects (making them from
-  tables is not counted);
+* ``trace_view.json`` against ``json.dump`` of the same events as Python objects (making these from the tables is not
+  counted);
 * ``trace.pftrace`` against the ``perfetto`` package's ``TraceProtoBuilder`` with the same slices and arguments, and
   with slices only (stepscope: the tables without details).
 
@@ -33,7 +33,7 @@ from stepscope.report.timeline.perfetto.writer import Pftrace
 from stepscope.trace import tables
 from stepscope.trace.tables import Frames, empty
 
-#: Columns that name spans, and columns that are times, by table.
+#: Columns that refer to spans, and columns that are times, by table.
 SPAN_COLUMNS = {
     "spans": ("id", "parent"),
     "kernels": ("span", "launch", "operator"),
@@ -47,7 +47,7 @@ DETAILS = ("kernels", "operators", "collectives", "arguments")
 
 
 def repeated(frames: Frames, slices: int) -> Frames:
-    """Return the tables repeated end to end until they have at least so many spans."""
+    """Return the tables repeated end to end up to at least this number of spans."""
     spans = frames["spans"]
     times = -(-slices // len(spans))
     first, last = spans["ts"].min(), (spans["ts"] + spans["dur"]).max()
@@ -72,7 +72,7 @@ def write_with_json(document: dict[str, Any], path: Path) -> None:
 
 
 def write_with_perfetto(events: list[dict[str, Any]], path: Path, *, arguments: bool) -> None:
-    """Write the events with the perfetto package: texts interned, one begin and one end packet a slice."""
+    """Write the events with the perfetto package: interned texts, one begin and one end packet per slice."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
     from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 

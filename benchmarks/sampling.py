@@ -1,12 +1,12 @@
-"""What a sample of the operators costs: blocks of steps, bare and recorded, in one process.
+"""The cost of sampling operators: blocks of steps, bare and recorded, in one process.
 
 python benchmarks/sampling.py [--workloads mlp,compiled] [--sample 0.01] [--steps 120] [--rounds 25]
 
-Each round measures a block bare and one under ``stepscope.profile(sample=…)``, in changing order; start and stop are
-outside. Steps of a sample are of three kinds: the first, of which every operator is drawn by itself; steps that were
-drawn; and the others, in which only what every recording has is done (marks of steps, garbage, counters). The figure
-of a kind is the fastest tenth of its steps of all rounds, as in overhead.py. Printed in µs: the bare step, and what a
-step of each kind takes more; then what a long recording costs in percent, the kinds weighted as they are drawn.
+Each round measures a bare block and one under ``stepscope.profile(sample=…)``, in random order, without start and stop.
+The steps of a sample are of three kinds: the first step, in which each operator is drawn independently; drawn steps;
+and the others, which record only marks of steps, garbage collections and counters. The figure of a kind is the 10th
+percentile of its steps over all rounds, as in overhead.py. It prints the bare step and the added time of each kind in
+µs, then the overhead of a long recording in percent, with the kinds weighted by their frequency.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def measure(step: Step, sample: float, count: int, rounds: int) -> dict[str, flo
 
 
 def main() -> None:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--sample", type=float, default=0.01, help="fraction (%(default)s)")
-    parser.add_argument("--steps", type=int, default=120, help="of a block (%(default)s)")
+    parser.add_argument("--sample", type=float, default=0.01, help="fraction of operators (%(default)s)")
+    parser.add_argument("--steps", type=int, default=120, help="steps of a block (%(default)s)")
     parser.add_argument("--rounds", type=int, default=25)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, sample {arguments.sample}, {arguments.rounds} rounds; µs a step")
+    print(f"torch {torch.__version__}, sample {arguments.sample}, {arguments.rounds} rounds; µs per step")
     print(f"{'workload':<12} {'bare':>8} {'first +':>8} {'drawn +':>8} {'others +':>8}   of bare")
     for workload in arguments.workloads.split(","):
         step = WORKLOADS[workload]()

@@ -1,10 +1,10 @@
-"""How long the training stands still at the end of a window: stepscope's stop against torch.profiler's stop + export.
+"""Time that the training stalls at the end of a window: stepscope's stop against torch.profiler's stop + export.
 
 python benchmarks/stall.py [--events 200000,1000000] [--switches plain,shapes] [--repeats 3]
     [--collector kineto|native]
 
-Every measurement is a process of its own; the two profilers take turns. Memory is what the peak of the training process
-grew by, from before the start to after the stop; bytes are those of the files.
+Every measurement is a separate process; the two profilers alternate. Memory is the growth of the training process's
+peak from before the start to after the stop; bytes are those of the files.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def measure(name: str, events: int, switches: dict[str, bool], collector: str) -
 
 
 def peak() -> float:
-    """Return the most memory that this process has had, in MB."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def child(name: str, events: int, switches: str, collector: str) -> dict[str, float]:
-    """Run :func:`measure` in a process of its own."""
+    """Run :func:`measure` in a separate process."""
     command = [sys.executable, __file__, "--measure", name, "--events", str(events), "--switches", switches]
     command += ["--collector", collector]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -84,12 +84,12 @@ def child(name: str, events: int, switches: str, collector: str) -> dict[str, fl
 
 
 def main() -> None:
-    """Print one row a size and set of switches."""
+    """Print one row per size and set of switches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", default="200000,1000000")
     parser.add_argument("--switches", default="plain,shapes")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--collector", default="auto", help="of stepscope's profile (%(default)s)")
+    parser.add_argument("--collector", default="auto", help="collector of stepscope's profile (%(default)s)")
     parser.add_argument("--measure", choices=["torch", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -1,8 +1,9 @@
-"""What the start-up hook costs a Python that does not use it: starts with ``stepscope.pth`` and without, in turn.
+"""The cost of the start-up hook in a Python that does not use it: alternating starts with and without the hook.
 
 python benchmarks/startup_hook.py [--rounds 150]
 
-A bare virtual environment is made for it; printed are the medians of a start and of the difference within each pair.
+It makes a bare virtual environment with and without ``stepscope.pth``, and prints the medians of a start and of the
+difference within each pair.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VARIABLES = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS", "STEPSCOPE_STARTUP", "P
 
 
 def pairs(home: Path, rounds: int) -> list[tuple[float, float]]:
-    """Return seconds of a start without the hook and with it, ``rounds`` times."""
+    """Return the seconds of starts without and with the hook, ``rounds`` of each."""
     venv.create(home, with_pip=False)
     python, variables = home / "bin" / "python", {key: os.environ[key] for key in os.environ if key not in VARIABLES}
     [site] = home.glob("lib/python*/site-packages")

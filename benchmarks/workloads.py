@@ -52,7 +52,7 @@ def convolution() -> Step:
 
 
 def compiled() -> Step:
-    """Eight compiled blocks on 64 rows: few operators, and what Dynamo and Inductor do around them."""
+    """Eight compiled blocks on 64 rows: few operators, and the work of Dynamo and Inductor around them."""
     blocks = [layer for _ in range(8) for layer in (nn.Linear(128, 128), nn.LayerNorm(128), nn.GELU())]
     model = torch.compile(nn.Sequential(*blocks, nn.Linear(128, 10)))
     inputs, labels = torch.randn(64, 128), torch.randint(0, 10, (64,))

@@ -1,10 +1,10 @@
-"""How fast XPlane files become tables, against the readers of JAX and of XProf, on a file of a hundred megabytes.
+"""Time of reading XPlane files into tables, against the readers of JAX and of XProf, on a file of a hundred megabytes.
 
     python benchmarks/xplane.py CAPTURE.xplane.pb --jax .envs/jax/bin/python [--xprof VENV/bin/python]
         [--megabytes 110] [--rounds 5]
 
-The lines of a real capture are repeated, each time later, until the file is as large as asked. Every reader runs in a
-process of its own on one core, one after the other in turn, with the file in the page cache; the table shows medians.
+The lines of a real capture are repeated with shifted times up to the requested size. Every reader runs in a separate
+process on one core, alternating, with the file in the page cache; the table shows medians.
 `tables` is `stepscope.read.read_files`: every table, spans nested and linked. `reader` is its first part, the tables of
 the file. `ProfileData` is `jax.profiler.ProfileData`, whose events are visited with name, times and stats; `events_db`
 is XProf's database of events (`xspace_to_parquet`). Memory is the growth of the process from before it read the file.
@@ -55,7 +55,7 @@ _EVENTS_DB = (
 
 @dataclass(frozen=True)
 class Reader:
-    """One way to read the file: name, code, environment it runs in, and whether with the C library."""
+    """One way to read the file: name, code, its environment, and whether with the C library."""
 
     name: str
     code: tuple[str, str]
@@ -65,7 +65,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one reading took: seconds of wall and processor time, and growth of memory in bytes."""
+    """The cost of one reading: seconds of wall and CPU time, and growth of memory in bytes."""
 
     wall: float
     cpu: float
@@ -73,7 +73,7 @@ class Cost:
 
 
 def repeat(capture: Path, target: Path, size: int) -> int:
-    """Write the lines of a capture again and again until there are ``size`` bytes; return the number of events."""
+    """Repeat the lines of a capture up to ``size`` bytes; return the number of events."""
     content = capture.read_bytes()
     times = max(1, round(size / len(content)))
     events = 0
@@ -90,7 +90,7 @@ def repeat(capture: Path, target: Path, size: int) -> int:
 
 
 def _split(plane: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Return the lines of a plane, and its other fields as they are written."""
+    """Return the lines of a plane, and its other fields as encoded bytes."""
     lines, rest, at = [], [], 0
     for number, wire, _, start, end in fields_of(plane, 0, len(plane)):
         if number == _LINES and wire == BLOCK:
@@ -106,14 +106,14 @@ def _events(line: bytes) -> int:
 
 
 def _length(line: bytes) -> int:
-    """Return when the last event of a line begins, ns."""
+    """Return the start of the last event of a line in ns."""
     events = [(start, end) for number, _, _, start, end in fields_of(line, 0, len(line)) if number == _EVENTS]
     offsets = [value for start, end in events for number, _, value, *_ in fields_of(line, start, end) if number == 2]
     return max(offsets, default=0) // 1000
 
 
 def _later(lines: list[bytes], times: int, length: int) -> Iterator[bytes]:
-    """Yield each line once for every repetition; of two times in a message the last one counts."""
+    """Yield each line once per repetition, with a second timestamp appended: in protobuf the last value counts."""
     for line in lines:
         start = next((value for number, _, value, *_ in fields_of(line, 0, len(line)) if number == _TIMESTAMP), 0)
         for repetition in range(times):
@@ -133,7 +133,7 @@ def _varint(value: int) -> bytes:
 
 
 def read_once(reader: Reader, file: Path) -> Cost:
-    """Run one reader in its own process, on one core."""
+    """Run one reader in a separate process, on one core."""
     setup, run = reader.code
     environment = {**os.environ, "STEPSCOPE_NATIVE": str(int(reader.native)), "POLARS_MAX_THREADS": "1"}
     core = max(os.sched_getaffinity(0))
@@ -151,7 +151,7 @@ def read_once(reader: Reader, file: Path) -> Cost:
 
 
 def main() -> None:
-    """Make the file, run every reader in turn, and print the table."""
+    """Make the file, run the readers alternately, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("capture", type=Path)
     parser.add_argument("--jax", help="Python of an environment with JAX")

@@ -1,8 +1,8 @@
-"""Whether the native recorder with CUPTI records this machine's GPUs as Kineto does.
+"""Compare the native recorder with CUPTI to Kineto on this machine's GPUs.
 
 ``python -m stepscope.trial`` records the same small training with both, each in a separate process, compares the tables
-and stores the result: ``collector="auto"`` leaves GPUs to Kineto until a trial has found no difference. Only
-``stepscope doctor --build`` runs it, never a training: a GPU may serve one process only.
+and stores the result: ``collector="auto"`` uses Kineto for GPUs until a trial has found no difference. Only
+``stepscope doctor --build`` runs it, never a training, because some GPUs allow one process only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PATIENCE = 360.0
 #: Recorded steps.
 _STEPS = 3
 
-#: Tolerance in ns for a kernel that seems to begin before its launch: host and device have different clocks.
+#: Tolerance in ns for a kernel that appears to begin before its launch, because host and device clocks differ.
 _CLOCKS_APART = 100_000
 
 _Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 def check() -> Check | None:
-    """Try this machine's GPUs and remember the answer; None where torch sees none, or is not installed."""
+    """Run the trial on this machine's GPUs and store its result; None if torch is not installed or finds no GPU."""
     if importlib.util.find_spec("torch") is None:
         return None
     facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=_PATIENCE)
@@ -48,17 +48,17 @@ def check() -> Check | None:
         return None
     if reason:
         return Check("GPU, natively", PARTLY, reason, "Kineto records this machine's GPUs; nothing is lost.")
-    return Check("GPU, natively", YES, "recorded as Kineto records it, in a trial; from now on natively")
+    return Check("GPU, natively", YES, "a trial recorded the same as Kineto; recordings now use it")
 
 
 def attempt(device: str) -> str:
-    """Have both record the same training.
+    """Record the same training with both.
 
     Args:
-        device: Where it runs, ``cuda`` or ``cpu``.
+        device: Device of the training, ``cuda`` or ``cpu``.
 
     Returns:
-        What differs, or why one of them failed; nothing where they agree.
+        The differences, or why one of them failed; empty if they agree.
     """
     with tempfile.TemporaryDirectory(prefix="stepscope-trial-") as directory:
         ranks = []
@@ -70,22 +70,22 @@ def attempt(device: str) -> str:
             ranks.append(Run(next(output.iterdir())).ranks[0])
         ours, theirs = ranks
         if device != "cpu" and not _work(theirs.tables):
-            return "kineto recorded nothing of the device"
+            return "kineto recorded no device work"
         return _failure(ours) or "; ".join(differences(ours.tables, theirs.tables))
 
 
 def differences(ours: Tables, theirs: Tables) -> Iterator[str]:
-    """Say what differs between two recordings of one program, ours and Kineto's."""
+    """Yield the differences between two recordings of one program, ours and Kineto's, in words."""
     compared: dict[str, Callable[[Tables], _Rows]] = {"operators": _operators, "memory": _memory, "device": _work}
     for what, rows in compared.items():
         mine, others = Counter(rows(ours)), Counter(rows(theirs))
         missing, more = others - mine, mine - others
         for which, found in (("fewer", missing), ("more", more)):
             if found:
-                yield f"{what}: {found.total()} {which} than Kineto's {others.total()}, as {next(iter(found))}"
+                yield f"{what}: {found.total()} {which} than Kineto's {others.total()}, such as {next(iter(found))}"
     early = _before_their_launch(ours)
     if early:
-        yield f"device: {early} begin before they are launched"
+        yield f"device: {early} begin before their launch"
     busy, theirs_busy = _busy(ours), _busy(theirs)
     if not busy <= 2 * theirs_busy <= 4 * busy:
         yield f"device: busy for {busy} ns, with Kineto for {theirs_busy} ns"
@@ -103,19 +103,19 @@ def _operators(tables: Tables) -> _Rows:
 
 
 def _memory(tables: Tables) -> _Rows:
-    """Return device and bytes of whatever was taken and freed."""
+    """Return device and bytes of every allocation and free."""
     return tables["allocations"].select(pl.col("device").cast(pl.String), "bytes").collect().rows()
 
 
 def _work(tables: Tables) -> _Rows:
-    """Return what every kernel, copy and fill was, whether its launch is known, and its operator."""
+    """Return every kernel, copy and fill: its attributes, whether its launch is known, and its operator."""
     spans = _spans(tables)
     work = tables["kernels"].join(spans, left_on="span", right_on="id")
     operators = spans.select(operator="id", caller="name")
     sizes = pl.col("grid", "block").cast(pl.List(pl.String)).list.join("x")
     rows = work.join(operators, on="operator", how="left").select(
         "kind",
-        pl.when(pl.col("kind") == "kernel").then("name"),  # names of copies are each tool's own
+        pl.when(pl.col("kind") == "kernel").then("name"),  # the tools name copies differently
         sizes,
         "registers",
         "bytes",
@@ -140,7 +140,7 @@ def _busy(tables: Tables) -> int:
 
 
 def _failure(ours: RankRun) -> str:
-    """Return why our recording is none, as its manifest says."""
+    """Return why the native recording failed, from its manifest; empty if it did not."""
     collectors = ours.manifest["collectors"]
     if collectors["torch"].get("recorder") != "native":
         return str(collectors["torch"].get("native", "Kineto recorded"))
@@ -152,7 +152,7 @@ def record(collector: str, device: str, output: Path) -> None:
     """Record the training in this process."""
     torch = import_module("torch")
     step = _training(torch, device)
-    for _ in range(2):  # what is loaded and made once is not recorded
+    for _ in range(2):  # one-time initialisation is not recorded
         step()
     options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "counters_hz": 0}
     with stepscope.profile(output=output, collector=collector, analyse="later", **options) as window:
@@ -162,7 +162,7 @@ def record(collector: str, device: str, output: Path) -> None:
 
 
 def _training(torch: Any, device: str) -> Callable[[], None]:  # noqa: ANN401 - torch has no stubs here
-    """Return a training step; on a GPU with a second stream and a graph besides."""
+    """Return a training step; on a GPU it also uses a second stream and a graph."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -193,12 +193,12 @@ def _training(torch: Any, device: str) -> Callable[[], None]:  # noqa: ANN401 - 
 
 
 def main() -> None:
-    """Try this machine's GPUs, remember the answer and print it as JSON; or record: collector, device, output."""
+    """Run the trial, store the result and print it as JSON; with the arguments collector, device, output: record."""
     if sys.argv[1:]:
         collector, device, output = sys.argv[1:]
         record(collector, device, Path(output))
         return
-    # What torch prints while it is imported must not mix with the answer.
+    # torch may print while it is imported: its output goes to standard error, the result to standard output.
     answer = os.dup(1)
     os.dup2(2, 1)
     torch = import_module("torch")
@@ -206,11 +206,11 @@ def main() -> None:
     if torch.version.cuda and torch.cuda.is_available():
         known = native_build.installed(torch)
         try:
-            native_build.remember_gpus(known, "a trial has not come to its end")
+            native_build.remember_gpus(known, "a trial did not finish")
             reason = attempt("cuda")
             native_build.remember_gpus(known, reason)
         except OSError as error:
-            reason = f"it cannot be tried, or not be remembered ({error})"
+            reason = f"the trial failed, or its result cannot be stored ({error})"
     os.write(answer, f"{json.dumps({'gpus': reason})}\n".encode())
 
 

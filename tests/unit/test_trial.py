@@ -68,7 +68,7 @@ def test_the_same_is_the_same(kineto: Frames) -> None:
         (first("operators", pl.lit("[[7]]", pl.Categorical).alias("shapes")), "operators: 1 more"),
         (of_work(pl.col("dur") * 3), "ns, with Kineto for"),
         (of_work(pl.col("dur") // 3), "ns, with Kineto for"),
-        (of_work(pl.col("ts") - 10**9), "begin before they are launched"),
+        (of_work(pl.col("ts") - 10**9), "begin before their launch"),
     ],
 )
 def test_what_differs_is_said(kineto: Frames, changed: Callable[[Frames], Frames], said: str) -> None:
@@ -81,5 +81,5 @@ def test_memory_is_compared(kineto: Frames) -> None:
     with_memory = {**kineto, "allocations": frame}
     assert found(with_memory, with_memory) == []
     assert found({**kineto, "allocations": frame.head(1)}, with_memory) == [
-        "memory: 1 fewer than Kineto's 2, as ('cuda:0', -512)"
+        "memory: 1 fewer than Kineto's 2, such as ('cuda:0', -512)"
     ]

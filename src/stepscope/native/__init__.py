@@ -1,6 +1,6 @@
-"""C functions for the hot loops, called by ctypes; each has a plain Python twin with equal results.
+"""C functions for the hot loops, called through ctypes; each has a Python fallback with equal results.
 
-The exception is ``cupti.c``: callbacks of CUPTI run on threads that must not wait for the GIL, so they have no twin.
+Only ``cupti.c`` has no fallback: callbacks of CUPTI run on threads that must not wait for the GIL.
 
 The library is built with the package if a C compiler exists. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
@@ -41,7 +41,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Declare the types of every function; AttributeError if the library is of another version and lacks one."""
+    """Declare the types of every function; AttributeError if the library has another version and lacks one."""
     pointer, text, int32, int64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[object, list[object]]] = {
         "ss_new": (pointer, []),

@@ -1,4 +1,4 @@
-"""The buffers that CUPTI fills, see ``cupti.c``. One set for the process, as CUPTI's callbacks are."""
+"""The buffers that CUPTI fills, see ``cupti.c``. A process has one set, because it has one pair of callbacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from stepscope import native
 
-#: Places for the names of one buffer: a power of two, more than twice the records that fit.
+#: Slots of the hash set for the names of one buffer: a power of two, more than twice the records that fit.
 _ROOM = 1 << 16
 _KINDS = 64
 _Table = ctypes.c_uint32 * _KINDS
@@ -18,16 +18,16 @@ class CuptiBuffers:
 
     Args:
         sizes: Bytes of a record by the number of its kind.
-        names: Where in a record the pointer to its name is, by the number of its kind.
+        names: Offset of the pointer to its name in a record, by the number of its kind.
 
     Raises:
-        RuntimeError: The C part is not there.
+        RuntimeError: The C library is missing.
     """
 
     def __init__(self, sizes: Mapping[int, int], names: Mapping[int, int]) -> None:
         library = native.loaded()
         if library is None:
-            message = f"the C part of stepscope is {native.available()}; callbacks in Python could stop the program"
+            message = f"the C library of stepscope is {native.available()}; callbacks in Python could deadlock"
             raise RuntimeError(message)
         self._library = library
         self._sizes, self._names = _table(sizes), _table(names)
@@ -44,11 +44,11 @@ class CuptiBuffers:
         self._library.ss_cupti_open(size)
 
     def close(self) -> None:
-        """Lend none any more, and free what nobody has."""
+        """Stop lending buffers, and free those that CUPTI does not hold."""
         self._library.ss_cupti_close()
 
     def take(self) -> tuple[int, int] | None:
-        """Return address and valid bytes of the buffer that was completed first; None where there is none."""
+        """Return address and valid bytes of the oldest completed buffer; None if no buffer waits."""
         valid = ctypes.c_uint64()
         address = self._library.ss_cupti_take(ctypes.byref(valid))
         return (address, valid.value) if address else None
@@ -64,7 +64,7 @@ class CuptiBuffers:
 
     @property
     def refused(self) -> int:
-        """How often CUPTI asked in vain, because all buffers waited to be written."""
+        """Number of CUPTI's requests that failed because all buffers waited to be written."""
         return int(self._library.ss_cupti_refused())
 
     def names(self, address: int, valid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The C tokenizer of Kineto's JSON as an object with columns."""
+"""The C tokenizer of Kineto's JSON: reads events into columns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NotTokenized(Exception):
 
 
 class ArgumentKey(NamedTuple):
-    """An argument: its spelling, its column's number, its type, and the class of events whose column it is."""
+    """An argument: its spelling, the number and type of its column, and the class of events that has the column."""
 
     spelling: str
     column: int
@@ -77,13 +77,13 @@ class Description:
         categories: Category → class of events.
         keys: Class → its arguments.
         columns: Class → names and types of its columns, in the order of their numbers.
-        whole: Class → number of the column for its arguments as a whole.
+        whole: Class → number of the column for the text of all its arguments.
         none: Class of events without arguments.
         memory: Class of the marks that report memory.
         other: Class of complete events of unknown category, counters and metadata.
-        optional: Class that only events with a certain argument have, and the number of that argument's column.
-        samples: Class of counters and metadata where times may be texts, as Ascend's tools write them, and identifiers
-            are codes of texts; None if they are as Kineto writes them.
+        optional: Class of events that have a certain argument, and the number of that argument's column.
+        samples: Class of counters and metadata if times may be texts and identifiers are codes of texts, as Ascend's
+            tools write them; None for Kineto's form.
     """
 
     categories: Mapping[str, int]
@@ -98,7 +98,7 @@ class Description:
 
 
 class _TokenizerMemory:
-    """A tokenizer's memory as a numpy array; keeps the tokenizer alive as long as the array."""
+    """A tokenizer's memory as a numpy array; it keeps the tokenizer alive as long as the array."""
 
     def __init__(self, owner: Tokenizer, address: int, count: int, dtype: type[np.generic]) -> None:
         self.owner = owner
@@ -126,8 +126,8 @@ class Tokenizer:
         self._description = description
         self._handle = library.ss_new()
         if not self._handle or self._describe():
-            message = "The native tokenizer could not be made."
-            raise StepscopeError(message, "Set STEPSCOPE_NATIVE=0 to do without.")
+            message = "The native tokenizer could not be created."
+            raise StepscopeError(message, "Set STEPSCOPE_NATIVE=0 to use the fallback in Python.")
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -156,13 +156,13 @@ class Tokenizer:
 
         Args:
             chunk: Events separated by commas.
-            last: Whether the chunk may contain the end of the list, and more text behind it.
+            last: Whether the chunk may contain the end of the list, and further text after it.
 
         Returns:
-            Bytes read, up to and with the end of the list.
+            Bytes read, including the end of the list.
 
         Raises:
-            NotTokenized: The chunk is not as Kineto writes it; none of its events is appended.
+            NotTokenized: The chunk does not have Kineto's form; none of its events is appended.
         """
         view = np.frombuffer(chunk, np.uint8)
         read = self._library.ss_tokenize(self._handle, view.ctypes.data, len(view), int(last))
@@ -182,8 +182,8 @@ class Tokenizer:
     def base(self) -> dict[str, Column]:
         """Return the columns that every event has; they are views, valid until the next chunk."""
         return {
-            name: self._array(self._library.ss_base(self._handle, place), self.rows, dtype)
-            for place, (name, dtype) in enumerate(BASE.items())
+            name: self._array(self._library.ss_base(self._handle, index), self.rows, dtype)
+            for index, (name, dtype) in enumerate(BASE.items())
         }
 
     def columns(self, number: int) -> dict[str, Column]:
@@ -191,8 +191,8 @@ class Tokenizer:
         count = self.class_rows(number)
         names = {"event": "integer", **self._description.columns[number]}
         return {
-            name: self._array(self._library.ss_class_column(self._handle, number, place - 1), count, _DTYPES[type_])
-            for place, (name, type_) in enumerate(names.items())
+            name: self._array(self._library.ss_class_column(self._handle, number, index - 1), count, _DTYPES[type_])
+            for index, (name, type_) in enumerate(names.items())
         }
 
     def texts(self) -> list[bytes]:

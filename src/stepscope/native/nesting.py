@@ -1,4 +1,4 @@
-"""The C twins of ``stepscope/read/common/nesting.py``."""
+"""The C counterparts of the functions in ``stepscope/read/common/nesting.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C twin of ``stepscope/read/recorder/recorder_words.py``, and of the arithmetic of its clock."""
+"""The C counterpart of ``stepscope/read/recorder/recorder_words.py``, and of the arithmetic of its clock."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Walk(ctypes.Structure):
 
 
 def words(block: Column, walk: Walk, stack: Column, columns: dict[str, Column]) -> bool:
-    """Walk over the words of a block; return False, having done nothing, without the library.
+    """Walk over the words of a block; without the library a no-op that returns False.
 
     Args:
         block: The words.
         walk: State of the walk; advanced by this call.
-        stack: Rows of the operators that are open, and room for more.
-        columns: All columns, with room for as many entries more as there are words.
+        stack: Rows of the open operators, with capacity for further ones.
+        columns: All columns, each with capacity for one more entry per word.
     """
     library = native.loaded()
     if library is None:
@@ -59,10 +59,10 @@ def words(block: Column, walk: Walk, stack: Column, columns: dict[str, Column]) 
 
 
 def times(ticks: Column, at: Column, ns: Column) -> bool:
-    """Convert ticks to ns in place; return False, having done nothing, without the library.
+    """Convert ticks to ns in place; without the library a no-op that returns False.
 
     Args:
-        ticks: Unsigned integers of 64 bits; afterwards their bits are those of signed ones.
+        ticks: Unsigned 64-bit integers; the results are stored as signed ones.
         at: Ticks of two or more knots, ascending.
         ns: Their times.
     """

@@ -1,4 +1,4 @@
-"""The C twin of ``stepscope/read/xplane/xplane_events.py``."""
+"""The C counterpart of ``stepscope/read/xplane/xplane_events.py``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALL = (1 << 63) - 1
 
 
 class LineHead(ctypes.Structure):
-    """What a line says of itself, see ``xplane.h``."""
+    """The fields of a line without its events, see ``xplane.h``."""
 
     _fields_ = tuple(
         (name, ctypes.c_int64)
@@ -39,7 +39,7 @@ class LineHead(ctypes.Structure):
 
 
 class Walked(NamedTuple):
-    """Offset behind what a walk has read, and what the line says of itself."""
+    """Result of a walk over a line: the offset behind the walked part, and the fields of the line."""
 
     place: int
     head: LineHead

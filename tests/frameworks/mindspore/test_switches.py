@@ -393,7 +393,7 @@ def test_the_programs_own_dispatch_mode_is_respected(shapes: MindSporeShapesColl
         assert _DispatchGuardStack.depth() == 1
     assert seen == ["Mul"]
     assert shapes.describe()["calls"] == 0
-    assert "dispatch mode of its own" in str(shapes.describe()["note"])
+    assert "its own dispatch mode" in str(shapes.describe()["note"])
 
 
 def test_a_mode_that_the_program_enters_in_the_window_works(shapes: MindSporeShapesCollector) -> None:

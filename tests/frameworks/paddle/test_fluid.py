@@ -144,7 +144,7 @@ def test_reset_leaves_exactly_the_later_steps(samples: tuple[Path, str, str]) ->
     printed = text.split("=== GPU")[1]
     assert calls(printed) == {"feed": 8, "conv2d": 8, "elementwise_add": 8, "reshape2": 8}
     assert "Place: CUDA" in printed
-    assert "no work of a GPU was recorded (this machine has no NVIDIA GPU): all times are 0" in errors
+    assert "no GPU work was recorded (this machine has no NVIDIA GPU): all times are 0" in errors
 
 
 #: Events of three steps of an eager network with four parameters.

@@ -51,9 +51,9 @@ def test_without_a_gpu_nothing_is_tried() -> None:
 @pytest.mark.parametrize(
     ("answer", "state", "said"),
     [
-        ({"gpus": ""}, "yes", "from now on natively"),
+        ({"gpus": ""}, "yes", "recordings now use it"),
         ({"gpus": "device: 1 fewer"}, "partly", "device: 1 fewer"),
-        ({"error": "it takes its process down (SIGSEGV)"}, "partly", "SIGSEGV"),
+        ({"error": "it crashes its process (SIGSEGV)"}, "partly", "SIGSEGV"),
     ],
 )
 def test_the_answer_is_a_check(answer: dict[str, str], state: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ except SystemError:
 @pytest.mark.usefixtures("cache")
 def test_a_trial_that_does_not_end_takes_back_what_one_before_has_found() -> None:
     done = subprocess.run([sys.executable, "-c", UNENDED], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stderr.splitlines()[-1] == "a trial has not come to its end"
+    assert done.stderr.splitlines()[-1] == "a trial did not finish"
 
 
 PROGRAM = """

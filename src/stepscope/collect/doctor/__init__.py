@@ -1,1 +1,1 @@
-"""What can be collected on this machine, and why the rest cannot."""
+"""Checks of what can be recorded on this machine."""

@@ -1,4 +1,4 @@
-"""What can be collected here, and why the rest cannot."""
+"""The checks of ``stepscope doctor``: what can be recorded on this machine, and why the rest cannot."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from stepscope.errors import OutputError
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import check_writable
 
-#: States of a check: it works; it works in part or is not needed; it does not work.
+#: States of a check: it works; it works partly, or is not needed; it does not work.
 YES, PARTLY, NO = "yes", "partly", "no"
 
-#: Seconds to wait for a framework to be imported and tried.
+#: Seconds for importing a framework and recording a trial with it.
 _PATIENCE = 120.0
 _ROOM = 1 << 30
 
-#: Frameworks besides PyTorch. Only those that are installed are looked at.
+#: Frameworks other than PyTorch. Only the installed ones are checked.
 _OTHERS = {name: framework.title for name, framework in FRAMEWORKS.items() if name != "torch"}
 
-#: Variables by which other tools put themselves between the program and the device; CUPTI serves one of them.
+#: Variables by which other tools attach to CUPTI, which serves one tool only.
 _INJECTIONS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
     "CUDA_INJECTION64_PATH": "a CUDA injection library",
@@ -49,9 +49,9 @@ class Check:
     """Result of one check.
 
     Attributes:
-        name: What it is.
+        name: What was checked.
         state: ``yes``, ``partly`` or ``no``.
-        detail: What was found, or why it cannot work.
+        detail: What was found, or why it does not work.
         remedy: What the user can do; empty if nothing is needed.
     """
 
@@ -73,7 +73,7 @@ def diagnose(output: Path, *, build: bool = False) -> list[Check]:
         build: Build the native recorder of PyTorch's operators into the cache.
 
     Returns:
-        The checks, in the order to show them. Nothing else is left on the disk.
+        The checks, in the order to show them. They leave nothing on the disk, except for the recorder that is built.
     """
     return [*_basics(), *_torch(build=build), *_others(), *_gpus(), *_host(), *_reading(), *_place(output)]
 
@@ -112,7 +112,7 @@ def _torch(*, build: bool) -> Iterator[Check]:
 
 
 def _gpus() -> Iterator[Check]:
-    """Checks that need a GPU but no framework."""
+    """Run the checks that need a GPU but no framework."""
     from stepscope.collect.cuda.cupti_collector import CuptiCollector
     from stepscope.collect.cuda.nvml import NvmlCollector
 
@@ -128,7 +128,7 @@ def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
     """Probe PyTorch in a separate process; see :func:`probe`.
 
     Args:
-        executable: Python to ask.
+        executable: Path of the Python to probe with.
     """
     if importlib.util.find_spec("torch") is None:
         return {"error": "not installed", "remedy": "pip install torch"}
@@ -140,36 +140,36 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
 
     Args:
         name: Its module.
-        executable: Python to ask.
+        executable: Path of the Python to probe with.
 
     Returns:
-        What :mod:`stepscope.collect.doctor.probe` found; or ``error``, and perhaps ``remedy``, where it found nothing.
+        The result of :mod:`stepscope.collect.doctor.probe`; on failure ``error``, and optionally ``remedy``.
     """
     command = [executable, "-m", "stepscope.collect.doctor.probe", name]
     return ask(command, of=name, seconds=_PATIENCE)
 
 
 def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
-    """Run one of our own modules, whose last line of output is a JSON object.
+    """Run one of our modules, whose last line of output is a JSON object.
 
     Args:
         command: Python and its arguments.
-        of: Package of the framework that is tried, for the error message.
-        seconds: How long it may take.
+        of: Package of the framework, for the error message.
+        seconds: Time limit.
 
     Returns:
-        The object; on failure one with ``error`` and perhaps ``remedy``.
+        The object; on failure one with ``error`` and optionally ``remedy``.
     """
     try:
-        # S603: our own module, with the Python that runs us.
+        # S603: our own module, run with this Python.
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
-        return {"error": f"importing and trying it takes longer than {seconds:.0f} s"}
+        return {"error": f"importing it and recording a trial takes longer than {seconds:.0f} s"}
     except OSError as error:
-        return {"error": f"no process could be started to try it: {error}"}
+        return {"error": f"no process could be started for a trial: {error}"}
     if done.returncode < 0:
         return {
-            "error": f"it takes its process down ({signal.Signals(-done.returncode).name})",
+            "error": f"it crashes its process ({signal.Signals(-done.returncode).name})",
             "remedy": f"Install it again: pip install --force-reinstall {of}",
         }
     try:
@@ -194,24 +194,26 @@ def _recorder(found: Mapping[str, Any]) -> Check:
     reason = found.get("reason") or found.get("error")
     if reason:
         return Check(
-            name, PARTLY, reason, found.get("remedy") or "Kineto records operators all the same, at more cost."
+            name, PARTLY, reason, found.get("remedy") or "Kineto records operators instead, with more overhead."
         )
     if not found["built"]:
-        return Check(name, YES, "is built on first use; `stepscope doctor --build` does it now")
+        return Check(name, YES, "is built on first use; `stepscope doctor --build` builds it now")
     left = found.get("gpus")
-    return Check(name, YES, f"built: {found['built']}" + (f"; GPUs are left to Kineto: {left}" if left else ""))
+    return Check(name, YES, f"built: {found['built']}" + (f"; Kineto records GPUs: {left}" if left else ""))
 
 
 def _device(facts: Mapping[str, Any]) -> Check:
     name = "GPU kernels"
     build = facts["cuda_build"] or facts["hip_build"]
     if not build:
-        return Check(name, NO, "this PyTorch was built without CUDA", "Install a CUDA build where there is a GPU.")
+        return Check(
+            name, NO, "this PyTorch was built without CUDA", "If this machine has a GPU, install a CUDA build."
+        )
     if "error" in facts["cuda"]:
         return Check(name, NO, facts["cuda"]["error"])
     devices = facts["cuda"]["devices"]
     if not devices:
-        return Check(name, NO, f"no GPU is visible to CUDA {build}{_hidden()}", "See whether nvidia-smi finds one.")
+        return Check(name, NO, f"no GPU is visible to CUDA {build}{_hidden()}", "Check that nvidia-smi lists one.")
     if "CUDA" not in (facts.get("activities") or []):
         return Check(name, NO, "this PyTorch's Kineto was built without CUPTI", "Install a build of pytorch.org.")
     found = f"{len(devices)} x {devices[0]}, CUDA {build}"
@@ -219,7 +221,7 @@ def _device(facts: Mapping[str, Any]) -> Check:
     if not recorded:
         reason = facts["trial"].get("error", "CUPTI delivered nothing in a trial")
         return Check(
-            name, NO, f"{found}: {reason}", "End other profilers of this GPU, and see that CUPTI fits the driver."
+            name, NO, f"{found}: {reason}", "Stop other profilers of this GPU, and check that CUPTI fits the driver."
         )
     return Check(name, YES, f"{found}; {recorded} device events in a trial (no special permission needed)")
 
@@ -258,8 +260,8 @@ def _alone() -> Check:
     present = [f"{tool} ({name})" for name, tool in _INJECTIONS.items() if os.environ.get(name)]
     if not present:
         return Check("other profilers", YES, "none in the environment")
-    remedy = "Where kernels are missing, run without it: a GPU serves one profiler at a time."
-    return Check("other profilers", PARTLY, f"{', '.join(present)} is set up", remedy)
+    remedy = "If kernels are missing, run without it: a GPU serves one profiler at a time."
+    return Check("other profilers", PARTLY, f"{', '.join(present)} is set", remedy)
 
 
 def _host() -> Iterator[Check]:
@@ -278,11 +280,11 @@ def _counters() -> Check:
     for source in host_counters.sources(period_ns=1):
         try:
             list(source.read())
-        except Exception as error:  # noqa: BLE001 - the reason is the answer
+        except Exception as error:  # noqa: BLE001 - the error is the result of the check
             missing[source.name] = f"{type(error).__name__}: {error}"
     if missing:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in missing.items())
-        return Check("host counters", PARTLY, f"psutil {version}; not here: {reasons}")
+        return Check("host counters", PARTLY, f"psutil {version}; unavailable: {reasons}")
     return Check("host counters", YES, f"psutil {version}: CPU, memory, threads, disk, network")
 
 
@@ -304,7 +306,7 @@ def _native() -> Check:
     reason = native.available()
     if reason is None:
         return Check(name, YES, "built in C")
-    remedy = "Traces are read all the same, slower. To build it, install a C compiler, then stepscope again."
+    remedy = "Traces are read more slowly without it. To build it, install a C compiler, then reinstall stepscope."
     return Check(name, PARTLY, reason, remedy)
 
 
@@ -317,9 +319,7 @@ def _version(distribution: str) -> str | None:
 
 def _place(output: Path) -> Iterator[Check]:
     place = find_job_rank()
-    where = (
-        "a single process" if place.found_by == "alone" else f"local rank {place.local_rank}, told by {place.found_by}"
-    )
+    where = "a single process" if place.found_by == "alone" else f"local rank {place.local_rank}, from {place.found_by}"
     yield Check("rank", YES, f"{place.rank} of {place.world_size} ({where})")
     made = [directory for directory in (output, *output.parents) if not os.access(directory, os.F_OK)]
     try:
@@ -336,7 +336,7 @@ def _place(output: Path) -> Iterator[Check]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Remove the directories that proving has made, innermost first."""
+    """Remove the directories that the check has made, innermost first."""
     for directory in directories:
-        with contextlib.suppress(OSError):  # another process uses it by now
+        with contextlib.suppress(OSError):  # another process has put a file into it
             directory.rmdir()

@@ -1,7 +1,7 @@
-"""What an installed framework can record, tried out: ``python -m stepscope.collect.doctor.probe NAME``.
+"""Record a trial with an installed framework: ``python -m stepscope.collect.doctor.probe NAME``.
 
-A separate process, because importing a framework takes seconds and a broken one may crash. The last line on standard
-output is a JSON object.
+It is a separate process because importing a framework takes seconds and a broken one may crash. The last line on
+standard output is a JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepscope.collect.frameworks import FRAMEWORKS
 
 
 def probe_torch() -> dict[str, Any]:
-    """Import torch, ask it, and record a trial window on every device it has."""
+    """Import torch, query its features, and record a trial window on every device it has."""
     torch = import_module("torch")
     facts: dict[str, Any] = {
         "version": str(torch.__version__),
@@ -40,7 +40,7 @@ def probe_torch() -> dict[str, Any]:
 
 
 def _attempt(ask: Any) -> Any:  # noqa: ANN401 - any question, any answer
-    """Return the answer, or the error as text: one broken part must not hide the others."""
+    """Return the answer, or the error as text, so that one broken part does not hide the others."""
     try:
         return ask()
     except Exception as error:  # noqa: BLE001 - the answer is the error
@@ -61,7 +61,7 @@ def _backends(torch: ModuleType) -> list[str]:
 
 
 def _recorder(torch: ModuleType) -> dict[str, str | None]:
-    """Return whether the native recorder is built, or why it cannot be; and why GPUs that torch sees are not its."""
+    """Return whether the native recorder is built or why it cannot be, and why it cannot record torch's GPUs."""
     from stepscope.collect.torch import native_build as recorder
 
     known = recorder.installed(torch)
@@ -73,7 +73,7 @@ def _recorder(torch: ModuleType) -> dict[str, str | None]:
 
 
 def build_recorder() -> dict[str, Any]:
-    """Import torch and build the native recorder for it, also where that failed before."""
+    """Import torch and build the native recorder for it, also if an earlier build failed."""
     from stepscope.collect.torch import native_build as recorder
 
     torch = import_module("torch")
@@ -89,8 +89,8 @@ def _activities(torch: ModuleType) -> list[str]:
 
 
 def _trial(torch: ModuleType) -> dict[str, int]:
-    """Record a sum on the CPU, and one on a CUDA device where there is one; count what was recorded."""
-    FRAMEWORKS["torch"].trial(torch)  # a device begins to work here, not within the window
+    """Record a sum on the CPU or, if torch finds one, on a CUDA device; return the number of events."""
+    FRAMEWORKS["torch"].trial(torch)  # initialises the device before the window
     with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as window:
         FRAMEWORKS["torch"].trial(torch)
     names = [str(event.device_type()) for event in window.profiler.kineto_results.events()]
@@ -99,7 +99,7 @@ def _trial(torch: ModuleType) -> dict[str, int]:
 
 
 def probe_window(name: str) -> dict[str, Any]:
-    """Import a framework other than torch, and record a window of a sum with its collector."""
+    """Import a framework other than torch, and record its trial with its collector."""
     from stepscope.collect.start.profile import profile
 
     module = import_module(name)
@@ -114,7 +114,7 @@ def probe_window(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print the facts as one line of JSON."""
-    # Frameworks may print while they are imported: their output goes to standard error, the answer to standard output.
+    # Frameworks may print while they are imported: their output goes to standard error, the facts to standard output.
     answer = os.dup(1)
     os.dup2(2, 1)
     probes: dict[str, Callable[[], dict[str, Any]]] = {"torch": probe_torch, "recorder": build_recorder}
@@ -125,6 +125,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Some builds crash while they unload; the answer is written.
+    # Exit without unloading, because some builds crash there; the facts are written already.
     sys.stderr.flush()
     os._exit(0)

@@ -1,8 +1,8 @@
 """MindSpore's data pipelines, recorded by MindSpore itself: queues, and the processor time of every operation.
 
-MindSpore records only pipelines whose iterator is created during the recording. So `stepscope run` calls
-:func:`begin_early` as soon as the program has imported MindSpore. Only this module starts MindSpore's recorder: if it
-is started again without ``init()``, MindSpore crashes in the next pipeline.
+MindSpore records only pipelines whose iterator is created during the recording. Therefore `stepscope run` calls
+:func:`begin_early` as soon as the program has imported MindSpore. Only this module may start MindSpore's recorder: if
+it is started again without ``init()``, MindSpore crashes in the next pipeline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepscope.collect.options import Options
 
-#: Milliseconds between two samples of a pipeline. MindSpore's default, 1000, gives none in a window of five steps.
+#: Milliseconds between two samples of a pipeline. With MindSpore's default, 1000, a window of five steps has none.
 SAMPLING_INTERVAL_MS = 50
 
 #: The open recording, if any.
@@ -61,7 +61,7 @@ def begin() -> None:
 
 
 def begin_early(options: Options) -> None:
-    """Record pipelines from the program's import of MindSpore on, if that is asked for; a window ends it."""
+    """Record pipelines from the program's import of MindSpore on, if the options request it; a window ends it."""
     if options.data_process:
         with suppress(RuntimeError):  # the collector tries again, and reports the reason
             begin()

@@ -1,11 +1,11 @@
-"""Which operators MindSpore was called with, in order: name, thread, time, shapes and types.
+"""Calls of MindSpore's operators, in order: name, thread, time, shapes and types.
 
 MindSpore's own files describe the inputs of only some operators: those that PyNative calls directly (``pyboost_*``)
 have neither names nor shapes there. MindSpore 2.10 calls a dispatch mode (``mindspore.utils.MsDispatchMode``) instead
-of each such operator, forward and backward; ours notes the call and then runs the operator. MindSpore does not call it
-for operators without a tensor among their arguments, for functions (as opposed to methods) of tensors that such
+of each such operator, forward and backward; ours records the call and then runs the operator. MindSpore does not call
+it for operators without a tensor among their arguments, for functions (as opposed to methods) of tensors that such
 operators returned, as in ``ops.relu(ops.cat([x, y]))``, and for indexing. With a mode, MindSpore infers shapes on the
-calling thread instead of its own: an operator costs that thread 18 µs more, 2 µs of which are ours.
+calling thread instead of its own thread: this adds 18 µs per operator to the calling thread, 2 µs of which are ours.
 
 ``capture/mindspore/shapes_{rank}.ssj`` is a file of blocks (:mod:`stepscope.trace.blocks`), JSON in columns::
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
     from stepscope.collect.protocol import Context
 
-#: The most calls that wait to be written (about 500 bytes each). Further calls are only counted.
+#: Maximum number of calls that wait to be written (about 500 bytes each). Further calls are only counted.
 ROOM = 1 << 17
 #: Calls in one block: about 2 ms of encoding.
 _BLOCK_ROWS = 2048
@@ -52,7 +52,7 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 class MindSporeShapesCollector:
-    """Notes operator calls; with shapes if ``record_shapes`` or ``with_flops`` is set."""
+    """Records operator calls; with shapes if ``record_shapes`` or ``with_flops`` is set."""
 
     name = "mindspore_shapes"
     framework = "mindspore"
@@ -69,12 +69,12 @@ class MindSporeShapesCollector:
         self._note = ""
 
     def available(self) -> str | None:
-        """Return why calls cannot be noted: no MindSpore, or one without a dispatch mode."""
+        """Return why calls cannot be recorded: no MindSpore, or one without a dispatch mode."""
         mindspore = sys.modules.get("mindspore")
         if mindspore is None:
             return "the program has not imported mindspore"
         if not hasattr(sys.modules.get("mindspore._c_expression"), "_DispatchGuardStack"):
-            return f"MindSpore {mindspore.__version__} has no dispatch mode (2.10 has one): no shapes of PyNative"
+            return f"MindSpore {mindspore.__version__} has no dispatch mode (2.10 has one): no shapes in PyNative mode"
         return None
 
     def prepare(self, context: Context) -> None:
@@ -94,7 +94,7 @@ class MindSporeShapesCollector:
         if self._mode.left_in == threading.get_ident():
             self._mode.left_in = 0
         elif stack.depth():
-            self._note = "The program uses a dispatch mode of its own: no shapes and stacks of PyNative operators."
+            self._note = "The program uses its own dispatch mode: no shapes and stacks of PyNative operators."
             return
         else:
             stack.push(self._mode)
@@ -102,7 +102,7 @@ class MindSporeShapesCollector:
         self._mode.record = self._record
 
     def stop(self) -> list[Path]:
-        """Take the mode off the stack and close the file."""
+        """Remove the mode from the stack and close the file."""
         if self._thread:
             self._mode.record = None
             self._leave()
@@ -116,16 +116,16 @@ class MindSporeShapesCollector:
         return [self._path]
 
     def _leave(self) -> None:
-        """Take our mode off the stack: only its own thread can, and only if no other mode lies on top of it."""
+        """Remove our mode from the stack, which only its own thread can, and only if our mode is on top."""
         stack = sys.modules["mindspore._c_expression"]._DispatchGuardStack
         if threading.get_ident() == self._thread and stack.depth() == 1:
             stack.pop()
         else:
             self._mode.left_in = self._thread
-            self._note = "The dispatch mode could not be taken out again: it stays, and does nothing."
+            self._note = "The dispatch mode could not be removed: it stays, and does nothing."
 
     def describe(self) -> dict[str, object]:
-        """Return how many calls were written, and why some are missing."""
+        """Return the number of calls written, and why some are missing."""
         described: dict[str, object] = {"calls": self._written, "unreadable": self._unreadable}
         return {**described, "note": self._note} if self._note else described
 
@@ -137,15 +137,15 @@ class MindSporeShapesCollector:
         if self._with_shapes:
             try:
                 inputs = _inputs(arguments)
-            except Exception:  # noqa: BLE001 - law 1: an argument of the program may raise anything; counted
+            except Exception:  # noqa: BLE001 - law 1: the program's arguments may raise anything; counted
                 self._unreadable += 1
         self._calls.append((self._native, now, name, inputs))
 
     def _next_block(self) -> dict[str, Any] | None:
         """Return the next calls as a block.
 
-        Runs in the file's thread while training threads append. Not locked: ``append`` and ``popleft`` of a deque are
-        atomic, and only the file removes calls, so that ``len`` never exceeds what can be removed.
+        It runs on the file's thread while training threads append. Not locked: ``append`` and ``popleft`` of a deque
+        are atomic, and only this thread removes calls, so ``popleft`` never fails on the ``len`` calls counted before.
         """
         calls = [self._calls.popleft() for _ in range(min(len(self._calls), _BLOCK_ROWS))]
         if not calls:

@@ -1,7 +1,7 @@
-"""What MindSpore does on a CPU: operators, memory, the host pipeline and data pipelines, recorded by MindSpore itself.
+"""MindSpore on a CPU: operators, memory, the host pipeline and data pipelines, recorded by MindSpore itself.
 
-MindSpore keeps what it records in its own memory and writes it when the window ends; no event becomes a Python object
-here. Of a process that is killed, only the journal remains.
+MindSpore keeps its records in its own memory and writes them when the window ends; no event becomes a Python object
+here. If the process is killed, only the journal remains.
 
 ``capture/mindspore/`` holds MindSpore's files as it names them (``{r}`` is RANK_ID, or 0)::
 
@@ -73,7 +73,7 @@ class MindSporeCollector:
         if "mindspore" not in sys.modules:
             return "the program has not imported mindspore"
         if getattr(_foreign_interface(), "is_initialized", False):
-            return "MindSpore's own profiler is recording; MindSpore has room for one"
+            return "MindSpore's own profiler is recording; MindSpore allows one profiler at a time"
         return None
 
     def prepare(self, context: Context) -> None:
@@ -101,7 +101,7 @@ class MindSporeCollector:
         """Open the window."""
         self._directory.mkdir(mode=0o700)
         if not mindspore_runtime.asked_for_by_program():  # MindSpore's runtime profiler would count the wait as a step
-            self._synchronize()  # or operators that were launched before the window would run in it
+            self._synchronize()  # otherwise operators that were launched before the window would run in it
         anchor = take_anchor()
         self._started_ns = anchor.epoch
         self._facts["anchors"] = [[anchor.monotonic, anchor.epoch]]
@@ -127,12 +127,12 @@ class MindSporeCollector:
         return [self._directory] if self._facts.get("anchors") else []
 
     def settle(self) -> None:
-        """Remove the memory records of earlier windows from the file: MindSpore repeats them."""
+        """Remove the memory records of earlier windows from the file, because MindSpore repeats them."""
         for path in self._memory_records():
             drop_lines_before(path, self._started_ns)
 
     def describe(self) -> dict[str, object]:
-        """Return the version, the mode, and what could not be recorded."""
+        """Return the version, the mode, and the parts that could not be recorded."""
         facts = ("mode", "device_target", "host_pipeline", "sampling_interval_ms")
         known = {name: self._facts[name] for name in facts if name in self._facts}
         return {"version": self._facts.get("mindspore"), **known, **self._notes}
@@ -160,7 +160,7 @@ class MindSporeCollector:
         """Wait until all launched operators have run."""
         try:
             _executor().sync()
-        except Exception as error:  # noqa: BLE001 - the training's own, which MindSpore raises only once
+        except Exception as error:  # noqa: BLE001 - an error of the training, which MindSpore raises only once
             keep(error)
 
     def _memory_records(self) -> list[Path]:
@@ -179,14 +179,14 @@ class MindSporeCollector:
         raise RuntimeError(message)
 
     def _attempt(self, part: str, action: Callable[[], None]) -> None:
-        """Do one part. If it fails, the manifest says why, and the other parts go on."""
+        """Run one part of the recording. If it fails, the manifest has the reason, and the other parts go on."""
         try:
             action()
         except (RuntimeError, OSError, AttributeError, TypeError) as error:
             self._notes[part] = " ".join(f"not recorded: {error}".split())
 
     def _give_way(self) -> None:
-        """End early: the program starts MindSpore's own profiler."""
+        """End early, because the program starts MindSpore's own profiler."""
         self._notes["ended_early"] = "the program started MindSpore's own profiler"
         self._end()
 
@@ -199,7 +199,7 @@ class MindSporeCollector:
 
 
 def _collective_facts() -> dict[str, object]:
-    """Return what MindSpore's files lack about collectives in compiled graphs; nothing without communication.
+    """Return facts of collectives in compiled graphs that MindSpore's files lack; empty without communication.
 
     A graph names its operators and the shapes of their inputs, but no groups and types. Data parallel training reduces
     the gradients of parameters, which have the parameters' shapes and types.
@@ -269,5 +269,5 @@ def _executor() -> Any:  # noqa: ANN401 - MindSpore's PyNative executor
 
 
 def _foreign_interface() -> Any:  # noqa: ANN401 - a class of MindSpore
-    """Return what sets up MindSpore's own profilers; None before the program has imported it."""
+    """Return the class that sets up MindSpore's own profilers; None before the program has imported it."""
     return getattr(sys.modules.get(_INTERFACE), "ProfilerInterface", None)

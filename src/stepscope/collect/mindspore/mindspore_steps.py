@@ -1,9 +1,9 @@
 """Steps of MindSpore: a step of ``Model.train``, a call of an optimizer, or a run of a graph with an optimizer in it.
 
 In PyNative mode an optimizer's update is a Python call. In graph mode, and in a function under ``jit``, it is an
-operator in a compiled graph, and a step is a run of the whole graph. Whether a graph holds an optimizer is found in the
-cells, or in what the function's code refers to. Of nested calls only the outermost counts. ``Model.train`` and
-``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside them counts.
+operator in a compiled graph, and a step is a run of the whole graph. To decide whether a graph holds an optimizer, the
+cells, or the objects that the function's code refers to, are searched. Of nested calls only the outermost counts.
+``Model.train`` and ``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEPTH = 6
 
 
 class MindSporeSteps:
-    """Calls ``observe`` after everything in MindSpore that ends a training step.
+    """Calls ``observe`` after every event in MindSpore that ends a training step.
 
     Args:
         observe: Called in the thread that stepped; see :func:`stepscope.collect.steps.make_hooks`.
@@ -49,7 +49,7 @@ class MindSporeSteps:
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks into MindSpore's classes; they also apply to objects that exist already."""
+        """Install the hooks in MindSpore's classes; they also apply to existing objects."""
         del late
         for base in self._bases:
             self._hooks.around(base, "__call__", functools.partial(self._call, self._optimizer))
@@ -65,7 +65,7 @@ class MindSporeSteps:
         self._hooks.around(model._CallbackManager, "on_train_step_end", self._step_end)
 
     def remove(self) -> None:
-        """Remove the hooks. Wrappers that the program has put around them stay, and call MindSpore's own method."""
+        """Remove the hooks. Wrappers that the program has put around them stay, and call MindSpore's methods."""
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
@@ -74,7 +74,7 @@ class MindSporeSteps:
         return False
 
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Call something; report a step if it holds an optimizer and no call around it does."""
+        """Run a call; report a step if it holds an optimizer and no enclosing call does."""
         found = None if getattr(self._inside, "step", False) else find(*args)
         if found is None:
             return original(*args, **kwargs)
@@ -104,7 +104,7 @@ class MindSporeSteps:
         return result
 
     def _train(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Train a model; its own steps count, whatever its optimizers do."""
+        """Train a model; only its own steps count, not those of its optimizers."""
         outer = getattr(self._inside, "model", None), getattr(self._inside, "step", False)
         self._inside.model, self._inside.step = model, True
         try:
@@ -187,7 +187,7 @@ def _in_code(function: Any, holder: Any, bases: tuple[type, ...]) -> list[type]:
 
 
 def _plain_function(thing: Any, holder: Any) -> tuple[Any, Any]:  # noqa: ANN401 - anything
-    """Return the function inside a bound method, a partial or a decorated function, and what it is bound to."""
+    """Return the function inside a bound method, a partial or a decorated function, and the object it is bound to."""
     if isinstance(thing, functools.partial):
         thing = thing.func
     if isinstance(thing, types.MethodType):
@@ -196,7 +196,7 @@ def _plain_function(thing: Any, holder: Any) -> tuple[Any, Any]:  # noqa: ANN401
 
 
 def _referred_to(function: Any, holder: Any) -> Iterator[Any]:  # noqa: ANN401 - anything
-    """Yield what a function's code names: in its closure, its globals, and the object that it belongs to.
+    """Yield the objects that a function's code names: from its closure, its globals, and the object it belongs to.
 
     MindSpore's own functions are skipped: they refer to no optimizer of the program.
     """

@@ -1,4 +1,4 @@
-"""How a MindSpore program declares that it distributes its model: metadata ``parallel_strategy``.
+"""The parallel strategy that a MindSpore program declares: metadata ``parallel_strategy``.
 
 A JSON object::
 
@@ -37,7 +37,7 @@ _DEEP = 6
 
 
 class ParallelCollector:
-    """Writes what MindSpore knows about the distribution into the journal."""
+    """Writes the declared parallel strategy into the journal."""
 
     name = "parallel"
 
@@ -51,15 +51,15 @@ class ParallelCollector:
         return None if "mindspore" in sys.modules else "the program has not imported mindspore"
 
     def prepare(self, context: Context) -> None:
-        """Remember the journal."""
+        """Keep the journal."""
         self._journal = context.journal
 
     def start(self) -> None:
-        """Remember that the window opened."""
+        """Note that the window has opened."""
         self._started = True
 
     def stop(self) -> list[Path]:
-        """Write the distribution into the journal."""
+        """Write the strategy into the journal."""
         if self._started and self._journal is not None:
             self._found = declared()
             self._journal.metadata("parallel_strategy", json.dumps(self._found))
@@ -71,7 +71,7 @@ class ParallelCollector:
 
 
 def declared() -> dict[str, object]:
-    """Return what the program declares about its distribution, as the module's docstring describes."""
+    """Return the declared strategy, as the module's docstring describes it."""
     cells = _cells()
     # not the property `pipeline_stage`, which raises if no stage was set
     stages = {name: getattr(cell, "_pipeline_stage", None) for name, cell in cells.items()}

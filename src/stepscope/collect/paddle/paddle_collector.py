@@ -1,12 +1,12 @@
-"""What Paddle does on a CPU: operators, phases, layers, the program's own ranges and memory, recorded by Paddle itself.
+"""Paddle on a CPU: operators, phases, layers, the program's own ranges and memory, recorded by Paddle itself.
 
-Paddle keeps what it records in its own memory and writes it when the window ends, as its protobuf file
-``capture/paddle_0.pb``; no event becomes a Python object here. Of a process that is killed, only the journal remains,
+Paddle keeps its records in its own memory and writes them when the window ends, as its protobuf file
+``capture/paddle_0.pb``; no event becomes a Python object here. If the process is killed, only the journal remains,
 which has the steps and the waits for data.
 
-With memory, the end of Paddle's recording takes time in proportion to the number of operators times the number of
-memory events: 0.3 s for 10,000 operators with two events each, 1.4 s for 20,000. So memory is recorded only if the user
-requests it explicitly, and is meant for short windows.
+With memory, ending Paddle's recording takes time proportional to the number of operators times the number of memory
+events: 0.3 s for 10,000 operators with two events each, 1.4 s for 20,000. So memory is recorded only if the user
+requests it explicitly, and only short windows should use it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PaddleCollector(OnlyPlace):
             return "the program has not imported paddle"
         core = paddle_tracer.core()
         if core.is_profiler_enabled():
-            return "Paddle's old profiler is recording; Paddle has room for one"
+            return "Paddle's old profiler is recording; Paddle allows one profiler at a time"
         return None if paddle_tracer.create(core) is not None else paddle_tracer.OCCUPIED
 
     def prepare(self, context: Context) -> None:
@@ -85,7 +85,7 @@ class PaddleCollector(OnlyPlace):
         self._opened()
 
     def settle(self) -> None:
-        """Wait until the file is whole; raises ``OSError`` if it cannot be written."""
+        """Wait until the file is complete; raises ``OSError`` if it cannot be written."""
         try:
             if self._file is not None:
                 self._file.settle()
@@ -114,7 +114,7 @@ class PaddleCollector(OnlyPlace):
             self._tracer = None
 
     def _foreign(self, original: Callable[..., Any], profiler: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Give way to a profiler that the program creates, unless that only measures time."""
+        """End the recording when the program creates a profiler, unless that one only measures time."""
         if not kwargs.get("timer_only"):
             self._give_way("the program made a paddle.profiler.Profiler")
         original(profiler, *args, **kwargs)

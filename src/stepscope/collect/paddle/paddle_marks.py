@@ -39,7 +39,7 @@ class RangeMarks:
         self._types = core().TracerEventType
 
     def install(self) -> None:
-        """Begin."""
+        """Begin to mark."""
         for name in _ALWAYS_OFF:
             module = sys.modules.get(name)
             if module is not None and hasattr(module, _FLAG):
@@ -50,7 +50,7 @@ class RangeMarks:
         self._utils._is_profiler_used = True
 
     def remove(self) -> None:
-        """End, and restore everything."""
+        """Stop marking, and restore the originals."""
         self._utils._is_profiler_used = False
         self._optimizers.remove()
         self._hooks.remove()

@@ -1,9 +1,10 @@
-"""Hooks around every call with which a Paddle program updates parameters through an optimizer.
+"""Hooks around every call by which a Paddle program updates parameters through an optimizer.
 
 These are ``step`` and, in eager mode, ``minimize`` of all optimizers and of Paddle's loss scalers. A scaler skips the
-update if a gradient is infinite; that is a training step all the same. Of nested calls only the outermost counts.
+update if a gradient is infinite, but the call still counts as a step. Of nested calls only the outermost counts.
 
-Marks of updates and counts of steps share the hooks, because a step ends after the range around its update is closed.
+The marks of updates and the counting of steps share the hooks, because a step must end after the range around its
+update has closed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class OptimizerCalls:
 
     Args:
         around: Called with the update and the optimizer.
-        outside: Whether it encloses the ``around`` of users that do not set this.
+        outside: Whether it encloses the ``around`` of other users.
     """
 
     def __init__(self, around: Around, *, outside: bool = False) -> None:

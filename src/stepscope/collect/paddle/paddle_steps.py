@@ -28,7 +28,7 @@ BY_PROGRAMS = "runs of programs with an optimizer"
 
 
 class PaddleSteps:
-    """Calls ``observe`` after everything in Paddle that ends a training step.
+    """Calls ``observe`` after every event in Paddle that ends a training step.
 
     Args:
         observe: Called in the thread that stepped. It must not raise.
@@ -42,7 +42,7 @@ class PaddleSteps:
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
-        """Put the hooks into Paddle's classes; they also apply to objects that exist already."""
+        """Install the hooks in Paddle's classes; they also apply to existing objects."""
         del late
         self._optimizers.install()
         self._hooks.around(sys.modules["paddle.base.executor"].Executor, "run", self._run)
@@ -51,7 +51,7 @@ class PaddleSteps:
         self._hooks.around(callbacks, "on_batch_end", self._batch_end)
 
     def remove(self) -> None:
-        """Remove the hooks. Wrappers that the program has put around them stay, and call Paddle's own method."""
+        """Remove the hooks. Wrappers that the program has put around them stay, and call Paddle's methods."""
         self._optimizers.remove()
         self._hooks.remove()
 
@@ -81,7 +81,7 @@ class PaddleSteps:
         return result
 
     def _fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Train a model; its batches are the steps, whatever its optimizers do."""
+        """Train a model; only its batches count as steps, not the steps of its optimizers."""
         outer = getattr(self._inside, "model", None)
         self._inside.model = model
         try:
@@ -112,7 +112,7 @@ class _Programs:
                 program = sys.modules["paddle.static"].default_main_program()
             program = getattr(program, "_program", None) or program
             name = self._name(program)
-        except Exception:  # noqa: BLE001 - law 1: a program that cannot be searched for an optimizer counts as no step
+        except Exception:  # noqa: BLE001 - law 1: without a search, the run does not count as a step
             _LOG.debug("stepscope: %s could not be searched for an optimizer", type(program), exc_info=True)
             return None
         return Stepped(program, name, BY_PROGRAMS) if name else None

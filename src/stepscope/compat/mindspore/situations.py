@@ -93,7 +93,7 @@ def refuse(situation: Situation, name: str) -> None:
 
 
 def deliver(error: StepscopeError, logged: str, level: int = logging.ERROR) -> None:
-    """Raise ``error``; if exceptions are turned off, log MindSpore's line unless it is empty."""
+    """Raise ``error``; if exceptions are turned off, log MindSpore's line instead, unless it is empty."""
     if strict():
         raise error
     if logged:

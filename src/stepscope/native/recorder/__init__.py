@@ -1,6 +1,6 @@
-"""The recorder of PyTorch's operators: C++ that is built against the installed torch, behind ctypes.
+"""The recorder of PyTorch's operators: C++ that is built against the installed torch and called through ctypes.
 
-It has no twin in Python: its callbacks run where Python's lock is not held, and cost less than taking it.
+It has no fallback in Python: its callbacks run without the GIL, and cost less than acquiring it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import ctypes
 import os
 from pathlib import Path
 
-#: Of the functions below, as ``recorder.cpp`` numbers them.
+#: Version of the functions below, as ``recorder.cpp`` numbers it.
 VERSION = 3
 
-#: Bytes of chunks that wait for the disk at most.
+#: Maximum bytes of chunks that wait for the disk.
 MEMORY = 64 << 20
 
 
 class PythonCalls(ctypes.Structure):
-    """What is recorded of Python, and what is not the program's; texts are lines of UTF-8.
+    """Which Python calls are recorded, and which files are left out; texts are lines of UTF-8.
 
     Attributes:
         functions: Whether calls of functions are recorded.
         modules: Whether calls of ``torch.nn.Module`` are recorded.
-        roots: Directories, each with its separator, that files are named without; longest first.
+        roots: Directories, each with its separator, to remove from the names of files; longest first.
         ours: Prefixes of files whose functions are left out.
-        engine: Prefixes of files whose functions are left out with all that they call.
+        engine: Prefixes of files whose functions are left out, with all calls that they make.
         module_call: ``id`` of the code of ``torch.nn.Module.__call__``.
     """
 
@@ -43,23 +43,23 @@ class RecorderLibrary:
 
     Raises:
         OSError: It cannot be loaded.
-        AttributeError: It is of another version.
+        AttributeError: It has another version.
     """
 
     def __init__(self, path: Path) -> None:
-        # With Python's lock: what they do takes microseconds, and no fork of Python's can come between.
+        # Functions that hold the GIL: they take microseconds, and os.fork() of another thread cannot interrupt them.
         self.locked = ctypes.PyDLL(str(path))
-        # Without it: what waits for the disk.
+        # Functions that release the GIL: they wait for the disk.
         self.free = ctypes.CDLL(str(path))
         for library in (self.locked, self.free):
             _declare(library)
         if self.locked.ssr_version() != VERSION:
-            message = f"{path.name} is of another version"
+            message = f"{path.name} has another version"
             raise AttributeError(message)
 
     @property
     def clock(self) -> str:
-        """What ticks are: ``tsc``, or ``monotonic`` for ns of CLOCK_MONOTONIC."""
+        """Clock of the ticks: ``tsc``, or ``monotonic`` for ns of CLOCK_MONOTONIC."""
         return "tsc" if self.locked.ssr_ticks_are_tsc() else "monotonic"
 
     @property
@@ -68,15 +68,15 @@ class RecorderLibrary:
         return int(self.locked.ssr_chunk_words())
 
     def watch_thread(self) -> None:
-        """Watch calls on the calling thread, too."""
+        """Watch Python calls on the calling thread, too."""
         self.locked.ssr_watch_thread()
 
     def ignore_python(self) -> None:
-        """Watch calls no more; threads find that out at their next one."""
+        """Stop watching Python calls; each thread stops at its next call."""
         self.locked.ssr_ignore_python()
 
     def forget(self) -> None:
-        """In a forked child: take out of torch what it inherited."""
+        """In a forked child: remove the inherited callbacks from torch."""
         self.locked.ssr_forget()
 
 
@@ -85,11 +85,11 @@ class NativeRecording:
 
     Args:
         library: The recorder.
-        file: Descriptor of the file, opened for appending; it is closed in the end.
-        memory: Bytes of chunks that may wait for the disk.
+        file: Descriptor of the file, opened for appending; :meth:`close` closes it.
+        memory: Maximum bytes of chunks that wait for the disk.
 
     Raises:
-        MemoryError: There is none.
+        MemoryError: The recording cannot be allocated.
     """
 
     def __init__(self, library: RecorderLibrary, file: int, memory: int = MEMORY) -> None:
@@ -100,10 +100,10 @@ class NativeRecording:
             raise MemoryError
 
     def append(self, payload: bytes) -> None:
-        """Write a block; not while it records.
+        """Write a block; not allowed while it records.
 
         Raises:
-            OSError: The disk refuses it.
+            OSError: The block cannot be written.
         """
         _check(self._library.free.ssr_append(self._session, payload, len(payload)))
 
@@ -111,9 +111,9 @@ class NativeRecording:
         """Record from now on.
 
         Args:
-            inputs: Shapes, types and values of inputs, too.
-            memory: What the calling thread takes and frees, too; ``end`` must then be called on this thread.
-            fraction: As of :meth:`listen`.
+            inputs: Whether to record shapes, types and values of inputs.
+            memory: Whether to record allocations and frees of the calling thread; ``end`` must then be called on it.
+            fraction: As in :meth:`listen`.
 
         Raises:
             OSError: Another recording runs in this process, or no thread can be started.
@@ -121,39 +121,39 @@ class NativeRecording:
         _check(self._library.locked.ssr_begin(self._session, inputs, memory, fraction))
 
     def listen(self, fraction: float) -> None:
-        """Record this fraction of the operators from now on: each is drawn by itself; with 0 no ranges either.
+        """Record this fraction of the operators from now on, each drawn independently; 0 also turns off ranges.
 
         Raises:
-            OSError: torch refuses it.
+            OSError: torch rejects the callback.
         """
         _check(self._library.locked.ssr_listen(self._session, fraction))
 
     def watch_python(self, calls: PythonCalls) -> None:
-        """Record calls of Python on the calling thread; those that are going on begin now.
+        """Record Python calls on the calling thread; calls in progress count as begun now.
 
         Raises:
-            OSError: This Python lacks a function of its public interface.
+            OSError: This Python lacks a function of the public C API.
         """
         _check(self._library.locked.ssr_watch_python(ctypes.byref(calls)))
 
     def end_memory(self) -> None:
-        """Record no more memory: torch's own profiler needs the place."""
+        """Stop recording memory, because torch's own profiler needs its callback."""
         self._library.locked.ssr_end_memory()
 
     def end(self) -> None:
-        """Record no more; what is left is written meanwhile."""
+        """Stop recording; the remaining chunks are written in the background."""
         _check(self._library.locked.ssr_end(self._session))
 
     def settle(self, seconds: float) -> None:
         """Wait until everything is written.
 
         Raises:
-            TimeoutError: It takes longer; the recording must then be left as it is.
+            TimeoutError: It takes longer than ``seconds``; the recording must then not be closed.
         """
         _check(self._library.free.ssr_settle(self._session, seconds))
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; idempotent."""
         session, self._session = self._session, None
         if session is not None:
             self._library.free.ssr_delete(session)
@@ -165,12 +165,12 @@ class NativeRecording:
 
     @property
     def lost(self) -> int:
-        """Operators that were not written, because the disk did not follow."""
+        """Number of operators that were dropped because the disk was too slow."""
         return int(self._library.locked.ssr_lost(self._session))
 
     @property
     def error(self) -> OSError | None:
-        """What ended the writing, if anything did."""
+        """The error that ended the writing; None if none did."""
         number = self._library.locked.ssr_error(self._session)
         return OSError(number, os.strerror(number)) if number else None
 
@@ -181,7 +181,7 @@ def _check(error: int) -> None:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Give every function its types."""
+    """Declare the types of every function."""
     pointer, whole, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
     functions: dict[str, tuple[object, list[object]]] = {
         "ssr_version": (whole, []),

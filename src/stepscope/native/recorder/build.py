@@ -1,4 +1,4 @@
-"""Builds the recorder of PyTorch's operators against an installed torch, with the system's compiler."""
+"""Build the recorder of PyTorch's operators against an installed torch, with the system's compiler."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-#: Versions of torch whose headers the recorder is written for: first and last.
+#: First and last version of torch whose headers the recorder supports.
 FIRST, LAST = (2, 1), (2, 13)
 
-#: From this version on, torch's headers are C++20.
+#: From this version on, torch's headers need C++20.
 _CPP20 = (2, 10)
 
-#: Without NDEBUG, a header of torch's reads a member that torch's own build has not.
+#: Without NDEBUG, a header of torch reads a member that torch's own build does not have.
 _FLAGS = ("-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w")
 
-#: Seconds that building takes at most; alone on a machine it takes ten.
+#: Time limit of a build in seconds; on an idle machine it takes ten.
 _PATIENCE = 300.0
 
 
@@ -54,12 +54,12 @@ class Torch:
         return major, minor
 
     def digest(self) -> str:
-        """Return a text that is the same for the same build of torch and the same sources of ours."""
+        """Return the cache key: equal for the same build of torch and the same sources of the recorder."""
         found = hashlib.sha256(repr((self.version, self.new_abi, platform.machine(), _FLAGS)).encode())
         for path in (*sources(), *sorted(_HERE.glob("*.h"))):
             found.update(path.read_bytes())
         library = self.directory / "lib" / "libtorch_cpu.so"
-        if library.exists():  # one version can have been built twice
+        if library.exists():  # distinguishes two builds of one version
             status = library.stat()
             found.update(f"{status.st_size} {status.st_mtime_ns}".encode())
         return found.hexdigest()[:16]
@@ -71,18 +71,19 @@ def sources() -> list[Path]:
 
 
 def unsupported(torch: Torch) -> str | None:
-    """Return why there can be no recorder for this torch here, or None. Cheap."""
+    """Return why the recorder cannot be built for this torch here, or None. Cheap."""
     if not sys.platform.startswith("linux"):
         return "the native recorder is for Linux"
     if not FIRST <= torch.release <= LAST:
-        return f"torch {torch.version} is not known to the native recorder ({_dotted(FIRST)} to {_dotted(LAST)} are)"
+        known = " to ".join(f"{major}.{minor}" for major, minor in (FIRST, LAST))
+        return f"the native recorder supports torch {known}, not {torch.version}"
     if not (torch.directory / "include" / "ATen" / "record_function.h").exists():
         return f"torch {torch.version} was installed without its headers"
     return None
 
 
 def compiler() -> str | None:
-    """Return the compiler: the variable CXX, or what the system has."""
+    """Return the path of the compiler: that of the variable CXX, or else the system's; None if none is found."""
     named = os.environ.get("CXX", "")
     return next(filter(None, map(shutil.which, ([named] if named else []) + ["c++", "g++", "clang++"])), None)
 
@@ -91,11 +92,11 @@ def build(torch: Torch, target: Path) -> None:
     """Build the recorder.
 
     Raises:
-        BuildError: There is no compiler, or it fails.
+        BuildError: No compiler was found, or it fails.
     """
     program = compiler()
     if program is None:
-        message = "there is no C++ compiler (c++, g++ or clang++)"
+        message = "no C++ compiler was found (c++, g++ or clang++)"
         raise BuildError(message)
     standards = ("c++20", "c++17") if torch.release >= _CPP20 else ("c++17", "c++20")
     first = ""
@@ -108,7 +109,7 @@ def build(torch: Torch, target: Path) -> None:
 
 
 def _compile(program: str, standard: str, torch: Torch, target: Path) -> str:
-    """Return why the compiler fails; nothing where the library is there. Files are compiled at the same time."""
+    """Compile the files concurrently and link them; return why the compiler failed, or an empty text."""
     options = [f"-std={standard}", *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_abi)}"]
     include = f"-I{torch.directory / 'include'}"
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:
@@ -122,7 +123,7 @@ def _compile(program: str, standard: str, torch: Torch, target: Path) -> str:
 
 
 def _run(commands: list[list[str]]) -> str:
-    """Run commands at the same time; return why one of them fails, nothing where all succeed."""
+    """Run commands concurrently; return why one of them failed, or an empty text."""
     until = time.monotonic() + _PATIENCE
     running: list[subprocess.Popen[bytes]] = []
     try:
@@ -133,7 +134,10 @@ def _run(commands: list[list[str]]) -> str:
     except OSError as error:
         return f"the compiler cannot be run: {error}"
     finally:
-        _end(running)
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
     failed = [said for process, said in zip(running, outputs, strict=True) if process.returncode]
     if not failed:
         return ""
@@ -143,19 +147,7 @@ def _run(commands: list[list[str]]) -> str:
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    # S603: the user's own compiler, and files of ours and of torch's.
+    # S603: the user's own compiler, on files of ours and of torch.
     return subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-
-
-def _end(running: list[subprocess.Popen[bytes]]) -> None:
-    """End what still runs."""
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
-def _dotted(release: tuple[int, int]) -> str:
-    return f"{release[0]}.{release[1]}"

@@ -55,7 +55,7 @@ def test_the_installed_torch_is_tried(tmp_path: Path) -> None:
     ("program", "said"),
     [
         ("raise ImportError('libc10.so: cannot open')", "cannot be imported: ImportError: libc10.so: cannot open"),
-        ("import os; os.abort()", "takes its process down (SIGABRT)"),
+        ("import os; os.abort()", "crashes its process (SIGABRT)"),
         ("import os; os._exit(3)", "cannot be imported: exit code 3"),
         ("print('hello'); raise SystemExit('stopped')", "cannot be imported: stopped"),
         ("", "cannot be imported: AttributeError: module 'torch' has no attribute '__version__'"),
@@ -121,7 +121,7 @@ def test_why_kernels_cannot_be_recorded(
 def test_who_records_the_gpus_is_said(left: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts = {**FACTS, "recorder": {"built": "/cache/recorder.so", "gpus": left}}
     monkeypatch.setattr(diagnosis, "probe_torch", lambda: facts)
-    said = "built: /cache/recorder.so" + ("; GPUs are left to Kineto: device: 1 fewer" if left else "")
+    said = "built: /cache/recorder.so" + ("; Kineto records GPUs: device: 1 fewer" if left else "")
     assert found(diagnose(tmp_path), "native recorder").detail == said
 
 
@@ -157,7 +157,7 @@ def test_the_fast_reader_and_why_it_is_not_there(monkeypatch: pytest.MonkeyPatch
 def test_the_rank_and_who_told_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert found(diagnose(tmp_path), "rank").detail == "3 of 8 (local rank 1, told by torchrun)"
+    assert found(diagnose(tmp_path), "rank").detail == "3 of 8 (local rank 1, from torchrun)"
 
 
 @pytest.mark.usefixtures("without_torch")

@@ -275,7 +275,7 @@ def test_a_third_profile_follows_the_second(caplog: pytest.LogCaptureFixture) ->
     for prof in profiles:
         prof.stop()
     assert [len(prof.recorded) for prof in profiles] == [1, 2, 3]
-    assert sum("another profile records already" in message for message in caplog.messages) == 3
+    assert sum("another profile is already recording" in message for message in caplog.messages) == 3
 
 
 def test_a_profile_beside_stepscopes_own_records_nothing_and_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
