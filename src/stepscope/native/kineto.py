@@ -18,13 +18,14 @@ from stepscope.errors import StepscopeError
 Column = npt.NDArray[Any]
 
 _TYPES = {"integer": 0, "real": 1, "text": 2, "unsigned": 3}
-_DTYPES: dict[str, type[np.generic]] = {
+DTYPES: dict[str, type[np.generic]] = {
     "integer": np.int64,
     "real": np.float64,
     "text": np.int32,
     "unsigned": np.int64,
 }
-#: Columns of every event, in the order of ``ss_base_column``.
+#: Columns of every event, in the order of ``ss_base_column``. ``ts`` and ``dur`` are ns relative to the file's base,
+#: texts codes of the pool (−1: none).
 BASE: dict[str, type[np.generic]] = {
     "phase": np.uint8,
     "class": np.uint8,
@@ -191,7 +192,7 @@ class Tokenizer:
         count = self.class_rows(number)
         names = {"event": "integer", **self._description.columns[number]}
         return {
-            name: self._array(self._library.ss_class_column(self._handle, number, index - 1), count, _DTYPES[type_])
+            name: self._array(self._library.ss_class_column(self._handle, number, index - 1), count, DTYPES[type_])
             for index, (name, type_) in enumerate(names.items())
         }
 

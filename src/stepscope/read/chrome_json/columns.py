@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.native.kineto import BASE, DTYPES
 from stepscope.read.chrome_json.event_schema import FIELDS, WHOLE, Class
 from stepscope.read.common.plain_text import printable
 from stepscope.trace.losses import LossLedger
@@ -23,31 +24,11 @@ Columns: TypeAlias = dict[str, Column]
 _LOOSE = json.JSONDecoder(strict=False)
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-#: Columns every event has. ``ts`` and ``dur`` are ns relative to the file's base, texts codes of the pool (−1: none).
-BASE: dict[str, type[np.generic]] = {
-    "phase": np.uint8,
-    "class": np.uint8,
-    "category": np.int32,
-    "name": np.int32,
-    "process": np.int32,
-    "thread": np.int32,
-    "id": np.int64,
-    "ts": np.int64,
-    "dur": np.int64,
-}
-
-_DTYPES: dict[str, type[np.generic]] = {
-    "integer": np.int64,
-    "unsigned": np.int64,
-    "real": np.float64,
-    "text": np.int32,
-}
-
 
 def class_columns(kind: Class) -> dict[str, type[np.generic]]:
     """Return the columns of a class of events and their types; ``event`` is the row in the base columns."""
     columns: dict[str, type[np.generic]] = {"event": np.int64}
-    columns.update({item.column: _DTYPES[item.type] for item in FIELDS.get(kind, ())})
+    columns.update({item.column: DTYPES[item.type] for item in FIELDS.get(kind, ())})
     if kind in WHOLE:
         columns["arguments"] = np.int32
     return columns
