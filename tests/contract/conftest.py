@@ -26,7 +26,7 @@ class Surroundings:
         self.finders = tuple(map(id, sys.meta_path))
         self.handlers = tuple(signal.getsignal(number) for number in sorted(signal.valid_signals()))
         self.hooks = sys.getprofile(), sys.gettrace(), sys.excepthook, threading.excepthook
-        self.recorder = annotations._recorder
+        self.recording = annotations.recording()
         self.loader_next = _loader_next()
         self.files = _open_files()
 

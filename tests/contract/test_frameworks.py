@@ -54,7 +54,7 @@ def test_collectors_start_in_this_order() -> None:
 
 
 def test_doctor_looks_at_every_framework() -> None:
-    assert {"PyTorch", *diagnosis._OTHERS.values()} == {framework.title for framework in FRAMEWORKS.values()}
+    assert {"PyTorch", *diagnosis.OTHERS.values()} == {framework.title for framework in FRAMEWORKS.values()}
 
 
 #: A framework that nothing knows of but its record and the module that the record names.

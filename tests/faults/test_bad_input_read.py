@@ -177,7 +177,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.read.common.source._RATIO_FREE", 8 << 20)
+    monkeypatch.setattr("stepscope.read.common.source.RATIO_FREE", 8 << 20)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20)))
     assert _try(path) is None

@@ -58,5 +58,5 @@ def _common() -> dict[str, object]:
     return {
         "finders": list(sys.meta_path),
         "SIGTERM": signal.getsignal(signal.SIGTERM),
-        "running": session._running,
+        "running": session.current_session,
     }

@@ -58,7 +58,7 @@ class File:
 
     def __post_init__(self) -> None:
         self.layout = layout_of(self.cuda)
-        self._frames = FrameWriter(self.path, MAGIC)
+        self.frames = FrameWriter(self.path, MAGIC)
         self.facts(
             process=self.process,
             host="node",
@@ -73,15 +73,15 @@ class File:
         return record(self.layout, kind, **values)
 
     def facts(self, **facts: Any) -> None:
-        self._frames.append(FACTS + pack(facts))
+        self.frames.append(FACTS + pack(facts))
 
     def names(self, rows: Iterable[tuple[int, str, str]]) -> None:
         self.facts(names=list(rows))
 
     def buffer(self, *records: bytes) -> None:
-        self._frames.append(RECORDS + zlib.compress(b"".join(records), 1))
+        self.frames.append(RECORDS + zlib.compress(b"".join(records), 1))
 
     def close(self) -> Path:
         self.facts(closed=True)
-        self._frames.close()
+        self.frames.close()
         return self.path

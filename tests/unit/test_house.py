@@ -114,6 +114,11 @@ TESTS_OF_SEVERAL = {
     "report/test_pages.py": "the documents name what the registries hold",
 }
 
+#: Private name that tests use → why.
+PRIVATE_NAMES_IN_TESTS = {
+    "_ExperimentalConfig": "the name that MindSpore documents for this class of its interface",
+}
+
 
 @cache
 def python_files() -> tuple[Path, ...]:
@@ -171,15 +176,21 @@ def named_modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
 
 
+#: Public name → the module it comes from, which the front door imports late.
+HOMES = {
+    name: found.__module__ for name in stepscope.__all__ if hasattr(found := getattr(stepscope, name), "__module__")
+}
+
+
 def public_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the homes of the public names that are used through the front door, which imports them late."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "stepscope":
-            yield from (stepscope._HOME[alias.name] for alias in node.names if alias.name in stepscope._HOME)
-        if isinstance(node, ast.Attribute) and node.attr in stepscope._HOME:
+            yield from (HOMES[alias.name] for alias in node.names if alias.name in HOMES)
+        if isinstance(node, ast.Attribute) and node.attr in HOMES:
             owner = ast.unparse(node.value).replace('"', "'")
             if owner == "stepscope" or owner.endswith("import_module('stepscope')"):
-                yield stepscope._HOME[node.attr]
+                yield HOMES[node.attr]
 
 
 @cache
@@ -310,6 +321,93 @@ def test_a_unit_test_is_named_after_what_it_tests() -> None:
         if not any(stem == name or stem.startswith(name.rstrip("_") + "_") for name in names):
             wrong.add(path.relative_to(unit).as_posix())
     assert wrong == set(TESTS_OF_SEVERAL)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PRIVATE_NAMES_IN_TESTS
+
+
+@cache
+def private_names() -> frozenset[str]:
+    """Return the private functions, classes, variables and attributes of stepscope."""
+    found = set()
+    for node in (node for path in python_files() for node in nodes_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+    return frozenset(filter(is_private, found))
+
+
+def foreign_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that a file gives to modules, and to parts of modules, which are not ours."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                module = getattr(node, "module", None) or alias.name
+                if module.split(".")[0] not in {"stepscope", "tests"}:
+                    yield alias.asname or alias.name.split(".")[0]
+
+
+#: Functions whose second argument names an attribute.
+REPLACERS = {"setattr", "getattr", "delattr", "hasattr", "object"}
+
+
+def private_uses(nodes: tuple[ast.AST, ...]) -> Iterator[str]:
+    """Yield the private names of stepscope that a test imports, reads, replaces, or has a program in a string use."""
+    foreign = {"self", "cls", *foreign_names(nodes)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "stepscope":
+            yield from (alias.name for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.Attribute) and node.attr in private_names():
+            if ast.unparse(node.value).split(".")[0] not in foreign:
+                yield node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in REPLACERS:
+            names = (argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant))
+            yield from (name for name in names if name in private_names())
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from private_uses_of_program(node.value)
+
+
+@cache
+def stems() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[2] for name in modules())
+
+
+def private_uses_of_program(text: str) -> Iterator[str]:
+    for owner, name in re.findall(r"\b(\w+)\.(_[A-Za-z]\w*)", text):
+        if owner in stems() and name in private_names():
+            yield name
+    for names in re.findall(r"from stepscope[\w.]* import (.*)", text):
+        yield from filter(is_private, re.findall(r"\w+", names))
+
+
+def test_what_is_private_is_tested_through_what_is_public() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} uses {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != Path(__file__)  # it holds examples
+        for name in private_uses(nodes_of(path))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("from stepscope.run import _x", "_x"),
+        ("from stepscope.read import sniff\nsniff._POSSIBLE", "_POSSIBLE"),
+        ("from stepscope.read import sniff\nmonkeypatch.setattr(sniff, '_POSSIBLE', 1)", "_POSSIBLE"),
+        ("monkeypatch.setattr('stepscope.read.sniff._POSSIBLE', 1)", "_POSSIBLE"),
+        ("run('from stepscope.read import sniff; sniff._POSSIBLE = 1')", "_POSSIBLE"),
+        ("import torch\ntorch._POSSIBLE", None),
+        ("self._POSSIBLE", None),
+    ],
+)
+def test_private_uses_are_found(code: str, name: str | None) -> None:
+    assert set(private_uses(tuple(ast.walk(ast.parse(code))))) == ({name} if name else set())
 
 
 @pytest.mark.parametrize("name", stepscope.__all__)

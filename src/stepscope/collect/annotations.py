@@ -61,8 +61,9 @@ class Span:
 
 
 #: Cache of spans without arguments made while nothing recorded: a look-up is faster than a new object.
-_KNOWN: dict[str, Span] = {}
-_KNOWN_LIMIT = 4096
+_CACHED: dict[str, Span] = {}
+#: Most spans in that cache.
+CACHED_SPANS = 4096
 
 
 def span(name: str, **args: object) -> Span:
@@ -85,7 +86,7 @@ def span(name: str, **args: object) -> Span:
     """
     if not args and _recorder is None:
         try:
-            return _KNOWN[name]
+            return _CACHED[name]
         except KeyError:
             return _remember(name)
     made = Span()
@@ -98,8 +99,8 @@ def _remember(name: str) -> Span:
     made = Span()
     made.name = name
     made.args = {}
-    if len(_KNOWN) < _KNOWN_LIMIT:
-        _KNOWN[name] = made
+    if len(_CACHED) < CACHED_SPANS:
+        _CACHED[name] = made
     return made
 
 
@@ -218,7 +219,7 @@ class _AnnotationRecorder:
             self.journal.loss("span_wrong_order")
             return
         # A cached span may be open on any thread; one made during the recording identifies the thread that opened it.
-        shared = _KNOWN.get(closed.name) is closed
+        shared = _CACHED.get(closed.name) is closed
         for thread in () if shared else tuple(self.threads):
             start_ns = thread.take(closed)
             if start_ns is not None:

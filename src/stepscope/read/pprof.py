@@ -101,7 +101,7 @@ def _samples(part: PartBuilder, profile: Fields, texts: Sequence[str], ledger: L
     return pl.DataFrame(
         {
             "kind": [one.get("kind", "memory") for one in labels],
-            "device": [_device(one.get("device")) for one in labels],
+            "device": [device_name(one.get("device")) for one in labels],
             "stack": numbers,
             "values": _lists(fields, 2),
         },
@@ -149,7 +149,7 @@ def _lists(fields: Fields, number: int) -> list[list[int]]:
     return result
 
 
-def _device(name: str | None) -> str | None:
+def device_name(name: str | None) -> str | None:
     """Return a device as the tables call it, where the source's name for it says which it is: ``TFRT_CPU_0``."""
     match = _DEVICE.search(name or "")
     if match is None:

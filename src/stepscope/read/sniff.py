@@ -34,7 +34,7 @@ _CERTAIN = re.compile(
 #: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|profile[^.]*")
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
-_MOST_STRANGERS, _MOST_BLOCKS = 500, 3
+MOST_STRANGERS, _MOST_BLOCKS = 500, 3
 #: First bytes that show a format of protocol buffers.
 _MOST_HEAD = 4096
 # Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
@@ -133,7 +133,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
         if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
             continue
         certain = _is_certain(file.name)
-        if certain or strangers < _MOST_STRANGERS:
+        if certain or strangers < MOST_STRANGERS:
             capture = _of_candidate(file, certain=certain)
             strangers += capture is None
             yield from [capture] if capture else []

@@ -12,7 +12,7 @@ import mindspore
 import pytest
 from mindspore import _c_expression
 
-from stepscope.collect.surgery.mindspore_runtime import _Flags, _ios_of_cout
+from stepscope.collect.surgery.mindspore_runtime import RuntimeFlags, ios_of_cout
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.mindspore.programs import HOOKED
 
@@ -20,7 +20,7 @@ from tests.frameworks.mindspore.programs import HOOKED
 def cout_state() -> tuple[int, int]:
     """Return ``std::cout.rdstate()`` and ``std::cout.exceptions()``."""
     library = ctypes.CDLL("libstdc++.so.6")
-    address = ctypes.c_void_p(_ios_of_cout(library))
+    address = ctypes.c_void_p(ios_of_cout(library))
     get = (library[f"_ZNKSt9basic_iosIcSt11char_traitsIcEE{name}Ev"] for name in ("7rdstate", "10exceptions"))
     state, exceptions = (function(address) for function in get)
     return state, exceptions
@@ -30,7 +30,7 @@ def _state() -> dict[str, object]:
     return {
         "threads": threads(),
         "files": {path for path in open_files() if "_ascend_ms" not in str(path)},  # MindSpore's own logs
-        "the runtime profiler records": _Flags().enabled,
+        "the runtime profiler records": RuntimeFlags().enabled,
         "std::cout": cout_state(),
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},
         "signals": signal.pthread_sigmask(signal.SIG_BLOCK, []),

@@ -344,7 +344,7 @@ def test_a_runtime_profiler_that_cannot_be_ended_is_not_begun(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: a MindSpore whose machine code is not as expected
-    monkeypatch.setattr(mindspore_runtime, "_CODE", 4)
+    monkeypatch.setattr(mindspore_runtime, "CODE_BYTES", 4)
     with stepscope.profile(**options) as profile:
         Training().run(profile.step)
     run = only_run(options)
@@ -394,7 +394,7 @@ def _runtime_library() -> Path:
 def test_standard_output_of_cpp_is_as_before(state: int, mask: int) -> None:
     # Given: std::cout as a program may have left it: state and exceptions, where 1 is badbit and 4 failbit
     library = ctypes.CDLL("libstdc++.so.6")
-    address = ctypes.c_void_p(mindspore_runtime._ios_of_cout(library))
+    address = ctypes.c_void_p(mindspore_runtime.ios_of_cout(library))
     clear = library["_ZNSt9basic_iosIcSt11char_traitsIcEE5clearESt12_Ios_Iostate"]
     throw_at = library["_ZNSt9basic_iosIcSt11char_traitsIcEE10exceptionsESt12_Ios_Iostate"]
     clear(address, state)
@@ -414,7 +414,7 @@ def test_standard_output_of_cpp_is_as_before(state: int, mask: int) -> None:
 @pytest.mark.parametrize("looked", [False, True])
 def test_the_runtime_profiler_looks_at_the_environment_as_before(looked: bool, tmp_path: Path) -> None:
     # MindSpore looks once. If it did so only for a window, it must look again for the program, which may ask later
-    flags = mindspore_runtime._Flags()
+    flags = mindspore_runtime.RuntimeFlags()
     before, flags.initialised = flags.initialised, looked
     profiler = mindspore_runtime.RuntimeProfiler()
     profiler.start(tmp_path)
@@ -427,9 +427,9 @@ def test_the_runtime_profiler_looks_at_the_environment_as_before(looked: bool, t
 def test_a_start_that_fails_leaves_the_runtime_profiler_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = mindspore_runtime._Flags()
+    flags = mindspore_runtime.RuntimeFlags()
     before, flags.initialised = flags.initialised, False
-    monkeypatch.setattr(mindspore_runtime, "_VARIABLE", "MS_ENABLE_NOTHING")
+    monkeypatch.setattr(mindspore_runtime, "VARIABLE", "MS_ENABLE_NOTHING")
     with pytest.raises(RuntimeError, match="MS_ENABLE_NOTHING=1 does not switch"):
         mindspore_runtime.RuntimeProfiler().start(tmp_path)
     assert (flags.enabled, flags.initialised) == (False, False)

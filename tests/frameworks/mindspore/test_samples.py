@@ -99,7 +99,7 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.NPU],
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(handler, "_chosen", (None, None))
+    monkeypatch.setattr(handler, "chosen", (None, None))
 
 
 def sample(name: str) -> str:

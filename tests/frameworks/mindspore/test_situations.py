@@ -46,9 +46,9 @@ class Net(nn.Cell):
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(handler, "_chosen", (None, None))
+    monkeypatch.setattr(handler, "chosen", (None, None))
     yield
-    while (leader := recorder._running_leader()) is not None:
+    while (leader := recorder.running_leader()) is not None:
         leader.end()
 
 

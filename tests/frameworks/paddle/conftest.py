@@ -12,7 +12,7 @@ from importlib import import_module
 import pytest
 
 from stepscope.collect.paddle import paddle_optimizers
-from stepscope.collect.surgery.paddle_tracer import _OFF, _severity, _Switch
+from stepscope.collect.surgery.paddle_tracer import OFF, RecordingSwitch, log_severity
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.paddle.programs import HOOKED
 
@@ -27,20 +27,20 @@ utils._has_optimizer_wrapped = True
 
 
 def _state() -> dict[str, object]:
-    level = _Switch()._level
-    severity, _ = _severity()
+    level = RecordingSwitch().level
+    severity, _ = log_severity()
     assert level is not None
     assert severity is not None
     return {
         "threads": threads(lambda name: not _of_loader(name)),
         "files": open_files(),
-        "Paddle records": level.value != _OFF,
+        "Paddle records": level.value != OFF,
         "Paddle's log": severity.value,
         "environment": {name: value for name, value in os.environ.items() if name.startswith(("FLAGS_", "GLOG_"))},
         "signals": signal.pthread_sigmask(signal.SIG_BLOCK, []),
         "locale": locale.setlocale(locale.LC_ALL),
         "Paddle marks": utils._is_profiler_used,
-        "hooks of optimizers": paddle_optimizers._layer,
+        "hooks of optimizers": paddle_optimizers.installed,
         **{f"{module}.{place}": attribute(module, place) for module, place in HOOKED},
     }
 

@@ -20,9 +20,9 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.collect.surgery import paddle_threads, paddle_tracer, verified
-from stepscope.collect.surgery.paddle_threads import ThreadBuffers, wait_until_past
-from stepscope.collect.surgery.paddle_tracer import Tracer
+from stepscope.collect.surgery import verified
+from stepscope.collect.surgery.paddle_threads import ENOUGH_NS, SLOT, ThreadBuffers, wait_until_past, words
+from stepscope.collect.surgery.paddle_tracer import Tracer, log_severity, recording_switch
 from tests.frameworks.paddle.programs import counts
 from tests.frameworks.torch.programs import manifest, runs
 
@@ -115,32 +115,32 @@ class Computing:
 
 
 def _slots(buffers: ThreadBuffers) -> tuple[int, int]:
-    begin, end, _ = buffers._list
+    begin, end, _ = buffers.vector
     return begin, end
 
 
 def _cut_off(buffers: ThreadBuffers) -> None:
     """Do what a thread does that read the list's end, was suspended, and writes it back behind another one."""
-    begin, end, limit = buffers._list
-    buffers._list[:] = [begin, end - paddle_threads._SLOT, limit]
+    begin, end, limit = buffers.vector
+    buffers.vector[:] = [begin, end - SLOT, limit]
 
 
 def _written_over(buffers: ThreadBuffers) -> None:
     """Do what two threads do that put their buffers into the same place."""
     _, end = _slots(buffers)
-    size = paddle_threads._SLOT
+    size = SLOT
     for address in (end - 2 * size, end - size):
-        paddle_threads._words(address)[:] = [0, 0] if address == end - size else list(_last(end))
+        words(address)[:] = [0, 0] if address == end - size else list(_last(end))
     _cut_off(buffers)
 
 
 def _last(end: int) -> Any:
-    return paddle_threads._words(end - paddle_threads._SLOT)
+    return words(end - SLOT)
 
 
 @pytest.mark.parametrize("damage", [_cut_off, _written_over], ids=lambda damage: damage.__name__)
 def test_threads_that_begin_to_record_at_once_are_both_there(damage: Any, tracer: Tracer) -> None:
-    buffers = tracer._switch._buffers[0]
+    buffers = recording_switch().buffers[0]
     tracer.start()
     with Computing(3):
         damage(buffers)
@@ -162,11 +162,11 @@ def test_threads_that_have_ended_are_there(tracer: Tracer) -> None:
 
 
 def test_the_list_of_threads_never_moves_while_paddle_records(tracer: Tracer) -> None:
-    buffers = tracer._switch._buffers[0]
+    buffers = recording_switch().buffers[0]
     tracer.start()
     begin, end = _slots(buffers)
     with Computing(40):
-        assert _slots(buffers) == (begin, end + 40 * paddle_threads._SLOT)
+        assert _slots(buffers) == (begin, end + 40 * SLOT)
     tracer.stop()
 
 
@@ -185,7 +185,7 @@ def test_a_thread_that_computes_is_waited_for() -> None:
             time.sleep(0.001)
         before = passed[-1]
         assert wait_until_past(30)
-        assert passed[-1] - before > paddle_threads._ENOUGH / 2
+        assert passed[-1] - before > ENOUGH_NS / 2
         # and one that cannot be waited for is told of
         assert not wait_until_past(-1)
     finally:
@@ -232,7 +232,7 @@ def test_this_build_is_verified_and_one_with_another_id_is_not(name: str, tmp_pa
 @pytest.fixture
 def unverified(nothing_left_behind: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run with a table in which the builds of this Paddle are not."""
-    caches = (paddle_tracer._switch, paddle_tracer._severity)
+    caches = (recording_switch, log_severity)
     for cached in caches:
         cached.cache_clear()
     with monkeypatch.context() as patch:
@@ -248,10 +248,10 @@ def test_a_build_that_was_not_verified_is_left_alone_and_recorded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with stepscope.profile(output=tmp_path / "runs", analyse="later"):
-        level = paddle_tracer._switch()
+        level = recording_switch()
         for _ in range(5):
             paddle.ones([4]).sin()
-    assert (level._level, level._buffers) == (None, [])
+    assert (level.level, level.buffers) == (None, [])
     (run,) = runs(tmp_path / "runs")
     assert counts(run)["sin dygraph"] == 5
     state = manifest(run)["collectors"]["paddle"]

@@ -75,7 +75,7 @@ def test_a_compiler_that_takes_long_does_not_hold_the_training(tmp_path: Path) -
     compiler, script = tmp_path / "c++", tmp_path / "train.py"
     compiler.write_text("#!/bin/sh\nexec sleep 150\n")  # longer than the program may take
     compiler.chmod(0o700)
-    script.write_text("from stepscope.collect.torch import native_choice\nnative_choice._PATIENCE = 1.0\n" + PROGRAM)
+    script.write_text("from stepscope.collect.torch import native_choice\nnative_choice.PATIENCE = 1.0\n" + PROGRAM)
     done = stepscope_run(
         tmp_path / "runs", script, env=environment(CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path / "cache"))
     )

@@ -71,7 +71,7 @@ def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     driver = tmp_path / "driver"
     driver.write_text("580.1")
-    monkeypatch.setattr(native_build, "_DRIVER", driver)
+    monkeypatch.setattr(native_build, "DRIVER_VERSION", driver)
     assert "`stepscope doctor --build` has not tried" in str(choice.reason_for_kineto(Options()))
     native_build.remember_gpus(KNOWN, "device: 1 fewer")
     assert choice.reason_for_kineto(Options()) == "work of cuda is left to Kineto: device: 1 fewer"

@@ -20,12 +20,12 @@ class Rank:
         self.rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def thread(self, number: int = 1) -> int:
-        return self._track("thread", "cpu", thread=number)
+        return self.track("thread", "cpu", thread=number)
 
     def stream(self, number: int = 7, device: str = "cuda:0") -> int:
-        return self._track("stream", device, stream=number)
+        return self.track("stream", device, stream=number)
 
-    def _track(self, kind: str, device: str, **place: int) -> int:
+    def track(self, kind: str, device: str, **place: int) -> int:
         track = len(self.rows["tracks"])
         row = {"id": track, "kind": kind, "rank": 0, "host": "h", "device": device, "name": "", "order": track}
         self.rows["tracks"].append(row | place)

@@ -111,4 +111,4 @@ def test_a_library_that_crashes_ends_the_trial_only(tmp_path: Path) -> None:
     source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void begin(void) { abort(); }\n")
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     with pytest.raises(BuildError, match="SIGABRT"):
-        native_build._try(made)
+        native_build.try_out(made)

@@ -169,4 +169,4 @@ def test_a_sample_without_stack_or_size(tmp_path: Path) -> None:
     ],
 )
 def test_devices_have_the_names_of_the_tables(said: str | None, device: str | None) -> None:
-    assert pprof._device(said) == device
+    assert pprof.device_name(said) == device

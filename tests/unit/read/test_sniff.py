@@ -212,7 +212,7 @@ def test_a_search_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_search_does_not_open_file_after_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sniff, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(sniff, "MOST_STRANGERS", 3)
     for number in range(10):
         (tmp_path / f"{number}.json").write_text("{}")
     opened: list[Path] = []

@@ -23,6 +23,7 @@ from stepscope.trace import blocks
 from stepscope.trace.blocks import FrameWriter, pack, read_frames, unpack
 from stepscope.trace.losses import LossLedger
 from tests.sizes import SIZE
+from tests.unit.collect.reading import descriptor
 
 PAYLOADS = [b"first", b"", b"the third block", bytes(range(40)), b"last"]
 
@@ -155,7 +156,7 @@ def test_files_are_private_new_and_not_inherited(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert not os.get_inheritable(writer._file)
+    assert not os.get_inheritable(descriptor(path))
     with pytest.raises(FileExistsError):
         FrameWriter(path)
     writer.close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.collect.protocol import Context
 
 #: Device files of NVIDIA's driver: on Linux, and in the Windows Subsystem for Linux.
-_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 #: Prefix of JAX's plugins for CUDA; JAX imports one when it looks for devices.
 _XLA_ON_CUDA = "jax_plugins.xla_cuda"
 #: Seconds between two checks whether the program uses CUDA.
@@ -48,7 +48,7 @@ class CuptiCollector:
         """Return why CUPTI cannot be used, or None. It loads nothing."""
         if not sys.platform.startswith("linux"):
             return "CUPTI is used on Linux only"
-        if cupti_library.driver() is None and not any(path.exists() for path in _DEVICES):
+        if cupti_library.driver() is None and not any(path.exists() for path in DEVICES):
             return NothingHere("this machine has no NVIDIA GPU")
         return other_user()
 

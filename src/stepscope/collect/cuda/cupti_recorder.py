@@ -55,7 +55,7 @@ _KERNELS = (Kind.CONCURRENT_KERNEL, Kind.KERNEL)
 #: Seconds between two fetches of full buffers.
 _INTERVAL = 0.5
 #: Seconds that ``stop`` waits for the GPU, CUPTI and the disk together.
-_PATIENCE = 8.0
+PATIENCE = 8.0
 #: ``CUpti_ActivityFlag`` of ``cuptiActivityFlushAll``: also buffers whose last records are still open.
 _FORCED = 1
 
@@ -129,9 +129,9 @@ class CuptiRecorder:
         self._stop.set()
         if self._thread.ident is None or os.getpid() != self._process:
             return
-        self._thread.join(_PATIENCE)
+        self._thread.join(PATIENCE)
         if self._thread.is_alive():
-            message = f"The GPU's last records did not arrive within {_PATIENCE:.0f} s."
+            message = f"The GPU's last records did not arrive within {PATIENCE:.0f} s."
             raise TimeoutError(message)
 
     def _take_claim(self) -> None:

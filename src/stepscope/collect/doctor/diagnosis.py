@@ -30,11 +30,11 @@ from stepscope.trace.run_directory import check_writable
 YES, PARTLY, NO = "yes", "partly", "no"
 
 #: Seconds for importing a framework and recording a trial with it.
-_PATIENCE = 120.0
+PATIENCE = 120.0
 _ROOM = 1 << 30
 
 #: Frameworks other than PyTorch. Only the installed ones are checked.
-_OTHERS = {name: framework.title for name, framework in FRAMEWORKS.items() if name != "torch"}
+OTHERS = {name: framework.title for name, framework in FRAMEWORKS.items() if name != "torch"}
 
 #: Variables by which other tools attach to CUPTI, which serves one tool only.
 _INJECTIONS = {
@@ -86,7 +86,7 @@ def _basics() -> Iterator[Check]:
 
 
 def _others() -> Iterator[Check]:
-    for name, title in _OTHERS.items():
+    for name, title in OTHERS.items():
         if importlib.util.find_spec(name) is None:
             continue
         facts = probe(name)
@@ -98,7 +98,7 @@ def _others() -> Iterator[Check]:
 def _torch(*, build: bool) -> Iterator[Check]:
     facts = probe_torch()
     if "error" in facts:
-        missing = importlib.util.find_spec("torch") is None and any(map(importlib.util.find_spec, _OTHERS))
+        missing = importlib.util.find_spec("torch") is None and any(map(importlib.util.find_spec, OTHERS))
         yield Check("PyTorch", PARTLY if missing else NO, facts["error"], "" if missing else facts.get("remedy", ""))
         return
     yield Check("PyTorch", YES, f"{facts['version']} at {facts['path']}")
@@ -146,7 +146,7 @@ def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
         The result of :mod:`stepscope.collect.doctor.probe`; on failure ``error``, and optionally ``remedy``.
     """
     command = [executable, "-m", "stepscope.collect.doctor.probe", name]
-    return ask(command, of=name, seconds=_PATIENCE)
+    return ask(command, of=name, seconds=PATIENCE)
 
 
 def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:

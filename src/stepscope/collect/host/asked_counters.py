@@ -107,10 +107,10 @@ def _interfaces() -> Iterator[Reading]:
         yield f"{name} packets out", totals.packets_sent, _EVENTS
         yield f"{name} errors", totals.errin + totals.errout, _EVENTS
         yield f"{name} drops", totals.dropin + totals.dropout, _EVENTS
-    yield from _adapters(_ADAPTERS)
+    yield from adapter_readings(_ADAPTERS)
 
 
-def _adapters(directory: Path) -> Iterator[Reading]:
+def adapter_readings(directory: Path) -> Iterator[Reading]:
     """Read the ports of InfiniBand and RoCE adapters below ``directory``."""
     for port in sorted(directory.glob("*/ports/*")):
         name = port.parent.parent.name if port.name == "1" else f"{port.parent.parent.name} port {port.name}"

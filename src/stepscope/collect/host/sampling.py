@@ -18,7 +18,7 @@ Reading = tuple[str, float, str]
 _RATES = frozenset(("bytes/s", "/s", "ms/s"))
 
 #: Seconds that ``stop`` waits for the thread.
-_PATIENCE = 5.0
+PATIENCE = 5.0
 
 
 @dataclass
@@ -82,10 +82,10 @@ class Sampler:
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.join(_PATIENCE)
+            thread.join(PATIENCE)
             if thread.is_alive():
                 self._journal = None
-                message = f"A reading of the {self._what}'s counters takes longer than {_PATIENCE:.0f} s."
+                message = f"A reading of the {self._what}'s counters takes longer than {PATIENCE:.0f} s."
                 raise TimeoutError(message)
 
     def describe(self) -> dict[str, object]:

@@ -41,9 +41,10 @@ from stepscope.trace.blocks import FrameWriter, pack
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.losses import CATALOGUE, LossLedger
 
-#: Seconds between blocks, and between checks of the length of the queues.
+#: Seconds between blocks.
 FLUSH_INTERVAL = 0.5
-_TICK = 0.1
+#: Seconds between checks of the length of the queues.
+TICK = 0.1
 #: Capacity of one queue in records (about 200 bytes each); more are dropped and counted as `journal_overflow`.
 ROOM = 1 << 18
 #: Length of a queue at which the writer writes early, and records in one block (about 1 ms of encoding).
@@ -221,7 +222,7 @@ class Journal:
 
     def _run(self) -> None:
         last = time.monotonic()
-        while not self._stop.wait(_TICK):
+        while not self._stop.wait(TICK):
             due = time.monotonic() - last >= FLUSH_INTERVAL
             if due or any(len(queue) > _MANY for queue in self._queues):
                 self.flush()

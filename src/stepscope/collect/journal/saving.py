@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 #: Seconds without progress after which a child counts as hung.
-_STUCK = 10.0
+HUNG_AFTER = 10.0
 #: Bytes of events below which a fork never pays off.
 _SMALL = 64 << 20
 #: Bytes that importing torch allocates and that are not written again, so that a fork never copies them.
@@ -92,7 +92,7 @@ class SavedFile:
             now = _size(self._temporary)
             if now != size:
                 size, since = now, time.monotonic()
-            elif time.monotonic() - since > _STUCK:
+            elif time.monotonic() - since > HUNG_AFTER:
                 _end(self._child)
                 return
             time.sleep(pause)

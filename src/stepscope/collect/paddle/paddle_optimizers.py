@@ -37,23 +37,23 @@ class OptimizerCalls:
 
     def install(self) -> None:
         """Begin."""
-        global _layer
+        global installed
         with _lock:
-            if _layer is None:
-                _layer = _Layer()
-            _layer.users = sorted([*_layer.users, self], key=lambda user: user.outside)
+            if installed is None:
+                installed = _Layer()
+            installed.users = sorted([*installed.users, self], key=lambda user: user.outside)
 
     def remove(self) -> None:
         """End; the last user removes the hooks from Paddle's classes."""
-        global _layer
+        global installed
         self.around = _nothing_around  # breaks a reference cycle: it may refer to the owner of this object
         with _lock:
-            if _layer is None:
+            if installed is None:
                 return
-            _layer.users = [user for user in _layer.users if user is not self]
-            if not _layer.users:
-                _layer.remove()
-                _layer = None
+            installed.users = [user for user in installed.users if user is not self]
+            if not installed.users:
+                installed.remove()
+                installed = None
 
 
 def _nothing_around(call: Callable[[], Any], _optimizer: Any) -> Any:  # noqa: ANN401 - what the method returns
@@ -116,7 +116,8 @@ class _Layer:
             self._inside.step = False
 
 
-_layer: _Layer | None = None
+#: The hooks in Paddle's optimizers, which all users share; None while there are no users.
+installed: _Layer | None = None
 
 
 def is_eager() -> bool:

@@ -30,7 +30,7 @@ _NO_NOTES: Mapping[str, object] = {}
 AT_EXIT: Mapping[str, object] = {"ended_by": "the end of the program"}
 
 #: The session that is running in this process.
-_running: Session | None = None
+current_session: Session | None = None
 _claim_lock = threading.Lock()
 
 #: Process id, cached: when training has evicted the caches, `getpid` takes 1.5 µs, a sixth of the cost of a step.
@@ -318,22 +318,22 @@ def sessions_begun() -> int:
 
 def running_options() -> Options | None:
     """Return the options of the session that runs in this process; None if none runs."""
-    session = _running
+    session = current_session
     return session.settings.options if session is not None and session.running and not session.in_child else None
 
 
 def remember_metadata(key: str, text: str) -> None:
     """Record a fact, as JSON text, into the open window, if any, and into all later ones."""
     _metadata[key] = text
-    if _running is not None:
-        _running.metadata(key, text)
+    if current_session is not None:
+        current_session.metadata(key, text)
 
 
 @atexit.register
 def _end_at_exit() -> None:
     """End the session that the program has left running."""
-    if _running is not None:
-        _running.end(COMPLETE, AT_EXIT)
+    if current_session is not None:
+        current_session.end(COMPLETE, AT_EXIT)
 
 
 class _Exclusively:
@@ -378,24 +378,24 @@ def _claim(session: Session) -> None:
     Raises:
         LifecycleError: Another session is running and does not give way.
     """
-    global _running, _begun
-    other = _running
+    global current_session, _begun
+    other = current_session
     if other is not None and other.running and not other.in_child and other.give_way is not None:
         other.give_way()
     with _claim_lock:
-        other = _running
+        other = current_session
         if other is not None and other.running and not other.in_child:
             message = "Another stepscope profile is running in this process."
             raise LifecycleError(message, "Stop it first; one process records one window at a time.")
-        _running = session
+        current_session = session
         _begun += 1
 
 
 def _release(session: Session) -> None:
-    global _running
+    global current_session
     with _claim_lock:
-        if _running is session:
-            _running = None
+        if current_session is session:
+            current_session = None
 
 
 def _after_fork() -> None:

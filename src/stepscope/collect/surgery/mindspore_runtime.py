@@ -32,7 +32,8 @@ from typing import Any
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.surgery.verified import loaded, require
 
-_VARIABLE = "MS_ENABLE_RUNTIME_PROFILER"
+#: Variable with which a program asks for the runtime profiler.
+VARIABLE = "MS_ENABLE_RUNTIME_PROFILER"
 LIBRARY = "libmindspore_profiler.so"
 _CLASS = "9mindspore7runtime16ProfilerAnalyzer"
 
@@ -40,7 +41,7 @@ _CLASS = "9mindspore7runtime16ProfilerAnalyzer"
 _LOAD_BYTE = re.compile(rb"\x0f\xb6\x87(....)", re.DOTALL)
 _TEST_BYTE = re.compile(rb"\x80\xbf(....)\x00", re.DOTALL)
 #: Bytes: code to search in each function, the largest distance of the flags, and an upper bound of the object's size.
-_CODE = 64
+CODE_BYTES = 64
 _NEAR = 16
 _SIZE = 4096
 
@@ -51,14 +52,14 @@ _UNREAD = ("RuntimeProfilerJson", "RuntimeProfilerSummary")
 
 def asked_for_by_program() -> bool:
     """Return whether the program itself has asked for MindSpore's runtime profiler."""
-    return os.environ.get(_VARIABLE) == "1"
+    return os.environ.get(VARIABLE) == "1"
 
 
 class RuntimeProfiler:
     """Records one window into ``rank_<RANK_ID>/RuntimeProfilerDetail*.csv`` below a directory."""
 
     def __init__(self) -> None:
-        self._flags: _Flags | None = None
+        self._flags: RuntimeFlags | None = None
         self._looked = False
         self._directory = Path()
         self._silenced = MethodHooks()
@@ -73,9 +74,9 @@ class RuntimeProfiler:
             RuntimeError: This build of MindSpore was not verified or differs from what was expected, or it is recording
                 already because the program asked for it.
         """
-        flags = _Flags()
+        flags = RuntimeFlags()
         if flags.enabled:
-            message = f"the program has switched MindSpore's runtime profiler on ({_VARIABLE})"
+            message = f"the program has switched MindSpore's runtime profiler on ({VARIABLE})"
             raise RuntimeError(message)
         self._directory = directory
         self._looked = flags.initialised
@@ -88,7 +89,7 @@ class RuntimeProfiler:
             if not begun:
                 flags.enabled, flags.initialised = False, self._looked
         if not begun:
-            message = f"{_VARIABLE}=1 does not switch MindSpore's runtime profiler on"
+            message = f"{VARIABLE}=1 does not switch MindSpore's runtime profiler on"
             raise RuntimeError(message)
         self._flags = flags
         module = sys.modules.get("mindspore.train.model")
@@ -112,7 +113,7 @@ class RuntimeProfiler:
         _tidy(self._directory)
 
 
-class _Flags:
+class RuntimeFlags:
     """Two bytes of MindSpore's profiler: whether it records, and whether it has looked at the environment.
 
     Raises:
@@ -168,7 +169,7 @@ def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> 
 
 
 def _offsets(pattern: re.Pattern[bytes], function: Any) -> list[int]:  # noqa: ANN401 - ctypes' own
-    code = ctypes.string_at(ctypes.cast(function, ctypes.c_void_p).value or 0, _CODE)
+    code = ctypes.string_at(ctypes.cast(function, ctypes.c_void_p).value or 0, CODE_BYTES)
     return [int.from_bytes(found, "little", signed=True) for found in pattern.findall(code)]
 
 
@@ -185,17 +186,17 @@ def _writing_into(directory: Path) -> Iterator[None]:
     """
     context = sys.modules["mindspore.context"]._context()
     parameter = _expression().ms_ctx_param.save_graphs_path
-    path, variable = context.get_param(parameter), os.environ.get(_VARIABLE)
+    path, variable = context.get_param(parameter), os.environ.get(VARIABLE)
     try:
         context.set_param(parameter, str(directory))
-        os.environ[_VARIABLE] = "1"
+        os.environ[VARIABLE] = "1"
         yield
     finally:
         context.set_param(parameter, path)
         if variable is None:
-            os.environ.pop(_VARIABLE, None)
+            os.environ.pop(VARIABLE, None)
         else:
-            os.environ[_VARIABLE] = variable
+            os.environ[VARIABLE] = variable
 
 
 @contextmanager
@@ -207,7 +208,7 @@ def cout_failing() -> Iterator[None]:
     would throw a C++ exception, which ends the process.
     """
     library = ctypes.PyDLL("libstdc++.so.6", mode=os.RTLD_NOLOAD)
-    address = ctypes.c_void_p(_ios_of_cout(library))
+    address = ctypes.c_void_p(ios_of_cout(library))
 
     def call(name: str, result: Any, *arguments: int) -> Any:  # noqa: ANN401 - ctypes' own
         return _function(library, name, result, ctypes.c_void_p, *[ctypes.c_int] * len(arguments))(address, *arguments)
@@ -225,7 +226,7 @@ def cout_failing() -> Iterator[None]:
         call(f"_ZN{_IOS}10exceptionsESt12_Ios_Iostate", None, mask)
 
 
-def _ios_of_cout(library: ctypes.CDLL) -> int:
+def ios_of_cout(library: ctypes.CDLL) -> int:
     """Return the address of the ``std::ios`` in ``std::cout``: a virtual base, whose offset the virtual table holds."""
     cout = ctypes.addressof(ctypes.c_char.in_dll(library, "_ZSt4cout"))
     table = ctypes.c_void_p.from_address(cout).value or 0

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 #: CPU time of a thread, in ns, in which it finishes the event that it is writing. That takes some µs, or 0.5 ms if the
 #: thread needs a new buffer and the system clears large pages for it.
-_ENOUGH = 2_000_000
+ENOUGH_NS = 2_000_000
 _PAUSE = 0.0005
 #: Linux' clock of the CPU time of a thread: ``CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED``.
 _CPU_TIME = 6
@@ -28,7 +28,7 @@ _CPU_TIME = 6
 #: Entries that the vector can take before it is reallocated, and bytes of an entry (a ``std::shared_ptr``: address of
 #: the buffer, address of its control block). Unused entries cost address space only.
 _ROOM = 1 << 16
-_SLOT = 16
+SLOT = 16
 #: Bytes from the control block of a buffer to the buffer: ``std::make_shared`` allocates both at once.
 _BEHIND_OWNER = 16
 #: Bytes from the start of ``ThreadDataRegistry``, which begins with its ``pthread_rwlock_t``, to the first node and to
@@ -53,7 +53,7 @@ def wait_until_past(seconds: float) -> bool:
     began = {thread: _cpu_time(thread) for thread in tasks if thread != threading.get_native_id()}
     asleep = 0
     while asleep < 2:
-        began = {thread: start for thread, start in began.items() if 0 <= _cpu_time(thread) < start + _ENOUGH}
+        began = {thread: start for thread, start in began.items() if 0 <= _cpu_time(thread) < start + ENOUGH_NS}
         asleep = asleep + 1 if all(map(_sleeps, began)) else 0
         if asleep == 0:
             if time.monotonic() > deadline:
@@ -85,6 +85,9 @@ class ThreadBuffers:
         library: ``libphi_core.so``, of a verified build: the layouts below hold for these only.
         event: The type of events, as C++ mangles it.
 
+    Attributes:
+        vector: Addresses of the vector's first entry, of the end of its entries, and of the end of its memory.
+
     Raises:
         ValueError: The library does not export the vector.
     """
@@ -93,7 +96,7 @@ class ThreadBuffers:
         recorder = f"N3phi17HostEventRecorderINS_{event}EE"
         registry = f"N3phi18ThreadDataRegistryISt10shared_ptrINS_19ThreadEventRecorderINS_{event}EEEEE"
         self._constructed = ctypes.c_uint8.in_dll(library, f"_ZGVZ{recorder}11GetInstanceEvE8instance")
-        self._list = (ctypes.c_size_t * 3).in_dll(library, f"_ZZ{recorder}11GetInstanceEvE8instance")
+        self.vector = (ctypes.c_size_t * 3).in_dll(library, f"_ZZ{recorder}11GetInstanceEvE8instance")
         self._registry = ctypes.c_size_t.in_dll(library, f"_ZZ{registry}11GetInstanceEvE8instance")
         self._c = ctypes.PyDLL(None)
         self._c.calloc.restype, self._c.calloc.argtypes = ctypes.c_size_t, (ctypes.c_size_t, ctypes.c_size_t)
@@ -101,8 +104,8 @@ class ThreadBuffers:
     @property
     def roomy(self) -> bool:
         """Whether the vector has so much unused memory that it will not be reallocated."""
-        _, end, limit = self._list
-        return limit - end >= _ROOM // 2 * _SLOT
+        _, end, limit = self.vector
+        return limit - end >= _ROOM // 2 * SLOT
 
     def mend(self) -> None:
         """Put every buffer into the vector once, and reserve memory behind them.
@@ -111,20 +114,20 @@ class ThreadBuffers:
         the vector ends too early; the registry of threads still has both. The vector's old memory is not freed: it is
         small, and only the first one, of Paddle's allocator, is lost.
         """
-        begin, end, limit = self._list
-        ours = limit - begin >= _ROOM * _SLOT  # allocated here and zeroed, so entries behind a wrong end can be found
+        begin, end, limit = self.vector
+        ours = limit - begin >= _ROOM * SLOT  # allocated here and zeroed, so entries behind a wrong end can be found
         buffers = dict(_slots(begin, limit if ours else end)) | dict(self._of_threads())
-        if limit - begin < (len(buffers) + _ROOM // 2) * _SLOT:
-            begin = self._c.calloc(len(buffers) + _ROOM, _SLOT)
+        if limit - begin < (len(buffers) + _ROOM // 2) * SLOT:
+            begin = self._c.calloc(len(buffers) + _ROOM, SLOT)
             if not begin:
                 raise MemoryError
-            limit = begin + (len(buffers) + _ROOM) * _SLOT
+            limit = begin + (len(buffers) + _ROOM) * SLOT
         for index, entry in enumerate(buffers.items()):
-            _words(begin + index * _SLOT)[:] = list(entry)
+            words(begin + index * SLOT)[:] = list(entry)
         self._constructed.value = (
             1  # C++'s guard of the static variable: at 0, Paddle's first use would clear the vector
         )
-        self._list[:] = [begin, begin + len(buffers) * _SLOT, limit]
+        self.vector[:] = [begin, begin + len(buffers) * SLOT, limit]
 
     def _of_threads(self) -> list[tuple[int, int]]:
         """Return the buffers of living threads; none in a forked child, whose registry holds threads of the parent."""
@@ -139,8 +142,8 @@ class ThreadBuffers:
 
 def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
     """Yield the addresses of buffers and of their control blocks in a vector, up to the first empty entry."""
-    for address in range(begin, limit, _SLOT):
-        buffer, owner = _words(address)
+    for address in range(begin, limit, SLOT):
+        buffer, owner = words(address)
         if buffer == owner == 0:
             return
         if _is_buffer(buffer, owner):
@@ -149,13 +152,13 @@ def _slots(begin: int, limit: int) -> Iterator[tuple[int, int]]:
 
 def _entries(registry: int) -> Iterator[tuple[int, int]]:
     """Yield the same addresses from the registry of threads; a thread that has not recorded has no buffer."""
-    entry, number = _words(registry + _FIRST)
+    entry, number = words(registry + _FIRST)
     for _ in range(number):
-        data, _ = _words(entry + _DATA)
-        buffer, owner = _words(data + _BUFFER)
+        data, _ = words(entry + _DATA)
+        buffer, owner = words(data + _BUFFER)
         if _is_buffer(buffer, owner):
             yield buffer, owner
-        entry, _ = _words(entry)
+        entry, _ = words(entry)
 
 
 def _is_buffer(buffer: int, owner: int) -> bool:
@@ -165,7 +168,8 @@ def _is_buffer(buffer: int, owner: int) -> bool:
 _Words = ctypes.c_size_t * 2
 
 
-def _words(address: int) -> ctypes.Array[ctypes.c_size_t]:
+def words(address: int) -> ctypes.Array[ctypes.c_size_t]:
+    """Return the two words of memory at an address; they can be written."""
     return _Words.from_address(address)
 
 

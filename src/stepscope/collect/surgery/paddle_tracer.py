@@ -33,7 +33,9 @@ _DISABLE = "_ZN6paddle8platform24DisableHostEventRecorderEv"
 #: Types of events, as C++ mangles them: ranges, and memory.
 _EVENTS = ("11CommonEvent", "14CommonMemEvent")
 _LEAST_SEVERITY = "_ZN3fLI17FLAGS_minloglevelE"
-_OFF, _WARNING = -1, 1
+#: Level of detail at which Paddle records nothing.
+OFF = -1
+_WARNING = 1
 #: Bit of the CPU in ``ProfilerOptions.trace_switch``; kernels of GPUs are the ``cupti`` collector's.
 _CPU = 1
 
@@ -57,8 +59,8 @@ class Tracer:
         self._profiler = create(self._core)
         if self._profiler is None:
             raise RuntimeError(OCCUPIED)
-        self._switch = _switch()
-        self.limits = [limit for limit in (self._switch.limit, _severity()[1]) if limit]
+        self._switch = recording_switch()
+        self.limits = [limit for limit in (self._switch.limit, log_severity()[1]) if limit]
 
     def start(self) -> None:
         """Begin to record.
@@ -150,19 +152,21 @@ def _varint(source: bytes, at: int) -> tuple[int, int]:
     return 0, 0
 
 
-class _Switch:
+class RecordingSwitch:
     """Switches recording on and off for all threads: the level of detail and the flag that every event looks at.
 
     Attributes:
         limit: What does not work on this build of Paddle, and why; empty on a verified one.
+        level: Paddle's level of detail, :data:`OFF` while it records nothing; None on a build that was not verified.
+        buffers: Paddle's vectors of buffers, of each type of event; empty on a build that was not verified.
     """
 
     def __init__(self) -> None:
         self.limit = "this Paddle does not export what switches recording off: " + _CRASH
-        self._level: ctypes.c_int | None = None
+        self.level: ctypes.c_int | None = None
         self._enable: Any = None
         self._disable: Any = None
-        self._buffers: list[ThreadBuffers] = []
+        self.buffers: list[ThreadBuffers] = []
         with contextlib.suppress(OSError, AttributeError, ValueError):
             library = loaded(_PHI)
             enable, disable = library[_ENABLE], library[_DISABLE]
@@ -174,8 +178,8 @@ class _Switch:
             except Unverified as error:
                 self.limit = f"{error}; until then, {_CRASH_AT_FIRST}"
                 return
-            self._buffers = [ThreadBuffers(library, event) for event in _EVENTS]
-            self._level = ctypes.c_int.in_dll(library, _LEVEL)
+            self.buffers = [ThreadBuffers(library, event) for event in _EVENTS]
+            self.level = ctypes.c_int.in_dll(library, _LEVEL)
             self.limit = ""
 
     def on(self) -> None:
@@ -185,14 +189,14 @@ class _Switch:
 
     def off(self) -> None:
         """Record neither events that begin nor those that are not complete yet."""
-        if self._level is not None:
-            self._level.value = _OFF
+        if self.level is not None:
+            self.level.value = OFF
         if self._disable is not None:
             self._disable()
 
     def make_room(self) -> None:
         """Reserve memory for the buffers of threads that are still to come."""
-        if not all(buffers.roomy for buffers in self._buffers):
+        if not all(buffers.roomy for buffers in self.buffers):
             self.quiet()
 
     def quiet(self) -> None:
@@ -201,18 +205,18 @@ class _Switch:
             return
         if not wait_until_past(_PATIENCE):
             raise RuntimeError(SUSPENDED)
-        for buffers in self._buffers:
+        for buffers in self.buffers:
             buffers.mend()
 
 
 @cache
-def _switch() -> _Switch:
+def recording_switch() -> RecordingSwitch:
     """Return the only one of this process: ``ctypes`` creates a class for every library that it opens."""
-    return _Switch()
+    return RecordingSwitch()
 
 
 @cache
-def _severity() -> tuple[ctypes.c_int | None, str]:
+def log_severity() -> tuple[ctypes.c_int | None, str]:
     """Return the variable with the least severity that Paddle's log prints; or None and why it is left alone."""
     try:
         require(_PADDLE)
@@ -226,7 +230,7 @@ def _severity() -> tuple[ctypes.c_int | None, str]:
 @contextlib.contextmanager
 def _log_silent() -> Iterator[None]:
     """Have Paddle's log print only warnings and errors."""
-    severity, _ = _severity()
+    severity, _ = log_severity()
     if severity is None:
         yield
         return

@@ -32,7 +32,7 @@ _SWITCH = "STEPSCOPE_NATIVE"
 _PATIENCE = 120.0
 
 #: Where NVIDIA's driver says its version.
-_DRIVER = Path("/proc/driver/nvidia/version")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 #: Variables that would have the trial recorded.
 _NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
@@ -145,14 +145,14 @@ def _make(torch: Torch, path: Path) -> None:
         made = Path(directory) / path.name
         try:
             build(torch, made)
-            _try(made)
+            try_out(made)
         except BuildError as error:
             _failed(torch).write_text(str(error), encoding="utf-8")
             raise
         made.replace(path)
 
 
-def _try(made: Path) -> None:
+def try_out(made: Path) -> None:
     """Record a trial with a library in a process of its own.
 
     Raises:
@@ -217,7 +217,7 @@ def _gpus(torch: Torch) -> Path:
     """Return the file of a trial's result; another driver or version of stepscope needs another trial."""
     found = hashlib.sha256(__version__.encode())
     with suppress(OSError):  # WSL has no such file
-        found.update(_DRIVER.read_bytes())
+        found.update(DRIVER_VERSION.read_bytes())
     return _path(torch).with_suffix(f".gpus-{found.hexdigest()[:16]}")
 
 

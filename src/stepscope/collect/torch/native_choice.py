@@ -16,7 +16,7 @@ from stepscope.native.recorder.build import Torch
 _SERVED = {Activity.CPU, Activity.CUDA}
 
 #: Seconds that a program waits for the recorder to be built, before its training begins.
-_PATIENCE = 20.0
+PATIENCE = 20.0
 
 _LOG = logging.getLogger("stepscope")
 
@@ -58,7 +58,7 @@ def build_early(options: Options) -> None:
         return
     _LOG.warning("stepscope: building the recorder for torch %s, once; this takes some seconds.", known.version)
     with suppress(OSError):  # the window reports that the recorder is missing
-        native_build.build_beside(known, _PATIENCE)
+        native_build.build_beside(known, PATIENCE)
 
 
 def _better_served(options: Options, known: Torch) -> str | None:

@@ -54,7 +54,7 @@ def cuda_profiler(
     wanted = cuda_log.parse(cuda_log.DEFAULT if config is None else config)
     path = Path(output_file).absolute()
     recording = _Recording(wanted)
-    _check_writable(path)
+    check_log_path(path)
     mode = output_mode or wanted.format or "csv"
     with tempfile.TemporaryDirectory(prefix="stepscope-cuda-") as directory:
         recording.begin(Path(directory))
@@ -127,10 +127,11 @@ class _Recording:
         work = open_capture(recorder.path, ledger).named_work(ledger)
         names = {row["device"]: row["name"] for row in self._devices}
         lost = [f"{loss.what}: {loss.count}. {loss.advice}" for loss in ledger.rows() if loss.severity != "info"]
-        return cuda_log.log(_methods(work), self._config, mode, names, lost)
+        return cuda_log.log(with_methods(work), self._config, mode, names, lost)
 
 
-def _methods(work: Any) -> Any:  # noqa: ANN401 - Polars is imported only when a log is written
+def with_methods(work: Any) -> Any:  # noqa: ANN401 - Polars is imported only when a log is written
+    """Return work of a GPU with the column ``method``: its name in the log."""
     import polars as pl
 
     columns = ("name", "symbol", "copy", "flags")
@@ -140,7 +141,7 @@ def _methods(work: Any) -> Any:  # noqa: ANN401 - Polars is imported only when a
     return work.join(named, on=columns, how="left", nulls_equal=True, maintain_order="left")
 
 
-def _check_writable(path: Path) -> None:
+def check_log_path(path: Path) -> None:
     """Check that a file can be written at ``path``, without creating it.
 
     Raises:

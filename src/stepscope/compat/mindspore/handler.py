@@ -14,7 +14,7 @@ _LOG = logging.getLogger("stepscope")
 _LONGEST_WORKER = 226
 
 #: Directory and first part of run names, as the last handler was given them; None if not given.
-_chosen: tuple[str | None, str | None] = (None, None)
+chosen: tuple[str | None, str | None] = (None, None)
 
 
 def tensorboard_trace_handler(
@@ -34,10 +34,10 @@ def tensorboard_trace_handler(
         analyse_flag: Compute results; if False, ``stepscope report`` or ``analyse()`` can do it later.
         async_mode: Compute them in a process of low priority while training goes on.
     """
-    global _chosen
+    global chosen
     analyse_flag = _bool("analyse_flag", analyse_flag, default=True)
     async_mode = _bool("async_mode", async_mode, default=False)
-    _chosen = (_checked("dir_name", dir_name) or "./data", _checked("worker_name", worker_name))
+    chosen = (_checked("dir_name", dir_name) or "./data", _checked("worker_name", worker_name))
 
     def handler(prof: Any) -> None:  # noqa: ANN401 - a profile, or one of MindSpore's
         if analyse_flag:
@@ -48,7 +48,7 @@ def tensorboard_trace_handler(
 
 def output_of(given: str | None) -> Path:
     """Return the directory of runs: the last handler's, the constructor's, the environment's, or ``./data``."""
-    directory = _chosen[0]
+    directory = chosen[0]
     if directory is not None and given is not None:
         _LOG.warning(
             "Both on_trace_ready path and output_path are provided. "
@@ -60,7 +60,7 @@ def output_of(given: str | None) -> Path:
 
 def worker() -> str:
     """Return the first part of the names of runs."""
-    return f"{_chosen[1] or socket.gethostname()}_{os.getpid()}"
+    return f"{chosen[1] or socket.gethostname()}_{os.getpid()}"
 
 
 def _bool(name: str, value: object, *, default: bool) -> bool:

@@ -236,7 +236,8 @@ CORRECTIONS: tuple[Correction, ...] = (
     ),
 )
 
-_said: set[str] = set()
+#: Unknown arguments that this process has logged.
+logged: set[str] = set()
 
 
 def resolve(given: Mapping[str, Any]) -> Values:
@@ -280,8 +281,8 @@ def _warn_of_deprecated(given: Values) -> None:
 
 
 def _say_unknown(given: Iterable[str]) -> None:
-    for name in set(given) - set(PARAMETERS) - set(DEPRECATED) - _said:
-        _said.add(name)
+    for name in set(given) - set(PARAMETERS) - set(DEPRECATED) - logged:
+        logged.add(name)
         _LOG.warning("For Profiler, the parameter %s is unknown and has no effect.", name)
 
 

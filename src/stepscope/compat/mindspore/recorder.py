@@ -90,7 +90,7 @@ class MindSporeRecorder:
         """Begin to record at the current step. Errors are logged; training goes on."""
         end_abandoned()
         self.running = True
-        leader = _running_leader()
+        leader = running_leader()
         if leader is None:
             self._lead()
         else:
@@ -175,7 +175,7 @@ class MindSporeRecorder:
             follower.start()
 
     def _why_nothing(self) -> str:
-        leader = _running_leader()
+        leader = running_leader()
         if leader is not None and self in leader._sharers:
             return "what it recorded lies in the window of another profile, which is still open"
         return "it is still recording; call stop() first" if self.running else "nothing was recorded"
@@ -243,7 +243,7 @@ def end_abandoned() -> None:
         _abandoned.popleft().end(COMPLETE, {"ended_by": "the end of the profile object"})
 
 
-def _running_leader() -> MindSporeRecorder | None:
+def running_leader() -> MindSporeRecorder | None:
     """Return the recorder whose session runs in this process; None in a forked child."""
     session = _leader._session if _leader is not None else None
     return _leader if session is not None and session.running and not session.in_child else None
@@ -252,7 +252,7 @@ def _running_leader() -> MindSporeRecorder | None:
 def _end_at_exit() -> None:
     """Close the window that the program left open, and call its handler."""
     end_abandoned()
-    while (leader := _running_leader()) is not None:
+    while (leader := running_leader()) is not None:
         _LOG.warning("profile is stopped at the end of the program.")
         followers, leader._followers = leader._followers, []
         for follower in followers:

@@ -16,14 +16,15 @@ _LOG = logging.getLogger("stepscope")
 #: Formats of `stepscope report` by MindSpore's name.
 FORMATS: dict[ExportType, str] = {ExportType.Text: "csv,json,trace", ExportType.Db: "db"}
 
-_said: set[str] = set()
+#: Arguments without effect on this machine that this process has logged.
+logged: set[str] = set()
 
 
 def unserved(values: Values) -> dict[str, str]:
     """Return the arguments that this machine cannot serve, with the reason; each is logged once per process."""
     missing = unavailable(_texts(values))
-    for name in missing.keys() - _said:
-        _said.add(name)
+    for name in missing.keys() - logged:
+        logged.add(name)
         _LOG.warning("stepscope: %s records nothing here: %s. Everything else is recorded.", name, missing[name])
     return missing
 

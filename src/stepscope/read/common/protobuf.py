@@ -36,7 +36,7 @@ _SHIFTS = np.uint64(7) * np.arange(_LONGEST, dtype=np.uint64)
 PADDING = bytes(_LONGEST)
 _LARGEST = (1 << 63) - 1
 #: Fewer messages than this are read one by one: numpy's calls would cost more.
-_FEW = 24
+FEW_MESSAGES = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Messages:
         broken = np.zeros(len(self), np.bool_)
         buffer = np.frombuffer(self.content, np.uint8)
         parts = [np.empty((0, 6), np.int64)]
-        while len(owners) >= _FEW:
+        while len(owners) >= FEW_MESSAGES:
             found, sound = _next_fields(buffer, at[owners], self.end[owners])
             broken[owners[~sound]] = True
             kept = sound | (found[:, 1] == CUT_BLOCK)

@@ -40,7 +40,8 @@ _GZIP_PIECE = 128 << 10
 
 # JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition, which no trace is.
 _MAX_RATIO = 250
-_RATIO_FREE = 256 << 20
+#: Bytes that a compressed file may expand to, whatever its ratio.
+RATIO_FREE = 256 << 20
 
 
 def open_trace(path: Path) -> IO[bytes]:
@@ -255,7 +256,7 @@ def _inflated(first: bytes, blocks: Iterator[bytes], path: Path, ledger: LossLed
                 return
             pending = inflater.unused_data if inflater.eof else b""
             written += len(block)
-            if written > _RATIO_FREE and written > _MAX_RATIO * read:
+            if written > RATIO_FREE and written > _MAX_RATIO * read:
                 message = f"{path} expands to more than {_MAX_RATIO} times its size; traces expand less."
                 raise DamagedTraceError(message, "If you trust the file, unpack it with gunzip and read the result.")
             if block:

@@ -32,7 +32,7 @@ def pipeline(*ops: Op, batches: list[tuple[str, float, int]] | None = None, lane
     """Return the tables of a pipeline whose queues hold 16; batches are (name, value, ms)."""
     rank = Rank()
     for number, op in enumerate(ops):
-        track = rank._track("counter", "cpu")
+        track = rank.track("counter", "cpu")
         row: dict[str, Any] = {"id": number, "name": f"{op.type}Op", "workers": op.workers, "interval": 10 * MS}
         rank.add("pipeline", **row, capacity=None if op.queue is None else 16, children=list(op.children), track=track)
         samples = {"output queue": op.queue or (), "cpu user": op.cpu, "cpu system": (0,) * len(op.cpu)}
@@ -41,7 +41,7 @@ def pipeline(*ops: Op, batches: list[tuple[str, float, int]] | None = None, lane
                 when = ORIGIN + place * 10 * MS
                 rank.add("counters", ts=when, track=track, name=name, value=float(value), unit="")
     if batches:
-        track = rank._track("counter", "cpu")
+        track = rank.track("counter", "cpu")
         rank.rows["tracks"][track]["name"] = lane
         for name, value, at in batches:
             rank.add("counters", ts=ORIGIN + at * MS, track=track, name=name, value=value, unit="ms")

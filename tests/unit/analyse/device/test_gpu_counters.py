@@ -7,7 +7,7 @@ from tests.unit.analyse.build import ORIGIN, Rank
 
 
 def lane(rank: Rank, name: str) -> int:
-    track = rank._track("counter", "cpu")
+    track = rank.track("counter", "cpu")
     rank.rows["tracks"][track]["name"] = name
     return track
 

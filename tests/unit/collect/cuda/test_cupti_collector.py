@@ -132,7 +132,7 @@ def test_a_gpu_that_hangs_stops_nobody(stand_in: dict[str, str], tmp_path: Path)
         tmp_path,
         """
         from stepscope.collect.cuda import cupti_recorder
-        cupti_recorder._PATIENCE = 0.5
+        cupti_recorder.PATIENCE = 0.5
         recorder = CuptiRecorder(path, library)
         recorder.start()
         free.stand_in_launch(names[0], 10)
@@ -229,8 +229,8 @@ def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path
         tmp_path,
         f"""
         import stepscope
-        from stepscope.collect.cuda import cupti_collector as cupti
-        cupti._DEVICES = (Path("/"),)  # what says that the machine has a GPU, before the program loads its driver
+        from stepscope.collect.cuda import cupti_collector
+        cupti_collector.DEVICES = (Path("/"),)  # shows that the machine has a GPU, before its driver is loaded
         {before}
         with stepscope.profile(output=path.parent / "runs", analyse="later") as profile:
             {meanwhile}

@@ -70,7 +70,7 @@ def test_a_broken_torch_hurts_nobody(broken_torch: Path, program: str, said: str
 
 def test_a_torch_that_hangs_is_given_up(broken_torch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_torch.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(diagnosis, "_PATIENCE", 0.5)
+    monkeypatch.setattr(diagnosis, "PATIENCE", 0.5)
     assert "takes longer than" in probe_torch()["error"]
 
 

@@ -108,7 +108,7 @@ def test_ports_of_adapters_are_read_as_the_kernel_lays_them_out(tmp_path: Path) 
         counters.mkdir(parents=True)
         (counters / "port_rcv_data").write_text(f"{words}\n")
         (counters / "port_xmit_data").write_text("1\n")
-    readings = {name: value for name, value, _ in asked_counters._adapters(tmp_path)}
+    readings = {name: value for name, value, _ in asked_counters.adapter_readings(tmp_path)}
     assert readings == {
         "mlx5_0 received": 100,
         "mlx5_0 sent": 4,

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stepscope.collect.host import sampling
-from stepscope.collect.host.host_counters import HostCollector, _CpuPercent
+from stepscope.collect.host import host_counters, sampling
+from stepscope.collect.host.host_counters import HostCollector
 from stepscope.collect.options import Options
 from tests.unit.collect.conftest import Recording
 from tests.unit.collect.reading import Read
@@ -157,21 +157,19 @@ def test_a_reading_that_hangs_does_not_hang_stop(recording: Recording, monkeypat
     # Given: readings that hang from the third on
     stuck, go_on, readings = threading.Event(), threading.Event(), iter(range(100))
 
-    def hang() -> float:
-        if next(readings) >= 2:
+    def hang() -> int:
+        if next(readings) >= 3:  # one of them sets the beginning of the first
             stuck.set()
             go_on.wait(30)
-        return 0.0
+        return 0
 
-    monkeypatch.setattr(_CpuPercent, "read", lambda _self: hang())
-    monkeypatch.setattr(sampling, "_PATIENCE", 0.1)
+    monkeypatch.setattr(host_counters, "process_time_ns", hang)
+    monkeypatch.setattr(sampling, "PATIENCE", 0.1)
     collector = HostCollector()
     collector.prepare(recording.context)
     collector.start()
     stuck.wait(10)
-    assert collector._sampler is not None
-    thread = collector._sampler._thread
-    assert thread is not None
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "stepscope-host")
     with pytest.raises(TimeoutError, match="longer than"):
         collector.stop()
     go_on.set()

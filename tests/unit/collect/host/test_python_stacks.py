@@ -36,12 +36,12 @@ class Window:
 
     def __init__(self, recording: Recording) -> None:
         self.collector = PythonStacksCollector()
-        self._recording = recording
+        self.recording = recording
         self.path = recording.context.capture / "python_stacks.ssj"
 
     def __enter__(self) -> Window:
         assert self.collector.available() is None
-        self.collector.prepare(self._recording.context)
+        self.collector.prepare(self.recording.context)
         self.collector.start()
         return self
 
@@ -49,8 +49,8 @@ class Window:
         assert self.collector.stop() == [self.path]
 
     def frames(self) -> Frames:
-        self._recording.journal.close()
-        return read_files([self.path, self._recording.journal.path])
+        self.recording.journal.close()
+        return read_files([self.path, self.recording.journal.path])
 
     def calls(self) -> list[dict[str, Any]]:
         """Calls of functions of this file, in order of start, with file, line, function, and caller's function."""
@@ -110,7 +110,7 @@ def test_what_is_going_on_when_the_window_opens_and_closes_is_there(window: Wind
 def test_our_own_functions_are_not_there(window: Window) -> None:
     with window:
         window.collector.describe()
-        Journal.counter(window._recording.journal, "x", 1.0)
+        Journal.counter(window.recording.journal, "x", 1.0)
     assert not window.frames()["spans"].cast({"name": str})["name"].str.contains("stepscope/collect").any()
 
 

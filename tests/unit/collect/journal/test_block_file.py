@@ -18,6 +18,7 @@ from stepscope.collect.journal.journal import Journal
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.losses import LossLedger
 from tests.unit.collect.conftest import Recording
+from tests.unit.collect.reading import descriptor
 
 
 def contents(path: Path) -> list[dict[str, Any]]:
@@ -75,7 +76,7 @@ def test_a_full_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(block_file, "INTERVAL", 60)
     file = BlockFile(tmp_path / "numbers.ssj", from_list([{"number": 1}]), journal)
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, file._frames._file)  # type: ignore[union-attr]
+    os.dup2(full, descriptor(tmp_path / "numbers.ssj"))
     os.close(full)
     file.close()
     assert journal.close()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import pytest
 
 from stepscope.collect.journal import journal as module
 from stepscope.collect.journal.journal import Journal
+from stepscope.trace.blocks import FrameWriter
 from tests.unit.collect.reading import read_journal
 
 
@@ -69,16 +71,16 @@ def test_threads_keep_their_names_and_their_spans(journal: Journal) -> None:
     def work() -> None:
         journal.span("work", "annotation", 0, 1)
         recorded.wait()
+        written.wait()
 
-    recorded = threading.Barrier(4)
+    recorded, written = threading.Barrier(4), threading.Barrier(4)
     threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(3)]
     for thread in threads:
         thread.start()
     natives = {thread.native_id: thread.name for thread in threads}
-    while len(journal._spans) < 3:
-        time.sleep(0.001)
-    journal.flush()
     recorded.wait()
+    journal.flush()
+    written.wait()
     for thread in threads:
         thread.join()
     journal.close()
@@ -183,7 +185,7 @@ def test_many_writers_lose_nothing(journal: Journal) -> None:
 def test_more_than_fits_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: room for 10 records, and a writer that does not come round
     monkeypatch.setattr(module, "ROOM", 10)
-    monkeypatch.setattr(module, "_TICK", 60)
+    monkeypatch.setattr(module, "TICK", 60)
     journal = Journal(tmp_path / "journal.ssj")
     for i in range(25):
         journal.span("s", "annotation", i, i)
@@ -214,12 +216,12 @@ def test_a_disk_that_refuses_ends_the_recording_only(
     # Given: a journal with a block, on a disk that fills up
     journal.span("before", "annotation", 0, 1)
     journal.flush()
-    append = journal._frames.append
+    append = FrameWriter.append
 
-    def refuse(_: bytes) -> None:
+    def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(journal._frames, "append", refuse)
+    monkeypatch.setattr(FrameWriter, "append", refuse)
     journal.span("lost", "annotation", 1, 2)
     with caplog.at_level(logging.WARNING, "stepscope"):
         assert not journal.flush()
@@ -230,7 +232,7 @@ def test_a_disk_that_refuses_ends_the_recording_only(
     assert str(error.strerror) in caplog.text
     assert not journal.recording
     # When: there is room again for the last block
-    monkeypatch.setattr(journal._frames, "append", append)
+    monkeypatch.setattr(FrameWriter, "append", append)
     journal.close()
     found = read_journal(journal.path)
     assert [span["name"] for span in found.spans] == ["before"]
@@ -271,7 +273,7 @@ def test_an_encoder_that_fails_is_counted_and_said(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(module, "_encode_spans", fail)
+    monkeypatch.setattr(module, "pack", fail)
     journal.span("s", "annotation", 0, 1)
     assert not journal.flush()
     assert "MemoryError" in caplog.text
@@ -321,14 +323,21 @@ def test_killed_process_leaves_all_it_had_flushed(tmp_path: Path, seed: int) -> 
     assert found.lost in ({}, {"block_cut": 1})
 
 
+class Arguments(dict[str, object]):
+    """Arguments of a span that a weak reference can follow: what the journal keeps of them can be seen."""
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_writes_nothing_and_ends_well(journal: Journal) -> None:
     # Given: a journal with records that wait, and a thread that is writing all the time
-    journal.span("parent", "annotation", 0, 1)
+    args = Arguments(kept=1)
+    kept = weakref.ref(args)
+    journal.span("parent", "annotation", 0, 1, args)
+    del args
     child = os.fork()
     if child == 0:
         journal.span("child", "annotation", 0, 1)
-        done = not journal.recording and not journal.flush() and not journal.close() and not journal._spans
+        done = not journal.recording and not journal.flush() and not journal.close() and kept() is None
         os._exit(0 if done else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     journal.span("parent", "annotation", 1, 2)
@@ -411,11 +420,11 @@ def test_a_hanging_disk_does_not_hang_close(
     # Given: a thread that is stuck in a write
     stuck, go_on = threading.Event(), threading.Event()
 
-    def hang(_: bytes) -> None:
+    def hang(*_: object) -> None:
         stuck.set()
         go_on.wait(30)
 
-    monkeypatch.setattr(journal._frames, "append", hang)
+    monkeypatch.setattr(FrameWriter, "append", hang)
     journal.span("s", "annotation", 0, 1)
     thread = threading.Thread(target=journal.flush)
     thread.start()
@@ -452,13 +461,16 @@ def test_a_thousand_journals_leave_nothing(tmp_path: Path) -> None:
     # Given: 20 cycles to warm up
     def cycle(number: int) -> None:
         journal = Journal(tmp_path / f"{number}.ssj")
+        journals.add(journal)
         journal.span("s", "annotation", 0, 1)
         journal.close()
 
+    journals: weakref.WeakSet[Journal] = weakref.WeakSet()
     for number in range(20):
         cycle(number)
     before = set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20, 220):
         cycle(number)
     assert (set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))) == before
-    assert not module._OPEN
+    gc.collect()
+    assert not journals

@@ -75,7 +75,7 @@ def test_where_the_child_fails_the_process_writes(
 
 
 def test_a_child_that_hangs_is_ended(tmp_path: Path, no_children: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_STUCK", 0.3)
+    monkeypatch.setattr(saving, "HUNG_AFTER", 0.3)
     saved = SavedFile(tmp_path / "k.json", in_child_only(lambda: time.sleep(600)), fork=True)
     begin = time.monotonic()
     saved.settle()

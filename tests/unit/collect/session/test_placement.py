@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from stepscope.collect.ranks import JobRank
-from stepscope.collect.session import placement
 from stepscope.collect.session.placement import as_file_name, create_rank_directory
 
 CHILD = """
@@ -24,11 +23,6 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-@pytest.fixture(autouse=True)
-def fresh_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "_passed", {})
-
-
 def start_rank(output: Path, rank: int, world: int, windows: int = 1) -> subprocess.Popen[str]:
     environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)}
     command = [sys.executable, "-c", CHILD, str(output), str(windows)]
@@ -39,6 +33,12 @@ def directories_of(ranks: list[subprocess.Popen[str]]) -> list[list[Path]]:
     outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks)
     return [[Path(line) for line in output.splitlines()] for output in outputs]
+
+
+def directory_of(output: Path, rank: int) -> Path:
+    """Return where one of two ranks writes its window, in a process that has made no directory before."""
+    ((path,),) = directories_of([start_rank(output, rank, 2)])
+    return path
 
 
 def test_ranks_meet_in_one_directory_for_every_window(tmp_path: Path) -> None:
@@ -60,23 +60,21 @@ def test_a_second_job_of_the_same_parent_has_a_directory_of_its_own(tmp_path: Pa
 
 def test_a_rank_does_not_join_a_job_that_nobody_named_long_ago(tmp_path: Path) -> None:
     # Given a run of two ranks of which only the first came, an hour ago
-    alone = create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
+    alone = directory_of(tmp_path, 0)
     hour_ago = time.time() - 3600
     (meeting,) = tmp_path.glob(".job-*.0")
     os.utime(meeting, (hour_ago, hour_ago))
     # When a second rank comes, it belongs to another job
-    placement._passed.clear()
-    assert create_rank_directory(tmp_path, "train", JobRank(1, 2, 1)).path.parent != alone.path.parent
+    assert directory_of(tmp_path, 1).parent != alone.parent
 
 
 def test_a_rank_of_a_named_job_joins_whenever_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPSCOPE_RUN_ID", "job")
-    first = create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
+    first = directory_of(tmp_path, 0)
     hour_ago = time.time() - 3600
     (meeting,) = tmp_path.glob(".job-*.0")
     os.utime(meeting, (hour_ago, hour_ago))
-    placement._passed.clear()
-    assert create_rank_directory(tmp_path, "train", JobRank(1, 2, 1)).path.parent == first.path.parent
+    assert directory_of(tmp_path, 1).parent == first.parent
 
 
 def test_single_processes_never_share_a_directory(tmp_path: Path) -> None:
@@ -89,13 +87,11 @@ def test_single_processes_never_share_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hostile", ["../../etc\n", "/etc/passwd\n", ".\n", "\n"])
 def test_a_hostile_meeting_file_leads_nowhere_else(tmp_path: Path, hostile: str) -> None:
     # Given somebody else's text where the ranks of the next job will meet
-    create_rank_directory(tmp_path, "train", JobRank(0, 2, 0))
+    directory_of(tmp_path, 0)
     (meeting,) = tmp_path.glob(".job-*.0")
     meeting.write_text(hostile)
-    placement._passed.clear()
     # When a rank comes, then it makes a new run inside the output directory
-    directory = create_rank_directory(tmp_path, "train", JobRank(1, 2, 1))
-    assert directory.path.parent.parent == tmp_path
+    assert directory_of(tmp_path, 1).parent.parent == tmp_path
 
 
 @pytest.mark.parametrize(

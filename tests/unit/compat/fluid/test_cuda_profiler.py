@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from stepscope.compat.fluid import cuda_log
-from stepscope.compat.fluid.cuda_profiler import _methods, cuda_profiler
+from stepscope.compat.fluid.cuda_profiler import check_log_path, cuda_profiler, with_methods
 from stepscope.errors import OutputError, UsageError
 from stepscope.read import read_files
 from stepscope.read.cupti.cupti_reader import open_capture
@@ -65,7 +65,7 @@ def work(tmp_path: Path) -> pl.DataFrame:
         file.record(Kind.MEMSET, start=60_000, end=60_500, bytes=8, memory_kind=3, **place),
     )
     ledger = LossLedger("file")
-    named: pl.DataFrame = _methods(open_capture(file.close(), ledger).named_work(ledger))
+    named: pl.DataFrame = with_methods(open_capture(file.close(), ledger).named_work(ledger))
     return named
 
 
@@ -188,9 +188,7 @@ def test_without_a_gpu_nothing_is_made(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_is_refused() -> None:
-    from stepscope.compat.fluid.cuda_profiler import _check_writable
-
     with pytest.raises(OutputError):
-        _check_writable(Path("/nowhere/at/all.txt"))
+        check_log_path(Path("/nowhere/at/all.txt"))
     with pytest.raises(OutputError):
-        _check_writable(Path("/"))
+        check_log_path(Path("/"))

@@ -16,12 +16,12 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     """Give each test a directory, nothing said yet, and no profile left running."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STEPSCOPE_MINDSPORE_STRICT", raising=False)
-    monkeypatch.setattr(handler, "_chosen", (None, None))
-    monkeypatch.setattr(parameters, "_said", set())
-    monkeypatch.setattr(switches, "_said", set())
+    monkeypatch.setattr(handler, "chosen", (None, None))
+    monkeypatch.setattr(parameters, "logged", set())
+    monkeypatch.setattr(switches, "logged", set())
     caplog.set_level(logging.INFO, "stepscope")
     yield
-    while (leader := recorder._running_leader()) is not None:
+    while (leader := recorder.running_leader()) is not None:
         leader.end()
 
 

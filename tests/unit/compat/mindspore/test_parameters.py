@@ -24,6 +24,7 @@ from stepscope.compat.mindspore import (
     schedule,
 )
 from stepscope.compat.mindspore.parameters import PARAMETERS, resolve
+from stepscope.compat.mindspore.switches import formats
 
 CPU, NPU, GPU = ProfilerActivity.CPU, ProfilerActivity.NPU, ProfilerActivity.GPU
 
@@ -323,8 +324,11 @@ def test_every_argument_ever_is_taken_by_profiler(caplog: pytest.LogCaptureFixtu
         "record_shapes": True,
     }
     with pytest.warns(UserWarning, match=".*") as said:
-        profiler = Profiler(**given)
+        Profiler(**given)
     assert len(said) == 10  # the older arguments, and no correction
     assert not [message for message in caplog.messages if "For Profiler" in message]
-    assert profiler._values["aic_metrics"] is AicoreMetrics.PipeUtilization
-    assert profiler._recorder.plan.formats == "csv,json,trace,db"
+    assert "aic_metrics records nothing here" in caplog.text  # what the older `aicore_metrics` asks for
+    with pytest.warns(UserWarning, match=".*"):
+        values = resolve(given)
+    assert values["aic_metrics"] is AicoreMetrics.PipeUtilization
+    assert formats(values) == "csv,json,trace,db"

@@ -157,7 +157,7 @@ def test_any_sequence_of_actions(actions: list[ProfilerAction], steps: int) -> N
 
 def _check_sequence(directory: Path, actions: list[ProfilerAction], steps: int) -> None:
     """Run a schedule of any actions: what is handed over, and which runs there are, follow from MindSpore's table."""
-    handler._chosen = (str(directory), None)
+    handler.chosen = (str(directory), None)
     ready: list[int] = []
 
     def program(step: int) -> ProfilerAction:
@@ -168,7 +168,7 @@ def _check_sequence(directory: Path, actions: list[ProfilerAction], steps: int) 
         prof.step()
     prof.stop()
     assert all(recorded.wait(10) for recorded in prof.recorded)
-    handler._chosen = (None, None)
+    handler.chosen = (None, None)
     happened = [program(step) for step in range(steps + 1)]
     pairs = list(zip([NONE, *happened], [*happened, None], strict=True))
     handed = [step for step, pair in enumerate(pairs) if "ready" in MINDSPORE[pair][1]]

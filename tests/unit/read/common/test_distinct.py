@@ -83,7 +83,7 @@ def _rows(path: Path, values: list[object], sort: str) -> tuple[list[object], di
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_times_that_are_texts_of_digits(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_columns, "_FEW", few)
+    monkeypatch.setattr(sqlite_columns, "SMALL_TABLE", few)
     times = [str(1_736_410_576_395_167_660 + place) for place in range(5)]
     assert _rows(tmp_path / "a.db", [*times, None], INT) == ([*map(int, times), None], {})
 
@@ -91,13 +91,13 @@ def test_times_that_are_texts_of_digits(few: int, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("odd", ["9" * 19, "null", "1,2", "12 ", ""])
 def test_texts_of_anything_else(odd: str, few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_columns, "_FEW", few)
+    monkeypatch.setattr(sqlite_columns, "SMALL_TABLE", few)
     assert _rows(tmp_path / "a.db", ["12", odd], INT) == ([12, None], {"value_unreadable": 1})
 
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_a_text_that_is_no_utf8_is_counted_once(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "_FEW", few)
+    monkeypatch.setattr(sqlite, "SMALL_TABLE", few)
     found_, losses = _rows(tmp_path / "a.db", ["good", b"b\xffd"], TEXT)
     assert found_ == ["good", "b\ufffdd"]
     assert losses == {"text_not_utf8": 1}
@@ -105,7 +105,7 @@ def test_a_text_that_is_no_utf8_is_counted_once(few: int, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_a_text_that_is_neither_a_number_nor_utf8(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_columns, "_FEW", few)
+    monkeypatch.setattr(sqlite_columns, "SMALL_TABLE", few)
     found_, losses = _rows(tmp_path / "a.db", ["12", b"b\xffd"], INT)
     assert found_ == [12, None]
     assert losses == {"text_not_utf8": 1, "value_unreadable": 1}

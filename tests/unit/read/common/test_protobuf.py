@@ -46,13 +46,13 @@ MESSAGE = st.lists(FIELDS, max_size=6).map(b"".join)
 def test_many_at_once_are_the_same_as_one_by_one(contents: list[bytes], cut: int) -> None:
     contents[-1] = contents[-1][:cut]
     both = []
-    few = protobuf._FEW
+    few = protobuf.FEW_MESSAGES
     for limit in (1, 1_000_000):
         try:
-            protobuf._FEW = limit
+            protobuf.FEW_MESSAGES = limit
             both.append(messages(contents).fields())
         finally:
-            protobuf._FEW = few
+            protobuf.FEW_MESSAGES = few
     at_once, one_by_one = both
     assert np.array_equal(at_once.table, one_by_one.table)
     assert np.array_equal(at_once.broken, one_by_one.broken)

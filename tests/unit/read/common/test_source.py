@@ -67,7 +67,7 @@ def test_a_damaged_gzip_file_gives_what_is_before_the_damage(tmp_path: Path) -> 
 
 def test_a_file_that_expands_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given zeros, which compress a thousand times
-    monkeypatch.setattr(source, "_RATIO_FREE", 1 << 20)
+    monkeypatch.setattr(source, "RATIO_FREE", 1 << 20)
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"\0" * (50 << 20)))
     # When it is read
     with pytest.raises(DamagedTraceError, match="expands") as refused:

@@ -294,7 +294,7 @@ def test_what_was_lost_while_recording_is_shown(tmp_path: Path) -> None:
     file = File(tmp_path / "cupti.ssc")
     file.facts(losses={"device_records_dropped": 3, "device_buffers_lost": 0})
     path = file.path
-    file._frames.close()  # the process was killed
+    file.frames.close()  # the process was killed
     found = losses(read_files([path]))
     assert found["device_records_dropped"] == 3
     assert found["ended_abruptly"] == 1
@@ -324,7 +324,7 @@ def test_random_damage_never_crashes(tmp_path: Path) -> None:
 def test_blocks_that_are_none_of_ours_are_counted(tmp_path: Path) -> None:
     file = a_capture(tmp_path / "cupti.ssc")
     for payload in (b"", b"X", b"Rnothing", b"Fnothing", b"R" + b"x" * 100):
-        file._frames.append(payload)
+        file.frames.append(payload)
     file.facts(cuda=9900)
     frames = read_files([file.close()])
     assert losses(frames)["journal_unreadable"] == 6

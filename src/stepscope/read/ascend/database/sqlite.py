@@ -39,7 +39,7 @@ _NO_NUMBER = -(1 << 63)
 #: Rows fetched at once: a few MB of Python's objects.
 _BATCH = 50_000
 #: A table with up to this number of rows is fetched at once.
-_FEW = 10_000
+SMALL_TABLE = 10_000
 #: Longest value, in bytes; no text of a profiler is longer.
 _LONGEST = 64 << 20
 
@@ -182,10 +182,10 @@ class AscendDatabase:
     def _few(self, query: str) -> list[tuple[object, ...]] | None:
         """Return the rows of a small table; None if it has more, or is damaged."""
         try:
-            rows = self._connection.execute(query).fetchmany(_FEW + 1)
+            rows = self._connection.execute(query).fetchmany(SMALL_TABLE + 1)
         except sqlite3.DatabaseError:
             return None
-        return rows if len(rows) <= _FEW else None
+        return rows if len(rows) <= SMALL_TABLE else None
 
     def _batches(self, query: str) -> Iterator[list[tuple[object, ...]]]:
         """Yield rows up to the first damaged page, which is counted."""

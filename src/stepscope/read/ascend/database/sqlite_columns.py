@@ -15,9 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 #: Rows of one text: a few MB of digits.
-_ROWS = 100_000
+ROWS_PER_TEXT = 100_000
 #: Up to this number of rows, reading row by row is as fast.
-_FEW = 1_000
+SMALL_TABLE = 1_000
 #: Replaces null; a profiler writes no number as small.
 _NULL = -(1 << 63)
 #: A list of texts of digits, as torch_npu writes times.
@@ -37,7 +37,7 @@ def columns_of(connection: sqlite3.Connection, table: str, dtypes: Mapping[str, 
     reals = [name for name in dtypes if name not in integers]
     try:
         (last,) = connection.execute(f"SELECT max(rowid) FROM {quoted(table)}").fetchone()  # noqa: S608 - quoted
-        if last is None or last <= _FEW or not integers:
+        if last is None or last <= SMALL_TABLE or not integers:
             return None
         parts = [_part(*piece, integers) for piece in _pieces(connection, table, integers)]
         if any(part is None for part in parts):
@@ -52,7 +52,7 @@ def _pieces(connection: sqlite3.Connection, table: str, names: list[str]) -> Ite
     """Yield numbers of rows, and for each column its values as a JSON list."""
     texts = ", ".join(f"json_group_array({quoted(name)})" for name in names)
     query = f"""SELECT count(*), max(stepscope_row), {texts} FROM (SELECT rowid stepscope_row,
-        {", ".join(map(quoted, names))} FROM {quoted(table)} WHERE rowid > ? ORDER BY rowid LIMIT {_ROWS})"""  # noqa: S608 - quoted
+        {", ".join(map(quoted, names))} FROM {quoted(table)} WHERE rowid > ? ORDER BY rowid LIMIT {ROWS_PER_TEXT})"""  # noqa: S608 - quoted
     last = _NULL
     while True:
         count, furthest, *columns = connection.execute(query, (last,)).fetchone()
@@ -60,7 +60,7 @@ def _pieces(connection: sqlite3.Connection, table: str, names: list[str]) -> Ite
             return
         last = furthest
         yield count, tuple(columns)
-        if count < _ROWS:
+        if count < ROWS_PER_TEXT:
             return
 
 

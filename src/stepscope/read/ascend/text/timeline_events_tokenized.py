@@ -37,7 +37,7 @@ Chunk = tuple[bytes, bool]
 
 _NONE, _COMPLETE, _SAMPLES, _UNUSED = range(4)
 #: Bytes of events that become columns at once; a column of the tokenizer takes memory even if it is empty.
-_BATCH = 32 << 20
+BATCH_BYTES = 32 << 20
 _UNREADABLE = (UnicodeDecodeError, msgspec.DecodeError, RecursionError)
 
 
@@ -90,7 +90,7 @@ def batches(chunks: Iterable[Chunk]) -> Iterator[TokenizedEvents | Chunk]:
     waiting: list[Chunk] = []
     for chunk in chunks:
         waiting.append(chunk)
-        if chunk[1] or sum(len(text) for text, _ in waiting) >= _BATCH:
+        if chunk[1] or sum(len(text) for text, _ in waiting) >= BATCH_BYTES:
             yield from _read(waiting)
             waiting = []
 

@@ -50,13 +50,15 @@ def _iota(fields: Fields, number: int) -> list[list[list[int]]]:
     of = messages.fields()
     sizes = zip(of.integers(1).fill_null(0), of.integers(2).fill_null(0), strict=True)
     found = [
-        _counted(*size, dims, order) for size, dims, order in zip(sizes, numbers(of, 3), numbers(of, 4), strict=True)
+        groups_counted(*size, dims, order)
+        for size, dims, order in zip(sizes, numbers(of, 3), numbers(of, 4), strict=True)
     ]
     lists = grouped(owners, found, len(fields.messages))
     return [one[-1] if one else [] for one in lists]
 
 
-def _counted(groups: int, size: int, dims: Sequence[int], order: Sequence[int]) -> list[list[int]]:
+def groups_counted(groups: int, size: int, dims: Sequence[int], order: Sequence[int]) -> list[list[int]]:
+    """Return groups of devices that are counted in a shape with exchanged dimensions; none if the sizes disagree."""
     total = groups * size
     if not 0 < total <= _MOST_DEVICES or groups < 1 or not 0 < len(dims) <= _MOST_DIMENSIONS or min(dims) < 1:
         return []
@@ -76,7 +78,7 @@ def _meshes(fields: Fields) -> list[list[list[int]]]:
     length = grouped(meshes[axes], sizes.fields().integers(2).fill_null(0).to_list(), len(messages))
     order = grouped(meshes, numbers(inner.fields(), 2), len(messages))
     found = [
-        _along(dims, devices[-1] if devices else [], named)
+        groups_along(dims, devices[-1] if devices else [], named)
         for dims, devices, named in zip(length, order, _axes(of), strict=True)
     ]
     lists = grouped(owners, found, len(fields.messages))
@@ -99,7 +101,7 @@ def _parts(places: Integers, parts: Messages) -> list[tuple[int, int, int]]:
     return list(zip(places.tolist(), before, size, strict=True))
 
 
-def _along(dims: Sequence[int], devices: Sequence[int], axes: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+def groups_along(dims: Sequence[int], devices: Sequence[int], axes: Sequence[tuple[int, int, int]]) -> list[list[int]]:
     """Return the groups that lie along axes of a mesh; none where the axes do not fit it."""
     total = prod(dims)
     fits = 0 < total <= _MOST_DEVICES and min(dims, default=0) >= 1 and len(devices) in (0, total)

@@ -156,14 +156,14 @@ def _convolution(shapes: Sequence[Shape], dimensions: Sequence[Dimension], said:
         return None
     count = given.dims[said.features] * result.dims[said.output_features] * given.dims[said.batch]
     for dimension, one, kernel, output in spatial:
-        positions = _positions(dimension, given.dims[one], weights.dims[kernel], result.dims[output])
+        positions = window_positions(dimension, given.dims[one], weights.dims[kernel], result.dims[output])
         if positions is None:
             return None
         count *= positions
     return count
 
 
-def _positions(dimension: Dimension, given: int, kernel: int, output: int) -> int | None:
+def window_positions(dimension: Dimension, given: int, kernel: int, output: int) -> int | None:
     """Return how many pairs of weight and output position meet an element of the input, in one dimension."""
     if kernel * output > _LARGEST_WINDOW:
         return None

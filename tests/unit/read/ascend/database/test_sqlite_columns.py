@@ -56,7 +56,7 @@ def rows_of(count: int) -> list[tuple[object, object, object]]:
 
 @pytest.mark.parametrize("count", [1999, 2000, 5001])
 def test_numbers_are_those_of_the_rows(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_columns, "_ROWS", 1000)
+    monkeypatch.setattr(sqlite_columns, "ROWS_PER_TEXT", 1000)
     path = made(tmp_path / "a.db", rows_of(count))
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM T WHERE a % 7 = 3")

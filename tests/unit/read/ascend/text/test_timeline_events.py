@@ -114,7 +114,7 @@ def test_bytes_that_are_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_pieces_that_are_not_taken_are_read_between_those_that_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_events_tokenized, "_BATCH", 64 << 10)
+    monkeypatch.setattr(timeline_events_tokenized, "BATCH_BYTES", 64 << 10)
     monkeypatch.setattr("stepscope.read.common.source.BLOCK", 16 << 10)
     path = tmp_path / "trace_view.json"
     odd = [span(name=5, args={"Call stack": "x" * 5000})]

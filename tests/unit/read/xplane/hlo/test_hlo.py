@@ -248,18 +248,18 @@ def test_positions_of_a_window_are_those_of_a_convolution_of_ones(
         for tap in range(one.size):
             at = place * one.stride - one.low + tap * one.window_dilation
             total += int(stretched[at]) if 0 <= at < len(stretched) else 0
-    assert hlo_products._positions(one, given_size, one.size, output) == total
+    assert hlo_products.window_positions(one, given_size, one.size, output) == total
 
 
 def test_a_window_that_no_program_has_costs_an_unknown_amount() -> None:
     one = hlo_products.Dimension(1 << 20, 1, 0, 0, 1, 1)
-    assert hlo_products._positions(one, 10, 1 << 20, 1 << 20) is None
+    assert hlo_products.window_positions(one, 10, 1 << 20, 1 << 20) is None
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_groups_along_a_mesh_hold_every_device_once(dims: list[int], data: st.DataObject) -> None:
     axes = data.draw(st.lists(st.sampled_from(range(len(dims))), unique=True))
-    groups = hlo_devices._along(dims, [], [(axis, 1, 0) for axis in axes])
+    groups = hlo_devices.groups_along(dims, [], [(axis, 1, 0) for axis in axes])
     assert sorted(device for group in groups for device in group) == list(range(int(np.prod(dims))))
     assert {len(group) for group in groups} == {int(np.prod([dims[axis] for axis in axes]))}
     # The devices of a group differ only along its axes
@@ -269,11 +269,11 @@ def test_groups_along_a_mesh_hold_every_device_once(dims: list[int], data: st.Da
 
 
 def test_groups_that_do_not_fit_their_mesh_are_unknown() -> None:
-    assert hlo_devices._along([4], [], [(1, 1, 0)]) == []
-    assert hlo_devices._along([4], [], [(0, 3, 2)]) == []
-    assert hlo_devices._along([4], [0, 1], [(0, 1, 0)]) == []
-    assert hlo_devices._along([4], [], [(0, 1, 0), (0, 1, 0)]) == []
-    assert hlo_devices._along([1 << 40], [], [(0, 1, 0)]) == []
-    assert hlo_devices._counted(2, 2, [2, 2], [0, 0]) == []
-    assert hlo_devices._counted(2, 2, [3], [0]) == []
-    assert hlo_devices._counted(2, 2, [2, 2], [1, 0]) == [[0, 2], [1, 3]]
+    assert hlo_devices.groups_along([4], [], [(1, 1, 0)]) == []
+    assert hlo_devices.groups_along([4], [], [(0, 3, 2)]) == []
+    assert hlo_devices.groups_along([4], [0, 1], [(0, 1, 0)]) == []
+    assert hlo_devices.groups_along([4], [], [(0, 1, 0), (0, 1, 0)]) == []
+    assert hlo_devices.groups_along([1 << 40], [], [(0, 1, 0)]) == []
+    assert hlo_devices.groups_counted(2, 2, [2, 2], [0, 0]) == []
+    assert hlo_devices.groups_counted(2, 2, [3], [0]) == []
+    assert hlo_devices.groups_counted(2, 2, [2, 2], [1, 0]) == [[0, 2], [1, 3]]
