@@ -145,6 +145,18 @@ def test_npu_module_mem(text: Path, shared_data: Path, rank: int) -> None:
     assert_rows(by(cells(ours(text, rank, name)), *key), by(found, *key))
 
 
+def test_categories_of_the_timeline(text: Path, shared_data: Path, rank: int) -> None:
+    def categories(path: Path) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for event in json.loads(path.read_text()):
+            if event.get("cat") in ("enqueue", "dequeue"):
+                found.setdefault(event["cat"], set()).add(event["name"].partition("@")[0])
+        return found
+
+    name = "trace_view.json"
+    assert categories(ours(text, rank, name)) == categories(original(shared_data, rank, name))
+
+
 def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Return path → value of everything in a document."""
     if isinstance(value, dict):

@@ -47,8 +47,8 @@ def _json(column: pl.Series) -> pl.Series:
 def _lines(frame: pl.DataFrame, category: pl.Expr | None = None) -> pl.Series:
     """Return slices as JSON: columns name, pid, tid, ts, dur, args (JSON without braces)."""
     none = pl.lit(None, pl.String)
-    named = frame.with_columns(_json(frame["name"]).alias("name"))
-    return slice_lines(named.with_columns((none if category is None else category).alias("category")))
+    kind = (none if category is None else category).alias("category")  # of the name before it is quoted
+    return slice_lines(frame.with_columns(kind, _json(frame["name"]).alias("name")))
 
 
 class _NpuTrace:
