@@ -27,7 +27,11 @@ COLLECTORS = (
 
 def make_collectors(options: Options | None = None) -> list[Collector]:
     """Return new collectors for one window: those that the options ask for; all of them if ``options`` is None."""
-    ours = [_make(entry, options) for entry in COLLECTORS if options is None or _is_wanted(entry, options)]
+    ours = [
+        _make(entry, options)
+        for entry in COLLECTORS
+        if options is None or not entry.on_demand or any(getattr(options, option) for option in entry.on_demand)
+    ]
     others = (make() for make in guarded("stepscope.collectors", [entry.name for entry in COLLECTORS]))
     return [*ours, *(other for other in others if other is not None)]
 
@@ -40,7 +44,3 @@ def _make(entry: CollectorEntry, options: Options | None) -> Collector:
         return TorchNativeCollector(demanded=options.collector == "native")
     made: Collector = getattr(import_module(entry.module), entry.kind)()
     return made
-
-
-def _is_wanted(entry: CollectorEntry, options: Options) -> bool:
-    return not entry.on_demand or any(getattr(options, option) for option in entry.on_demand)

@@ -177,7 +177,8 @@ def load() -> CuptiLibrary:
 
 def _candidates() -> Iterator[tuple[ctypes.CDLL, str]]:
     """Yield the loaded libraries; if none is, those that can be loaded, first for the CUDA whose runtime is loaded."""
-    names = [name for major in _majors() for name in _CUPTI[major]]
+    majors = sorted(_CUPTI, key=lambda major: (_loaded(_RUNTIME[major]) is None, -major))
+    names = [name for major in majors for name in _CUPTI[major]]
     loaded = [(handle, name) for name in names if (handle := _loaded(name)) is not None]
     yield from loaded
     if loaded:  # never load a second CUPTI into a process
@@ -188,11 +189,6 @@ def _candidates() -> Iterator[tuple[ctypes.CDLL, str]]:
                 yield ctypes.CDLL(path), path
             except OSError:  # missing, or not loadable
                 continue
-
-
-def _majors() -> list[int]:
-    """Return the major versions of CUDA: first that of the loaded runtime, then newest first."""
-    return sorted(_CUPTI, key=lambda major: (_loaded(_RUNTIME[major]) is None, -major))
 
 
 def _folders() -> Iterator[Path]:

@@ -30,11 +30,11 @@ def probe_torch() -> dict[str, Any]:
         "hip_build": torch.version.hip,
         "cuda": _attempt(lambda: _cuda(torch)),
         "distributed": _attempt(lambda: _backends(torch)),
-        "dataloader": _attempt(lambda: hasattr(_dataloader(), "_BaseDataLoaderIter")),
+        "dataloader": _attempt(lambda: hasattr(import_module("torch.utils.data.dataloader"), "_BaseDataLoaderIter")),
         "recorder": _attempt(lambda: _recorder(torch)),
     }
     if facts["kineto"]:
-        facts["activities"] = _attempt(lambda: _activities(torch))
+        facts["activities"] = _attempt(lambda: sorted(item.name for item in torch.profiler.supported_activities()))
         facts["trial"] = _attempt(lambda: _trial(torch))
     return facts
 
@@ -78,14 +78,6 @@ def build_recorder() -> dict[str, Any]:
 
     torch = import_module("torch")
     return dict(_attempt(lambda: {"built": str(recorder.obtain(recorder.installed(torch), again=True))}))
-
-
-def _dataloader() -> ModuleType:
-    return import_module("torch.utils.data.dataloader")
-
-
-def _activities(torch: ModuleType) -> list[str]:
-    return sorted(activity.name for activity in torch.profiler.supported_activities())
 
 
 def _trial(torch: ModuleType) -> dict[str, int]:

@@ -108,7 +108,9 @@ class PythonStacksCollector:
         if file is None:
             return []
         file.close()
-        self._count_losses()
+        if self._journal is not None:
+            self._journal.loss("python_calls_short", sum(thread.short for thread in self._threads))
+            self._journal.loss("python_calls_overflow", sum(thread.overflow for thread in self._threads))
         return [self._path]
 
     def _take_down(self) -> None:
@@ -139,11 +141,6 @@ class PythonStacksCollector:
         hook = _hook(thread, self._closed)
         sys.setprofile(hook)
         hook(frame, event, argument)
-
-    def _count_losses(self) -> None:
-        if self._journal is not None:
-            self._journal.loss("python_calls_short", sum(thread.short for thread in self._threads))
-            self._journal.loss("python_calls_overflow", sum(thread.overflow for thread in self._threads))
 
     def _next_block(self) -> dict[str, Any] | None:
         """Return the next calls of one thread as a block of the journal's form; runs in the file's own thread."""

@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class _PipelineRecording:
     """One recording of all pipelines of this process, from its construction until :meth:`save`."""
 
     def __init__(self) -> None:
-        self._config = _dataset().config
+        self._config: Any = sys.modules["mindspore.dataset"].config
         self._interval = self._config.get_monitor_sampling_interval()
         self._manager: Any = sys.modules["mindspore._c_dataengine"].GlobalContext.profiling_manager()
         self._config.set_monitor_sampling_interval(SAMPLING_INTERVAL_MS)
@@ -82,7 +81,3 @@ def end(directory: Path) -> int:
         return 0
     recording.save(directory)
     return recording.begin_ns
-
-
-def _dataset() -> ModuleType:
-    return sys.modules["mindspore.dataset"]

@@ -101,7 +101,8 @@ class PaddleCollector(OnlyPlace):
         if self._marks is not None:
             self._marks.remove()
         save = partial(paddle_tracer.save, self._tracer.stop())
-        fork = not _uses_device() and fork_pays(self._memory_before, own_memory())
+        # A build with CUDA may use a GPU, whose driver fails in a forked child.
+        fork = not paddle_tracer.core().is_compiled_with_cuda() and fork_pays(self._memory_before, own_memory())
         self._file = SavedFile(self._path, save, fork=fork, is_whole=paddle_tracer.is_whole)
 
     def _written(self) -> list[Path]:
@@ -126,8 +127,3 @@ class PaddleCollector(OnlyPlace):
             self._marks.remove()
         if self._tracer is not None:
             self._tracer.fall_silent()
-
-
-def _uses_device() -> bool:
-    """Return whether the program may use a GPU, whose driver fails in a forked child."""
-    return bool(paddle_tracer.core().is_compiled_with_cuda())

@@ -281,7 +281,8 @@ class Window:
             "schedule": self.settings.schedule,
             "steps": {**self.settings.steps(), "recorded": self.steps},
             "collectors": {part.collector.name: part.describe() for part in self._parts},
-            "losses": {**_unwritten_losses(self._journal), **self._losses},
+            "losses": {row.what: row.count for row in self._journal.ledger.rows() if row.what in _UNWRITTEN}
+            | self._losses,
             "window": dict(self._wall),
             "captures": self._captures(),
             "cost": dict(self._cost),
@@ -296,10 +297,6 @@ class Window:
 def one_line(error: BaseException) -> str:
     """Return an exception as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _unwritten_losses(journal: Journal) -> dict[str, int]:
-    return {loss.what: loss.count for loss in journal.ledger.rows() if loss.what in _UNWRITTEN}
 
 
 def _remove_empty_run(directory: RankDirectory, *files: Path) -> None:

@@ -210,7 +210,7 @@ def _add(report: _Report, events: pl.DataFrame, options: FluidReportOptions, *, 
     parent = {name: name.rpartition("/")[0] for name in items}
     main = [item for name, item in items.items() if parent[name] not in items]
     total = sum(item.total for item in main)
-    with_ratio = {name: replace(item, ratio=_ratio(item.total, total)) for name, item in items.items()}
+    with_ratio = {name: replace(item, ratio=_float(_divided(item.total, total))) for name, item in items.items()}
     parts: dict[str, list[_Item]] = {}
     for name, item in with_ratio.items():
         if parent[name] in items:
@@ -332,10 +332,6 @@ def _copies(label: str, parts: list[_Item]) -> str:
 
 def _row(name: str, cells: Iterable[str], width: int, cell_width: int = _WIDTH) -> str:
     return name.ljust(width) + "".join(cell.ljust(cell_width) for cell in cells) + "\n"
-
-
-def _ratio(part: float, whole: float) -> float:
-    return _float(_divided(part, whole))
 
 
 def _divided(part: float, whole: float) -> float:

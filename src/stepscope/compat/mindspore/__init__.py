@@ -35,18 +35,11 @@ if TYPE_CHECKING:
         _ExperimentalConfig,
     )
 
+#: Module of each name; the others are in ``vocabulary``.
 _HOME = {
-    "AicoreMetrics": "vocabulary",
     "DynamicProfilerMonitor": "dynamic",
     "EnvProfiler": "profiler",
-    "ExportType": "vocabulary",
-    "HostSystem": "vocabulary",
-    "ProfileOption": "vocabulary",
     "Profiler": "profiler",
-    "ProfilerAction": "vocabulary",
-    "ProfilerActivity": "vocabulary",
-    "ProfilerLevel": "vocabulary",
-    "_ExperimentalConfig": "vocabulary",
     "analyse": "offline",
     "mstx": "mstx",
     "profile": "profiler",
@@ -75,11 +68,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the public name
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'vocabulary')}"), name)
     globals()[name] = value
     return value
 

@@ -86,16 +86,10 @@ def __getattr__(name: str) -> type[_Monitor]:
     if name != "DynamicProfilerMonitor":
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    made = type(name, (_Monitor, *_bases()), {"__doc__": _Monitor.__doc__, "__module__": __name__})
+    bases = (import_module("mindspore.train").Callback,) if find_spec("mindspore") else ()
+    made = type(name, (_Monitor, *bases), {"__doc__": _Monitor.__doc__, "__module__": __name__})
     globals()[name] = made
     return made
-
-
-def _bases() -> tuple[type, ...]:
-    """Return MindSpore's class of callbacks if MindSpore is installed, else an empty tuple."""
-    if find_spec("mindspore") is None:
-        return ()
-    return (import_module("mindspore.train").Callback,)
 
 
 def _directory(cfg_path: object) -> Path:

@@ -81,7 +81,8 @@ def _valid(function: str, message: object, stream: object, domain: object) -> bo
         return False
     if not _valid_domain(function, domain):
         return False
-    if stream and not _is_stream(stream):
+    kind = getattr(sys.modules.get("mindspore.runtime"), "Stream", None)
+    if stream and not (isinstance(kind, type) and isinstance(stream, kind)):
         _LOG.warning(
             "Invalid stream for mstx.%s func. Expected mindspore.runtime.Stream but got %s.", function, type(stream)
         )
@@ -94,11 +95,6 @@ def _valid_domain(function: str, domain: object) -> bool:
         return True
     _LOG.warning("Invalid domain name for mstx.%s func. Please input str and can not be empty.", function)
     return False
-
-
-def _is_stream(stream: object) -> bool:
-    kind = getattr(sys.modules.get("mindspore.runtime"), "Stream", None)
-    return isinstance(kind, type) and isinstance(stream, kind)
 
 
 def _wanted(domain: str) -> bool:

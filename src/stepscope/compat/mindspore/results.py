@@ -41,19 +41,16 @@ def checked_steps(step_list: object) -> tuple[int, ...] | None:
     """Return consecutive step numbers in order; else log MindSpore's line and return None."""
     if not step_list:
         return None
-    text = None
     if not isinstance(step_list, list):
-        text = f"must be a list, but got type {type(step_list)}, step_list reset to None."
-        _LOG.error("For profiler, the parameter step_list %s", text)
-        return None
-    if not all(isinstance(step, int) for step in step_list):
-        text = "must be integers, step_list reset to None."
+        text = f"parameter step_list must be a list, but got type {type(step_list)}"
+    elif not all(isinstance(step, int) for step in step_list):
+        text = "elements of the parameter step_list must be integers"
     elif max(step_list) - min(step_list) != len(step_list) - 1:
-        text = "must be continuous integers, step_list reset to None."
-    if text is not None:
-        _LOG.error("For profiler, the elements of the parameter step_list %s", text)
-        return None
-    return tuple(sorted(step_list))
+        text = "elements of the parameter step_list must be continuous integers"
+    else:
+        return tuple(sorted(step_list))
+    _LOG.error("For profiler, the %s, step_list reset to None.", text)
+    return None
 
 
 def checked_pretty(pretty: object) -> bool:
@@ -84,8 +81,9 @@ def write(recorded: RecordedWindow, request: Request) -> None:
         if request.wait:
             if report(rank, request):
                 _warn(rank, "see above")
-            else:
-                _say_where(rank, request)
+            elif not request.show and find_job_rank().rank == 0:
+                with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
+                    sys.stderr.write(f"stepscope: results in {rank / 'results'}\n")
         else:
             process = background.start_analysis(rank, *_arguments(rank, request))
             threading.Thread(target=process.wait, name="stepscope-analysis", daemon=True).start()
@@ -128,12 +126,6 @@ def _step_range(run: Path, step_list: tuple[int, ...]) -> str:
         message = f"step_list={list(step_list)}, but {run} holds {len(numbers)} steps."
         raise UsageError(message, "Count them from 1: the first step that was recorded.")
     return f"{numbers[step_list[0] - 1]}:{numbers[step_list[-1] - 1]}"
-
-
-def _say_where(rank: Path, request: Request) -> None:
-    if not request.show and find_job_rank().rank == 0:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
-            sys.stderr.write(f"stepscope: results in {rank / 'results'}\n")
 
 
 def _warn(rank: Path, why: str) -> None:
