@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,11 @@ class _TokenizerMemory:
         }
 
 
+@cache
+def _quoted(text: str) -> bytes:
+    return json.dumps(text).encode()
+
+
 class Tokenizer:
     """Reads chunks of events into columns; one thread at a time.
 
@@ -146,7 +152,7 @@ class Tokenizer:
             failed |= library.ss_add_category(handle, text, len(text), number)
         for number, keys in given.keys.items():
             for key in keys:
-                text = json.dumps(key.spelling).encode()
+                text = _quoted(key.spelling)
                 failed |= library.ss_add_key(handle, number, text, len(text), key.column, _TYPES[key.type], key.group)
         for number, column in given.whole.items():
             failed |= library.ss_keep_whole(handle, number, column)

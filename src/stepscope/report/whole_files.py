@@ -21,8 +21,11 @@ def replacing(path: Path) -> Iterator[Path]:
         OutputError: The directory cannot be made or the file not written, with the system's reason.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        except (FileNotFoundError, NotADirectoryError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)
     except OSError as error:
         raise _refused(path, error) from None

@@ -87,9 +87,8 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     for name, kind in schema(table).items():
         column = given[name] if name in given else _null(name, kind).new_from_index(0, frame.height)
         columns.append(column if column.dtype == kind else column.cast(kind))
-    frame = pl.DataFrame(columns)
-    _refuse_nulls(definition, frame)
-    return frame
+    _refuse_nulls(definition, columns)
+    return pl.DataFrame(columns)
 
 
 @cache
@@ -106,10 +105,10 @@ def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
             _refuse(f"Table {table.name} lacks the column {column.name}.")
 
 
-def _refuse_nulls(table: Table, frame: pl.DataFrame) -> None:
-    for column in table.columns:
-        if not column.nullable and frame[column.name].null_count():
-            _refuse(f"Column {column.name} of table {table.name} holds {frame[column.name].null_count()} nulls.")
+def _refuse_nulls(table: Table, columns: Sequence[pl.Series]) -> None:
+    for column, values in zip(table.columns, columns, strict=True):
+        if not column.nullable and values.null_count():
+            _refuse(f"Column {column.name} of table {table.name} holds {values.null_count()} nulls.")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -84,9 +84,12 @@ def operations(tables: Tables) -> list[CollectiveCall]:
     details = tables["collectives"].rename({"span": "id"})
     rows = outermost.lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
     number = pl.int_range(pl.len()).over("step", "type", "group")
-    named = tables["tasks"].select(pl.col("span").alias("id"), named=pl.lit(value=True)).unique()
-    made = pl.when("named").then("name").otherwise(pl.format("{}__{}", "type", number)).alias("name")
-    rows = rows.join(named, on="id", how="left", maintain_order="left").with_columns(made)
+    rows = rows.with_columns(pl.format("{}__{}", "type", number).alias("made"))
+    if has_rows(tables, "tasks"):
+        named = tables["tasks"].select(pl.col("span").alias("id"), named=pl.lit(value=True)).unique()
+        made = pl.when("named").then("name").otherwise("made")
+        rows = rows.join(named, on="id", how="left", maintain_order="left").with_columns(made.alias("made"))
+    rows = rows.with_columns(name="made")
     moved = _moves(tables)
     found = rows.select(name for name in _FIELDS if name != "moved").pipe(collected, tables).to_dicts()
     return [CollectiveCall(**row, moved=moved.get(row["span"], ())) for row in found]

@@ -79,11 +79,11 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
     where the source tells it apart.
     """
     names = tables["spans"].select(pl.col("id").alias("span"), "name")
-    following = [
-        pl.col(name).shift(-1).over("device", "address", "block").alias(f"next_{name}")
-        for name in ("ts", "bytes", "unused", *_SIZES)
-    ]
-    events = tables["allocations"].sort("ts", maintain_order=True).with_columns(following)
+    following = pl.col("next").shift(-1).over("device", "address", "block")
+    events = tables["allocations"].sort("ts", maintain_order=True).with_row_index("next").with_columns(following)
+    events = events.with_columns(
+        pl.col(name).gather(pl.col("next")).alias(f"next_{name}") for name in ("ts", "bytes", "unused", *_SIZES)
+    )
     freed = (pl.col("next_bytes") < 0) & pl.any_horizontal(pl.col("address", "block").is_not_null())
     blocks = events.filter(pl.col("bytes") > 0).join(
         names, on="span", how="left", maintain_order="left", suffix="_span"

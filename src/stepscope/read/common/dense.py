@@ -59,9 +59,9 @@ def or_null(name: str, numbers: Integers) -> pl.Series:
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
-def nullable(values: Integers, absent: int) -> pl.Series:
-    """Return integers as a column, with null in place of the value ``absent``."""
-    missing = values == absent
+def nullable(values: npt.NDArray[Any], absent: float) -> pl.Series:
+    """Return integers or reals as a column, with null in place of the value ``absent``, which may be NaN."""
+    missing = np.isnan(values) if absent != absent else values == absent
     if missing.all():
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(values))
     column = pl.Series(values)

@@ -26,8 +26,6 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 LARGEST_TIME = 1 << 62
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
-#: Columns of nulls cost less in memory than in a plan up to so many rows.
-_SHORT = 1 << 12
 _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
 #: Arrows whose ends are a track and a time on it.
 _NO_ARROWS = pl.DataFrame(
@@ -117,8 +115,9 @@ class PartBuilder:
 
     def add_rows(self, table: str, rows: Iterable[Sequence[Any]], *columns: str) -> None:
         """Add rows of a table, each a sequence of the values of these columns."""
-        kinds = schema(table)
-        self.add(table, pl.DataFrame(list(rows), schema={name: kinds[name] for name in columns}, orient="row"))
+        kinds, listed = schema(table), list(rows)
+        if listed:
+            self.add(table, pl.DataFrame(listed, schema={name: kinds[name] for name in columns}, orient="row"))
 
     def add_facts(self, facts: Mapping[str, str]) -> None:
         """Add rows of the table ``metadata``: each value is JSON."""
@@ -126,8 +125,10 @@ class PartBuilder:
 
     def add_stacks(self, frames: Iterable[Sequence[Mapping[str, Any]]]) -> None:
         """Add the table ``stacks``: each is a list of ``file``, ``line`` and ``function``; ids count from 0."""
-        listed = list(frames)
-        self.add("stacks", pl.DataFrame({"id": range(len(listed)), "frames": pl.Series(listed, dtype=pl.List(FRAME))}))
+        if listed := list(frames):
+            self.add(
+                "stacks", pl.DataFrame({"id": range(len(listed)), "frames": pl.Series(listed, dtype=pl.List(FRAME))})
+            )
 
     def add_steps(self, frame: pl.DataFrame | Mapping[str, Any], source: str) -> None:
         """Add steps: ``number``, ``ts``, ``dur``; the source is ``declared`` or ``inferred``."""
@@ -162,10 +163,6 @@ def _as_in_schema(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     further: list[pl.Series] = []
     for column in frame.iter_columns():
         (own if column.name in schema(table) else further).append(column)
-    if frame.height <= _SHORT:
-        known = {column.name for column in own}
-        missing = [column for column in TABLES[table].columns if column.nullable and column.name not in known]
-        own += [pl.Series(one.name, [None], dtype(one.dtype)).new_from_index(0, frame.height) for one in missing]
     conformed = conform(table, pl.DataFrame(own))
     return conformed.hstack(further) if further else conformed
 

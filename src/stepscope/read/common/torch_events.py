@@ -139,4 +139,5 @@ def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Intege
     """
     numbers = pl.Series([int(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
     marks = pl.DataFrame({"number": numbers, "ts": ts, "dur": dur})
-    part.add_steps(marks.filter(numbers < 1 << 31), "declared")
+    known = numbers < 1 << 31
+    part.add_steps(marks if known.all() else marks.filter(known), "declared")

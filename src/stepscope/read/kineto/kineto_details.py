@@ -59,7 +59,7 @@ def _kernels(spans: KinetoSpans) -> pl.DataFrame:
             "stream": stream[track],
             **{name: spans.made_of(columns[name], _integers, pl.List(pl.Int64)) for name in ("grid", "block")},
             **{name: nullable(columns[name], ABSENT) for name in integers},
-            **{name: pl.Series(columns[name]).fill_nan(None) for name in reals},
+            **{name: nullable(columns[name], np.nan) for name in reals},
         }
     )
 

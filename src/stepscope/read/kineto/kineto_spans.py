@@ -13,6 +13,7 @@ import polars as pl
 from stepscope.read.chrome_json.columns import ChromeEvents, Codes, Columns
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
 from stepscope.read.common.dense import distinct_rows, nullable, places
+from stepscope.read.common.distinct import filled
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, LARGEST_TIME, Mask, PartBuilder, coded, kinds_of
 from stepscope.read.common.torch_events import NAME_CLASSES, SKIPPED_CATEGORIES, add_steps, kind_of, name_class
@@ -93,7 +94,7 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
             "track": spans.track,
             "ts": spans.ts,
             "dur": spans.dur,
-            "name": spans.texts(name).fill_null(""),
+            "name": filled(spans.texts(name), ""),
             "kind": kinds_of(spans.kind),
             "correlation": spans.argument("correlation", Class.DEVICE, Class.RUNTIME),
             "sequence": spans.argument("sequence", Class.OPERATOR, Class.ANNOTATION),

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -15,10 +16,12 @@ from stepscope.report.files.json_results import dumps
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import csv_cell, csv_cells
 from stepscope.report.whole_files import replacing
+from stepscope.trace.tables import with_series
 
 #: Tables of up to so many rows are written together: one plan for each would cost more than the writing.
 _FEW_ROWS = 1 << 16
 _TEXT = (pl.String, pl.Categorical, pl.Enum)
+_NESTED = (pl.List, pl.Struct, pl.Array)
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,22 @@ def safe(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _safe(tables: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-    columns = [[_flat(column) for column in table] for table in tables]
-    cells = iter(csv_cells([column for table in columns for column in table if isinstance(column.dtype, _TEXT)]))
+    texts = [
+        [_flat(table[name]) for name, kind in table.schema.items() if isinstance(kind, (*_TEXT, *_NESTED))]
+        for table in tables
+    ]
+    cells = iter(csv_cells([column for of_table in texts for column in of_table]))
+    flat = [with_series(table, [next(cells) for _ in of_table]) for table, of_table in zip(tables, texts, strict=True)]
+    for table in flat:
+        table.columns = [_title(name) for name in table.columns]
+    return flat
 
-    def shown(column: pl.Series) -> pl.Series:
-        return (next(cells) if isinstance(column.dtype, _TEXT) else column).alias(csv_cell(column.name))
 
-    return [pl.DataFrame([shown(column) for column in table]) for table in columns]
+_title = cache(csv_cell)
 
 
 def _flat(column: pl.Series) -> pl.Series:
-    if not isinstance(column.dtype, pl.List | pl.Struct | pl.Array):
+    if isinstance(column.dtype, _TEXT):
         return column
     return pl.Series(column.name, [None if value is None else dumps(value) for value in column.to_list()], pl.String)
 

@@ -46,12 +46,12 @@ def dumps(value: object, *, pretty: bool = False) -> str:
 
 
 def _strict(value: object) -> object:
-    if isinstance(value, str):
-        return storable(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, dict):
         return {storable(str(key)): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int) else storable(str(value))
+    return storable(value if isinstance(value, str) else str(value))
