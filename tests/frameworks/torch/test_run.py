@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import stepscope
 from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
@@ -365,3 +367,30 @@ def test_what_cannot_be_run_is_said_in_one_line(tmp_path: Path, output: Path, ar
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("stepscope: ")
+
+
+LOADING = """
+import torch
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        return decoded(index)
+def decoded(index):
+    return torch.ones(4) * index
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in torch.utils.data.DataLoader(Numbers(), batch_size=5):
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("collector", ["native", "kineto"])
+def test_stacks_show_what_a_loader_calls(tmp_path: Path, output: Path, collector: str) -> None:
+    done = stepscope_run(output, "--with-stack", "--collector", collector, script(tmp_path, LOADING))
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    spans = stepscope.open(run).tables["spans"].filter(pl.col("kind") == "python", pl.col("step").is_not_null())
+    called = [name.rpartition(": ")[2] for name in spans.select("name").collect()["name"].cast(pl.String)]
+    assert sum(name.endswith("__getitem__") for name in called) == sum(name == "decoded" for name in called) == 25

@@ -21,7 +21,9 @@ from stepscope.native.recorder import NativeRecording, PythonCalls, RecorderLibr
 _HERE = Path(__file__).parents[2]
 _OURS = f"{_HERE}{os.sep}"
 #: Files and folders whose calls belong to the recording, not to the training.
-_ENGINE_PLACES = ("session/session.py", "session/window.py", "host/", "cuda/", "torch/")
+#: Not ``host/data_waits.py``: what a loader calls is the training's, its dataset among it.
+_HOST = ("host/garbage.py", "host/host_counters.py", "host/python_stacks.py", "host/sampling.py")
+_ENGINE_PLACES = ("session/session.py", "session/window.py", "cuda/", "torch/", *_HOST)
 #: Functions that these call, including the framework's, do not belong to the training either.
 _ENGINE = tuple(f"{_HERE}/collect/{name}" for name in _ENGINE_PLACES)
 
