@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ _REASONS = {
     5: "out of memory",
     6: "the list of events ended",
 }
+_quoted: Callable[[str], bytes] = cache(lambda text: json.dumps(text).encode())
 
 
 class NotTokenized(Exception):
@@ -110,11 +111,6 @@ class _TokenizerMemory:
             "typestr": np.dtype(dtype).str,
             "version": 3,
         }
-
-
-@cache
-def _quoted(text: str) -> bytes:
-    return json.dumps(text).encode()
 
 
 class Tokenizer:

@@ -54,12 +54,12 @@ def collectives(spans: KinetoSpans, facts: KinetoFacts) -> pl.DataFrame:
 
 
 def _at(spans: KinetoSpans, columns: Columns, owner: Integers, ids: Integers) -> Columns:
-    """Return the columns' last row of each wanted span; what an event does not say where a span has none."""
+    """Return the last row of each wanted span in the columns, whose spans are ``owner``; absent values without one."""
     # One entry more, for events that are not spans.
     row = np.full(len(spans.rows) + 1, -1, np.int64)
     row[owner] = np.arange(len(owner))
-    unsaid = {name: -1 if column.dtype == np.int32 else ABSENT for name, column in columns.items()}
-    return {name: np.append(column, column.dtype.type(unsaid[name]))[row[ids]] for name, column in columns.items()}
+    absent = {name: column.dtype.type(-1 if column.dtype == np.int32 else ABSENT) for name, column in columns.items()}
+    return {name: np.append(column, absent[name])[row[ids]] for name, column in columns.items()}
 
 
 def _first_known(column: pl.Series, other: pl.Series) -> pl.Series:
