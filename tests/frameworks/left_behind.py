@@ -19,9 +19,9 @@ _ENDING = ("stepscope-settle", "stepscope-analysis")
 
 @contextmanager
 def nothing_but(state: Callable[[], Mapping[str, object]]) -> Iterator[None]:
-    """Fail where threads, files, hooks, or what ``state`` tells of the framework, are not as before."""
-    # What an earlier test dropped shall not go in the middle of this one. What is left is not looked at by the next
-    # test's collection, which takes half a second otherwise in a process that has loaded everything.
+    """Fail where threads, files, hooks, or what ``state`` returns of the framework, differ afterwards."""
+    # Objects that an earlier test dropped are collected here, not during this test. Frozen objects are skipped by the
+    # next test's collection, which takes half a second otherwise in a process that has loaded everything.
     gc.collect()
     gc.freeze()
     before = {**_common(), **state()}

@@ -16,13 +16,13 @@ from stepscope.collect.surgery.paddle_tracer import OFF, RecordingSwitch, log_se
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.paddle.programs import HOOKED
 
-# Paddle's messages are not what is tested: that of its log, and the warning that there is no ccache.
+# Silence Paddle's log and its warning about a missing ccache; tests do not read them.
 os.environ.setdefault("GLOG_minloglevel", "1")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     utils = import_module("paddle.profiler.utils")
 
-# The first of Paddle's own profilers wraps its optimizers for good; here it believes that it has.
+# The first of Paddle's own profilers wraps its optimizers for the rest of the process, unless this flag is set.
 utils._has_optimizer_wrapped = True
 
 

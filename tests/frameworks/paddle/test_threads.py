@@ -1,4 +1,4 @@
-"""Trainings with many threads live on: what Paddle's recorder does to them is kept away, and nothing of it is lost."""
+"""Programs with many threads are recorded without the crashes of Paddle's recorder, and no event is lost."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ print(windows)
 UNVERIFIED = "from stepscope.collect.surgery import verified\nverified.BUILDS = ()\n" + COMPUTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [COMPUTE, UNVERIFIED], ids=["verified", "unverified"])
 def test_windows_open_and_close_while_threads_compute(program: str) -> None:
     # Paddle's own profiler, and a recorder that only waits some ms before it collects, crash within seconds here
@@ -120,13 +121,13 @@ def _slots(buffers: ThreadBuffers) -> tuple[int, int]:
 
 
 def _cut_off(buffers: ThreadBuffers) -> None:
-    """Do what a thread does that read the list's end, was suspended, and writes it back behind another one."""
+    """Set the vector's end as a thread does that reads it, is suspended, and writes it back after another thread."""
     begin, end, limit = buffers.vector
     buffers.vector[:] = [begin, end - SLOT, limit]
 
 
 def _written_over(buffers: ThreadBuffers) -> None:
-    """Do what two threads do that put their buffers into the same place."""
+    """Do what two threads do that write their buffers to the same index of the vector."""
     _, end = _slots(buffers)
     size = SLOT
     for address in (end - 2 * size, end - size):
@@ -186,7 +187,7 @@ def test_a_thread_that_computes_is_waited_for() -> None:
         before = passed[-1]
         assert wait_until_past(30)
         assert passed[-1] - before > ENOUGH_NS / 2
-        # and one that cannot be waited for is told of
+        # and a wait that is given up returns False
         assert not wait_until_past(-1)
     finally:
         end.set()

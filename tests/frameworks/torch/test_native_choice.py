@@ -1,4 +1,4 @@
-"""Where nobody names a recorder, the native one serves what it can and Kineto the rest; both say so, and why."""
+"""Unless a recorder is named, the native one records what it can and Kineto the rest; the manifest says which, why."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_compiler_that_takes_long_does_not_hold_the_training(tmp_path: Path) -
     done = stepscope_run(
         tmp_path / "runs", script, env=environment(CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path / "cache"))
     )
-    # Then the training goes on without it, and it is said who serves
+    # Then the training goes on without it, and the manifest says which recorder was used
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert "building the recorder" in done.stderr
     (run,) = runs(tmp_path / "runs")

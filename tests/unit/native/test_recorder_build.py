@@ -1,4 +1,4 @@
-"""The native recorder is built once, by one process at a time, and what stands against it is said."""
+"""The native recorder is built once, by one process at a time; the reason is reported if it cannot be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look: what a path is, whose it is, and what is said of a path that is nothing of ours."""
+"""Detection: which format a path has, which tool wrote it, and the message for a path without a known format."""
 
 from __future__ import annotations
 

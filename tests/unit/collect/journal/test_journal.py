@@ -183,7 +183,7 @@ def test_many_writers_lose_nothing(journal: Journal) -> None:
 
 
 def test_more_than_fits_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Given: room for 10 records, and a writer that does not come round
+    # Given: room for 10 records, and a writer that does not wake up during the test
     monkeypatch.setattr(module, "ROOM", 10)
     monkeypatch.setattr(module, "TICK", 60)
     journal = Journal(tmp_path / "journal.ssj")
@@ -439,7 +439,7 @@ def test_a_hanging_disk_does_not_hang_close(
 
 
 def test_a_clock_that_was_set_is_counted(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Given: somebody sets the clock back by an hour while we record
+    # Given: the system's clock is set back by an hour during a recording
     now = time.perf_counter_ns()
     journal.span("before", "annotation", now, now + 5)
     journal.flush()
@@ -449,7 +449,7 @@ def test_a_clock_that_was_set_is_counted(journal: Journal, monkeypatch: pytest.M
     now = time.perf_counter_ns()
     journal.span("after", "annotation", now, now + 7)
     journal.close()
-    # Then: durations stay, each time agrees with the clock of its moment, and it is said
+    # Then: durations stay, each time agrees with the clock of its moment, and the change is counted
     found = read_journal(journal.path)
     assert {span["name"]: span["dur"] for span in found.spans} == {"before": 5, "after": 7}
     times = {span["name"]: span["ts"] for span in found.spans}

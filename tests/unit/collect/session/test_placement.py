@@ -86,7 +86,7 @@ def test_single_processes_never_share_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hostile", ["../../etc\n", "/etc/passwd\n", ".\n", "\n"])
 def test_a_hostile_meeting_file_leads_nowhere_else(tmp_path: Path, hostile: str) -> None:
-    # Given somebody else's text where the ranks of the next job will meet
+    # Given a job file for the ranks' next meeting that another user has written to
     directory_of(tmp_path, 0)
     (meeting,) = tmp_path.glob(".job-*.0")
     meeting.write_text(hostile)

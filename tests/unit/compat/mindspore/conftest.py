@@ -13,7 +13,7 @@ from stepscope.compat.mindspore import handler, parameters, recorder, switches
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Give each test a directory, nothing said yet, and no profile left running."""
+    """Give each test a directory and a process that has logged nothing; end profiles that it leaves running."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STEPSCOPE_MINDSPORE_STRICT", raising=False)
     monkeypatch.setattr(handler, "chosen", (None, None))
