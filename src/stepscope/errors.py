@@ -70,7 +70,7 @@ class InputError(StepscopeError):
 
 
 class NotATraceError(InputError):
-    """The file is readable but is no trace that stepscope knows."""
+    """The file is readable, but it is not a trace that stepscope knows."""
 
 
 class DamagedTraceError(InputError):

@@ -178,7 +178,7 @@ class _Ending:
 
 
 def _nothing_recorded(automatic: Automatic) -> str:
-    """Return why there is no run, and how to get one."""
+    """Return why nothing was recorded, and how to record."""
     if automatic.problem is not None:
         return f"Nothing was recorded: {automatic.problem}."
     if automatic.gave_way:

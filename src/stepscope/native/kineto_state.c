@@ -108,7 +108,7 @@ int32_t ss_pool_append(ss_pool *pool, const char *text, int64_t length, uint64_t
     return (int32_t)pool->count++;
 }
 
-/* Returns the index of a name, given with its quotes; -1: it is new, and there is no room left. */
+/* Returns the index of a name, given with its quotes; -1: it is new, and the table is full. */
 int32_t ss_learn(ss_keys *keys, const char *text, int64_t length) {
     if (length > INT32_MAX) return -1;
     uint32_t mask = 2 * SS_MAX_KEYS - 1, i = ss_hash(text, length) & mask;

@@ -38,7 +38,7 @@ typedef struct {
     /* What stood last between the value before (or the brace) and this value: comma, white space, name, colon. */
     char lead[SS_LONGEST_LEAD];
     uint8_t lead_length; /* 0: none, or too long */
-    bool lead_is_first;  /* behind the brace, where there is no comma */
+    bool lead_is_first;  /* behind the brace, without a comma */
 } ss_key;
 
 typedef struct {

@@ -170,7 +170,7 @@ def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC) -> Iterato
         message = f"{path} cannot be read: {error.strerror or error}."
         raise InputError(message, "Check the path and its permissions.") from None
     if data is None:
-        message = f"{path} is no regular file."
+        message = f"{path} is not a regular file."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
     start = _read_header(data, path, ledger, magic)
     if start is not None:
@@ -192,7 +192,7 @@ def _read_header(data: bytes, path: Path, ledger: LossLedger, magic: bytes) -> i
         raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
     first = next(_Blocks(data, 0, LossLedger(str(path))).payloads(), None)
     if first is None and not head.startswith(magic):
-        message = f"{path} is no capture of stepscope."
+        message = f"{path} is not a capture of stepscope."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
     ledger.add("block_damaged")
     return max(data.find(_MARKER), 0) if first is not None else len(data)

@@ -167,7 +167,7 @@ def test_files_are_private_new_and_not_inherited(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
-    with pytest.raises(NotATraceError, match="other is no capture"):
+    with pytest.raises(NotATraceError, match="other is not a capture"):
         read(path)
 
 

@@ -114,7 +114,7 @@ class JaxSteps:
         try:
             updates = program.given_back(inputs)
             program.keep(results)
-        except Exception:  # noqa: BLE001 - law 1: what cannot be looked at is no step
+        except Exception:  # noqa: BLE001 - law 1: what cannot be looked at does not count as a step
             program.watched = False
             _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
             return

@@ -181,7 +181,7 @@ def _expression() -> ModuleType:
 def _writing_into(directory: Path) -> Iterator[None]:
     """Set the variable, and ``directory`` as where MindSpore writes; restore both afterwards.
 
-    MindSpore looks first at its directory of saved graphs. The current directory is no alternative: to change it would
+    MindSpore looks first at its directory of saved graphs. The current directory cannot be used instead: to change it would
     change it for the program's other threads.
     """
     context = sys.modules["mindspore.context"]._context()

@@ -101,7 +101,7 @@ class Tracer:
 
 _CRASH = "the program may crash if other threads compute when a recording begins or ends"
 _CRASH_AT_FIRST = "the program may crash if several threads run their first operator at the same moment of a recording"
-#: Why there is no recording.
+#: Why nothing is recorded.
 SUSPENDED = f"a thread has been suspended for {_PATIENCE:.0f} s, maybe while Paddle wrote an event"
 OCCUPIED = "a paddle.profiler.Profiler of the program exists; Paddle has room for one"
 

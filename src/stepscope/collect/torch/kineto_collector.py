@@ -288,7 +288,7 @@ def recordable(torch: ModuleType, wanted: tuple[Activity, ...]) -> tuple[list[An
         if member is None:
             missing[activity.value] = f"torch {torch.__version__} was built without it"
         elif activity.value in _DEVICE_MODULES and not getattr(torch, activity.value).is_available():
-            missing[activity.value] = "there is no such device"
+            missing[activity.value] = "this machine has no such device"
         else:
             chosen.append(member)
     if not chosen:

@@ -55,7 +55,7 @@ def reason_against(torch: Torch) -> str | None:
     if failed.exists():
         with suppress(OSError):
             return failed.read_text(encoding="utf-8", errors="replace")
-    return None if compiler() else "there is no C++ compiler (c++, g++ or clang++)"
+    return None if compiler() else "no C++ compiler was found (c++, g++ or clang++)"
 
 
 def is_built(torch: Torch) -> Path | None:

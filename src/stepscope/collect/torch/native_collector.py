@@ -35,7 +35,7 @@ A word has a tag in its upper 4 bits and a value in its lower 60:
   is the one n levels further out, and those inside it stay open.
 * ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another
   thread: the one with the latest such ``BEGIN``. Operators with an identity (user ranges, asynchronous ones) are not on
-  the thread's stack. Without such a ``BEGIN`` it was open before the recording, and is no operator of it.
+  the thread's stack. Without such a ``BEGIN`` it was open before the recording, and does not belong to it.
 * ``MEMORY`` ticks, then five ``VALUE`` words: address · bytes (negative: freed) · allocated in all · reserved in all ·
   device (``c10::DeviceType`` × 256 + index + 1). The values are signed 60-bit integers.
 * ``DEFINE`` type (4 bits) · number (24 bits) · length in bytes (32 bits), then ``RAW`` words with 7 bytes each (the
@@ -48,7 +48,7 @@ not sampled leave no words, so nesting shows only the sampled ones.
 The definition of a name is UTF-8. The definition of inputs is a list of items up to its end; an item is a byte of kind
 and what belongs to it. ``u`` is an unsigned LEB128 number, ``s`` a zigzag LEB128 one:
 
-* ``OTHER``: None and whatever is no scalar, tensor or list of these; ``UNDEFINED``: a tensor without shape;
+* ``OTHER``: None, and all but scalars, tensors and their lists; ``UNDEFINED``: a tensor without shape;
 * ``TENSOR``: byte ``c10::ScalarType`` · u dimensions n · n × u sizes · byte 1 and n × u strides, or byte 0;
 * ``TENSORS``: u count · as many items of kind TENSOR or UNDEFINED;
 * ``INTEGER``: s · ``REAL``: 8 bytes IEEE 754 · ``BOOLEAN``: a byte · ``COMPLEX``: two REAL numbers;

@@ -26,7 +26,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Field: TypeAlias = tuple[int, int, int, int, int]
 
 VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
-#: Not on the wire: a block that its message ends in, and what is no field.
+#: Not on the wire: a block that its message ends in, and bytes that are not a field.
 CUT_BLOCK, DAMAGED = 6, 7
 _FIXED = {FIXED64: 8, FIXED32: 4}
 #: A varint of 64 bits, in groups of 7.
@@ -91,7 +91,7 @@ class Fields:
         messages: The messages.
         table: A row per field: message, number of the field, kind on the wire, value, first place of the value, first
             place behind it.
-        broken: Which messages hold something that is no field, or end in the middle of one; what comes before is there.
+        broken: Which messages hold bytes that are not a field, or end in the middle of one; what comes before is there.
     """
 
     messages: Messages
