@@ -181,8 +181,8 @@ def _expression() -> ModuleType:
 def _writing_into(directory: Path) -> Iterator[None]:
     """Set the variable, and ``directory`` as where MindSpore writes; restore both afterwards.
 
-    MindSpore looks first at its directory of saved graphs. The current directory cannot be used instead: to change it would
-    change it for the program's other threads.
+    MindSpore looks first at its directory of saved graphs. The current directory cannot be used instead: changing it
+    would change it for the program's other threads.
     """
     context = sys.modules["mindspore.context"]._context()
     parameter = _expression().ms_ctx_param.save_graphs_path
