@@ -117,12 +117,15 @@ class _Ending:
 
     def fail(self, error: BaseException) -> int:
         """Close the recording after the program raised ``error``, and do what Python does then."""
+        self._interrupted = isinstance(error, KeyboardInterrupt)
         wrong = not isinstance(error, SystemExit) or error.code not in (None, 0)
         if wrong and self.automatic is not None and os.getpid() == self._process:
-            self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": type(error).__name__})
+            try:
+                self.automatic.end(f"failed at step {self.automatic.steps}", {"exception": type(error).__name__})
+            except KeyboardInterrupt:  # a second Ctrl-C ends the closing; blocks that are written stay readable
+                self._interrupted = True
         if isinstance(error, SystemExit):
             raise error
-        self._interrupted = isinstance(error, KeyboardInterrupt)
         return program.report_failure(error)
 
     def finish(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import locale
 import os
+import re
 import signal
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ from mindspore import _c_expression
 from stepscope.collect.surgery.mindspore_runtime import RuntimeFlags, ios_of_cout
 from tests.frameworks.left_behind import attribute, nothing_but, open_files, threads
 from tests.frameworks.mindspore.programs import HOOKED
+
+#: Logs of MindSpore's own profiler, which it closes when it likes.
+MINDSPORES_LOGS = re.compile(r"_ascend_ms|/logs/profiler_\d+_\d+\.log$")
 
 
 def cout_state() -> tuple[int, int]:
@@ -29,7 +33,7 @@ def cout_state() -> tuple[int, int]:
 def _state() -> dict[str, object]:
     return {
         "threads": threads(),
-        "files": {path for path in open_files() if "_ascend_ms" not in str(path)},  # MindSpore's own logs
+        "files": {path for path in open_files() if not MINDSPORES_LOGS.search(str(path))},
         "the runtime profiler records": RuntimeFlags().enabled,
         "std::cout": cout_state(),
         "environment": {name: value for name, value in os.environ.items() if name.startswith("MS_")},

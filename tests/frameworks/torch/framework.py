@@ -33,7 +33,7 @@ print("trained", number + 1)
 """,
     found={"by": "optimizer step hooks", "optimizers": ["SGD"]},
     updates=lambda run: names(recorded_spans(run), "user_annotation")["Optimizer.step#SGD.step"],
-    operators=("addmm",),
+    operators=("addmm", "aten::"),
     advice=("--steps all",),
     idle=("import torch\ntorch.ones(2)", ""),
     statistic="addmm",

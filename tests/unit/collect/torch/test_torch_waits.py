@@ -150,7 +150,7 @@ def test_somebody_else_wrapping_is_left_in_place(recording: Recording, original:
         assert [batch.tolist() for batch in data.DataLoader(Slow(), batch_size=3)] == [[0, 1, 2], [3, 4, 5]]
     finally:
         Base.__next__ = original
-    assert "wrapped DataLoader as well" in str(collector.describe()["note"])
+    assert "wrapped DataLoader too" in str(collector.describe()["note"])
     assert recording.read().spans == []
 
 
