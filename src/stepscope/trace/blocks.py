@@ -19,6 +19,7 @@ The standard library only: the training process imports this module.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import struct
@@ -258,3 +259,10 @@ class _Blocks:
             marker, _, length, _ = _BLOCK.unpack_from(self._data, position)
             cut = marker == _MARKER and start + length > len(self._data)
         self._ledger.add("block_cut" if cut else "block_damaged")
+
+
+def write_failure(error: Exception) -> tuple[str, str]:
+    """Return the name of the loss in the catalogue, and the reason in words, of an error that ended a file."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return "disk_full" if full else "capture_not_written", reason

@@ -173,9 +173,9 @@ def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_unreadable_paths_are_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotATraceError, match="no regular file"):
+    with pytest.raises(NotATraceError, match="not a regular file"):
         read(tmp_path / "pipe")
-    with pytest.raises(NotATraceError, match="no regular file"):
+    with pytest.raises(NotATraceError, match="not a regular file"):
         read(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         read(tmp_path / "nothing")

@@ -31,10 +31,9 @@ from stepscope.collect.cuda import cupti_library
 from stepscope.collect.cuda.cupti_driver import Driver
 from stepscope.collect.cuda.cupti_library import CuptiError, CuptiLibrary
 from stepscope.collect.cuda.cupti_names import KernelNames
-from stepscope.collect.journal.block_file import write_failure
 from stepscope.collect.journal.values import text
 from stepscope.native.cupti import CuptiBuffers
-from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind
 
 #: Kinds recorded by default.

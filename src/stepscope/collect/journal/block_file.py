@@ -6,7 +6,6 @@ thread fetches them twice a second and writes them with :mod:`stepscope.trace.bl
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.journal.values import text
-from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
 
 if TYPE_CHECKING:
@@ -102,10 +101,3 @@ class BlockFile:
         if self._frames is not None:
             self._frames.append(payload)
             self.bytes += len(payload)
-
-
-def write_failure(error: Exception) -> tuple[str, str]:
-    """Return the name of the loss in the catalogue, and the reason in words, of an error that ended a file."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-    return "disk_full" if full else "capture_not_written", reason

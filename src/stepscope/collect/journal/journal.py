@@ -35,9 +35,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stepscope.collect.journal.block_file import write_failure
 from stepscope.collect.journal.values import finite, plain, text
-from stepscope.trace.blocks import FrameWriter, pack
+from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.losses import CATALOGUE, LossLedger
 
