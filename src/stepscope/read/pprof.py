@@ -1,6 +1,6 @@
 """Memory profiles in pprof's form, as ``jax.profiler.device_memory_profile`` gives them → table ``live_memory``.
 
-A profile says what was alive at one moment: number and bytes of the blocks of each call stack, device and sort of
+A profile says what was alive at one moment: number and bytes of the blocks of each call stack, device and kind of
 memory. Field numbers are those of pprof's ``profile.proto``.
 """
 

@@ -182,7 +182,7 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
 
 
 def _of_head(path: Path, head: bytes) -> str | None:
-    """Return the format of a file that begins so; None if it is none but perhaps a trace of JSON."""
+    """Return the format that the first bytes show; None if the file can only be JSON."""
     for name, reader in extensions("stepscope.readers").items():
         if path.name.endswith(tuple(reader.suffixes)) and reader.is_trace(path, head):
             return name

@@ -116,7 +116,7 @@ class _Layer:
             self._inside.step = False
 
 
-#: The hooks in Paddle's optimizers, which all users share; None while there are no users.
+#: The hooks in Paddle's optimizers, shared by all users; None as long as nobody uses them.
 installed: _Layer | None = None
 
 

@@ -149,7 +149,7 @@ class TorchCollector:
         """Close the window and have its file written; :meth:`settle` waits until it is.
 
         Raises:
-            RuntimeError: The recording belongs to another thread, or another profiler ended it: there are no events.
+            RuntimeError: The recording belongs to another thread, or another profiler ended it, so the events are lost.
         """
         self._guard.remove()
         if not self._started:

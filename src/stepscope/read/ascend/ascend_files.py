@@ -51,7 +51,7 @@ NAMES: dict[str, re.Pattern[str]] = {
     "gpu_kernels": re.compile(r"activity_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_operators": re.compile(r"(?:gpu_)?op_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_display": re.compile(r"gpu_timeline_display_(\d{1,6})\.json"),
-    # From here on: files that are no capture alone.
+    # The files below do not make a capture by themselves.
     "framework_1": re.compile(r"framework_raw_(\d{1,6})\.csv"),
     "gpu_activities": re.compile(r"gpu_activity_data_(\d{1,6})\.csv"),
     "gpu_steps": re.compile(r"step_trace_profiling_(\d{1,6})\.txt"),

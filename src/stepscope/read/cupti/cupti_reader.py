@@ -156,7 +156,7 @@ def _blocks(path: Path, ledger: LossLedger) -> Iterator[tuple[bytes, bytes]]:
         sort, packed = payload[:1], payload[1:]
         try:
             if sort not in (FACTS, RECORDS):
-                message = "Unknown sort of block."
+                message = "Unknown type of block."
                 raise ValueError(message)  # noqa: TRY301 - counted with the others
             yield sort, unpack(packed) if sort == FACTS else _inflated(packed)
         except (ValueError, zlib.error):
