@@ -4,6 +4,8 @@ The C is called through ctypes and uses nothing of Python's API. Without a C com
 Python give the same tables, slower.
 """
 
+import shutil
+import subprocess
 import sysconfig
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from setuptools.command.build import build
 
 NATIVE = Path("src/stepscope/native")
 HOOK = "stepscope.pth"
+PAGE, BUNDLE = Path("page"), Path("src/stepscope/report/page/bundle")
 
 # The tag of the wheel: one binary for every CPython from 3.11 on, on one platform. `py3-none-PLATFORM` would promise
 # other implementations of Python as well, which neither Polars nor the tests cover; the tag of one version of Python,
@@ -55,15 +58,52 @@ class BuildStartupHook(Command):
         return dict.fromkeys(self.get_outputs(), HOOK)
 
 
-class Build(build):
-    """``build``, and the start-up hook."""
+class BuildPage(Command):
+    """Builds the browser side (page/) into the package with Node; without Node, what is there already is taken.
 
-    sub_commands = [*build.sub_commands, ("build_startup_hook", None)]  # noqa: RUF012 - setuptools wants it so
+    It comes before ``build_py``, which copies the files. An editable install takes what `make page` builds.
+    """
+
+    def initialize_options(self) -> None:
+        """Have no options."""
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        """Have no options."""
+
+    def run(self) -> None:
+        """Build, unless the sources or Node are missing."""
+        if self.editable_mode or not PAGE.is_dir():
+            return
+        if shutil.which("npm") is None:
+            self.warn("no Node: the browser side is not built")
+            return
+        subprocess.run(["npm", "ci", "--silent", "--ignore-scripts"], cwd=PAGE, check=True)  # noqa: S607 - found on the PATH
+        subprocess.run(["node", "build.mjs"], cwd=PAGE, check=True)  # noqa: S607 - found on the PATH
+
+    def get_source_files(self) -> list[str]:
+        """Return what a source distribution needs."""
+        names = ("*.json", "*.mjs", ".npmrc", "src/**/*.ts*", "src/*.css")
+        return sorted(str(path) for name in names for path in PAGE.glob(name))
+
+    def get_outputs(self) -> list[str]:
+        """Return what ``build_py`` does not know: nothing."""
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Return which output is which source: none."""
+        return {}
+
+
+class Build(build):
+    """``build``, the browser side before it, and the start-up hook after it."""
+
+    sub_commands = [("build_page", None), *build.sub_commands, ("build_startup_hook", None)]  # noqa: RUF012 - theirs
 
 
 setup(
     options=ABI3,
-    cmdclass={"build": Build, "build_startup_hook": BuildStartupHook},
+    cmdclass={"build": Build, "build_page": BuildPage, "build_startup_hook": BuildStartupHook},
     ext_modules=[
         Extension(
             "stepscope.native._stepscope",

@@ -44,11 +44,17 @@ class Framework(NamedTuple):
         operators: Collector of the framework's own recorder. It starts first, so that its window is the shortest.
         steps: Class of the step hooks; see :class:`stepscope.collect.steps.StepHooks`.
         trial: Runs at least one operator of the imported package and waits for it; `stepscope doctor` records it.
+        compilations: Class of the hooks; see :class:`stepscope.collect.host.compilations.Watcher`. None if it compiles
+            nothing.
         waits: Collector of waits for data.
+        objects: Classes of models and optimizers, whose living objects :mod:`.host.live_objects` knows; each in the
+            module that defines it, which the package's import imports.
+        uses: Class of hooks that note what the program uses, from the import of the package to the end of the run.
         extras: Further collectors; they start last.
         build: Called with the options before the training begins; builds a missing native recorder.
         early: Called with the options when a program under `stepscope run` has imported the framework; begins
             recordings that must cover the program from then on. The window ends them.
+        unrehearsed: Options that a rehearsal leaves off, because the framework cannot switch their recording off again.
         launcher_modules: Modules (``python -m``) that do not train: launchers and tools.
         launcher_scripts: File names of scripts that do not train.
         not_training: Variable of the environment, and its values in processes that the launcher starts but that do not
@@ -61,10 +67,14 @@ class Framework(NamedTuple):
     operators: CollectorEntry
     steps: Located
     trial: Callable[[Any], object]
+    compilations: Located | None = None
     waits: CollectorEntry | None = None
+    objects: tuple[Located, ...] = ()
+    uses: Located | None = None
     extras: tuple[CollectorEntry, ...] = ()
     build: Located | None = None
     early: Located | None = None
+    unrehearsed: tuple[str, ...] = ()
     launcher_modules: tuple[str, ...] = ()
     launcher_scripts: tuple[str, ...] = ()
     not_training: tuple[str, tuple[str, ...]] = ("", ())
@@ -75,9 +85,13 @@ _TORCH = Framework(
     title="PyTorch",
     launched="torchrun … -m stepscope run",
     operators=CollectorEntry("torch", "stepscope.collect.torch.kineto_collector", "TorchCollector"),
+    compilations=("stepscope.collect.torch.torch_compilations", "TorchCompilations"),
     steps=("stepscope.collect.torch.torch_steps", "TorchSteps"),
     trial=lambda torch: torch.ones(64, device="cuda" if torch.cuda.is_available() else "cpu").add(1.0).sum().item(),
     waits=CollectorEntry("dataloader", "stepscope.collect.torch.torch_waits", "DataLoaderCollector"),
+    objects=(("torch.nn.modules.module", "Module"), ("torch.optim.optimizer", "Optimizer")),
+    uses=("stepscope.collect.torch.state.torch_uses", "TorchUses"),
+    extras=(CollectorEntry("torch_state", "stepscope.collect.torch.state.torch_state", "TorchState"),),
     build=("stepscope.collect.torch.native_choice", "build_early"),
     launcher_modules=("torch.distributed.run", "torch.distributed.launch", "torch.utils.collect_env"),
     launcher_scripts=("torchrun",),
@@ -87,10 +101,14 @@ _MINDSPORE = Framework(
     title="MindSpore",
     launched="msrun … python -m stepscope run",
     operators=CollectorEntry("mindspore", "stepscope.collect.mindspore.mindspore_collector", "MindSporeCollector"),
+    compilations=("stepscope.collect.mindspore.mindspore_compilations", "MindSporeCompilations"),
     steps=("stepscope.collect.mindspore.mindspore_steps", "MindSporeSteps"),
     trial=lambda mindspore: (mindspore.Tensor([1.0]) + mindspore.Tensor([2.0])).asnumpy(),
     waits=CollectorEntry("minddata", "stepscope.collect.mindspore.minddata_waits", "MindDataCollector"),
+    objects=(("mindspore.nn.cell", "Cell"),),
+    uses=("stepscope.collect.mindspore.mindspore_state", "MindSporeUses"),
     extras=(
+        CollectorEntry("mindspore_state", "stepscope.collect.mindspore.mindspore_state", "MindSporeState"),
         CollectorEntry(
             "parallel", "stepscope.collect.mindspore.parallel_strategy", "ParallelCollector", ("parallel_strategy",)
         ),
@@ -102,6 +120,7 @@ _MINDSPORE = Framework(
         ),
     ),
     early=("stepscope.collect.mindspore.minddata_recording", "begin_early"),
+    unrehearsed=("profile_memory", "data_process"),
     launcher_modules=("mindspore.parallel.cluster.run",),
     launcher_scripts=("msrun", "dataset-cache"),
     not_training=("MS_ROLE", ("MS_SCHED", "MS_PSERVER")),  # msrun gives them the program's own command line
@@ -109,11 +128,14 @@ _MINDSPORE = Framework(
 _PADDLE = Framework(
     name="paddle",
     title="Paddle",
-    launched="python -m paddle.distributed.launch … stepscope run",
+    launched="python -m paddle.distributed.launch … $(which stepscope) run",
     operators=CollectorEntry("paddle", "stepscope.collect.paddle.paddle_collector", "PaddleCollector"),
+    compilations=("stepscope.collect.paddle.paddle_compilations", "PaddleCompilations"),
     steps=("stepscope.collect.paddle.paddle_steps", "PaddleSteps"),
     trial=lambda paddle: paddle.sum(paddle.ones([8])).numpy(),
     waits=CollectorEntry("paddle_data", "stepscope.collect.paddle.paddle_waits", "PaddleDataCollector"),
+    objects=(("paddle.nn.layer.layers", "Layer"), ("paddle.optimizer.optimizer", "Optimizer")),
+    extras=(CollectorEntry("paddle_state", "stepscope.collect.paddle.paddle_state", "PaddleState"),),
     launcher_modules=("paddle.distributed.launch",),
     launcher_scripts=("fleetrun",),
 )
@@ -122,7 +144,10 @@ _JAX = Framework(
     title="JAX",
     launched="python -m stepscope run",
     operators=CollectorEntry("jax", "stepscope.collect.jax.jax_collector", "JaxCollector"),
+    compilations=("stepscope.collect.jax.jax_compilations", "JaxCompilations"),
     steps=("stepscope.collect.jax.jax_steps", "JaxSteps"),
+    uses=("stepscope.collect.jax.jax_state", "JaxUses"),
+    extras=(CollectorEntry("jax_state", "stepscope.collect.jax.jax_state", "JaxState"),),
     trial=lambda jax: jax.numpy.ones([8]).sum().block_until_ready(),
 )
 

@@ -1,7 +1,8 @@
-"""The table of options: one row per option, from which its four interfaces ("doors") are generated.
+"""The table of options: one row per option, from which its five interfaces ("doors") are generated.
 
-The doors are a flag of ``stepscope run``, a keyword of ``stepscope.profile``, a key of ``STEPSCOPE_OPTIONS``, and a key
-of the file that ``stepscope.dynamic`` follows. An option has the same name and the same check at all of them.
+The doors are a flag of ``stepscope run``, a keyword of ``stepscope.profile`` or of what records a trainer, a key of
+``STEPSCOPE_OPTIONS``, and a key of the file that ``stepscope.dynamic`` follows. An option has the same name and the
+same check at all of them.
 ``python -m stepscope.collect.options`` prints ``docs/options.md``.
 """
 
@@ -30,7 +31,7 @@ _KINDS = {
     float: ("a number", "N"),
     str: ("a text", "WORD"),
     list: ("a list of texts", "A,B"),
-    Path: ("the path of a directory", "DIR"),
+    Path: ("the path of a directory", "PATH"),
 }
 
 
@@ -39,6 +40,7 @@ class Door(Enum):
 
     RUN = "`stepscope run`"
     CODE = "`stepscope.profile`"
+    TRAINER = "`stepscope.integrations`"
     ENVIRONMENT = "`STEPSCOPE_OPTIONS`"
     DYNAMIC = "`profiler_config.json`"
 
@@ -220,6 +222,15 @@ class Options:
         least=0,
         most=1000,  # above it, the sampling thread would run all the time
     )
+    stacks_hz: float = _row(
+        50.0,
+        float,
+        "how often the Python stacks of all threads are sampled, over all steps of the run; workers of data loaders at "
+        "most 12.5 times. It is less often where it would take more than 0.5 % of a core; 0 turns it off",
+        unit="samples a second",
+        least=0,
+        most=1000,  # one look costs 20 to 40 µs of a core
+    )
     data_process: bool = _switch(
         "MindSpore's data pipelines: queues, and the processor time of every operation. It adds a third to the time of "
         "a batch",
@@ -240,8 +251,8 @@ class Options:
         "auto",
         str,
         "the recorder of PyTorch's operators: `kineto`, PyTorch's own profiler; `native`, stepscope's recorder, which "
-        "is built on first use; `auto`, the native one for a single process on CPUs if it can be built, and on NVIDIA "
-        "GPUs if `stepscope doctor --build` has verified that it records the same as Kineto; otherwise Kineto",
+        "is built on first use; `auto`, the native one on CPUs if it can be built, and on NVIDIA GPUs if "
+        "`stepscope doctor --build` has verified that it records the same as Kineto; otherwise Kineto",
         choices=("auto", "native", "kineto"),
     )
     sample: float = _row(
@@ -256,6 +267,11 @@ class Options:
         (), list, "domains whose `mstx` marks and ranges are recorded; by default all"
     )
     mstx_domain_exclude: tuple[str, ...] = _row((), list, "domains whose `mstx` marks and ranges are not recorded")
+    argv: bool = _switch(
+        "the command line, in the manifest; values of options named like a key, token, secret or password, and what "
+        "looks like a credential, are replaced by `<redacted>`",
+        default=True,
+    )
 
     def describe(self) -> dict[str, Any]:
         """Return the options as plain values for the manifest."""
@@ -293,14 +309,24 @@ OPTIONS: dict[str, Option] = {
             "the steps to record, first and last included, counted from 0; replaces `skip` and `active`",
             accepts=lambda text: text == ALL_STEPS or step_range(text),
             words='"all", one step such as "4", or a range such as "5:9"',
-            doors=_SELECTING,
+            doors=(*_SELECTING, Door.TRAINER),
             defaults={Door.RUN: None},
+        ),
+        Option(
+            "epochs",
+            str,
+            ALL_STEPS,
+            "the epochs of a trainer to record, first and last included, by its own count, from 0",
+            accepts=lambda text: text == ALL_STEPS or step_range(text),
+            words='"all", one epoch such as "1", or a range such as "1:2"',
+            doors=(Door.TRAINER,),
         ),
         Option(
             "skip",
             int,
             0,
-            "steps before the first one recorded",
+            "steps before the first one recorded. If neither it nor `steps` is given, `stepscope run` records again "
+            "while the steps that follow differ by over 5 %, and keeps the window closest to the median of all steps",
             unit="steps",
             least=0,
             doors=_SELECTING,
@@ -322,7 +348,24 @@ OPTIONS: dict[str, Option] = {
             "when the results are computed: `now`, at the end of the program, which waits for them; in the "
             "`background`, by a process of low priority; or `later`, by `stepscope report`",
             choices=("now", "background", "later"),
-            defaults={Door.CODE: "background", Door.DYNAMIC: "later"},
+            defaults={Door.CODE: "background", Door.TRAINER: "background", Door.DYNAMIC: "later"},
+        ),
+        Option(
+            "metrics",
+            Path,
+            None,
+            "a file that gets the figures of the recorded steps and the findings, with the results: for Prometheus "
+            "(`.prom`) or OpenTelemetry (`.json`)",
+            accepts=lambda text: Path(text).suffix in (".prom", ".json"),
+            words="the path of a .prom or .json file",
+            doors=(Door.RUN,),
+        ),
+        Option(
+            "quiet",
+            bool,
+            default=False,
+            help="nothing is said about what was recorded and where it lies; `-q` of `stepscope run`",
+            doors=(Door.CODE, Door.TRAINER, Door.ENVIRONMENT),
         ),
         *(Option(row.name, default=row.default, **row.metadata) for row in dataclasses.fields(Options) if row.metadata),
     )
@@ -375,12 +418,13 @@ _INTRODUCTION = """\
 # Options
 
 Generated from `stepscope.collect.options` by `make docs`. An option has the same name, the same check and, unless the
-table says otherwise, the same default at each of the four doors:
+table says otherwise, the same default at each of the five doors:
 
 | door | written as | an invalid value |
 |---|---|---|
 | `stepscope run` | `--counters-hz 2.5`, `--with-stack`, `--no-pcie`, `--host-sys cpu,mem` | ends with exit code 2 |
 | `stepscope.profile` | `counters_hz=2.5`, `with_stack=True`, `host_sys=["cpu", "mem"]` | raises `UsageError` |
+| `stepscope.integrations` | the same keywords, of a trainer's callback, profiler or tracker | raises `UsageError` |
 | `STEPSCOPE_OPTIONS` | `{"start": true, "counters_hz": 2.5, "host_sys": ["cpu"]}` | one warning; the default is used |
 | `profiler_config.json` | the same keys, see [environment.md](environment.md) | one warning; the default is used |
 
@@ -393,10 +437,11 @@ An option that `torch.profiler` also has carries the same name; the command line
 |---|---|---|---|---|
 """
 _ELSEWHERE = """
-`steps`, `skip` and `active` are for `stepscope run` and the environment; by default the environment records all steps.
-In code, `schedule` selects the steps; in `profiler_config.json`, `start_step` and `stop_step`. There `"output": "./"`
-means the `output` of `stepscope.dynamic`, and `analyse` may also be `false` (later) or `true` (`analyse_mode` says
-whether the training waits). In both JSON documents `activities` also takes MindSpore's `NPU` and `GPU`, and
+`skip` and `active` are for `stepscope run` and the environment, `steps` for trainers, too; by default the environment
+and trainers record all steps. In code, and in place of `steps` and `epochs`, `schedule` selects the steps; in
+`profiler_config.json`, `start_step` and `stop_step`. There `"output": "./"` means the `output` of `stepscope.dynamic`,
+and `analyse` may also be `false` (later) or `true` (`analyse_mode` says whether the training waits). `stepscope report`
+has `--metrics`, too. In both JSON documents `activities` also takes MindSpore's `NPU` and `GPU`, and
 `MS_PROFILER_OPTIONS` puts its runs into `data` by default.
 """
 

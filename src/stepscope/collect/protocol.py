@@ -37,7 +37,10 @@ class NothingHere(str):
 
 
 class Collector(Protocol):
-    """One source of measurements. A fresh object serves one window.
+    """One source of measurements. A fresh object serves one window, or the rehearsal of one.
+
+    A rehearsal calls all members once before the first step, in a temporary directory, so that what is slow only the
+    first time (imports, a recorder's first start) is done. It must not change the training: no operator, no device.
 
     Any member may raise: the session notes the message in the manifest, counts ``collector_failed`` and goes on with
     the other collectors. ``prepare``, ``start`` and ``stop`` are called in this order on one thread, each at most once;

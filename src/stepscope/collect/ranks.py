@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Variables of (rank, world size, local rank) by launcher, in order of precedence.
+#: Variables of (rank, world size, local rank) by launcher, in order of precedence. `accelerate` and `deepspeed` set
+#: torchrun's; Intel MPI sets MPICH's. Of SLURM's numbers of tasks only `srun` sets that of a step: in a script of
+#: `sbatch`, which is one process, SLURM_NTASKS is the number of tasks that the script may start.
 LAUNCHERS: dict[str, tuple[str, str, str]] = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     "MindSpore": ("RANK_ID", "RANK_SIZE", "DEVICE_ID"),
     "Paddle": ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE"),
 }
+
+#: Variables that say how many ranks of the job run on this machine: torchrun's (as of accelerate and deepspeed), those
+#: of Open MPI, MVAPICH, MPICH and Paddle.
+_ON_THIS_MACHINE = (
+    *("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+    "PADDLE_LOCAL_SIZE",
+)
+
+#: Hosts that mean another machine on every machine.
+_LOOPBACK = re.compile(r"localhost|127\.|\[?::1\]?$|0\.0\.0\.0")
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,8 @@ class JobRank:
         rank: Rank in the job; 0 for a single process.
         world_size: Number of processes in the job.
         local_rank: Rank on this machine.
-        found_by: Source: a key of :data:`LAUNCHERS`, ``torch.distributed``, ``jax.distributed``, or ``alone``.
+        found_by: Source: a key of :data:`LAUNCHERS`, ``torch.distributed``, ``jax.distributed``,
+            ``mindspore.communication``, or ``alone``.
     """
 
     rank: int = 0
@@ -38,8 +54,19 @@ class JobRank:
 
 
 def find_job_rank(environment: Mapping[str, str] = os.environ) -> JobRank:
-    """Return the rank of this process; an initialised torch or JAX job takes precedence over the environment."""
-    return _from_torch(environment) or _from_jax(environment) or _from_environment(environment) or JobRank()
+    """Return the rank of this process; what a framework has been told takes precedence over the environment."""
+    return (
+        _from_torch(environment)
+        or _from_jax(environment)
+        or _from_environment(environment)
+        or _from_mindspore()
+        or JobRank()
+    )
+
+
+def local_ranks(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return how many ranks of the job run on this machine, as its launcher says; None where it does not."""
+    return next(filter(None, (_number(environment.get(name)) for name in _ON_THIS_MACHINE)), None)
 
 
 def _from_torch(environment: Mapping[str, str]) -> JobRank | None:
@@ -55,14 +82,31 @@ def _from_torch(environment: Mapping[str, str]) -> JobRank | None:
 
 
 def _from_jax(environment: Mapping[str, str]) -> JobRank | None:
-    """Read what ``jax.distributed.initialize`` has set; ``jax.process_index`` would initialise JAX's devices."""
-    state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    if getattr(state, "client", None) is None:
+    """Read what ``jax.distributed.initialize`` has set, also after ``shutdown``.
+
+    ``jax.process_index`` would initialise JAX's devices.
+    """
+    state = _jax_state()
+    if getattr(state, "coordinator_address", None) is None:
         return None
     rank = int(state.process_id)
     launched = _from_environment(environment)
     local_rank = launched.local_rank if launched is not None and launched.rank == rank else rank
     return JobRank(rank, int(state.num_processes), local_rank, "jax.distributed")
+
+
+def _jax_state() -> Any:  # noqa: ANN401 - JAX's own
+    return getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+
+
+def _from_mindspore() -> JobRank | None:
+    """Ask MindSpore: with ``msrun`` on several machines, its scheduler assigns the ranks."""
+    module: Any = sys.modules.get("mindspore.communication._comm_helper")
+    if not getattr(getattr(module, "GlobalComm", None), "INITED", False):
+        return None
+    communication = sys.modules["mindspore"].communication
+    rank, size = int(communication.get_rank()), int(communication.get_group_size())
+    return JobRank(rank, size, rank, "mindspore.communication") if size > 1 else None
 
 
 def _from_environment(environment: Mapping[str, str]) -> JobRank | None:
@@ -78,25 +122,26 @@ def _number(text: str | None) -> int | None:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Key that all ranks of one job derive without communication; different jobs have different keys.
+class LaunchedJob:
+    """Key that all ranks of one job derive without communication; jobs that run at the same time have different keys.
 
     Attributes:
         digest: 16 hexadecimal digits.
-        certain: Whether a launcher named the job. If not, the key stands for the children of the parent process, and
-            the next job that the same shell starts may have the same key.
+        certain: Whether a launcher named the job. If not, the key stands for the address at which the ranks meet or
+            for the children of one process, and a later job may have the same key.
     """
 
     digest: str
     certain: bool
 
 
-def find_job(environment: Mapping[str, str] = os.environ) -> Job:
+def find_job(environment: Mapping[str, str] = os.environ) -> LaunchedJob:
     """Return the key of this process's job."""
     named = _named_job(environment)
-    parts = named or ("parent", socket.gethostname(), str(os.getppid()), _start_time(os.getppid()))
+    parent = ("parent", socket.gethostname(), *map(str, process_key(os.getppid())))
+    parts = named or _meeting_point(environment) or parent
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return Job(digest, certain=named is not None)
+    return LaunchedJob(digest, certain=named is not None)
 
 
 def _named_job(environment: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -113,14 +158,33 @@ def _named_job(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     return None
 
 
+def _meeting_point(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the address at which the ranks of a framework meet: the same for all, whatever started them."""
+    coordinator = str(getattr(_jax_state(), "coordinator_address", None) or "")
+    masters = (
+        ("jax", coordinator.rpartition(":")[0], coordinator.rpartition(":")[2]),
+        ("paddle", *_values(environment, "PADDLE_TRAINER_ENDPOINTS"), "several"),
+        ("mindspore", *_values(environment, "MS_SCHED_HOST", "MS_SCHED_PORT")),
+        ("torch", *_values(environment, "MASTER_ADDR", "MASTER_PORT")),
+    )
+    for framework, host, port in masters:
+        if host and port:
+            here = (socket.gethostname(),) if _LOOPBACK.match(host) else ()
+            return ("address", framework, host, port, *here, *_values(environment, "TORCHELASTIC_RESTART_COUNT"))
+    return None
+
+
 def _values(environment: Mapping[str, str], *names: str) -> list[str]:
     return [environment.get(name, "") for name in names]
 
 
-def _start_time(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot: unique even if the system reuses its pid."""
+def process_key(pid: int) -> tuple[int, str]:
+    """Return a process and when it started, in clock ticks since boot: unique even if the system reuses its pid.
+
+    The second part is empty if the process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called in training processes; pathlib adds nothing
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            return pid, file.read().rpartition(b")")[2].split()[19].decode()
     except (OSError, IndexError):
-        return ""
+        return pid, ""

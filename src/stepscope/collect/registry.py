@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 COLLECTORS = (
     *(framework.operators for framework in FRAMEWORKS.values()),
     *(framework.waits for framework in FRAMEWORKS.values() if framework.waits is not None),
+    CollectorEntry("compilations", "stepscope.collect.host.compilations", "CompilationsCollector"),
     CollectorEntry("garbage", "stepscope.collect.host.garbage", "GarbageCollector"),
+    CollectorEntry("stack_samples", "stepscope.collect.host.stack_samples", "StackSamplesCollector", ("stacks_hz",)),
     CollectorEntry("cupti", "stepscope.collect.cuda.cupti_collector", "CuptiCollector"),
+    CollectorEntry("machine", "stepscope.collect.machine.machine_facts", "MachineCollector"),
+    CollectorEntry("threads", "stepscope.collect.host.thread_use", "ThreadUseCollector"),
     CollectorEntry("host", "stepscope.collect.host.host_counters", "HostCollector"),
     CollectorEntry("nvml", "stepscope.collect.cuda.nvml", "NvmlCollector"),
     *(extra for framework in FRAMEWORKS.values() for extra in framework.extras),

@@ -66,10 +66,16 @@ class Schedule:
             return Action.WARMUP
         return Action.RECORD if phase < cycle - 1 else Action.RECORD_AND_SAVE
 
-    def saves_at(self, step: int) -> int:
-        """Return the number of the last step of the recording that contains ``step``."""
+    def changes_after(self, step: int) -> int:
+        """Return the first step after ``step`` at which the action may be another one."""
         cycle = self.wait + self.warmup + self.active
-        return step + cycle - 1 - (step - self.skip_first) % cycle
+        done = step - self.skip_first
+        if done < 0:
+            return self.skip_first
+        if self.repeat and done >= self.repeat * cycle:
+            return sys.maxsize
+        ends = (self.wait, self.wait + self.warmup, cycle - 1, cycle)
+        return step + next(end for end in ends if end > done % cycle) - done % cycle
 
 
 def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0) -> Schedule:
@@ -88,16 +94,33 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
     return Schedule(wait, warmup, active, repeat, skip_first)
 
 
+#: Most steps of one recording that :func:`steps_missing` counts: a schedule may be any function.
+_FURTHEST = 10_000
+
+
 def always(_step: int) -> Action:
     """Record everything between ``start`` and ``stop``: the schedule of a profile without one."""
     return Action.RECORD
 
 
-def recording_until(function: ScheduleFunction, step: int) -> int:
-    """Return the first step after ``step`` (a recorded one) at which the action may change."""
+def unchanged_until(function: ScheduleFunction, step: int) -> int:
+    """Return the first step after ``step`` at which the action may change."""
     if function is always:
         return sys.maxsize
-    return function.saves_at(step) if isinstance(function, Schedule) else step + 1
+    return function.changes_after(step) if isinstance(function, Schedule) else step + 1
+
+
+def steps_missing(function: ScheduleFunction, step: int) -> int:
+    """Return how many steps the recording that contains ``step`` still lacks when it ends in it; 0 if it has no end.
+
+    A schedule that has side effects offers the same answers without them as ``peek``.
+    """
+    peek: ScheduleFunction = getattr(function, "peek", function)
+    for missing in range(_FURTHEST if function is not always else 0):
+        action = action_of(peek, step + missing)
+        if action is not Action.RECORD:
+            return missing + (action is Action.RECORD_AND_SAVE)
+    return 0
 
 
 def action_of(function: ScheduleFunction, step: int) -> Action:

@@ -4,32 +4,44 @@ The step hooks of each framework report events that may end a training step: a s
 that contains an optimizer, a step of the framework's own training loop.
 
 With one optimizer, each of its steps ends a training step; this covers gradient accumulation, in which the optimizer
-steps once. With several, the one that steps least often ends the step (the generator of a GAN whose critic steps five
-times). If they step equally often, the one whose first step came last ends it.
+steps once. With several, a training step is an iteration of the loop that they share (:mod:`.loops`): of those that are
+in no loop of their own, the one that steps most often ends it. If that is unknown, the one that steps least often does
+(the generator of a GAN whose critic steps five times). If they step equally often, the one whose first step came last
+ends it.
+
+The rule is learnt while the program trains. If it changes, the steps up to then are counted anew.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import weakref
+from array import array
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, Protocol
 
 from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.loops import CallPath, call_path, repeats_without
 
-#: Number of latest optimizer steps to learn the rule from.
-_HISTORY = 512
+#: Steps of the first optimizer during which other existing optimizers may still make their first step.
+PATIENCE = 20
+#: Latest optimizer steps of which it is known whose they were; steps of one optimizer whose ends are kept.
+_HISTORY, _ENDS = 512, 1 << 14
 #: An optimizer that steps less than once in this many steps of the busiest one does not belong to the cycle.
 _RARE = 50
 #: Optimizer steps in a row without the closing optimizer, after which it counts as gone and another one closes.
 _GONE = 64
+#: Steps of each optimizer of the cycle from which the rule is settled, and places in the code that are kept of each.
+_SETTLED, _PLACES = 4, 4
 _ONE = "each step of the optimizer ends a training step"
 _LEAST = "the optimizer that steps least often ends a training step"
+_MOST = "an optimizer that steps in each iteration of the loop ends a training step"
 _LAST = "optimizers step equally often; the last in their order ends a training step"
 _LOOP = "each step of the framework's own training loop is a training step"
 
@@ -42,8 +54,14 @@ class StepFinder:
 
     def __init__(self) -> None:
         self._history: deque[object] = deque(maxlen=_HISTORY)
+        self._ends: dict[object, array[int]] = {}
         self._counts: Counter[object] = Counter()
         self._order: list[object] = []
+        self._paths: dict[object, list[CallPath]] = {}
+        #: Optimizer → training steps, by the rule then, before its first step.
+        self._begun: dict[object, int] = {}
+        self._recurred = True
+        self._sure = False
         self._closer: object = None
         self._absent = 0
         self.rule = _ONE
@@ -63,44 +81,95 @@ class StepFinder:
         """Number of optimizers that have stepped so far."""
         return len(self._order)
 
-    def stepped(self, optimizer: object, *, learning: bool) -> bool:
+    def stepped(
+        self, optimizer: object, *, learning: bool, end_ns: int = 0, path: Callable[[], CallPath] = tuple
+    ) -> bool:
         """Count a step of ``optimizer`` and return whether it ends a training step.
 
         Args:
             optimizer: Its key.
             learning: Whether the rule may still change; if not, it changes only when the closing optimizer is gone.
+            end_ns: When the step ended, of ``time.perf_counter_ns``.
+            path: Returns where the call stands; called only while the rule is learnt.
         """
         if optimizer not in self._counts:
             self._order.append(optimizer)
+            self._begun[optimizer] = self.number
+            self._recurred = self._sure = False
         self._counts[optimizer] += 1
+        self._recurred = self._recurred or optimizer == self._closer
         self._history.append(optimizer)
+        ends = self._ends.setdefault(optimizer, array("q"))
+        if len(ends) < _ENDS:
+            ends.append(end_ns)
         self._absent = 0 if optimizer == self._closer else self._absent + 1
-        if learning or self._closer is None or self._absent > _GONE:
+        if self._closer is None or self._absent > _GONE or (learning and not self._sure):
+            places = self._paths.setdefault(optimizer, [])
+            if len(places) < _PLACES and (place := path()) and place not in places:
+                places.append(place)
             self._learn()
+            self._sure = min(self._cycle().values(), default=0) > _SETTLED
         return optimizer == self._closer
+
+    def ends_ns(self) -> list[int]:
+        """Return when the steps up to now ended, by the current rule; nothing if there are too many."""
+        ends = self._ends.get(self._closer, ())
+        return list(ends) if len(ends) == self.number else []
+
+    def counts_with(self, optimizer: object) -> bool:
+        """Return whether another optimizer and the closing one step in turn from the beginning on.
+
+        Steps of an optimizer that is gone, or that trained alone for long, were training steps.
+        """
+        return optimizer in self._counts and self._begun.get(self._closer, 0) <= PATIENCE
 
     def forget(self, optimizer: object) -> None:
         """Remove an optimizer that was deleted from the cycle."""
+        self._paths.pop(optimizer, None)
+        self._ends.pop(optimizer, None)
+        self._sure = False
         if self._counts.pop(optimizer, None) is not None:
             self._order.remove(optimizer)
         if optimizer == self._closer:
             self._closer = None
 
+    def _cycle(self) -> dict[object, int]:
+        """Return the optimizers that recur, and how often each has stepped."""
+        # An optimizer that stepped once has not recurred; it counts only if it is the latest to appear.
+        counts = {name: count for name, count in self._counts.items() if count > 1 or name == self._order[-1]}
+        most = max(counts.values())
+        return {name: count for name, count in counts.items() if count * _RARE >= most}
+
     def _learn(self) -> None:
         if len(self._order) == 1:
             self._closer, self.rule = self._order[0], _ONE
             return
+        if not self._recurred and self._absent <= _GONE and self._counts[self._closer] > _SETTLED:
+            return  # perhaps another stage of the program has begun, in which the closing optimizer does not step
         if self._absent > _GONE:
             recent = set(list(self._history)[-self._absent :])
             for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
                 self.forget(gone)
             self._absent = 0
-        # An optimizer that stepped once has not recurred; it counts only if it is the latest to appear.
-        counts = {name: count for name, count in self._counts.items() if count > 1 or name == self._order[-1]}
-        most = max(counts.values())
-        fewest = min(count for count in counts.values() if count * _RARE >= most)
-        self._closer = [optimizer for optimizer in self._order if counts.get(optimizer) == fewest][-1]
-        self.rule = _ONE if len(counts) == 1 else _LEAST if most > fewest else _LAST
+        counts = self._cycle()
+        fewest, most = min(counts.values()), max(counts.values())
+        once = {name: count for name, count in counts.items() if self._once_an_iteration(name, counts)}
+        # In the middle of an iteration, one of two that step equally often is a step ahead.
+        least = max(once.values()) - 1 if once else fewest
+        chosen = once or {name: count for name, count in counts.items() if count == fewest}
+        self._closer = [name for name in self._order if chosen.get(name, least - 1) >= least][-1]
+        if len(counts) == 1:
+            self.rule = _ONE
+        elif once:
+            self.rule = _LAST if most - fewest <= 1 else _MOST if least > fewest else _LEAST
+        else:
+            self.rule = _LEAST if most > fewest else _LAST
+
+    def _once_an_iteration(self, optimizer: object, cycle: Iterable[object]) -> bool:
+        """Return whether an optimizer steps at one place, in no loop that another one of the cycle is not in."""
+        places = self._paths.get(optimizer, [])
+        others = [path for other in cycle if other != optimizer for path in self._paths.get(other, [])]
+        return len(places) == 1 and bool(others) and not any(repeats_without(places[0], other) for other in others)
 
 
 @dataclass(frozen=True)
@@ -163,8 +232,10 @@ class StepsSeen:
 
     def __init__(self) -> None:
         self.finder = StepFinder()
-        #: Weak references to the owners by key. Not finalizers: those would outlive this object.
-        self._owners: dict[int, weakref.ref[Any]] = {}
+        #: Key and weak reference of each owner by its ``id``, which a later object may have once the owner is deleted.
+        #: Not finalizers: those would outlive this object.
+        self._owners: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._keys = itertools.count()
         self._known: list[str] = []
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
@@ -181,17 +252,18 @@ class StepsSeen:
             learning: See :meth:`StepFinder.stepped`.
         """
         while self._gone:
-            gone = self._gone.popleft()
-            self._owners.pop(gone, None)
-            self.finder.forget(gone)
-        return self.finder.stepped(self.key(stepped), learning=learning)
+            self.finder.forget(self._gone.popleft())
+        end_ns = stepped.at_ns or time.perf_counter_ns()
+        return self.finder.stepped(self.key(stepped), learning=learning, end_ns=end_ns, path=call_path)
 
     def key(self, stepped: Stepped) -> int:
-        """Return the number that identifies the owner during its lifetime."""
-        key = id(stepped.owner)
-        if key not in self._owners:
-            gone = self._gone
-            self._owners[key] = weakref.ref(stepped.owner, lambda _, key=key: gone.append(key))  # type: ignore[misc]
+        """Return the number that identifies the owner, and no other object before or after it."""
+        identity, gone = id(stepped.owner), self._gone
+        key, owner = self._owners.get(identity, (-1, None))
+        if owner is None or owner() is not stepped.owner:
+            key = next(self._keys)
+            owner = weakref.ref(stepped.owner, lambda _, key=key: gone.append(key))  # type: ignore[misc]
+            self._owners[identity] = (key, owner)
             self._known += [stepped.name] if stepped.name else []
             self._by[stepped.by] = None
             if stepped.loop:
@@ -218,16 +290,26 @@ class OptimizerLog:
     """
 
     def __init__(self) -> None:
-        self._times: list[tuple[int, int]] = []
+        #: Returns the time and a reading of the calling thread, which :meth:`steps` returns with the steps.
+        self.read: Callable[[], tuple[int, Any]] = lambda: (time.perf_counter_ns(), None)
+        self._times: list[tuple[int, Any, int]] = []
+        self._begun: Any = None
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
+        self._watched: set[str] = set()
         #: Source of the steps, if the reader of the capture infers them instead of a framework's hooks; else empty.
         self._later = ""
 
     def install(self) -> None:
-        """Install the step hooks of every framework that the program has imported."""
+        """Begin, with the step hooks of every framework that the program has imported."""
+        self._begun = self.read()[1]
+        self.admit()
+
+    def admit(self) -> None:
+        """Install the step hooks of the frameworks that the program has imported since."""
         for framework in FRAMEWORKS:
-            if framework in sys.modules:
+            if framework in sys.modules and framework not in self._watched:
+                self._watched.add(framework)
                 hooks = make_hooks(framework, self._note)
                 hooks.install(late=True)
                 self._later = getattr(hooks, "later", self._later)
@@ -245,14 +327,20 @@ class OptimizerLog:
         self._later = ""
 
     @property
+    def found(self) -> bool:
+        """Whether steps were found, or the reader of the capture may find some."""
+        return bool(self._times or self._later)
+
+    @property
     def source(self) -> str:
         """Whether the steps are ``declared`` or ``inferred``."""
         return self._seen.source
 
-    def steps(self, start_ns: int) -> list[tuple[int, int]]:
-        """Return start and end of each training step since ``start_ns``, times of ``time.perf_counter_ns``."""
+    def steps(self, start_ns: int) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
+        """Return start and end of each training step since ``start_ns``, each a time and a reading of :attr:`read`."""
         closer = self._seen.finder.closer
-        return list(pairwise([start_ns, *(end for end, key in self._times if key == closer)]))
+        ends = [(end, reading) for end, reading, key in self._times if key == closer]
+        return list(pairwise([(start_ns, self._begun), *ends]))
 
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest; empty without steps."""
@@ -261,6 +349,6 @@ class OptimizerLog:
         return {"source": "inferred", "by": self._later}
 
     def _note(self, stepped: Stepped) -> None:
-        end = stepped.at_ns or time.perf_counter_ns()
+        now, reading = self.read()
         self._seen.add(stepped, learning=True)
-        self._times.append((end, self._seen.key(stepped)))
+        self._times.append((stepped.at_ns or now, reading, self._seen.key(stepped)))

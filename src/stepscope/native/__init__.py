@@ -1,6 +1,6 @@
 """C functions for the hot loops, called through ctypes; each has a Python fallback with equal results.
 
-Only ``cupti.c`` has no fallback: callbacks of CUPTI run on threads that must not wait for the GIL.
+Only ``cupti.c`` and ``sampler.c`` have no fallback: what they run on are threads that must not wait for the GIL.
 
 The library is built with the package if a C compiler exists. ``STEPSCOPE_NATIVE=0`` switches it off.
 """
@@ -75,6 +75,18 @@ def _declare(library: ctypes.CDLL) -> None:
         "ss_cupti_give_back": (None, [pointer]),
         "ss_cupti_lent": (int64, []),
         "ss_cupti_refused": (ctypes.c_uint64, []),
+        "ss_sampler_open": (ctypes.c_int, [pointer, ctypes.c_uint64, ctypes.c_int]),
+        "ss_sampler_try": (None, []),
+        "ss_sampler_start": (ctypes.c_int, [ctypes.c_double, ctypes.c_uint64, ctypes.c_double]),
+        "ss_sampler_stop": (None, []),
+        "ss_sampler_close": (None, []),
+        "ss_sampler_follow": (ctypes.c_uint32, [ctypes.c_int, ctypes.c_uint64]),
+        "ss_sampler_leave": (None, [ctypes.c_uint32]),
+        "ss_sampler_take": (int64, [pointer, int64]),
+        "ss_sampler_stacks": (int64, [pointer, int64, ctypes.c_uint32, pointer]),
+        "ss_sampler_names": (int64, [pointer, int64, ctypes.c_uint32, pointer]),
+        "ss_sampler_figures": (None, [pointer]),
+        "ss_sampler_threads": (int64, [pointer, int64]),
         "ss_cupti_names": (int64, [pointer, ctypes.c_uint64, pointer, pointer, pointer, ctypes.c_uint64]),
     }
     for name, (result, arguments) in functions.items():

@@ -13,7 +13,7 @@
 
 #include "cupti.h"
 
-enum state { EMPTY, FREE, LENT, FULL, TAKEN };
+enum state { EMPTY, FREE, LENT, FULL, TAKEN, LATE };
 
 typedef struct {
     uint8_t *data;
@@ -66,10 +66,11 @@ void ss_cupti_completed(void *context, uint32_t stream, uint8_t *buffer, size_t 
     (void)context, (void)stream, (void)size;
     enter();
     slot *s = buffer ? with_data(buffer) : NULL;
-    if (s && s->state == LENT) {
+    if (s && s->state == LATE) {
+        release(s);
+    } else if (s && s->state == LENT) {
         s->valid = valid, s->number = completed++;
         s->state = valid ? FULL : FREE;
-        if (!buffer_size) release(s); /* too late: no recording is open */
     }
     leave();
 }
@@ -84,7 +85,10 @@ void ss_cupti_close(void) {
     enter();
     buffer_size = 0;
     for (int i = 0; i < SS_CUPTI_BUFFERS; i++)
-        if (slots[i].state == FREE || slots[i].state == FULL || slots[i].state == TAKEN) release(&slots[i]);
+        if (slots[i].state == LENT)
+            slots[i].state = LATE; /* its records belong to no later recording */
+        else if (slots[i].state != EMPTY && slots[i].state != LATE)
+            release(&slots[i]);
     leave();
 }
 

@@ -217,7 +217,7 @@ static inline bool is_null(const char *p, const char *end) {
     return end - p >= 4 && !memcmp(p, "null", 4);
 }
 
-/* Reads the digits of a number of at most `limit` digits; leading zeros are no JSON. NULL: no such number. */
+/* Reads the digits of a number of at most `limit` digits; JSON forbids leading zeros. NULL: not such a number. */
 static inline const char *read_digits(const char *p, const char *end, int limit, uint64_t *value) {
     const char *begin = p;
     uint64_t v = 0;

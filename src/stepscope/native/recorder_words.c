@@ -4,7 +4,7 @@
 #include "recorder_words.h"
 
 enum tag {
-    END = 1, BEGIN, NAME, INPUTS, FORWARD, IDENTITY, END_OF, DEPTH, LEVEL, MEMORY, VALUE, DEFINE, RAW
+    END = 1, BEGIN, NAME, INPUTS, FORWARD, IDENTITY, END_OF, DEPTH, LEVEL, MEMORY, VALUE, DEFINE, RAW, LINE, LAUNCH
 };
 
 #define VALUE_BITS ((UINT64_C(1) << 60) - 1)
@@ -40,6 +40,8 @@ static int64_t begin(const uint64_t *words, int64_t count, int64_t i, ss_recorde
     to->inputs[row] = (uint32_t)optional(words, count, &i, INPUTS);
     to->forward[row] = optional(words, count, &i, FORWARD);
     to->identity[row] = optional(words, count, &i, IDENTITY);
+    to->line[row] = (uint32_t)optional(words, count, &i, LINE);
+    to->launch[row] = optional(words, count, &i, LAUNCH);
     to->end[row] = 0;
     to->state[row] = SS_OPEN;
     if (to->identity[row]) return i;

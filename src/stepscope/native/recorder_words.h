@@ -23,8 +23,8 @@ typedef struct {
  * identity. There is room for each word of the block. */
 typedef struct {
     int64_t *stack, room;
-    uint64_t *begin, *end, *name, *forward, *identity; /* ticks, ticks, and the values of the words, 0: it has none */
-    uint32_t *inputs;                                  /* number of the definition, 0: it has none */
+    uint64_t *begin, *end, *name, *forward, *identity, *launch; /* ticks, and values of words, 0: none */
+    uint32_t *inputs, *line;                           /* number of the definition, 0: it has none; 0: it is unknown */
     uint8_t *state;
     int64_t *memory, *definition;
     uint64_t *ended, *ended_identity;

@@ -19,7 +19,9 @@ OPERATOR_COLUMNS: dict[str, type[np.generic]] = {
     "name": np.uint64,
     "forward": np.uint64,
     "identity": np.uint64,
+    "launch": np.uint64,
     "inputs": np.uint32,
+    "line": np.uint32,
     "state": np.uint8,
 }
 PLACE_COLUMNS: dict[str, type[np.generic]] = {"memory": np.int64, "definition": np.int64}

@@ -21,8 +21,11 @@ from typing import Any
 import stepscope
 from stepscope import native
 from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.own_process import own_command, own_environment
 from stepscope.collect.ranks import find_job_rank
+from stepscope.collect.surgery import verified
 from stepscope.errors import OutputError
+from stepscope.native.recorder.build import compiler
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import check_writable
 
@@ -32,6 +35,8 @@ YES, PARTLY, NO = "yes", "partly", "no"
 #: Seconds for importing a framework and recording a trial with it.
 PATIENCE = 120.0
 _ROOM = 1 << 30
+#: Whose memory a process may read: 0 or 1, at least its children's.
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 #: Frameworks other than PyTorch. Only the installed ones are checked.
 OTHERS = {name: framework.title for name, framework in FRAMEWORKS.items() if name != "torch"}
@@ -93,6 +98,20 @@ def _others() -> Iterator[Check]:
         problem = facts.get("error") or "; ".join(facts["trial"].values())
         found = problem or f"{facts['version']} at {facts['path']}; a window was recorded in a trial"
         yield Check(title, NO if problem else YES, found, facts.get("remedy", ""))
+    yield from map(_gate, verified.installed())
+
+
+def _gate(library: verified.Installed) -> Check:
+    """Say whether stepscope may read and change the memory of a framework's library."""
+    name, (_, version, machine, identity, _) = (
+        f"{OTHERS[verified.LIBRARIES[library.path.name][0]]} internals",
+        library.row,
+    )
+    if library.verified:
+        return Check(name, YES, f"{library.path.name} {version} is a build that stepscope was verified on")
+    reason = library.fault or f"stepscope was not verified on {library.path.name} {version} ({machine}, {identity})"
+    remedy = "What reads or changes its memory is off; stepscope/collect/surgery/README.md says what is then missing."
+    return Check(name, PARTLY, reason, remedy)
 
 
 def _torch(*, build: bool) -> Iterator[Check]:
@@ -102,8 +121,9 @@ def _torch(*, build: bool) -> Iterator[Check]:
         yield Check("PyTorch", PARTLY if missing else NO, facts["error"], "" if missing else facts.get("remedy", ""))
         return
     yield Check("PyTorch", YES, f"{facts['version']} at {facts['path']}")
-    yield _operators(facts)
-    yield _recorder(probe("recorder") if build else facts["recorder"])
+    recorder = _recorder(probe("recorder") if build else facts["recorder"])
+    yield _operators(facts, recorder)
+    yield recorder
     yield _device(facts)
     yield from _other_devices(facts)
     yield _collectives(facts)
@@ -124,36 +144,31 @@ def _gpus() -> Iterator[Check]:
         yield Check(name, PARTLY if reason else YES, reason or "can be recorded")
 
 
-def probe_torch(executable: str = sys.executable) -> dict[str, Any]:
-    """Probe PyTorch in a separate process; see :func:`probe`.
-
-    Args:
-        executable: Path of the Python to probe with.
-    """
+def probe_torch() -> dict[str, Any]:
+    """Probe PyTorch in a separate process; see :func:`probe`."""
     if importlib.util.find_spec("torch") is None:
         return {"error": "not installed", "remedy": "pip install torch"}
-    return probe("torch", executable)
+    return probe("torch")
 
 
-def probe(name: str, executable: str = sys.executable) -> dict[str, Any]:
+def probe(name: str) -> dict[str, Any]:
     """Probe an installed framework in a separate process.
 
     Args:
         name: Its module.
-        executable: Path of the Python to probe with.
 
     Returns:
         The result of :mod:`stepscope.collect.doctor.probe`; on failure ``error``, and optionally ``remedy``.
     """
-    command = [executable, "-m", "stepscope.collect.doctor.probe", name]
-    return ask(command, of=name, seconds=PATIENCE)
+    return ask("stepscope.collect.doctor.probe", name, of=name, seconds=PATIENCE)
 
 
-def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
+def ask(module: str, *arguments: str, of: str, seconds: float) -> dict[str, Any]:
     """Run one of our modules, whose last line of output is a JSON object.
 
     Args:
-        command: Python and its arguments.
+        module: Its name.
+        arguments: For it.
         of: Package of the framework, for the error message.
         seconds: Time limit.
 
@@ -162,7 +177,9 @@ def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
     """
     try:
         # S603: our own module, run with this Python.
-        done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            own_command(module, *arguments), env=own_environment(), capture_output=True, timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"importing it and recording a trial takes longer than {seconds:.0f} s"}
     except OSError as error:
@@ -180,13 +197,14 @@ def ask(command: list[str], *, of: str, seconds: float) -> dict[str, Any]:
     return facts
 
 
-def _operators(facts: Mapping[str, Any]) -> Check:
+def _operators(facts: Mapping[str, Any], recorder: Check) -> Check:
     if not facts["kineto"]:
         return Check("operators", NO, "this PyTorch was built without Kineto", "Install a build of pytorch.org.")
     trial = facts["trial"]
     if "error" in trial:
         return Check("operators", NO, trial["error"])
-    return Check("operators", YES, f"recorded by Kineto; {trial['host']} host events in a trial")
+    by = "by the native recorder, or by Kineto for what it does not serve" if recorder.state == YES else "by Kineto"
+    return Check("operators", YES, f"recorded {by}; {trial['host']:,} host events in a trial of Kineto")
 
 
 def _recorder(found: Mapping[str, Any]) -> Check:
@@ -267,7 +285,26 @@ def _alone() -> Check:
 def _host() -> Iterator[Check]:
     listens = hasattr(gc, "callbacks")
     yield Check("garbage collections", YES if listens else NO, "gc.callbacks" if listens else "no gc.callbacks here")
+    yield _sampled_stacks()
     yield _counters()
+
+
+def _sampled_stacks() -> Check:
+    from stepscope.collect.host.stack_samples import StackSampler
+
+    name = "sampled Python stacks"
+    sampler = StackSampler()
+    reason = sampler.reason
+    sampler.close()
+    if reason:
+        remedy = "Which lines of Python code take time is unknown. `--stacks` records the stack of every operator."
+        return Check(name, NO, reason, remedy)
+    with contextlib.suppress(OSError, ValueError):  # the file is missing if the kernel has no such switch
+        scope = int(_YAMA.read_text())
+        if scope > 1:
+            remedy = "Lines of data loaders' workers are unknown. A process may read its children with 0 or 1."
+            return Check(name, PARTLY, f"of this process, not of its workers: {_YAMA} is {scope}", remedy)
+    return Check(name, YES, "read without the GIL; a test read of this process is right")
 
 
 def _counters() -> Check:
@@ -290,11 +327,13 @@ def _counters() -> Check:
 
 def _reading() -> Iterator[Check]:
     yield _native()
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler:
-        yield Check("C compiler", YES, compiler)
-    else:
-        yield Check("C compiler", PARTLY, "none found", "Needed only to build the fast reader from source.")
+    in_c = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    compilers = {
+        "C compiler": (in_c, "Only an install of stepscope from source needs one, for its fast readers."),
+        "C++ compiler": (compiler(), "Only the native recorder of PyTorch's operators needs one: c++, g++ or clang++."),
+    }
+    for name, (path, use) in compilers.items():
+        yield Check(name, YES if path else PARTLY, path or "none found", "" if path else use)
     for name, use in {"polars": "tables", "msgspec": "JSON", "isal": "gzip", "rich": "terminal"}.items():
         version = _version(name)
         found = f"{version}" if version else "not installed"

@@ -44,7 +44,8 @@ def _attempt(ask: Any) -> Any:  # noqa: ANN401 - any question, any answer
     try:
         return ask()
     except Exception as error:  # noqa: BLE001 - the answer is the error
-        return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        ours = type(error).__module__.startswith("stepscope.")  # says by itself what happened
+        return {"error": " ".join((str(error) if ours else f"{type(error).__name__}: {error}").split())}
 
 
 def _cuda(torch: ModuleType) -> dict[str, Any]:
@@ -68,8 +69,11 @@ def _recorder(torch: ModuleType) -> dict[str, str | None]:
     reason = recorder.reason_against(known)
     if reason:
         return {"reason": reason}
+    built = recorder.is_built(known)
+    if built:
+        recorder.load(built)  # in this process, which it may crash
     gpus = recorder.reason_against_gpus(known) if torch.version.cuda and torch.cuda.is_available() else None
-    return {"built": str(recorder.is_built(known) or ""), "gpus": gpus}
+    return {"built": str(built or ""), "gpus": gpus}
 
 
 def build_recorder() -> dict[str, Any]:

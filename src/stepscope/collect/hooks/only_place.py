@@ -8,8 +8,12 @@ import os
 from abc import ABC, abstractmethod
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.collect.hooks.methods import MethodHooks
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
 
 _LOG = logging.getLogger("stepscope")
 
@@ -24,6 +28,7 @@ class OnlyPlace(ABC):
     def __init__(self) -> None:
         self._guard = MethodHooks()
         self._process = os.getpid()
+        self._journal: Journal | None = None
         self._description: dict[str, object] = {}
 
     def stop(self) -> list[Path]:
@@ -64,7 +69,8 @@ class OnlyPlace(ABC):
 
     def _give_way(self, why: str) -> None:
         """End early, because the framework allows one profiler at a time and the program starts its own."""
-        self._description["ended_early"] = why
+        if self._journal is not None:
+            self._description["ended_early"] = self._journal.ended_early(why)
         try:
             self._end()
         except Exception as error:  # noqa: BLE001 - law 1: the program's profiler goes on

@@ -6,6 +6,7 @@ A framework's collector adds the location of its iterators' classes, and the fac
 from __future__ import annotations
 
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -139,4 +140,14 @@ class _Loader:
         self.identity = identity
         self.facts = facts
         self.name = f"{kind} {number} ({facts['dataset']}).__next__"
-        self.args = {"loader": number, "workers": facts["workers"], "batch_size": facts["batch_size"]}
+        self.args = {
+            "loader": number,
+            "workers": facts["workers"],
+            "batch_size": facts["batch_size"],
+            "cores": _cores(),
+        }
+
+
+def _cores() -> int | None:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -31,6 +31,7 @@ class HostCollector:
     process memory               bytes    resident set
     process threads
     system CPU                   %        of all cores
+    other CPU                    %        of one core: processes that are neither this one nor its children
     system memory used           bytes
     disk read, disk written      bytes/s  all disks
     network received, sent       bytes/s  all interfaces
@@ -80,7 +81,7 @@ def sources(period_ns: int, options: Options | None = None) -> list[CounterSourc
     import psutil
 
     process = psutil.Process()
-    cpu = _CpuPercent()
+    cpu, others = _CpuPercent(), _OtherCpuPercent()
     linux = sys.platform == "linux"
     resident: Callable[[], int] = _resident if linux else lambda: process.memory_info().rss
     system: Callable[[], float] = _SystemCpuPercent().read if linux else psutil.cpu_percent
@@ -91,6 +92,9 @@ def sources(period_ns: int, options: Options | None = None) -> list[CounterSourc
 
     def read_system() -> Iterator[Reading]:
         yield "system CPU", system(), "%"
+
+    def read_others() -> Iterator[Reading]:
+        yield "other CPU", others.read(), "%"
 
     def read_threads() -> Iterator[Reading]:
         yield "process threads", process.num_threads(), ""
@@ -109,7 +113,7 @@ def sources(period_ns: int, options: Options | None = None) -> list[CounterSourc
         yield "network sent", totals.bytes_sent, _RATE
 
     asked = {} if options is None else asked_counters.sources(options, process)
-    often = {"process": read_process, "system CPU": read_system}
+    often = {"process": read_process, "system CPU": read_system, **({"other CPU": read_others} if linux else {})}
     seldom = {"threads": read_threads, "memory": read_memory, "disk": read_disk, "network": read_network}
     return [
         *(CounterSource(name, read, period_ns) for name, read in often.items()),
@@ -149,6 +153,11 @@ def _resident() -> int:
     return int(_head("/proc/self/statm").split(None, 2)[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _machine_ticks() -> list[int]:
+    """Return the time of all cores since boot in user, nice, system, idle, iowait, irq, softirq and steal (proc(5))."""
+    return [int(time) for time in _head("/proc/stat").split(b"\n", 1)[0].split()[1:9]]
+
+
 class _SystemCpuPercent:
     """Time that cores were neither idle nor waiting for disks between two readings, in % of all (proc(5), ``stat``)."""
 
@@ -157,13 +166,48 @@ class _SystemCpuPercent:
 
     def read(self) -> float:
         """Return the share since the last reading."""
-        # user, nice, system, idle, iowait, irq, softirq, steal; the time of guests, which follows, is in user and nice
-        times = [int(time) for time in _head("/proc/stat").split(b"\n", 1)[0].split()[1:9]]
+        times = _machine_ticks()
         idle, together = sum(times[3:5]), sum(times)
         rested, passed = idle - self._idle, together - self._all
         self._idle, self._all = idle, together
         # Clamped: the clock has only 100 ticks per second, and the time of iowait may decrease.
         return min(max(100.0 * (1 - rested / passed), 0.0), 100.0) if passed > 0 else 0.0
+
+
+class _OtherCpuPercent:
+    """CPU time of all processes but this one and its children between two readings, in % of one core.
+
+    Workers of a data loader are children: a core that they take is not taken by somebody else.
+    """
+
+    def __init__(self) -> None:
+        self._children: dict[bytes, int] = {}
+        self._wall = self._busy = self._own = 0
+
+    def read(self) -> float:
+        """Return the share since the last reading.
+
+        Raises:
+            OSError: The kernel does not list children (CONFIG_PROC_CHILDREN).
+        """
+        times, wall = _machine_ticks(), perf_counter_ns()
+        tick = 10**9 // os.sysconf("SC_CLK_TCK")
+        busy = (sum(times) - sum(times[3:5])) * tick
+        own = process_time_ns() + self._children_ns(tick)
+        share = 100.0 * (busy - self._busy - own + self._own) / max(wall - self._wall, 1)
+        self._wall, self._busy, self._own = wall, busy, own
+        return max(share, 0.0)
+
+    def _children_ns(self, tick: int) -> int:
+        """Return the CPU time of the children that the main thread has had, ended ones up to their last reading."""
+        process = os.getpid()
+        for child in _head(f"/proc/{process}/task/{process}/children").split():
+            try:
+                figures = _head(f"/proc/{child.decode()}/stat").rpartition(b")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            self._children[child] = (int(figures[11]) + int(figures[12])) * tick
+        return sum(self._children.values())
 
 
 def _present(totals: Any, what: str) -> Any:  # noqa: ANN401 - psutil's named tuples

@@ -5,7 +5,6 @@ no port, and Python calls only with the option for stacks. XLA keeps what it rec
 the window ends, as ``capture/jax/<host>.xplane.pb``: an XSpace, the same bytes that ``jax.profiler`` writes. No event
 becomes a Python object here. With the option for memory, ``capture/jax/memory.pb.gz`` holds what is alive at the end
 (a gzipped pprof profile). A killed process has written neither; only its journal remains.
-Compilations are in the journal.
 """
 
 from __future__ import annotations
@@ -19,16 +18,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepscope.collect.hooks.only_place import OnlyPlace
 from stepscope.collect.options import Activity, Options
 from stepscope.collect.protocol import Context
 from stepscope.trace.run_directory import write_atomically
 from stepscope.trace.xplane_marks import NATIVE_ID, THREAD_MARK
-
-if TYPE_CHECKING:
-    from stepscope.collect.journal.journal import Journal
 
 #: The module of jaxlib that holds the profiler's session.
 _PROFILER = "jaxlib._profiler"
@@ -37,39 +33,6 @@ _EVERYTHING, _ANNOTATIONS = 2, 1
 #: Seconds to wait at the end for dispatched work; bounded, because a collective may wait for a dead rank.
 _PATIENCE = 5.0
 _PAUSE = 0.0005
-#: Event of ``jax.monitoring`` → first word of the span; the name of the compiled function follows.
-_STAGES = {
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "compile",
-}
-_NS = 1_000_000_000
-
-
-class Compilations:
-    """Writes a span into the journal whenever JAX has traced, lowered or compiled a function."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._monitoring: Any = sys.modules["jax._src.monitoring"]
-        self._listener = self._listen  # one bound method: JAX compares with it when it is removed
-
-    def install(self) -> None:
-        """Register with ``jax.monitoring``."""
-        self._monitoring.register_event_duration_secs_listener(self._listener)
-
-    def remove(self) -> None:
-        """Unregister, unless the program has cleared all listeners meanwhile."""
-        if self._listener in self._monitoring.get_event_duration_listeners():
-            self._monitoring.unregister_event_duration_listener(self._listener)
-
-    def _listen(self, event: str, duration: float, **facts: object) -> None:
-        """Record a stage that has just ended; runs on the thread that compiles."""
-        end = time.perf_counter_ns()
-        stage = _STAGES.get(event)
-        if stage is not None:
-            name = f"{stage} {facts.get('fun_name', '')}".rstrip()
-            self._journal.span(name, "compile", end - round(duration * _NS), end)
 
 
 class JaxCollector(OnlyPlace):
@@ -83,7 +46,6 @@ class JaxCollector(OnlyPlace):
         self._directory = Path()
         self._options = Options()
         self._session: Any = None
-        self._compilations: Compilations | None = None
         self._files: list[Path] = []
 
     def available(self) -> str | None:
@@ -100,7 +62,7 @@ class JaxCollector(OnlyPlace):
         """Set the directory. Does not initialise JAX's backends: the program may still configure them."""
         self._options = context.options
         self._directory = context.capture / "jax"
-        self._compilations = Compilations(context.journal)
+        self._journal = context.journal
         self._description = {"version": str(sys.modules["jax"].__version__)}
 
     def start(self) -> None:
@@ -115,8 +77,6 @@ class JaxCollector(OnlyPlace):
         self._begin()
         give_way = partial(self._give_way, "the program started a profiler of JAX")
         self._guard.once_before(_profiler(), "ProfilerSession", give_way)
-        if self._compilations is not None:
-            self._compilations.install()
         self._opened()
 
     def _begin(self) -> None:
@@ -142,8 +102,6 @@ class JaxCollector(OnlyPlace):
         if session is None or os.getpid() != self._process:
             return
         self._closed()
-        if self._compilations is not None:
-            self._compilations.remove()
         late = _wait_for_arrays()
         if late:
             self._description["not_waited_for"] = f"{late} arrays were not computed within {_PATIENCE:.0f} s"
@@ -165,8 +123,6 @@ class JaxCollector(OnlyPlace):
 
     def _release(self) -> None:
         self._guard.remove()
-        if self._compilations is not None:
-            self._compilations.remove()
 
     def _fall_silent(self) -> None:
         """Remove the hooks in a forked child, where JAX cannot run and its recording is never read."""

@@ -4,9 +4,12 @@
 on nothing else does.
 
 Without annotations, a compiled program that gets its own results back (``params = update(params, batch)``) counts as an
-optimizer. If none does, a program of the user's that runs repeatedly counts, as in inference. Functions of JAX itself
-(``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count: a training that compiles nothing must
-declare its steps.
+optimizer. If none does, a program of the user's that runs repeatedly counts, as in inference; and so does a gradient
+(``jax.grad``, ``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles nothing.
+Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count.
+
+A function that is made and compiled anew in every step (``jax.jit`` in the loop) is one program as long as the one
+before, of the same code, is gone: two that live at the same time, from one factory, are two.
 """
 
 from __future__ import annotations
@@ -30,12 +33,15 @@ _LOG = logging.getLogger("stepscope")
 BY_ANNOTATIONS = "StepTraceAnnotation"
 BY_UPDATES = "runs of compiled programs that update what they are given"
 BY_RUNS = "runs of a compiled program"
+BY_GRADIENTS = "gradients computed outside of jit"
 BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes most of the time"
 
 #: Functions of JAX that stand for the user's: in programs compiled ahead of time, parts of derivatives, and pmap.
 _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 #: Runs during which a program may prove to update its inputs; after them, one that does not counts if no other does.
 _PATIENCE = 8
+#: Codes of functions that are remembered.
+_CODES = 4096
 
 
 class JaxSteps:
@@ -46,6 +52,8 @@ class JaxSteps:
         self._hooks = MethodHooks()
         self._runs = Runs(self._ran)
         self._programs: dict[int, _JittedProgram] = {}
+        self._of_code: dict[Any, _JittedProgram] = {}
+        self._gradients: dict[Any, _JittedProgram] = {}
         self._declared: Stepped | None = None
         self._updating = False
         self._inside = threading.local()
@@ -65,12 +73,15 @@ class JaxSteps:
         self._hooks.around(annotation, "__enter__", self._enter)
         self._hooks.around(annotation, "__exit__", self._exit)
         self._runs.install()
+        self._hooks.around(sys.modules.get("jax._src.api"), "vjp", self._differentiated)
 
     def remove(self) -> None:
         """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
         self._runs.remove()
         self._hooks.remove()
         self._programs.clear()
+        self._of_code.clear()
+        self._gradients.clear()
         self._declared = None
 
     def may_wait(self, steps: int) -> bool:
@@ -82,6 +93,8 @@ class JaxSteps:
         if self._declared is None:
             self._declared = Stepped(_Annotation(), "", BY_ANNOTATIONS, loop=True, declared=True)
             self._programs.clear()  # with their reports
+            self._of_code.clear()
+            self._gradients.clear()
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         return original(annotation)
 
@@ -103,9 +116,13 @@ class JaxSteps:
             self._watch(program, inputs, results)
 
     def _remember(self, function: Any) -> _JittedProgram:  # noqa: ANN401 - anything
-        key = id(function)
-        program = _JittedProgram(function, lambda _: self._programs.pop(key, None))
+        key, code = id(function), getattr(getattr(function, "func", function), "__code__", None)  # also of a partial
+        before = self._of_code.get(code)
+        program = before if before is not None and before.gone else _JittedProgram(function)
+        program.follow(function, lambda _: self._programs.pop(key, None))
         self._programs[key] = program
+        if code is not None and len(self._of_code) < _CODES:
+            self._of_code[code] = program
         return program
 
     def _watch(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
@@ -124,9 +141,36 @@ class JaxSteps:
             self._tell(program, BY_UPDATES if updates else BY_RUNS)
         program.watched = not again
 
+    def _differentiated(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's
+        """Compute a gradient; count it if it is computed now, not traced."""
+        result = original(*args, **kwargs)
+        if self._declared is None and not self._updating:
+            function = sys._getframe(2).f_locals.get("fun")  # of value_and_grad(), behind the frame of MethodHooks
+            jax = sys.modules["jax"]
+            leaves = jax.tree_util.tree_leaves(args[1:])
+            if function is not None and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                self._computed(function)
+        return result
+
+    def _computed(self, function: Any) -> None:  # noqa: ANN401 - anything callable
+        """Report gradients of a function, once it shows that they come again and again."""
+        code = getattr(getattr(function, "func", function), "__code__", type(function))
+        program = self._gradients.get(code)
+        if program is None and len(self._gradients) < _CODES:
+            program = self._gradients[code] = _JittedProgram(function)
+        if program is None:
+            return
+        if program.told is not None:
+            self._observe(program.told)
+            return
+        program.ends.append(perf_counter_ns())
+        if len(program.ends) >= _PATIENCE:
+            self._tell(program, BY_GRADIENTS)
+
     def _tell(self, program: _JittedProgram, by: str) -> None:
         """Report all runs of a program up to now."""
         if by == BY_UPDATES:
+            self._gradients.clear()
             for key, other in list(self._programs.items()):
                 if other.told is not None and other.told.by == BY_RUNS:  # counted only while none updated its inputs
                     del self._programs[key]
@@ -144,7 +188,6 @@ class _JittedProgram:
 
     Args:
         function: The user's function, or JAX's wrapper of it.
-        gone: Called when the function has been deleted.
 
     Attributes:
         nameless: Whether it is a wrapper that hides whether the function is the user's or JAX's own.
@@ -153,7 +196,7 @@ class _JittedProgram:
         ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
     """
 
-    def __init__(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
+    def __init__(self, function: Any) -> None:  # noqa: ANN401 - anything
         self.name = str(getattr(function, "__name__", "") or type(function).__name__)
         module = str(getattr(function, "__module__", None) or "jax.")
         self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
@@ -161,8 +204,17 @@ class _JittedProgram:
         self.told: Stepped | None = None
         self.ends: list[int] = []
         self._returned: dict[int, weakref.ref[Any]] = {}
+        self._function: Any = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the function has been deleted."""
+        return isinstance(self._function, weakref.ref) and self._function() is None
+
+    def follow(self, function: Any, gone: Callable[[Any], object]) -> None:  # noqa: ANN401 - anything
+        """Be the program of a function; ``gone`` is called when that has been deleted."""
         try:
-            self._function: Any = weakref.ref(function, gone)
+            self._function = weakref.ref(function, gone)
         except TypeError:  # kept alive: the id of a freed function could be reused
             self._function = function
 

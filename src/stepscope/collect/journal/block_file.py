@@ -6,7 +6,6 @@ thread fetches them twice a second and writes them with :mod:`stepscope.trace.bl
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 INTERVAL = 0.5
 #: Seconds that ``close`` waits for a disk that hangs.
 _PATIENCE = 8.0
-
-_LOG = logging.getLogger("stepscope")
 
 
 class BlockFile:
@@ -78,7 +75,7 @@ class BlockFile:
         except Exception as error:  # noqa: BLE001 - law 1: counted and logged; training goes on
             loss, reason = write_failure(error)
             self._journal.loss(loss)
-            _LOG.warning("stepscope: cannot write %s (%s): the file ends here, training goes on.", self.path, reason)
+            self._journal.warn(self.path, reason)
         finally:
             frames, self._frames = self._frames, None
             if frames is not None:

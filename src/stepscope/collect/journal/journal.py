@@ -10,10 +10,19 @@ A block is a JSON object in columns; every key may be missing::
     anchors         [[perf_counter_ns, epoch ns, ± ns], …] before and after the block's records
     threads         [[native thread id, name], …] that are new or renamed
     names           texts; name, kind, source, lane and unit below are indices into it
-    spans           thread, start, dur, name, kind; args: JSON text of an object, or null
+    spans           thread, start, dur, name, kind; args: JSON text of an object, or null; calling_line, of a Python
+                    call: the line that the call around it executes, 0 where it is unknown
     steps           number, start, dur, source
     counters        time, lane, name, value (number, or text for nan and ±inf), unit
-    metadata        [[key, JSON text], …]
+    run_steps       number, gap (from the end of the row before to the start; number and gap as differences, the first
+                    of a block from 0), dur, cpu, delay, minor, major, read, written, voluntary, involuntary, data,
+                    ready; null is unknown
+    compilations    name, start, dur, function, arguments, why; the last three are null if unknown
+    batches         process, start, dur, samples, sample, sample_cpu, collate, collate_cpu, elements,
+                    longest, collated, dataset; the three before the last are 0 if unknown
+    events          name, start, dur
+    metadata        [[key, JSON text], …]; the time at which a framework's recording ended early has the key
+                    ENDED_EARLY, a new count of the steps (until, ends) the key STEPS_RECOUNT
     losses          {name: count}
     closed          true in the last block of a recording that was closed
 
@@ -39,6 +48,7 @@ from stepscope.collect.journal.values import finite, plain, text
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import Anchor, take_anchor
 from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.schema import ENDED_EARLY
 
 #: Seconds between blocks.
 FLUSH_INTERVAL = 0.5
@@ -90,7 +100,7 @@ class Journal:
         self._named: dict[int, str] = {}
         self._lock = threading.RLock()
         self._writing = False
-        self._failed = False
+        self._failed = self._warned = False
         self._anchor = take_anchor()
         self._facts: dict[str, Any] = {"process": os.getpid(), "host": text(socket.gethostname())}
         self._frames = FrameWriter(path)
@@ -171,6 +181,12 @@ class Journal:
         if len(self._losses) < self._room:
             self._losses.append((what, count))
 
+    def ended_early(self, why: str) -> str:
+        """Record that the source of operators has ended before the window; return the reason with the time."""
+        self.metadata(ENDED_EARLY, str(time.perf_counter_ns()))
+        self.loss("recording_ended_early")
+        return f"{why}, at {time.strftime('%Y-%m-%d %H:%M:%S')}"
+
     # Writing: on the journal's thread; flush() and close() also run on the caller's.
 
     def flush(self, timeout: float = 10.0) -> bool:
@@ -195,6 +211,7 @@ class Journal:
             Whether everything was written.
         """
         done = self._exclusively(self._finish, timeout)
+        self._take_losses()  # of the last blocks, if it is these that could not be written
         self._room = 0
         self._stop.set()
         if done and self._thread is not threading.current_thread():
@@ -303,7 +320,13 @@ class Journal:
             queue.clear()
         loss, reason = write_failure(error)
         self._losses.append((loss, 1))
-        _LOG.warning("stepscope: cannot write %s (%s): recording stops here, training goes on.", self.path, reason)
+        self.warn(self.path, reason)
+
+    def warn(self, path: Path, reason: str) -> None:
+        """Log that a file of this recording could not be written; only the first one."""
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("stepscope: cannot write %s (%s): recording stops here, training goes on.", path, reason)
 
     def _become_inert(self) -> None:
         """Drop everything in a forked child: the file and the thread belong to the parent."""

@@ -23,6 +23,8 @@ HUNG_AFTER = 10.0
 _SMALL = 64 << 20
 #: Bytes that importing torch allocates and that are not written again, so that a fork never copies them.
 _IDLE = 128 << 20
+#: Bytes at the end of a truncated file that are given back to the disk, for the manifest.
+_ROOM = 16 << 10
 #: Size in bytes of requests that make the C allocator merge freed chunks, and how many of them merge all chunks.
 _LARGE, _MERGES = 5000, 500
 
@@ -70,20 +72,27 @@ class SavedFile:
         if not self.path.exists():
             self.forked = False
             self._write()
+        elif not self._is_whole(self.path):
+            raise self._truncated()
 
     def _write(self) -> None:
         self._save(str(self._temporary))
+        partial = self._temporary.with_name(f"{self._temporary.name}.tmp")  # Kineto writes this one first
+        if not self._temporary.exists() and _size(partial) > _ROOM:
+            os.truncate(partial, _size(partial) - _ROOM)
+            partial.replace(self._temporary)
         if not self._temporary.exists():
-            # Kineto's partial file is removed, because the manifest, which has the reason, needs the space.
-            self._temporary.with_name(f"{self._temporary.name}.tmp").unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             message = f"{self.path} was not written: the disk is full or not writable"
             raise OSError(message)
         complete = self._is_whole(self._temporary)
         self._temporary.chmod(0o600)
         self._temporary.replace(self.path)
         if not complete:
-            message = f"{self.path} is truncated: the disk is full or not writable"
-            raise OSError(message)
+            raise self._truncated()
+
+    def _truncated(self) -> OSError:
+        return OSError(f"{self.path} is truncated: the disk is full or not writable")
 
     def _wait_for_child(self) -> None:
         """Wait for the child while its file grows; kill the child if the file stops growing."""
@@ -136,7 +145,11 @@ def _fork(work: Callable[[], None]) -> int:
         return child
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):  # sent to the process group, but the child must finish the file
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # sent to the process group, but the child must finish the file
             signal.signal(number, signal.SIG_IGN)
         work()
         code = 0

@@ -34,7 +34,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.training_error import keep
@@ -45,6 +45,9 @@ from stepscope.collect.surgery import mindspore_runtime
 from stepscope.collect.surgery.verified import Unverified, require
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import write_atomically
+
+if TYPE_CHECKING:
+    from stepscope.collect.journal.journal import Journal
 
 #: The module of the state that MindSpore's own profilers share.
 _INTERFACE = "mindspore.profiler.profiler_interface"
@@ -64,6 +67,7 @@ class MindSporeCollector:
         self._host = mindspore_runtime.RuntimeProfiler()
         self._facts: dict[str, Any] = {}
         self._guard = MethodHooks()
+        self._journal: Journal | None = None
         self._started_ns = 0
         self._recording = False
         self._notes: dict[str, object] = {}
@@ -84,6 +88,7 @@ class MindSporeCollector:
             message = "this MindSpore has no profiler for the CPU"
             raise RuntimeError(message)
         self._directory = context.capture / "mindspore"
+        self._journal = context.journal
         self._facts = {
             "format": 1,
             "mindspore": str(sys.modules["mindspore"].__version__),
@@ -187,7 +192,8 @@ class MindSporeCollector:
 
     def _give_way(self) -> None:
         """End early, because the program starts MindSpore's own profiler."""
-        self._notes["ended_early"] = "the program started MindSpore's own profiler"
+        if self._journal is not None:
+            self._notes["ended_early"] = self._journal.ended_early("the program started MindSpore's own profiler")
         self._end()
 
     def _write_facts(self) -> None:

@@ -3,35 +3,44 @@
 In PyNative mode an optimizer's update is a Python call. In graph mode, and in a function under ``jit``, it is an
 operator in a compiled graph, and a step is a run of the whole graph. To decide whether a graph holds an optimizer, the
 cells, or the objects that the function's code refers to, are searched. Of nested calls only the outermost counts.
+While no optimizer has stepped, a graph that runs repeatedly counts: it may update its parameters itself.
 ``Model.train`` and ``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.steps import Stepped
+from stepscope.collect.host.live_objects import alive
+from stepscope.collect.steps import PATIENCE, Stepped
 
-_Find: TypeAlias = "Callable[..., Stepped | None]"
+_Find: TypeAlias = "Callable[..., Stepped]"
 
 _LOG = logging.getLogger("stepscope")
+
+CELL = ("mindspore.nn.cell", "Cell")
 
 #: How steps were found, for the manifest.
 BY_MODEL = "Model.train"
 BY_CALLS = "calls of optimizers"
 BY_GRAPHS = "runs of graphs with an optimizer"
+BY_RUNS = "runs of a graph"
 
 #: How many calls deep, from a function under ``jit``, to search for an optimizer.
 _DEPTH = 6
+#: Runs of a graph without an optimizer, after which it counts if no optimizer has stepped; and graphs to count.
+_PATIENCE, _GRAPHS = 8, 256
 
 
 class MindSporeSteps:
@@ -46,7 +55,10 @@ class MindSporeSteps:
         self._bases = _optimizer_classes()
         self._known = _Known()
         self._inside = threading.local()
+        self._stepped: set[int] = set()
         self._hooks = MethodHooks()
+        self._trained = False
+        self._runs: dict[int, list[int]] = {}
 
     def install(self, *, late: bool) -> None:
         """Install the hooks in MindSpore's classes; they also apply to existing objects."""
@@ -69,27 +81,48 @@ class MindSporeSteps:
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: it is unknown which of MindSpore's optimizers have yet to step."""
-        del steps
-        return False
+        """Return whether an optimizer exists that was not called in the first ``steps`` steps, if others were."""
+        known, bases = self._stepped, self._bases
+        return (
+            steps < PATIENCE
+            and bool(known)
+            and any(isinstance(one, bases) and id(one) not in known for one in alive(CELL))
+        )
 
     def _call(self, find: _Find, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run a call; report a step if it holds an optimizer and no enclosing call does."""
         found = None if getattr(self._inside, "step", False) else find(*args)
-        if found is None:
-            return original(*args, **kwargs)
+        if found is None or found.by == BY_RUNS:
+            result = original(*args, **kwargs)
+            if found is not None and not self._trained:
+                self._ran(found)
+            return result
         self._inside.step = True
         try:
             result = original(*args, **kwargs)
         finally:
             self._inside.step = False
+        self._trained = True
         self._observe(found)
         return result
+
+    def _ran(self, found: Stepped) -> None:
+        """Report the runs of a graph without an optimizer, once it has run often enough."""
+        key = id(getattr(found.owner, "__code__", found.owner))
+        ends = self._runs.setdefault(key, []) if len(self._runs) < _GRAPHS else self._runs.get(key, [])
+        ends.append(time.perf_counter_ns())
+        if len(ends) == _PATIENCE:
+            for end in ends:
+                self._observe(dataclasses.replace(found, at_ns=end, late=end != ends[-1]))
+        elif len(ends) > _PATIENCE:
+            ends.pop()
+            self._observe(found)
 
     def _enter(self, original: Callable[..., Any], capture: Any) -> Any:  # noqa: ANN401 - MindSpore's own
         """Begin a call under ``jit(capture_mode="bytecode")``, which runs parts of the function as graphs."""
         if not getattr(self._inside, "step", False):
-            found = self._graph(capture.fn, lambda: _in_code(capture.fn, None, self._bases))
+            graph = self._graph(capture.fn, lambda: _in_code(capture.fn, None, self._bases))
+            found = graph if graph.by == BY_GRAPHS else None
             self._inside.captured, self._inside.step = (capture, found), found is not None
         return original(capture)
 
@@ -100,11 +133,13 @@ class MindSporeSteps:
         if found is not None and outermost is capture:
             self._inside.captured, self._inside.step = (None, None), False
             if kind is None:
+                self._trained = True
                 self._observe(found)
         return result
 
     def _train(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Train a model; only its own steps count, not those of its optimizers."""
+        self._trained = True
         outer = getattr(self._inside, "model", None), getattr(self._inside, "step", False)
         self._inside.model, self._inside.step = model, True
         try:
@@ -122,19 +157,20 @@ class MindSporeSteps:
         return result
 
     def _optimizer(self, optimizer: Any, *_: Any) -> Stepped:  # noqa: ANN401 - a mindspore.nn.Optimizer
+        self._stepped.add(id(optimizer))
         return Stepped(optimizer, type(optimizer).__name__, BY_CALLS)
 
-    def _cell(self, _executor: Any, cell: Any, *_: Any) -> Stepped | None:  # noqa: ANN401 - a mindspore.nn.Cell
+    def _cell(self, _executor: Any, cell: Any, *_: Any) -> Stepped:  # noqa: ANN401 - a mindspore.nn.Cell
         return self._graph(cell, lambda: _in_cell(cell, self._bases))
 
-    def _function(self, executor: Any, *_: Any) -> Stepped | None:  # noqa: ANN401 - a _JitExecutor
+    def _function(self, executor: Any, *_: Any) -> Stepped:  # noqa: ANN401 - a _JitExecutor
         function, holder = executor.fn, executor.obj
         owner = function if holder is None else holder
         return self._graph(owner, lambda: _in_cell(holder, self._bases) or _in_code(function, holder, self._bases))
 
-    def _graph(self, owner: Any, look: Callable[[], list[type]]) -> Stepped | None:  # noqa: ANN401 - a cell or function
+    def _graph(self, owner: Any, look: Callable[[], list[type]]) -> Stepped:  # noqa: ANN401 - a cell or function
         name = self._known.get(owner, lambda: "+".join(sorted({kind.__name__ for kind in look()})))
-        return Stepped(owner, name, BY_GRAPHS) if name else None
+        return Stepped(owner, name, BY_GRAPHS if name else BY_RUNS)
 
 
 class _Known:

@@ -66,8 +66,9 @@ class ParallelCollector:
         return []
 
     def describe(self) -> dict[str, object]:
-        """Return how many entries each part has."""
-        return {name: len(value) for name, value in self._found.items() if isinstance(value, dict | list)}
+        """Return the number of parts, and how many entries each has."""
+        entries = {name: len(value) for name, value in self._found.items() if isinstance(value, dict | list)}
+        return {"parts": len(self._found), **entries}
 
 
 def declared() -> dict[str, object]:

@@ -58,6 +58,7 @@ class PaddleCollector(OnlyPlace):
         paddle = sys.modules["paddle"]
         options = context.options
         self._path = context.capture / "paddle_0.pb"
+        self._journal = context.journal
         memory = options.profile_memory and not options.memory_by_default
         self._tracer = Tracer(memory=memory)
         self._guard.around(sys.modules["paddle.profiler.profiler"].Profiler, "__init__", self._foreign)

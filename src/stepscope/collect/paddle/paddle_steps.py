@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.host.live_objects import alive
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
-from stepscope.collect.steps import Stepped
+from stepscope.collect.steps import PATIENCE, Stepped
 from stepscope.trace.paddle_updates import UPDATES
 
 _LOG = logging.getLogger("stepscope")
+
+OPTIMIZER = ("paddle.optimizer.optimizer", "Optimizer")
 
 #: How steps were found, for the manifest.
 BY_MODEL = "Model.fit"
@@ -38,6 +41,7 @@ class PaddleSteps:
         self._observe = observe
         self._programs = _Programs()
         self._inside = threading.local()
+        self._stepped: set[int] = set()
         self._optimizers = OptimizerCalls(self._update, outside=True)
         self._hooks = MethodHooks()
 
@@ -56,9 +60,13 @@ class PaddleSteps:
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return False: it is unknown which of Paddle's optimizers have yet to step."""
-        del steps
-        return False
+        """Return whether an optimizer exists that did not step, in eager mode, in the first ``steps`` steps.
+
+        Fleet keeps an object of the base class itself, which never steps.
+        """
+        known = self._stepped
+        others = (one for one in alive(OPTIMIZER) if id(one) not in known and type(one).__name__ != OPTIMIZER[1])
+        return steps < PATIENCE and bool(known) and any(True for _ in others)
 
     @property
     def _in_fit(self) -> bool:
@@ -67,6 +75,7 @@ class PaddleSteps:
     def _update(self, call: Callable[[], Any], optimizer: Any) -> Any:  # noqa: ANN401 - what the method returns
         result = call()
         if not self._in_fit:
+            self._stepped.add(id(optimizer))
             self._observe(Stepped(optimizer, type(optimizer).__name__, BY_CALLS))
         return result
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from stepscope.collect.own_process import own_command, own_environment
 
 #: Name of the background process's output, in the rank's directory.
 LOG = "analysis.log"
 _NICEST = 19
-
-
-def report_command(rank: Path, *arguments: str) -> list[str]:
-    """Return the command line of ``stepscope report`` for a rank's directory.
-
-    Raises:
-        OSError: ``sys.executable`` is empty, because Python is embedded in another program.
-    """
-    if not sys.executable:
-        message = "the path of this Python is unknown: sys.executable is empty"
-        raise OSError(message)
-    return [sys.executable, "-m", "stepscope", "report", str(rank), *arguments]
 
 
 def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -33,15 +22,14 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
     Raises:
         OSError: The process cannot be started.
     """
-    environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
     with (rank / LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            report_command(rank, "--quiet", *arguments),
+            own_command("stepscope", "report", str(rank), "--quiet", *arguments),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=rank,
-            env=environment,
+            env=own_environment(POLARS_MAX_THREADS="1"),
             start_new_session=True,
         )
     try:
@@ -54,13 +42,19 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def run_report(rank: Path, *arguments: str) -> int:
     """Run ``stepscope report`` for a rank, its output on standard error, and return its exit code.
 
-    Standard output belongs to the program that was profiled.
+    Standard output belongs to the program that was profiled. With ``--quiet``, nothing is shown.
 
     Raises:
         OSError: The process cannot be started.
     """
-    command = report_command(rank, *arguments)
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_error_stream(), check=False).returncode  # noqa: S603
+    done = subprocess.run(  # noqa: S603 - our own command
+        own_command("stepscope", "report", str(rank), *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if "--quiet" in arguments else _error_stream(),
+        env=own_environment(),
+        check=False,
+    )
+    return done.returncode
 
 
 def _error_stream() -> int:

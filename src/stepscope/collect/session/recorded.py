@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import stepscope
 from stepscope.collect.session import background
-from stepscope.collect.session.window import Window, one_line
-from stepscope.trace.run_directory import Manifest
+from stepscope.collect.session.window import COMPLETE, INCOMPLETE, UNWRITTEN, Window, one_line
+from stepscope.errors import InputError
+from stepscope.trace.manifest import Manifest
 
 
 class RecordedWindow:
@@ -23,7 +27,9 @@ class RecordedWindow:
     """
 
     def __init__(self, window: Window, analyse: str) -> None:
-        self._window = window
+        # Until its files are complete: it has 30 KiB of journal and collectors, and `profile.recorded` keeps every one.
+        self._window: Window | None = window
+        self._directory = window.directory
         self._analyse = analyse
         self._failed = False
         self._written = threading.Event()
@@ -36,17 +42,22 @@ class RecordedWindow:
     @property
     def path(self) -> Path:
         """Directory of the run, shared by the ranks of a job."""
-        return self._window.directory.path.parent
+        return self.rank_path.parent
 
     @property
     def rank_path(self) -> Path:
         """Directory of this rank in it."""
-        return self._window.directory.path
+        return self._directory.path
 
     @property
     def manifest(self) -> Manifest:
-        """The current manifest."""
-        return self._window.manifest()
+        """The current manifest.
+
+        Raises:
+            InputError: The run is complete, and its manifest was removed or damaged since.
+        """
+        window = self._window
+        return self._directory.read_manifest() if window is None else window.manifest()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the files are complete and the background analysis, if any, has ended.
@@ -67,11 +78,45 @@ class RecordedWindow:
         self._written.wait()
         return stepscope.open(self.path)
 
+    def note(self, key: str, value: object) -> None:
+        """Add an entry to the manifest."""
+        window = self._window
+        if window is not None:
+            window.note(key, value)
+            return
+        with suppress(OSError, InputError):  # the disk is full, or the user has removed the run
+            self._directory.write_manifest({**self._directory.read_manifest(), key: value})
+
+    def count_loss(self, what: str, message: str) -> None:
+        """Count a loss of the catalogue that shows after the window has closed."""
+        window = self._window
+        if window is not None:
+            window.count_loss(what, message)
+            window.write_manifest()
+            return
+        with suppress(OSError, InputError):
+            found = self._directory.read_manifest()
+            losses, messages = found.get("losses", {}), [*found.get("messages", []), f"{what}: {message}"]
+            whole = found["status"] != COMPLETE or what not in UNWRITTEN
+            status = found["status"] if whole else INCOMPLETE
+            losses = {**losses, what: losses.get(what, 0) + 1}
+            self._directory.write_manifest({**found, "status": status, "losses": losses, "messages": messages})
+
+    def remove(self) -> None:
+        """Wait until the files are complete, and remove them; ranks of other processes in the run stay."""
+        self.wait()
+        shutil.rmtree(self.rank_path, ignore_errors=True)
+        with suppress(OSError):  # it holds other ranks of the job
+            self.path.rmdir()
+
     def _complete(self) -> None:
         """Wait for the files, then start the analysis. The interpreter waits for this thread before it ends."""
-        process = None
+        process, window = None, self._window
         try:
-            self._window.settle()
+            if window is not None:
+                window.settle()
+                self._directory = window.directory
+                self._window = window if window.unwritten else None
             if self._analyse == "background":
                 process = background.start_analysis(self.rank_path)
         except Exception as error:  # noqa: BLE001 - law 1: the capture is kept; the manifest has the reason
@@ -91,7 +136,14 @@ class RecordedWindow:
 
     def _fail(self, reason: str) -> None:
         self._failed = True
-        self._window.note("analysis", reason)
+        self.note("analysis", reason)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, which the program may have closed; standard output belongs to the program."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
+        sys.stderr.flush()
 
 
 def _on_a_thread(work: Callable[[], None], name: str, *, daemon: bool) -> None:

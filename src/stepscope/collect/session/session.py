@@ -5,15 +5,24 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 
 from stepscope.collect.options import Options
-from stepscope.collect.schedule import Action, ScheduleFunction, action_of, always, recording_until
+from stepscope.collect.schedule import (
+    Action,
+    ScheduleFunction,
+    action_of,
+    steps_missing,
+    unchanged_until,
+)
 from stepscope.collect.session.lifecycle import END, TRANSITIONS, WindowOperation
 from stepscope.collect.session.signals import TerminationGuard, interrupt_postponed
+from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.steps import OptimizerLog
 from stepscope.errors import LifecycleError, OutputError
@@ -21,8 +30,9 @@ from stepscope.trace.run_directory import check_writable
 
 _LOG = logging.getLogger("stepscope")
 
-#: Seconds that the SIGTERM handler waits for another thread to finish opening or closing a window.
-_PATIENCE = 20.0
+#: Seconds that the handler of SIGTERM and SIGHUP waits for another thread to finish opening or closing a window, and
+#: for the files of the window that it has closed.
+_PATIENCE, _WRITING = 20.0, 10.0
 
 _NO_NOTES: Mapping[str, object] = {}
 
@@ -56,6 +66,10 @@ class Session:
         on_saved: Called with every window that has closed; it must not raise.
         give_way: Called when another session wants to run, and ends this one; None refuses the other one.
         log: Finds the steps of a window in which the program declared none.
+
+    Attributes:
+        number: Number of the current step.
+        times: The times of all steps; an owner that outlives the session may replace them before :meth:`begin`.
     """
 
     def __init__(
@@ -69,22 +83,26 @@ class Session:
         log: OptimizerLog | None = None,
     ) -> None:
         self.settings = settings
+        self.times = StepTimes(settings)
         self.number = 0
         self.give_way = give_way
         self._log = log
+        if log is not None:
+            log.read = self.times.read
         self._schedule = schedule
         self._source = source
         self._on_saved = on_saved
         self._window: Window | None = None
         self._action = Action.NONE
         self._step_start = 0
-        # Before this step, a boundary only records the step that ended; no collector and no schedule is called.
+        # Before this step, a boundary only times the step that ended; no collector and no schedule is called.
         self._until = 0
         self._process = _process
         self._exclusively = _Exclusively()
         self._guard: TerminationGuard | None = None
         self._problem: str | None = None
         self._windows = 0
+        self._saved: Window | None = None
         self._warned: set[str] = set()
         self.running = False
 
@@ -92,6 +110,11 @@ class Session:
     def recording(self) -> bool:
         """Whether a window is open."""
         return self._window is not None and self._window.started
+
+    @property
+    def prepared(self) -> bool:
+        """Whether a window is open, or about to open."""
+        return self._window is not None
 
     @property
     def thread(self) -> int:
@@ -118,6 +141,8 @@ class Session:
         self.number = number
         _claim(self)
         self.running = True
+        if not self.times.lasts:
+            self.times.install()
         with self._exclusively:
             try:
                 self._move(first)
@@ -139,10 +164,10 @@ class Session:
             source: Source of the step that ends; None means the session's.
             at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         """
-        if not self.running or self.in_child:
-            return
-        end_ns, window = at_ns or time.perf_counter_ns(), self._window
-        if window is not None and self.number + 1 < self._until:
+        if not self.running or self.in_child or self._exclusively.held_here():
+            return  # held here: a signal handler of the program interrupts the opening or closing of a window
+        end_ns, window = self.times.end_step(self.number, at_ns), self._window
+        if self.number + 1 < self._until:
             # Fast path of nearly every step, lock-free: with cold caches a lock costs 2 µs and the path below 5 µs, and
             # a step may last 1 ms. Races with other threads, and what keeps them harmless:
             # - Two threads in boundary(): CPython with a GIL switches threads only at calls and backward jumps. There
@@ -153,11 +178,12 @@ class Session:
             # - A thread closes the window meanwhile: the closed journal drops the step, which is the last one.
             number, self.number = self.number, self.number + 1
             start_ns, self._step_start = self._step_start, end_ns
-            window.add_step(number, start_ns, end_ns, source or self._source)
+            if window is not None and window.started:
+                window.add_step(number, start_ns, end_ns, source or self._source)
             return
         with self._exclusively:
             self._until = 0
-            self._end_step(source, at_ns or time.perf_counter_ns())
+            self._end_step(source, end_ns)
             self.number += 1
             try:
                 following = action_of(self._schedule, self.number)
@@ -174,6 +200,7 @@ class Session:
         if self.running and not self.in_child:
             with self._exclusively:
                 self._step_start = time.perf_counter_ns()
+                self.times.begin_step(self._step_start)
 
     def admit(self) -> None:
         """Start the collectors of a framework that the program has just imported, if a window is open."""
@@ -182,9 +209,13 @@ class Session:
                 if self._window is not None:
                     self._window.admit()
                     self._until = 0
+                    if self._log is not None:
+                        self._log.admit()
 
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = _NO_NOTES, *, whole: bool = False) -> None:
         """Close the open window, if any, and end; idempotent.
+
+        From a signal handler that interrupts our own work, and from ``on_trace_ready``, it ends when that is done.
 
         Args:
             status: How the recording ended, for the manifest.
@@ -192,6 +223,9 @@ class Session:
             whole: Whether the current step ends here and is recorded; otherwise it is dropped.
         """
         if not self.running or self.in_child:
+            return
+        if self._exclusively.held_here():
+            self._exclusively.afterwards.append(lambda: self.end(status, notes, whole=whole))
             return
         with self._exclusively:
             if whole:
@@ -203,25 +237,30 @@ class Session:
         if self.recording and self._window is not None and not self.in_child:
             self._window.metadata(key, text)
 
-    def _terminate(self, deliver: Callable[[], None]) -> None:
-        """Handle SIGTERM: end, then deliver the signal. It runs in the main thread, between any two bytecodes."""
+    def _terminate(self, name: str, deliver: Callable[[], None]) -> None:
+        """Handle a signal: end, then deliver it. It runs in the main thread, between any two bytecodes."""
         if self._exclusively.held_here():
-            self._exclusively.afterwards = lambda: self._terminate(deliver)
+            self._exclusively.afterwards.append(lambda: self._terminate(name, deliver))
             return
         if self._exclusively.lock.acquire(timeout=_PATIENCE):
             try:
-                self.end(f"ended at step {self.number} by SIGTERM")
+                self.end(f"ended at step {self.number} by {name}")
             finally:
                 self._exclusively.lock.release()
+        if self._saved is not None:  # the signal ends the process, and with it the thread that completes the files
+            self._saved.settled.wait(_WRITING)
         deliver()
 
     def _begin_step(self, at_ns: int = 0) -> None:
         window = self._window
         if window is not None and window.started:
             window.begin_step(self.number)
-            if self._log is None:
-                self._until = min(window.due, recording_until(self._schedule, self.number))
+            due = window.due if self._log is None else 0
+        else:
+            due = sys.maxsize
+        self._until = min(due, unchanged_until(self._schedule, self.number))
         self._step_start = at_ns or time.perf_counter_ns()
+        self.times.begin_step(self._step_start)
 
     def _end_step(self, source: str | None, end_ns: int) -> None:
         window = self._window
@@ -233,11 +272,18 @@ class Session:
 
     def _close(self, status: str, notes: Mapping[str, object]) -> None:
         """End the session, in any state."""
-        window, cut = self._window, self._action is Action.RECORD and self._schedule is not always
-        if window is not None and window.started and cut:
-            window.count_loss("steps_not_recorded", f"the recording ended with step {self.number}")
+        window = self._window
+        if window is not None and window.started:
+            with suppress(Exception):  # the schedule may be the program's
+                if missing := steps_missing(self._schedule, self.number):
+                    window.count_loss("steps_not_recorded", f"the recording ended in step {self.number}", missing)
         self._move(END, status, notes)
         self.running = False
+        if not self.times.lasts:
+            self.times.close(status, notes)
+            if self.times.failure[0] and self._saved is not None:
+                self._saved.count_loss(*self.times.failure)
+                self._saved.write_manifest()
         self._on_saved = _ignore  # breaks a reference cycle: the callback may refer to the owner of this session
         if self._source == "declared" and not self._windows and self._problem is None:
             _LOG.warning(
@@ -263,7 +309,7 @@ class Session:
 
     def _perform(self, operation: WindowOperation, status: str, notes: Mapping[str, object]) -> None:
         if operation is WindowOperation.PREPARE:
-            self._window = Window(self.settings)
+            self._window = self.times.window(self.settings)
             self._window.prepare()
         window = self._window
         if window is None or operation is WindowOperation.PREPARE:
@@ -275,14 +321,22 @@ class Session:
             if self._log is not None:
                 self._log.install()
             return
+        # An endless schedule opens its next window at once; if the program ends there, that window is empty.
+        endless = getattr(self._schedule, "repeat", None) == 0
+        empty = window.steps == 0 and self._windows > 0 and endless and status == COMPLETE
         try:
-            if operation is WindowOperation.DISCARD:
-                window.discard()
+            if operation is WindowOperation.DISCARD or empty:
+                if self.times.alone:
+                    window.leave(status, notes)
+                else:
+                    window.discard()
                 return
             with interrupt_postponed():
                 self._add_steps_found(window)
                 window.finish(status, notes)
                 self._windows += 1
+                self.times.kept = True
+                self._saved = window
                 self._on_saved(window)
         finally:
             self._remove_guard()
@@ -298,8 +352,9 @@ class Session:
             return
         self._log.remove()
         if window.steps == 0:
-            for number, (start, end) in enumerate(self._log.steps(self._step_start)):
-                window.add_step(number, start, end, self._log.source)
+            for number, (last, (end, reading)) in enumerate(self._log.steps(self._step_start)):
+                window.add_step(number, last[0], end, self._log.source)
+                self.times.add_step(number, last, end, reading)
 
     def _warn(self, what: str, error: BaseException) -> None:
         if what not in self._warned:
@@ -341,12 +396,12 @@ class _Exclusively:
 
     Attributes:
         lock: Held while a thread is inside.
-        afterwards: Action that a signal handler deferred; the holder runs it after the release.
+        afterwards: Actions that signal handlers deferred; the holder runs them after the release.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.afterwards: Callable[[], None] | None = None
+        self.afterwards: list[Callable[[], None]] = []
         self._owner = self._depth = 0
 
     def held_here(self) -> bool:
@@ -367,9 +422,8 @@ class _Exclusively:
             return
         self._owner = 0
         self.lock.release()
-        if self.afterwards is not None:
-            action, self.afterwards = self.afterwards, None
-            action()
+        while self.afterwards:
+            self.afterwards.pop(0)()
 
 
 def _claim(session: Session) -> None:

@@ -1,61 +1,90 @@
-"""SIGTERM and SIGINT during a recording: save it, then deliver the signal to the program's handler."""
+"""SIGTERM, SIGHUP and SIGINT during a recording: save it, then deliver the signal to the program's handler."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
+
+#: Signals that ask a program to end: a scheduler's, and that of a terminal that closes.
+TERMINATION = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+#: Bytes enough for the ``struct sigaction`` of any libc; it begins with the address of the handler.
+_SIGACTION = 512
+
+_Action: TypeAlias = Callable[[str, Callable[[], None]], None]
 
 
 class TerminationGuard:
-    """Calls ``action`` when SIGTERM arrives, and then the previous handler.
+    """Calls ``action`` when one of the signals :data:`TERMINATION` arrives, and then the previous handler.
 
-    It is installed only on the main thread, the only one on which Python runs handlers, and not if the program ignores
-    the signal.
+    It is installed only on the main thread, the only one on which Python runs handlers, and not for a signal that the
+    program ignores (``nohup``).
 
     Args:
-        action: Called with a function that delivers the signal to the previous handler; it must call it once.
+        action: Called with the signal's name and a function that delivers it to the previous handler; it must call it
+            once.
     """
 
-    def __init__(self, action: Callable[[Callable[[], None]], None]) -> None:
-        self._action: Callable[[Callable[[], None]], None] | None = action
-        self._previous: Any = signal.SIG_DFL
+    def __init__(self, action: _Action) -> None:
+        self._action: _Action | None = action
+        self._previous: dict[int, Any] = {}
+        #: What the system does at the signal; C code, such as Paddle's, may have replaced what Python knows.
+        self._in_c: dict[int, ctypes.Array[ctypes.c_char]] = {}
 
     def install(self) -> bool:
-        """Install the handler; return False if it cannot or must not be."""
+        """Install the handlers; return False if none can or must be."""
         if threading.current_thread() is not threading.main_thread():
             return False
-        previous = signal.getsignal(signal.SIGTERM)
-        if previous is None or previous is signal.SIG_IGN:
-            return False
-        self._previous = previous
-        signal.signal(signal.SIGTERM, self._handle)
-        return True
+        for number in TERMINATION:
+            previous = signal.getsignal(number)
+            if previous is not None and previous is not signal.SIG_IGN:
+                self._previous[number], self._in_c[number] = previous, _sigaction(number)
+                signal.signal(number, self._handle)
+        return bool(self._previous)
 
     def remove(self) -> None:
-        """Restore the previous handler, unless the program has replaced ours."""
+        """Restore the previous handlers, unless the program has replaced ours."""
         self._action = None
-        here_is_main = threading.current_thread() is threading.main_thread()
-        if here_is_main and signal.getsignal(signal.SIGTERM) == self._handle:
-            signal.signal(signal.SIGTERM, self._previous)
+        if threading.current_thread() is threading.main_thread():
+            for number, previous in self._previous.items():
+                if signal.getsignal(number) == self._handle:
+                    by_python = _handler(_sigaction(number))
+                    signal.signal(number, previous)
+                    if _handler(self._in_c[number]) != by_python:
+                        _sigaction(number, self._in_c[number])
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         def deliver() -> None:
+            by_python = _handler(_sigaction(number))
             self.remove()
-            if callable(self._previous):
-                self._previous(number, frame)
+            previous = self._previous[number]
+            if callable(previous) and _handler(self._in_c[number]) == by_python:
+                previous(number, frame)
             else:
-                signal.signal(number, signal.SIG_DFL)
+                _sigaction(number, self._in_c[number])
                 os.kill(os.getpid(), number)
 
         if self._action is None:  # after the window, a handler that the program set later may still call ours
             deliver()
         else:
-            self._action(deliver)
+            self._action(signal.Signals(number).name, deliver)
+
+
+def _sigaction(number: int, new: ctypes.Array[ctypes.c_char] | None = None) -> ctypes.Array[ctypes.c_char]:
+    """Return the ``struct sigaction`` of a signal, and replace it by ``new`` if given."""
+    before = ctypes.create_string_buffer(_SIGACTION)
+    ctypes.CDLL(None).sigaction(number, new, before)
+    return before
+
+
+def _handler(of: ctypes.Array[ctypes.c_char]) -> int:
+    return int.from_bytes(of.raw[: ctypes.sizeof(ctypes.c_void_p)], "little")
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.collect.ranks import JobRank, find_job
+from stepscope.collect.ranks import JobRank, find_job, process_key
+from stepscope.trace.run_directory import make_private
 
 #: Directory of the ranks' files, beside the file that users edit.
 FOLDER = ".stepscope-ranks"
@@ -75,7 +76,7 @@ class Agreement:
         self._place = place
         self._folder = directory / FOLDER / find_job().digest
         self._seen = ""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         if place.rank == 0:
             # An older run of this job has the same folder, and its answers would count.
             for path in self._folder.iterdir():
@@ -86,7 +87,7 @@ class Agreement:
 
     def propose(self, proposal: Proposal) -> Proposal:
         """Write a proposal for the other ranks and return it, signed. Only rank 0 does."""
-        author = (socket.gethostname(), os.getpid(), _start_time(os.getpid()))
+        author = (socket.gethostname(), *process_key(os.getpid()))
         signed = replace(proposal, author=author)
         temporary = self._folder / f".{_PROPOSAL}"
         temporary.write_text(json.dumps(asdict(signed)), encoding="utf-8")
@@ -163,17 +164,8 @@ class Agreement:
             return None
         host, process, started = proposal.author
         if host == socket.gethostname():
-            return proposal if _start_time(process) == started else None
+            return proposal if process_key(process) == (process, started) else None
         return proposal if age < _FRESH or proposal.token == self._seen else None
-
-
-def _start_time(process: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if it does not exist."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return ""
-    return text.rpartition(b")")[2].split()[19].decode()
 
 
 def _text(path: Path) -> str:

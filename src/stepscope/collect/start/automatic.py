@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 from stepscope.collect.frameworks import FRAMEWORKS, begin_early
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.options import ALL_STEPS, step_range
+from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
 from stepscope.collect.session.recorded import RecordedWindow
+from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import AT_EXIT, Session
+from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
+from stepscope.collect.start.takes import MOST, SETTLING, Takes
 from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.errors import LifecycleError
+from stepscope.trace.schema import STEPS_RECOUNT
 
 _LOG = logging.getLogger("stepscope")
 
@@ -30,38 +38,48 @@ class Selection:
         skip: Steps before the first one recorded.
         active: Steps recorded; 0 means the whole program.
         find: Whether steps are looked for if the whole program is recorded; without steps, the program is one step.
+        typical: Whether later steps may be recorded instead if they are more typical of the program.
     """
 
     skip: int = 5
     active: int = 5
     find: bool = False
+    typical: bool = False
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0) -> Selection:
+    def of(
+        cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0, typical: bool = False
+    ) -> Selection:
         """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more."""
         skip, active = values["skip"], values["active"] or 0
         if values["steps"] not in (None, ALL_STEPS):
             first, last = step_range(values["steps"])
             skip, active = first, last - first + 1
-        return cls(max(skip, least_skip), active, find)
+        return cls(max(skip, least_skip), active, find, typical and find_job_rank().world_size == 1)
 
     @property
     def whole(self) -> bool:
         """Whether the whole program is recorded."""
         return self.active == 0
 
-    def schedule(self, number: int) -> ScheduleFunction:
-        """Return the schedule that warms up in step ``number`` or, from step 0 on, records at once."""
+    def schedule(self, number: int, *, again: bool = False) -> ScheduleFunction:
+        """Return the schedule that warms up in step ``number`` or, from step 0 on, records at once.
+
+        Args:
+            number: The current step.
+            again: Whether a window was recorded before: this one takes its time, so that loaders are as they were
+                before it was prepared, even if another process had the core meanwhile.
+        """
         if self.whole:
             return always
-        begin = min(self.skip, 1)
+        begin = SETTLING if again else min(self.skip, 1)
         return Schedule(wait=number, warmup=begin, active=self.active, repeat=1)
 
     def describe(self) -> str:
         """Return the selection in words."""
         if self.whole:
             return "the whole program" if self.find else "the whole program as one step"
-        return f"skip {self.skip}, active {self.active}"
+        return f"skip {self.skip}, active {self.active}{', or later ones that are typical' if self.typical else ''}"
 
 
 class Automatic:
@@ -70,15 +88,28 @@ class Automatic:
     Args:
         settings: Called when the recording begins, with a function that describes how steps are found.
         selection: Which steps to record.
+        trains: Whether this process is known to train, so that the import of a framework may take longer for it.
+        late: Whether the program may have made its optimizers already.
     """
 
-    def __init__(self, settings: Callable[[Callable[[], dict[str, Any]]], Settings], selection: Selection) -> None:
+    def __init__(
+        self,
+        settings: Callable[[Callable[[], dict[str, Any]]], Settings],
+        selection: Selection,
+        *,
+        trains: bool = True,
+        late: bool = False,
+    ) -> None:
         self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
         self._settings = settings
         self._selection = selection
+        self._trains = trains
+        self._late = late
         self._session: Session | None = None
+        self._times: StepTimes | None = None
+        self._takes = Takes(MOST if selection.typical else 1)
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
         self._withdraw: list[Callable[[], None]] = []
@@ -89,6 +120,11 @@ class Automatic:
         """Number of training steps seen."""
         return self._session.number if self._session is not None else self._seen.finder.number
 
+    @property
+    def timed(self) -> Path | None:
+        """Directory with the times of the steps, where none of them was recorded; None without one."""
+        return self._times.directory if self._times is not None else None
+
     def install(self) -> None:
         """Wait for the program to import a framework."""
         self._withdraw = [when_imported(name, partial(self._imported, name)) for name in FRAMEWORKS]
@@ -96,17 +132,30 @@ class Automatic:
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording in whatever state it is, and remove all hooks from the program."""
         self._remove_hooks()
+        failed = status != COMPLETE and self._session is not None and self._session.recording
         if self._session is not None:
             self._session.end(status, notes, whole=self._selection.whole and not self.steps)
+        if self._times is not None:
+            self._times.close(status, notes)
+        self.recorded = self._takes.keep_best(last=failed)  # after all files are complete: it removes runs
+        if self.recorded is not None and self._times is not None and self._times.failure[0]:
+            self.recorded.count_loss(*self._times.failure)
+            self._times.failure = ("", "")
 
     def _imported(self, framework: str) -> None:
         try:
             self.frameworks.append(framework)
-            begin_early(framework, self._settings(self._describe_steps).options)
+            settings = self._settings(self._describe_steps)
+            begin_early(framework, settings.options)
+            if self._selection.skip and self._trains:
+                rehearse(settings.options)
+            if self._times is None:
+                self._times = StepTimes(settings, lasts=True)
+                self._times.install()
             if self._selection.find or not self._selection.whole:
                 hooks = make_hooks(framework, self._stepped)
                 self._hooks.append(hooks)
-                hooks.install(late=False)
+                hooks.install(late=self._late)
             if self._session is not None:
                 self._session.admit()
             elif self._selection.skip <= 1:
@@ -117,49 +166,93 @@ class Automatic:
     def _stepped(self, stepped: Stepped) -> None:
         """A step was seen: this runs inside the program's training loop."""
         try:
-            if stepped.late and self._session is not None and not self._session.recording:
+            session = self._session
+            if stepped.late and session is not None and session.prepared and not session.recording:
                 return  # this step ended before the window that is about to open
-            if self._seen.add(stepped, learning=self._session is None):
+            finder, before = self._seen.finder, self._seen.finder.closer
+            learning = session is None or self._selection.whole or not session.prepared
+            ends_step = self._seen.add(stepped, learning=learning)
+            if finder.closer != before and finder.counts_with(before):
+                self._recount(finder.number - ends_step)
+            if ends_step:
                 self._boundary(stepped)
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
         pass_on()
 
+    def _recount(self, number: int) -> None:
+        """Steps end elsewhere than it seemed: the current one is ``number``. What was recorded is replaced."""
+        session = self._session
+        until = self._times.last_end if self._times is not None else 0
+        text = json.dumps({"until": until, "ends": self._seen.finder.ends_ns()})
+        if self._times is not None:
+            self._times.recount(text)
+        if session is not None and self._selection.whole:
+            session.number = number
+            session.metadata(STEPS_RECOUNT, text)
+        elif session is not None and not session.prepared:
+            session.end()
+            self._session = None
+            self._takes.outdate()
+
     def _boundary(self, stepped: Stepped) -> None:
+        if stepped.late and self._times is not None and stepped.at_ns <= self._times.last_end:
+            return  # it lies within a step that was reported before it
         if self._session is not None:
             # The hook's time is exact. A window that is about to open begins its first step when it opens.
-            at_ns = stepped.at_ns if self._session.recording else 0
-            self._session.boundary(self._seen.source, at_ns)
+            recording = self._session.recording
+            whole = self._selection.whole
+            again = not whole and self._takes.step(stepped.at_ns or perf_counter_ns(), recorded=recording)
+            self._session.boundary(self._seen.source, stepped.at_ns if recording else 0)
+            again = again and find_job_rank().world_size == 1  # ranks could not agree to record again
+            if again:
+                self._session.end()
+                self._begin(self._session.number)
+            if again or self._session.recording != recording:
+                self._takes.restart_step(perf_counter_ns())
             return
         number = self._seen.finder.number
+        if self._times is not None:
+            self._times.end_step(number - 1, stepped.at_ns, late=stepped.late)
+        rehearsed = rehearse(self._settings(self._describe_steps).options)  # if it could not be before the first step
+        if rehearsed and self._times is not None:
+            self._times.begin_step(perf_counter_ns())
         alone = self._seen.finder.optimizers == 1
         if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
             self._begin(number)
 
     def _begin(self, number: int) -> None:
+        made = self._times.settings if self._times is not None else None
+        settings = made or self._settings(self._describe_steps)
         session = Session(
-            self._settings(self._describe_steps),
-            self._selection.schedule(number),
+            settings,
+            self._selection.schedule(number, again=self.recorded is not None),
             source="inferred",
             on_saved=self._saved,
             give_way=self._give_way,
         )
+        session.times = self._times or session.times
         try:
             session.begin(number)
         except LifecycleError:  # the program runs a profile of its own
-            self.gave_way = True
-            self._remove_hooks()
+            self._yield()
             return
         self._session = session
 
     def _saved(self, window: Window) -> None:
         self.recorded = RecordedWindow(window, "later")
-        self._remove_hooks()
+        self._takes.add(self.recorded)
 
     def _give_way(self) -> None:
         """End this recording: the program starts a profile of its own, which takes precedence."""
-        self.gave_way = True
+        self._yield()
         self.end(COMPLETE, {"ended_by": "the program's own stepscope.profile"})
+
+    def _yield(self) -> None:
+        self.gave_way = True
+        self._remove_hooks()
+        if self._times is not None:
+            self._times.abandon()
 
     def _fail(self, error: Exception) -> None:
         self.problem = one_line(error)

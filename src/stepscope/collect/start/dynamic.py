@@ -1,7 +1,8 @@
 """Windows in a running job, requested by editing a JSON file: ``stepscope.dynamic``.
 
 The file has the keys and codings of MindSpore's dynamic profiler, and our options; it serves every framework.
-``step()`` looks at it, at most every ``poll_interval`` seconds; no process and no thread runs beside the training.
+``step()`` looks at it, at most every ``poll_interval`` seconds; no process runs beside the training, and
+no thread but, from the first window on, the one that writes the times of the steps.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ import logging
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.collect.hooks.training_error import pass_on
-from stepscope.collect.options import DEFAULT_OUTPUT
+from stepscope.collect.options import DEFAULT_OUTPUT, Options
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.schedule import Schedule
 from stepscope.collect.session.recorded import RecordedWindow
+from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import Session
+from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import Settings, Window, one_line
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
 from stepscope.collect.start.json_options import DYNAMIC, options_of, read_options, unavailable
 from stepscope.collect.start.profile import absolute, program_name, record
 from stepscope.errors import LifecycleError, OutputError, UsageError
+from stepscope.trace.run_directory import make_private
 
 _LOG = logging.getLogger("stepscope")
 
@@ -34,7 +39,7 @@ CONFIG = "profiler_config.json"
 
 #: Keys that a new file does not hold: it has those of MindSpore's documents.
 _OURS = {"record_shape", "output", "with_flops", "with_modules", "host_pipeline", "data_process"}
-_OURS |= {"counters_hz", "pcie", "collector", "sample"}
+_OURS |= {"counters_hz", "stacks_hz", "pcie", "collector", "sample", "argv"}
 
 #: Seconds that the constructor waits for the other ranks.
 _OPENING = 10.0
@@ -52,7 +57,7 @@ class WatchedFile:
 
     def create(self) -> None:
         """Write the defaults unless the file exists."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         document = {key: option.default for key, option in DYNAMIC.items() if key not in _OURS}
         try:
             with self.path.open("x", encoding="utf-8") as file:
@@ -104,6 +109,10 @@ class Conductor:
         self._place = find_job_rank()
         self._process = os.getpid()
         self._session: Session | None = None
+        self._times = StepTimes(None, lasts=True)
+        # A program that never calls `close` drops its monitor, or ends: without this, the thread, the file and the
+        # hooks would stay, and the last steps would not be written.
+        weakref.finalize(self, self._times.close)
         self._plan: Proposal | None = None
         self._last_stop = 0
         self._attempts = 0
@@ -137,9 +146,15 @@ class Conductor:
         """Let the current step begin now: what came before does not belong to it."""
         if self._session is not None:
             self._session.restart_step()
+        else:
+            self._times.begin_step(time.perf_counter_ns())
 
     def close(self) -> None:
-        """End the open window, if any."""
+        """End the open window, if any, and the times of steps."""
+        self._end_window()
+        self._times.close()
+
+    def _end_window(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.end()
@@ -155,6 +170,9 @@ class Conductor:
 
     def _open(self, number: int) -> None:
         self.number = number
+        rehearse(Options())  # the switches of windows are not known yet
+        self._times.install()
+        self._times.begin_step(time.perf_counter_ns())
         if self._agreement is not None and self._place.rank == 0:
             self._agreement.propose(NOTHING)
         elif self._agreement is not None:
@@ -166,6 +184,8 @@ class Conductor:
         self._steps += 1
         if self._session is not None:
             self._advance(self._session, number)
+        else:
+            self._times.end_step(self.number)
         self.number = number
         if self._session is None:
             if time.monotonic() >= self._next_look:
@@ -178,7 +198,7 @@ class Conductor:
             session.end(f"ended at step {self.number}: the next one is step {number}")
         session.boundary()
         if number > self._last_stop or not session.running:
-            self.close()
+            self._end_window()
 
     def _look(self) -> None:
         self._next_look = time.monotonic() + self._interval
@@ -295,6 +315,7 @@ class Conductor:
             self.recorded.append(record(window, analyse))
 
         session = Session(prepared, schedule, source="declared", on_saved=saved)
+        session.times = self._times
         try:
             session.begin(self.number)
         except (LifecycleError, OutputError) as error:
@@ -370,5 +391,5 @@ class dynamic:
         pass_on()
 
     def close(self) -> None:
-        """End the open window, if any; so does the end of the program."""
+        """End the open window, if any, and the times of all steps; so does the end of the program."""
         self._conductor.close()

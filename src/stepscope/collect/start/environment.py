@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OURS = "STEPSCOPE_OPTIONS"
 MINDSPORES = "MS_PROFILER_OPTIONS"
+#: The variable of a program that takes turns with another (:mod:`stepscope.collect.start.turns`).
+TURNS = "STEPSCOPE_TURNS"
 #: ``0`` switches the hook off.
 STARTUP = "STEPSCOPE_STARTUP"
 
@@ -98,6 +100,12 @@ def begin() -> None:
         return
     hide_from_mindspore()  # a launcher imports it, too
     role = role_of(getattr(sys, "orig_argv", []))
+    if os.environ.get(TURNS):
+        from stepscope.collect.start import turns
+
+        if role is not ProcessRole.HELPER:
+            turns.begin()
+        return
     roles = [framework.not_training for framework in FRAMEWORKS.values()]
     if role is not ProcessRole.HELPER and not any(os.environ.get(variable) in values for variable, values in roles):
         _current = EnvironmentRecording(variable, role)
@@ -120,7 +128,8 @@ class EnvironmentRecording:
         self._process = os.getpid()
         self._withdraw: list[Callable[[], None]] = []
         self._waiting = True
-        self._analyse = "now"
+        self._analyse, self._quiet = "now", False
+        self._written: Mapping[str, str] = {}
         self._done = False
 
     def install(self) -> None:
@@ -149,7 +158,7 @@ class EnvironmentRecording:
         values = self._read()
         if values is None or not (values["start"] and values["start_profile"]):
             return
-        self._analyse = values["analyse"]
+        self._analyse, self._quiet = values["analyse"], values["quiet"]
         self.automatic = self._make_automatic(values)
         # Registered after the framework's own functions: Python runs these in reverse, so the framework is still alive.
         atexit.register(self.finish)
@@ -168,6 +177,7 @@ class EnvironmentRecording:
             return None
         for warning in reading.warnings:
             self._say(f"{self.variable}: {warning}.")
+        self._written = reading.written
         return reading.values
 
     def _make_automatic(self, values: dict[str, Any]) -> Automatic:
@@ -181,52 +191,66 @@ class EnvironmentRecording:
         # Two steps show that a process trains: a worker that loads data takes none, and so is never recorded.
         skip = 2 if self._role is ProcessRole.UNSURE else 0
         selection = Selection.of(values, find=True, least_skip=skip)
-        missing = unavailable(values)
+        missing = unavailable(values, self._written)
         for name, reason in missing.items():
             self._say(f"{self.variable}: {name} records nothing here: {reason}. Everything else is recorded.")
-        notes = {"switches_unavailable": missing} if missing else {}
+        notes: dict[str, object] = {"switches_unavailable": missing} if missing else {}
+        if self._role is ProcessRole.UNSURE:
+            notes["parent_process"] = os.getppid()
 
         def settings(describe: Callable[[], dict[str, Any]]) -> Settings:
             return Settings(options, output, program_name(), selection.describe(), describe, notes)
 
-        return Automatic(settings, selection)
+        return Automatic(settings, selection, trains=self._role is ProcessRole.PROGRAM)
 
     def finish(self) -> None:
         """Close the recording and compute its results; nothing goes to standard output. Runs once."""
+        from stepscope.collect.session.window import ending
+
         automatic = self.automatic
         if automatic is None or self._done or os.getpid() != self._process:
             return
         self._done = True
         error = getattr(sys, "last_value", None)
-        if error is None or isinstance(error, SystemExit):
+        if error is None:
             automatic.end()
         else:
-            automatic.end(f"failed at step {automatic.steps}", {"exception": type(error).__name__})
+            automatic.end(*ending(automatic.steps, error))
         self._report(automatic)
 
     def _report(self, automatic: Automatic) -> None:
-        from stepscope.collect.session import background
+        from stepscope.collect.session.background import start_analysis
+        from stepscope.collect.session.other_ranks import show_results
 
         recorded = automatic.recorded
         if recorded is None:
             self._say(automatic.problem or "nothing was recorded: no training step was found in this process.")
             return
         recorded.wait()
+        speak = self._speaks() and not self._quiet
         try:
             if self._analyse == "now":
-                background.run_report(recorded.rank_path, "--quiet")
+                with suppress(KeyboardInterrupt):  # it ends the wait, and what is recorded stays
+                    show_results(recorded.rank_path, recorded.manifest["world_size"], speak=speak)
             elif self._analyse == "background":
-                background.start_analysis(recorded.rank_path)
+                start_analysis(recorded.rank_path)
         except OSError as error:
             self._say(f"the results were not computed: {error}.")
-        self._say(f"recorded in {recorded.path}")
+        if speak:
+            self._say(f"recorded in {recorded.path}")
+
+    def _speaks(self) -> bool:
+        """Whether this process is the program's, and its job's first rank."""
+        from stepscope.collect.ranks import find_job_rank
+
+        return find_job_rank().rank == 0 and self._role is ProcessRole.PROGRAM
 
     def _say(self, text: str) -> None:
         """Write a line to standard error, for the first rank only."""
-        from stepscope.collect.ranks import find_job_rank
+        if self._speaks():
+            from stepscope.collect.session.recorded import say
 
-        if find_job_rank().rank == 0 and self._role is ProcessRole.PROGRAM and sys.stderr is not None:
-            sys.stderr.write(f"stepscope: {' '.join(text.split())}\n")
+            say(text)
 
 
 def hide_from_mindspore() -> None:

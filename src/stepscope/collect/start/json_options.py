@@ -49,6 +49,10 @@ _EVERYTHING = ["CPU", "NPU"]
 _MINDSPORES = {"GPU": "cuda", "NPU": ""}
 
 
+#: A boolean as MindSpore's documents spell it in the variable of the environment.
+_SPELLED = {"true": True, "false": False}
+
+
 def _flags(**defaults: bool) -> dict[str, Option]:
     return {name: Option(name, bool, default) for name, default in defaults.items()}
 
@@ -120,6 +124,8 @@ class Reading(NamedTuple):
 
     values: dict[str, Any]
     warnings: tuple[str, ...]
+    #: Name of an option → the key that the document gives it by, where that is another one.
+    written: Mapping[str, str] = types.MappingProxyType({})
 
 
 def read_options(text: str, known: Mapping[str, Option]) -> Reading:
@@ -133,7 +139,7 @@ def read_options(text: str, known: Mapping[str, Option]) -> Reading:
         message = f'a JSON object is needed, such as {{"start": true}}, not {type(document).__name__}'
         raise ValueError(message)  # noqa: TRY004 - one error for whatever is wrong with the text
     values: dict[str, Any] = {option.name: option.default for option in known.values()}
-    warnings = []
+    warnings, written = [], {}
     for key, value in document.items():
         option = known.get(key)
         if option is None:
@@ -142,10 +148,12 @@ def read_options(text: str, known: Mapping[str, Option]) -> Reading:
             warnings.append(f"'{key}' is unknown and ignored{hint}")
             continue
         try:
-            values[option.name] = replace(option, name=key).check(value)
+            spelled = option.kind is bool and isinstance(value, str)
+            values[option.name] = replace(option, name=key).check(_SPELLED.get(value, value) if spelled else value)
+            written[option.name] = key
         except ValueError as error:
             warnings.append(f"{error}; the default {json.dumps(option.default)} is used")
-    return Reading(values, tuple(warnings))
+    return Reading(values, tuple(warnings), {name: key for name, key in written.items() if name != key})
 
 
 def options_of(values: Mapping[str, Any]) -> Options:
@@ -174,14 +182,18 @@ _NEEDS: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
 )
 
 
-def unavailable(values: Mapping[str, Any]) -> dict[str, str]:
+def unavailable(values: Mapping[str, Any], written: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, str]:
     """Return the options that are on and cannot be served on this machine, and why; for the manifest.
 
     The default activities do not count: they name the NPU on every machine.
+
+    Args:
+        values: Of every option, by name.
+        written: Name of an option → the name that the user gave it by, where that is another one.
     """
     missing = {}
     for name, is_on, need in _NEEDS:
         default = name.startswith("activities") and values["activities"] == _EVERYTHING
         if not default and is_on(values) and not (need is _GPU and _NVIDIA.exists()):
-            missing[name] = need
+            missing[written.get(name, name)] = need
     return missing

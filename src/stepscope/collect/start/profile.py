@@ -19,18 +19,24 @@ from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.journal.values import plain
 from stepscope.collect.options import DEFAULT_OUTPUT, Door, check_given, make_options, options_at
 from stepscope.collect.schedule import Schedule, ScheduleFunction, always
-from stepscope.collect.session.recorded import RecordedWindow
+from stepscope.collect.session.recorded import RecordedWindow, say
+from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import Session, remember_metadata
-from stepscope.collect.session.window import Settings, Window, one_line
+from stepscope.collect.session.window import COMPLETE, Settings, Window, ending, one_line
 from stepscope.collect.steps import OptimizerLog
 from stepscope.errors import LifecycleError, OutputError, UsageError
+from stepscope.notebook_display import NotebookDisplay
 
 _LOG = logging.getLogger("stepscope")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TraceReady: TypeAlias = Callable[[RecordedWindow], object]
+#: Jupyter's variable with the path of the notebook that a process runs.
+_NOTEBOOK = "JPY_SESSION_NAME"
+#: What :meth:`profile.phase` takes.
+PHASES_BESIDES = ("evaluation", "checkpoint", "logging", None)
 
 
-class profile:
+class profile(NotebookDisplay):
     """Records where training steps go: a context manager, a decorator, or ``start``, ``step`` and ``stop``.
 
     ::
@@ -74,6 +80,7 @@ class profile:
         with_modules: bool = False,
         host_pipeline: bool = True,
         counters_hz: float = 10.0,
+        stacks_hz: float = 50.0,
         data_process: bool = False,
         parallel_strategy: bool = False,
         host_sys: Iterable[str] = (),
@@ -83,8 +90,10 @@ class profile:
         sample: float = 1.0,
         mstx_domain_include: Iterable[str] = (),
         mstx_domain_exclude: Iterable[str] = (),
+        argv: bool = True,
         output: str | os.PathLike[str] = DEFAULT_OUTPUT,
         analyse: str = "background",
+        quiet: bool = False,
     ) -> None:
         given = locals()  # the first statement: the parameters by name, and nothing else
         values = check_given(Door.CODE, {**given, "activities": activities or ()})
@@ -93,6 +102,7 @@ class profile:
         self._schedule = schedule or always
         self._on_trace_ready = on_trace_ready
         self._analyse = values["analyse"]
+        self._quiet = values["quiet"]
         self._session: Session | None = None
         self.recorded: list[RecordedWindow] = []
 
@@ -112,6 +122,8 @@ class profile:
             message = "This profile was started already."
             raise LifecycleError(message, "Call stop() before start(), or step() between steps.")
         build_early(self._options)
+        if self._schedule is not always:  # else the window opens now
+            rehearse(self._options)
         log = OptimizerLog() if self._schedule is always else None
         settings = Settings(
             self._options,
@@ -136,6 +148,24 @@ class profile:
             raise LifecycleError(message, "Call it between start() and stop(), or inside `with stepscope.profile():`.")
         session.boundary()
         pass_on()
+
+    def phase(self, name: str | None) -> None:
+        """Say what the program does besides training from here on, until the next call or the end of the step.
+
+        It replaces what stepscope finds of that name itself. While the profile does not run, this does nothing.
+
+        Args:
+            name: ``evaluation``, ``checkpoint`` or ``logging``; None: it trains again.
+
+        Raises:
+            UsageError: The name is another one.
+        """
+        if name not in PHASES_BESIDES:
+            message = f"phase({name!r}): the phase is unknown."
+            raise UsageError(message, "Say evaluation, checkpoint, logging, or None for training.")
+        session = self._session
+        if session is not None and session.running and not session.in_child:
+            session.times.phase(name)
 
     def stop(self) -> None:
         """Close the open window and keep it. A second call does nothing.
@@ -167,15 +197,14 @@ class profile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if self._session is None:
             return
-        if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            self._session.end()
+        status, notes = ending(self.step_number, error)
+        self._session.end(status, notes)
+        if status == COMPLETE:
             pass_on()
-        else:
-            self._session.end(f"failed at step {self.step_number}", {"exception": kind.__name__})
 
     def __call__(self, function: _Function) -> _Function:
         """Return ``function`` with a window around each call; calls from inside a call are part of it."""
@@ -193,6 +222,9 @@ class profile:
         """Keep the window and call the user's handler; what the handler raises is counted and logged."""
         recorded = record(window, self._analyse)
         self.recorded.append(recorded)
+        if not self._quiet and window.place.rank == 0:
+            self._quiet = True  # once
+            say(f"recorded in {recorded.path}")
         if self._on_trace_ready is None:
             return
         try:
@@ -271,13 +303,13 @@ def absolute(output: Path) -> Path:
         raise OutputError(message, "Name an absolute directory with --output (or output=).") from None
 
 
-def program_name() -> str:
-    """Return the name that runs get: the script's or module's."""
+def program_name(unnamed: str = "python") -> str:
+    """Return the name that runs get: that of the script, module or notebook."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name not in ("__main__", "stepscope.__main__"):
         return str(spec.name.removesuffix(".__main__").rpartition(".")[2])
-    return Path(getattr(main, "__file__", None) or "python").stem
+    return Path(getattr(main, "__file__", None) or os.environ.get(_NOTEBOOK) or unnamed).stem
 
 
 def describe_schedule(schedule: ScheduleFunction) -> str:
@@ -286,4 +318,6 @@ def describe_schedule(schedule: ScheduleFunction) -> str:
         return "everything between start and stop"
     if isinstance(schedule, Schedule):
         return ", ".join(f"{name} {value}" for name, value in vars(schedule).items())
+    if words := getattr(schedule, "words", ""):
+        return str(words)
     return f"{getattr(schedule, '__module__', '')}.{getattr(schedule, '__qualname__', type(schedule).__qualname__)}"

@@ -25,7 +25,7 @@ class Package:
     Attributes:
         trigger: Module whose import triggers the replacement.
         home: Module that holds our names.
-        names: Module → its name → our name.
+        names: Module → its name → our name, with its module where that is not ``home``.
         absent: Modules of older versions, made if this version lacks them.
     """
 
@@ -33,6 +33,10 @@ class Package:
     home: str
     names: Mapping[str, Mapping[str, str]]
     absent: tuple[str, ...] = ()
+
+
+#: Names of the packages whose names are replaced now.
+active: set[str] = set()
 
 
 class StandIn:
@@ -44,14 +48,16 @@ class StandIn:
         self._failed = failed
         self._names = MethodHooks()
         self._withdraw: Callable[[], None] = lambda: None
-        self._absent = AbsentModules(self._package.absent, f"`stepscope run --as {name}` provides its profiler only")
+        self._absent = AbsentModules(self._package.absent, f"`stepscope run --as {name}` provides its profiler")
 
     def install(self) -> None:
         """Wait for the script to import the package."""
+        active.add(self.name)
         self._withdraw = when_imported(self._package.trigger, self._imported)
 
     def remove(self) -> None:
         """Put the package's own names back."""
+        active.discard(self.name)
         self._withdraw()
         self._names.remove()
         self._absent.remove()
@@ -67,10 +73,11 @@ class StandIn:
 
     def _pairs(self) -> Iterator[tuple[ModuleType, str, Any]]:
         """Yield each module, the name in it, and what takes its place."""
-        home = import_module(self._package.home)
         for path, names in self._package.names.items():
             try:
                 module = sys.modules.get(path) or import_module(path)
             except ImportError:  # this version of the package lacks the module
                 continue
-            yield from ((module, name, getattr(home, ours)) for name, ours in names.items())
+            for name, ours in names.items():
+                home, _, own = ours.rpartition(".")
+                yield module, name, getattr(import_module(home or self._package.home), own)

@@ -15,7 +15,7 @@ import hashlib
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -187,8 +187,42 @@ def _notes_of(segment: bytes, aligned: int) -> Iterator[tuple[bytes, int, bytes]
         at = begin + content + -content % aligned
 
 
-def _installed() -> Iterator[Path]:
-    """Yield the libraries of the installed frameworks, without importing these."""
+class Installed(NamedTuple):
+    """A library of an installed framework, which the surgery works on.
+
+    Attributes:
+        path: Its file.
+        row: Its row of :data:`BUILDS`, as far as it is known.
+        fault: Why it cannot be identified; empty if it can.
+    """
+
+    path: Path
+    row: Build
+    fault: str = ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether the build was verified: only then is the surgery on."""
+        return not self.fault and any(build[:4] == self.row[:4] for build in BUILDS)
+
+
+def installed(paths: Iterable[Path] = ()) -> Iterator[Installed]:
+    """Yield the libraries at the paths given, else those of the installed frameworks, without importing these."""
+    from importlib.metadata import packages_distributions, version
+
+    distributions = packages_distributions()
+    for path in paths or _found():
+        module, _, tests = LIBRARIES.get(path.name, ("", "", ""))
+        release = version(distributions[module][0]) if module in distributions else "?"
+        try:
+            identity, machine = identify(path)
+        except (OSError, ValueError) as error:
+            yield Installed(path, Build(path.name, release, "?", "?", tests), str(error))
+        else:
+            yield Installed(path, Build(path.name, release, machine, identity, tests))
+
+
+def _found() -> Iterator[Path]:
     from importlib.util import find_spec
 
     for name, (module, folder, _) in LIBRARIES.items():
@@ -201,20 +235,9 @@ def _installed() -> Iterator[Path]:
 
 def _main(paths: list[Path]) -> None:
     """Print the row of every library, for :data:`BUILDS`."""
-    from importlib.metadata import packages_distributions, version
-
-    distributions = packages_distributions()
-    for path in paths or _installed():
-        module, _, tests = LIBRARIES.get(path.name, ("", "", ""))
-        release = version(distributions[module][0]) if module in distributions else "?"
-        try:
-            identity, machine = identify(path)
-        except (OSError, ValueError) as error:
-            sys.stdout.write(f"# {path}: {error}\n")
-            continue
-        row = (path.name, release, machine, identity)
-        state = "verified" if any(build[:4] == row for build in BUILDS) else "not verified"
-        sys.stdout.write(f"# {path}: {state}\n    {Build(*row, tests)!r},\n")
+    for library in installed(paths):
+        state = library.fault or ("verified" if library.verified else "not verified")
+        sys.stdout.write(f"# {library.path}: {state}\n" + ("" if library.fault else f"    {library.row!r},\n"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.saving import SavedFile, fork_pays, own_memory
 from stepscope.collect.options import Activity
 from stepscope.collect.protocol import Context, StepMarks
+from stepscope.collect.torch import native_build
 from stepscope.collect.torch.open_ranges import OpenRanges
+from stepscope.native.recorder import RecorderLibrary
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -61,6 +63,8 @@ class TorchCollector:
         self._ranges = OpenRanges()
         self._journal: Journal | None = None
         self._guard = MethodHooks()
+        self._library: RecorderLibrary | None = None
+        self._quiet = ExitStack()
         self._description: dict[str, object] = {}
 
     def available(self) -> str | None:
@@ -91,6 +95,7 @@ class TorchCollector:
         )
         self._path = context.capture / "kineto_0.json"
         self._journal = context.journal
+        self._library = _built_recorder(torch) if options.profile_memory else None
         self._description = {
             "recorder": "kineto",
             "version": str(torch.__version__),
@@ -100,7 +105,7 @@ class TorchCollector:
         }
         global _kineto_is_set_up
         _kineto_is_set_up = True
-        with _kineto_silenced(), warnings.catch_warnings():
+        with _kineto_silenced(), _compiler_not_imported(), warnings.catch_warnings():
             # 2.10 warns that the next recording will replace this one; a program may make errors of warnings.
             warnings.simplefilter("ignore")
             self._kineto.prepare_trace()
@@ -112,6 +117,8 @@ class TorchCollector:
         self._memory_before = own_memory()
         self._kineto.start_trace()
         self._started = True
+        if self._library is not None:
+            self._quiet.enter_context(self._library.hushed())
         self._ranges.watch()
         # torch knows whether this recording is bound to this thread or covers all; the flag set above may be ignored.
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
@@ -159,7 +166,8 @@ class TorchCollector:
                 _end_recording()
             return []
         if self._file is None:
-            self._close(may_fork=True)
+            with self._quiet:
+                self._close(may_fork=True)
         return [self._path]
 
     def settle(self) -> None:
@@ -204,6 +212,7 @@ class TorchCollector:
         self._guard.remove()
         if own_memory() - self._memory_before < _FEW and not _devices_initialised(torch):
             _end_recording()
+            self._quiet.close()
             return
         torch.autograd.profiler._run_on_profiler_stop()
         toggle = getattr(torch.autograd, "_toggle_collection_dynamic", None)
@@ -212,8 +221,10 @@ class TorchCollector:
 
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch runs one at a time."""
-        self._description["ended_early"] = "the program started its own torch profiler"
-        self._close(may_fork=False)
+        if self._journal is not None:
+            self._description["ended_early"] = self._journal.ended_early("the program started its own torch profiler")
+        with self._quiet:
+            self._close(may_fork=False)
 
 
 #: Collectors whose window is open.
@@ -247,6 +258,14 @@ def _leave_without_destructors() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _built_recorder(torch: ModuleType) -> RecorderLibrary | None:
+    """Return the native recorder, which keeps a warning of torch off standard error; it stays where none is built."""
+    path = native_build.is_built(native_build.installed(torch))
+    with suppress(OSError, AttributeError):
+        return native_build.load(path) if path is not None else None
+    return None
 
 
 def _end_recording() -> Any:  # noqa: ANN401 - Kineto's result
@@ -312,6 +331,23 @@ def _experimental_flags(*, with_stack: bool, profile_memory: bool) -> dict[str, 
 def _devices_initialised(torch: ModuleType) -> list[Any]:
     modules = (getattr(torch, name, None) for name in _DEVICE_MODULES)
     return [module for module in modules if getattr(module, "is_initialized", bool)()]
+
+
+@contextmanager
+def _compiler_not_imported() -> Iterator[None]:
+    """Keep torch from importing its compiler (800 modules, 2 s) only to ask whether the program compiles CUDA graphs.
+
+    Nothing changes for a program that has imported it, and ``import torch._inductor`` works on every thread meanwhile.
+    """
+    lazy: set[str] = getattr(sys.modules["torch"], "_lazy_modules", set())
+    if "torch._inductor" in sys.modules or "_inductor" not in lazy:
+        yield
+        return
+    lazy.discard("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The built recorder of PyTorch's operators: its cache, and the trial that it passes before a training loads it.
 
 The cache (``$XDG_CACHE_HOME/stepscope``) holds one library for each build of torch and version of our sources. A
-missing one is built and tried in a separate process, so that a mismatch crashes only that process. A failed build is
-remembered, so that not every training tries again; ``stepscope doctor --build`` does.
+library that is missing, or must not be loaded (:mod:`stepscope.collect.torch.recorder_cache`), is built and tried in a
+separate process, so that a mismatch crashes only that process. A failed build is remembered, so that not every training
+tries again; ``stepscope doctor --build`` does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 
 from stepscope import __version__
+from stepscope.collect.own_process import own_command, own_environment
+from stepscope.collect.torch import recorder_cache
 from stepscope.native.recorder import RecorderLibrary
 from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
 from stepscope.trace.run_directory import write_atomically
@@ -34,9 +37,6 @@ _PATIENCE = 120.0
 #: Where NVIDIA's driver says its version.
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
-#: Variables that would have the trial recorded.
-_NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
-
 
 def installed(torch: ModuleType) -> Torch:
     """Return version, directory and ABI of an imported torch."""
@@ -49,7 +49,7 @@ def reason_against(torch: Torch) -> str | None:
     if os.environ.get(_SWITCH) == "0":
         return f"switched off by {_SWITCH}=0"
     reason = unsupported(torch)
-    if reason is not None or _path(torch).exists():
+    if reason is not None or is_built(torch):
         return reason
     failed = _failed(torch)
     if failed.exists():
@@ -59,9 +59,9 @@ def reason_against(torch: Torch) -> str | None:
 
 
 def is_built(torch: Torch) -> Path | None:
-    """Return the path of the recorder for this torch if it is built."""
+    """Return the path of the recorder for this torch if it is built and may be loaded."""
     path = _path(torch)
-    return path if path.exists() else None
+    return None if recorder_cache.fault(path) else path
 
 
 def obtain(torch: Torch, *, again: bool = False) -> Path:
@@ -77,11 +77,11 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
         raise BuildError(reason)
     path = _path(torch)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        recorder_cache.open_directory(path.parent)
         with _alone(path.with_suffix(".lock")):
             if _failed(torch).exists():  # another process failed while this one waited for the lock
                 raise BuildError(_failed(torch).read_text(encoding="utf-8", errors="replace"))
-            if not path.exists():
+            if recorder_cache.fault(path):
                 _make(torch, path)
     except OSError as error:
         message = f"the cache {path.parent} cannot be used ({error.strerror or error})"
@@ -95,9 +95,8 @@ def build_beside(torch: Torch, seconds: float) -> None:
     Raises:
         OSError: No process can be started.
     """
-    command = [sys.executable, "-m", __name__, torch.version, str(torch.directory), str(int(torch.new_abi))]
     process = subprocess.Popen(  # noqa: S603 - our own module
-        command,
+        own_command(__name__, torch.version, str(torch.directory), str(int(torch.new_abi))),
         env=_environment(gpus=False),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -125,7 +124,7 @@ def remember_gpus(torch: Torch, reason: str) -> None:
         OSError: The cache cannot be used.
     """
     path = _gpus(torch)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    recorder_cache.open_directory(path.parent)
     write_atomically(path, reason.encode())  # an empty file: the recorders agree
 
 
@@ -134,9 +133,12 @@ def load(path: Path) -> RecorderLibrary:
     """Return the functions of a built recorder.
 
     Raises:
-        OSError: It cannot be loaded.
+        OSError: It cannot be loaded, or has changed since it was built.
         AttributeError: It is of another version.
     """
+    reason = recorder_cache.fault(path)
+    if reason is not None:
+        raise OSError(reason)
     return RecorderLibrary(path)
 
 
@@ -146,10 +148,10 @@ def _make(torch: Torch, path: Path) -> None:
         try:
             build(torch, made)
             try_out(made)
+            recorder_cache.keep(made, path)
         except BuildError as error:
             _failed(torch).write_text(str(error), encoding="utf-8")
             raise
-        made.replace(path)
 
 
 def try_out(made: Path) -> None:
@@ -175,11 +177,10 @@ def failure_of(module: str, *arguments: str, gpus: bool) -> str:
     Returns:
         How it failed, as the predicate of a sentence; empty if it did not.
     """
-    command = [sys.executable, "-m", module, *arguments]
     try:
         # S603: our own module, with the Python that runs us.
         done = subprocess.run(  # noqa: S603
-            command,
+            own_command(module, *arguments),
             env=_environment(gpus=gpus),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -197,16 +198,14 @@ def failure_of(module: str, *arguments: str, gpus: bool) -> str:
 
 
 def _environment(*, gpus: bool) -> dict[str, str]:
-    """Return the environment of processes that build and try: the imports of this one, and no recording."""
-    environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    environment.update(PYTHONPATH=os.pathsep.join(filter(None, sys.path)), STEPSCOPE_STARTUP="0", OMP_NUM_THREADS="1")
-    return environment if gpus else {**environment, "CUDA_VISIBLE_DEVICES": ""}
+    """Return the environment of processes that build and try."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    needed = [Path(torch).parents[1]] if torch else []
+    return own_environment(*needed, OMP_NUM_THREADS="1", **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}))
 
 
 def _path(torch: Torch) -> Path:
-    named = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    cache = (named if named.is_absolute() else Path.home() / ".cache") / "stepscope"
-    return cache / f"recorder-{torch.version}-{torch.digest()}.so"
+    return recorder_cache.directory() / f"recorder-{torch.version}-{torch.digest()}.so"
 
 
 def _failed(torch: Torch) -> Path:

@@ -8,26 +8,26 @@ from contextlib import suppress
 from typing import Any
 
 from stepscope.collect.options import Activity, Options
-from stepscope.collect.ranks import find_job_rank
-from stepscope.collect.torch import native_build
+from stepscope.collect.torch import native_build, process_groups
 from stepscope.collect.torch.native_calls import cannot_watch
-from stepscope.native.recorder.build import Torch
+from stepscope.native.recorder.build import Torch, knows_groups
 
 _SERVED = {Activity.CPU, Activity.CUDA}
 
-#: Seconds that a program waits for the recorder to be built, before its training begins.
-PATIENCE = 20.0
+#: Seconds that a program waits for the recorder to be built, before its training begins: if nothing else, and if the
+#: options name it. A window could not wait: what does nothing for some seconds counts as hung there.
+PATIENCE, DEMANDED = 20.0, 120.0
 
 _LOG = logging.getLogger("stepscope")
 
 
 def unserved_switches(options: Options) -> list[str]:
-    """Return what the options want, or the job needs, that the native recorder does not record."""
+    """Return what the options want, or the program does, that the native recorder does not record."""
     asked = {
         "stacks": options.with_stack and cannot_watch() is not None,
         "modules": options.with_modules and cannot_watch() is not None,
         "activities but CPU and CUDA": bool(set(options.activities) - _SERVED),
-        "collectives": find_job_rank().world_size > 1 or _distributed(),
+        "collectives": process_groups.initialised() and not knows_groups(native_build.installed(sys.modules["torch"])),
     }
     return [name for name, wanted in asked.items() if wanted]
 
@@ -47,18 +47,19 @@ def reason_for_kineto(options: Options) -> str | None:
 
 
 def build_early(options: Options) -> None:
-    """Have the recorder built if it will serve and is missing. The program waits for that at most 20 s.
+    """Have the recorder built if it will serve and is missing. The program waits for that at most :data:`PATIENCE`.
 
     What takes longer is built beside the training, in a process of its own, for the next one.
     """
-    if options.collector != "auto":
-        return
     known = native_build.installed(sys.modules["torch"])
-    if native_build.is_built(known) or native_build.reason_against(known) or _better_served(options, known):
+    demanded = options.collector == "native"
+    if options.collector == "kineto" or native_build.is_built(known) or native_build.reason_against(known):
+        return
+    if not demanded and _better_served(options, known):
         return
     _LOG.warning("stepscope: building the recorder for torch %s, once; this takes some seconds.", known.version)
     with suppress(OSError):  # the window reports that the recorder is missing
-        native_build.build_beside(known, PATIENCE)
+        native_build.build_beside(known, DEMANDED if demanded else PATIENCE)
 
 
 def _better_served(options: Options, known: Torch) -> str | None:
@@ -83,13 +84,12 @@ def _devices(options: Options) -> list[str]:
 
 
 def _is_there(device: str) -> bool:
-    """Whether torch finds such a device; True if the query fails, so that Kineto tries."""
+    """Whether torch finds such a device; True if the query fails, so that Kineto tries.
+
+    ``device_count`` asks NVIDIA's NVML. ``is_available`` initialises CUDA, after which a program can neither choose its
+    devices nor use them in a forked child.
+    """
     module: Any = getattr(sys.modules["torch"], device, None)
     with suppress(Exception):
-        return bool(module is not None and module.is_available())
+        return bool(module is not None and module.device_count() > 0)
     return True
-
-
-def _distributed() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

@@ -8,8 +8,9 @@ in :mod:`stepscope.trace.recorder_layout`. All integers are little-endian. The f
 
 * ``F``: facts, packed JSON. The first block: ``process, host, torch, clock`` (``tsc``, or ``monotonic``: ticks are ns
   of CLOCK_MONOTONIC), ``chunk`` (words of a full one), ``options`` (those of the profile), ``sample`` (fraction of the
-  operators that is recorded on average, 1.0 for all). The last block: ``closed`` (true),
-  ``threads`` {``threading.get_ident``: name} as Python knows them, ``losses`` {name: count}.
+  operators that is recorded on average, 1.0 for all), ``distributed`` (the process groups, as Kineto's
+  ``distributedInfo``). The last block: ``closed`` (true), ``threads`` {``threading.get_ident``: name} as Python knows
+  them, ``losses`` {name: count}, ``distributed`` again.
 * ``C``: the clocks at one moment, at start, before each flush and at stop: ``CLOCK_BLOCK``. Between two of them ticks
   move in a straight line.
 * ``R``: of a sample, changes of the fraction that is recorded: ``RATES_HEAD``, and a ``RATE`` for each.
@@ -30,7 +31,10 @@ A word has a tag in its upper 4 bits and a value in its lower 60:
   ranges whatever torch's version; or 15: a call of a Python function named ``file(line): function``, or of a module
   named ``nn.Module: Class_0``) · name (20 bits, a definition) · sequence number + 1 (36 bits; 0: it has none), from the
   upper bits down. Then, where they are known: ``INPUTS`` (a definition) · ``FORWARD`` torch's number of the thread of
-  the forward operator · ``IDENTITY`` (see ``END_OF``).
+  the forward operator · ``IDENTITY`` (see ``END_OF``) · ``LINE`` the line that the Python call around it executes, that
+  is, the line that calls it · ``LAUNCH``: communication that it launches, or works for: number of the call of
+  torch.distributed in this process (32 bits), and its place among the collectives of its group since the recording
+  began, + 1 (28 bits; 0: it has none). A ``c10d::`` operator and what its backend does for it have the same word.
 * ``END`` ticks: the innermost open operator of this thread's stack ends. Where a ``LEVEL`` word n comes just before, it
   is the one n levels further out, and those inside it stay open.
 * ``END_OF`` ticks, then ``IDENTITY``: an operator ends whose ``BEGIN`` has this identity, perhaps one of another
@@ -45,14 +49,17 @@ A word has a tag in its upper 4 bits and a value in its lower 60:
 An operator without an end was open when the recording stopped, or its end was lost. With sampling, operators that were
 not sampled leave no words, so nesting shows only the sampled ones.
 
-The definition of a name is UTF-8. The definition of inputs is a list of items up to its end; an item is a byte of kind
-and what belongs to it. ``u`` is an unsigned LEB128 number, ``s`` a zigzag LEB128 one:
+The definition of a name is UTF-8; one of more than 1,024 bytes is cut, and ends with ``… [length bytes, checksum]``.
+The definition of inputs is a list of items up to its end; an item is a byte of kind and what belongs to it. ``u`` is an
+unsigned LEB128 number, ``s`` a zigzag LEB128 one:
 
 * ``OTHER``: None, and all but scalars, tensors and their lists; ``UNDEFINED``: a tensor without shape;
 * ``TENSOR``: byte ``c10::ScalarType`` · u dimensions n · n × u sizes · byte 1 and n × u strides, or byte 0;
 * ``TENSORS``: u count · as many items of kind TENSOR or UNDEFINED;
 * ``INTEGER``: s · ``REAL``: 8 bytes IEEE 754 · ``BOOLEAN``: a byte · ``COMPLEX``: two REAL numbers;
 * ``LIST``: u count · as many scalar items (INTEGER, REAL, BOOLEAN, COMPLEX, OTHER);
+* ``GROUP``: a process group: u rank in it · u ranks · u length, name as UTF-8;
+* ``NESTED``: a list of lists of tensors: u count · as many items of kind TENSORS;
 * ``CUT``: the rest of the inputs was too long to note.
 """
 
@@ -72,7 +79,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.journal.values import text
 from stepscope.collect.protocol import StepMarks
-from stepscope.collect.torch import native_build
+from stepscope.collect.torch import native_build, process_groups
 from stepscope.collect.torch.kineto_collector import (
     TorchCollector,
     foreign_profiler,
@@ -81,9 +88,9 @@ from stepscope.collect.torch.kineto_collector import (
 )
 from stepscope.collect.torch.native_calls import PythonWatch
 from stepscope.collect.torch.native_choice import reason_for_kineto, unserved_switches
-from stepscope.native.recorder import NativeRecording, RecorderLibrary
+from stepscope.native.recorder import NativeRecording, Noted, RecorderLibrary
 from stepscope.trace.blocks import FrameWriter, pack
-from stepscope.trace.recorder_layout import FACTS, MAGIC
+from stepscope.trace.recorder_layout import FACTS, MAGIC, VERSION
 
 if TYPE_CHECKING:
     from stepscope.collect.protocol import Context
@@ -212,6 +219,7 @@ class _NativeWindow:
         self._path = context.capture / "recorder.ssr"
         self._started = self._settled = False
         self._guard = MethodHooks()
+        self._groups: dict[str, Any] = {}
         self.step_marks: StepMarks | None = None
         options = context.options
         functions, modules = options.with_stack, options.with_modules or options.with_stack
@@ -224,7 +232,7 @@ class _NativeWindow:
             "threads": "all",
             **({"missing": missing} if missing else {}),
         }
-        FrameWriter(self._path, MAGIC).close()
+        FrameWriter(self._path, MAGIC, VERSION).close()
         file = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
         self._recording: NativeRecording | None = NativeRecording(library, file)
         self._recording.append(FACTS + pack(self._facts(version)))
@@ -240,7 +248,9 @@ class _NativeWindow:
         if memory and foreign_profiler(sys.modules["torch"]):
             memory = False
             self._description["memory"] = "another torch profiler is recording; torch has room for one"
-        inputs = options.record_shapes or options.with_flops  # operations are counted from them, when the file is read
+        inputs = Noted.OF_LAUNCHES if process_groups.initialised() else Noted.NONE
+        if options.record_shapes or options.with_flops:  # operations are counted from them, when the file is read
+            inputs = Noted.ALL
         recording.begin(inputs=inputs, memory=memory, fraction=options.sample)
         self._started = True
         if options.sample < 1:
@@ -263,8 +273,11 @@ class _NativeWindow:
             recording.close()
             self._path.unlink(missing_ok=True)
             return []
-        self._calls.stop()
-        recording.end()
+        try:
+            recording.end()
+        finally:
+            self._calls.stop()
+        self._groups = process_groups.describe()  # later, the program may have left its job
         return [self._path]
 
     def settle(self) -> None:
@@ -283,7 +296,8 @@ class _NativeWindow:
                 self._context.journal.loss("disk_full" if full else "capture_not_written")
                 message = f"{self._path} ends early: {'the disk is full' if full else error.strerror}"
                 raise OSError(message) from error
-            recording.append(FACTS + pack({"closed": True, "threads": names, "losses": losses}))
+            last = {"closed": True, "threads": names, "losses": losses, "distributed": self._groups}
+            recording.append(FACTS + pack(last))
         finally:
             _OPEN.discard(self)
             self._recording = None
@@ -307,11 +321,13 @@ class _NativeWindow:
             "chunk": self._library.chunk,
             "options": self._context.options.describe(),
             "sample": self._context.options.sample,
+            "distributed": process_groups.describe(),
         }
 
     def _give_way(self) -> None:
         """Stop recording memory: torch reports it to one profiler, and the program starts its own."""
         self._description["memory"] = "ended when the program started its own torch profiler"
+        self._context.journal.loss("memory_ended_early")
         self.thread = 0
         if self._recording is not None:
             self._recording.end_memory()

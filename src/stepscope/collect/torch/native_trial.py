@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from stepscope.collect.torch.native_calls import PythonWatch
-from stepscope.native.recorder import NativeRecording, RecorderLibrary
+from stepscope.native.recorder import NativeRecording, Noted, RecorderLibrary
 from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
@@ -26,7 +26,7 @@ def record(library: Path, path: Path) -> Counter[int]:
     FrameWriter(path, MAGIC).close()
     recording = NativeRecording(loaded, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
     weight = torch.ones(3, 4, requires_grad=True)
-    recording.begin(inputs=True, memory=True)
+    recording.begin(inputs=Noted.ALL, memory=True)
     calls = PythonWatch(loaded, functions=True, modules=True)
     calls.start(recording)
     torch.nn.Identity()(torch.cat([weight, weight])).mul(2.0).sum().backward()

@@ -11,13 +11,10 @@ from importlib import import_module
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.steps import Stepped
+from stepscope.collect.steps import PATIENCE, Stepped
 
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
-
-#: Steps of the first optimizer during which other existing optimizers may still make their first step.
-_PATIENCE = 20
 
 
 class TorchSteps:
@@ -70,7 +67,7 @@ class TorchSteps:
 
     def may_wait(self, steps: int) -> bool:
         """Return whether optimizers exist that have not stepped in the first ``steps`` steps and still may."""
-        return steps < _PATIENCE and len(self._alive - self._stepped) > 0
+        return steps < PATIENCE and len(self._alive - self._stepped) > 0
 
     def _wrap(self, owner: type) -> None:
         original = owner.step  # type: ignore[attr-defined]

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 
 #: Version of the functions below, as ``recorder.cpp`` numbers it.
-VERSION = 3
+VERSION = 5
 
 #: Maximum bytes of chunks that wait for the disk.
 MEMORY = 64 << 20
+
+
+class Noted(IntEnum):
+    """Of which operators shapes, types and values of inputs are recorded, as ``observer.h`` numbers it."""
+
+    NONE = 0
+    OF_LAUNCHES = 1  # those of torch.distributed
+    ALL = 2
 
 
 class PythonCalls(ctypes.Structure):
@@ -75,6 +86,15 @@ class RecorderLibrary:
         """Stop watching Python calls; each thread stops at its next call."""
         self.locked.ssr_ignore_python()
 
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        """Keep torch's warning about memory that was allocated before a recording off standard error."""
+        self.locked.ssr_hush(1)
+        try:
+            yield
+        finally:
+            self.locked.ssr_hush(0)
+
     def forget(self) -> None:
         """In a forked child: remove the inherited callbacks from torch."""
         self.locked.ssr_forget()
@@ -107,11 +127,11 @@ class NativeRecording:
         """
         _check(self._library.free.ssr_append(self._session, payload, len(payload)))
 
-    def begin(self, *, inputs: bool, memory: bool, fraction: float = 1.0) -> None:
+    def begin(self, *, inputs: Noted, memory: bool, fraction: float = 1.0) -> None:
         """Record from now on.
 
         Args:
-            inputs: Whether to record shapes, types and values of inputs.
+            inputs: Of which operators to record shapes, types and values of inputs.
             memory: Whether to record allocations and frees of the calling thread; ``end`` must then be called on it.
             fraction: As in :meth:`listen`.
 
@@ -193,6 +213,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "ssr_listen": (whole, [pointer, ctypes.c_double]),
         "ssr_end": (whole, [pointer]),
         "ssr_end_memory": (None, []),
+        "ssr_hush": (None, [whole]),
         "ssr_watch_python": (whole, [ctypes.POINTER(PythonCalls)]),
         "ssr_watch_thread": (None, []),
         "ssr_ignore_python": (None, []),

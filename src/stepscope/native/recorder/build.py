@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -53,6 +54,7 @@ class Torch:
         major, minor = (int(text) if text.isdigit() else 0 for text in numbers)
         return major, minor
 
+    @cache  # noqa: B019 - one object, alive as long as the process; a window asks six times
     def digest(self) -> str:
         """Return the cache key: equal for the same build of torch and the same sources of the recorder."""
         found = hashlib.sha256(repr((self.version, self.new_abi, platform.machine(), _FLAGS)).encode())
@@ -80,6 +82,11 @@ def unsupported(torch: Torch) -> str | None:
     if not (torch.directory / "include" / "ATen" / "record_function.h").exists():
         return f"torch {torch.version} was installed without its headers"
     return None
+
+
+def knows_groups(torch: Torch) -> bool:
+    """Return whether the recorder of this torch knows process groups: their headers are installed."""
+    return (torch.directory / "include/torch/csrc/distributed/c10d/ProcessGroup.hpp").exists()
 
 
 def compiler() -> str | None:

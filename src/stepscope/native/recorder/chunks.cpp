@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -163,6 +164,18 @@ uint32_t Log::define(Definition sort, const void *content, size_t length) {
     uint32_t number = write_definition(sort, content, length);
     definitions_.add(hash, number);
     return number;
+}
+
+uint32_t Log::define_name(std::string_view name) {
+    if (__builtin_expect(name.size() <= MOST_TEXT, 1)) return define(DEFINE_NAME, name.data(), name.size());
+    char cut[MOST_TEXT], mark[64];
+    auto checksum = static_cast<unsigned long long>(hash_of(name.data(), name.size(), DEFINE_NAME));
+    auto length = size_t(snprintf(mark, sizeof mark, "… [%zu bytes, %016llx]", name.size(), checksum));
+    size_t kept = MOST_TEXT - length;
+    while (kept && (name[kept] & 0xC0) == 0x80) kept--;  // not inside a character of UTF-8
+    memcpy(cut, name.data(), kept);
+    memcpy(cut + kept, mark, length);
+    return define(DEFINE_NAME, cut, kept + length);
 }
 
 }  // namespace stepscope

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "definitions.h"
 #include "words.h"
@@ -20,6 +21,8 @@ constexpr uint32_t CHUNK_WORDS = 32768;
 constexpr uint32_t SPARE_CHUNKS = 6;
 // Maximum of words of one event with its definitions.
 constexpr uint32_t EVENT_WORDS = (MOST_TEXT + MOST_INPUTS) / 7 + 16;
+
+struct Calls;  // see python.h
 
 struct Chunk {
     std::atomic<Chunk *> next;     // set when this chunk is full
@@ -120,6 +123,8 @@ class alignas(128) Log {
 
     // Return the number of a definition within this chunk; write the definition if the chunk lacks it.
     uint32_t define(Definition sort, const void *content, size_t length);
+    // Define a name. One of more than MOST_TEXT bytes is cut; its length and a checksum keep it distinct.
+    uint32_t define_name(std::string_view name);
     // Return the cached number of a name in this chunk by the address of its owner; 0 on a miss. The owner must live
     // for ever, or call make_stale before it is freed: otherwise a new owner at that address would get the old name.
     uint32_t name_of(const void *owner) const {
@@ -178,8 +183,14 @@ class alignas(128) Log {
     uint64_t *at_ = nullptr, *limit_ = nullptr;
     std::atomic<uint64_t *> published_{nullptr};
     Definitions definitions_;
-    // The adjacent cache line, which the processor prefetches with it: the innermost operators.
-    alignas(64) const void *open_[MOST_OPEN];
+
+  public:
+    // The adjacent cache line, which the processor prefetches with it. The Python calls that the thread is in, where
+    // their lines are recorded; and the innermost operators.
+    alignas(64) Calls *calls = nullptr;
+
+  private:
+    const void *open_[MOST_OPEN];
     Name names_[1u << NAME_BITS] = {};
 
   public:

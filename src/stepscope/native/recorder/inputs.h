@@ -4,9 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
+#include "groups.h"
 #include "words.h"
 
 namespace stepscope {
@@ -37,6 +41,7 @@ class Digest {
         INTEGER = UINT64_C(0x8EBC6AF09C88C6E3),
         BOOLEAN = UINT64_C(0x589965CC75374CC3),
         REAL = UINT64_C(0x1D8E4E27C47D124F),
+        GROUP = UINT64_C(0x8BB84B93962EACC9),
         NEITHER = UINT64_C(0xEB44ACCAB455D165),
         LIST = UINT64_C(0x2D358DCCAA6C78A5)
     };
@@ -54,7 +59,14 @@ class Digest {
         if (value.isBool()) return BOOLEAN + value.toBool();
         if (value.isDouble()) return of(value.toDouble());
         if (value.isList()) return of(value, value.toListRef());
+        if (value.isObject()) return of_object(value);
         return value.isScalar() ? 0 : uint64_t(NEITHER);
+    }
+
+    static uint64_t of_object(const c10::IValue &value) {
+        Group group;
+        if (!group_of(value, group)) return NEITHER;
+        return mix(std::hash<std::string_view>()(group.name) ^ GROUP, GROUP ^ uint64_t(group.rank) << 32 ^ uint64_t(group.size));
     }
 
     static uint64_t of(double real) {
@@ -69,7 +81,7 @@ class Digest {
         bool tensors = (values.empty() || values[0].isTensor()) && list.isTensorList();
         uint64_t found = (tensors ? TENSOR : LIST) ^ values.size();
         for (const auto &value : values) {
-            uint64_t part = value.isList() ? 0 : of(value);
+            uint64_t part = of(value);
             if (!part) return 0;
             found = mix(found ^ part, ~part);
         }
@@ -105,10 +117,14 @@ class Inputs {
     size_t length() const { return size_t(at_ - bytes_); }
 
   private:
-    enum Kind : uint8_t { OTHER, TENSOR, UNDEFINED, INTEGER, REAL, BOOLEAN, COMPLEX, TENSORS, LIST, CUT };
+    enum Kind : uint8_t {
+        OTHER, TENSOR, UNDEFINED, INTEGER, REAL, BOOLEAN, COMPLEX, TENSORS, LIST, CUT, GROUP, NESTED
+    };
 
     // Longer lists are omitted, as in Kineto.
     static constexpr size_t MOST_VALUES = 30;
+    // Maximum of bytes of a group's name.
+    static constexpr size_t MOST_NAME = 200;
     // Maximum of bytes of a number, and of an item that is neither tensor nor list.
     static constexpr size_t NUMBER = 10, SCALAR = 2 * sizeof(double) + 1;
 
@@ -131,7 +147,23 @@ class Inputs {
         if (value.isScalar()) return scalar(value);
         if (value.isTensorList()) return tensors(value.toListRef());
         if (value.isList()) return list(value.toListRef());
-        *at_++ = OTHER;
+        return object(value);
+    }
+
+    bool object(const c10::IValue &value) {
+        Group group;
+        if (!value.isObject() || !group_of(value, group)) {
+            *at_++ = OTHER;
+            return true;
+        }
+        size_t length = std::min(group.name.size(), MOST_NAME);
+        if (!room(4 * NUMBER + length)) return false;
+        *at_++ = GROUP;
+        number(uint64_t(group.rank));
+        number(uint64_t(group.size));
+        number(length);
+        memcpy(at_, group.name.data(), length);
+        at_ += length;
         return true;
     }
 
@@ -185,6 +217,7 @@ class Inputs {
     }
 
     bool list(c10::ArrayRef<c10::IValue> values) {
+        if (!values.empty() && values[0].isTensorList()) return nested(values);
         if (values.size() > MOST_VALUES || (!values.empty() && !values[0].isScalar())) {
             *at_++ = OTHER;
             return true;
@@ -193,6 +226,14 @@ class Inputs {
         number(values.size());
         for (const auto &value : values)
             if (!scalar(value)) return false;
+        return true;
+    }
+
+    bool nested(c10::ArrayRef<c10::IValue> lists) {
+        *at_++ = NESTED;
+        number(lists.size());
+        for (const auto &each : lists)
+            if (!room(2 * NUMBER) || !tensors(each.toListRef())) return false;
         return true;
     }
 

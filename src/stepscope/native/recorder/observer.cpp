@@ -9,9 +9,12 @@
 #include <memory>
 
 #include "clock.h"
+#include "groups.h"
+#include "hush.h"
 #include "inputs.h"
 #include "observer.h"
 #include "peek.h"
+#include "python.h"
 
 namespace stepscope {
 
@@ -27,12 +30,11 @@ uint32_t scope_of(const at::RecordFunction &f) {
     return f.scope() == at::RecordScope::USER_SCOPE ? USER_SCOPE : uint32_t(f.scope());
 }
 
-uint32_t define_text(Log &log, std::string_view text) {
-    return log.define(DEFINE_NAME, text.data(), text.size() < MOST_TEXT ? text.size() : MOST_TEXT);
-}
+// Bit above the number of a name: the operator launches communication.
+constexpr uint32_t LAUNCHES = 1u << 31;
 
 __attribute__((noinline)) uint32_t define_schema(Log &log, const c10::FunctionSchema &schema) {
-    uint32_t number = define_text(log, schema.name());
+    uint32_t number = log.define_name(schema.name()) | (launches(schema) ? LAUNCHES : 0);
     auto operation = c10::Dispatcher::singleton().findSchema(schema.operator_name());
     // Names of other owners than the dispatcher are not cached: such an owner may be freed without notice.
     if (operation && &operation->schema() == &schema) log.remember_name(&schema, number);
@@ -41,7 +43,7 @@ __attribute__((noinline)) uint32_t define_schema(Log &log, const c10::FunctionSc
 
 uint32_t define_name(Log &log, const at::RecordFunction &f) {
     const c10::FunctionSchema *schema = schema_of(f);
-    if (__builtin_expect(!schema, 0)) return define_text(log, own_name_of(f));
+    if (__builtin_expect(!schema, 0)) return log.define_name(own_name_of(f));
     uint32_t known = log.name_of(schema);
     return __builtin_expect(known, 1) ? known : define_schema(log, *schema);
 }
@@ -71,36 +73,68 @@ uint32_t define_inputs(Log &log, c10::ArrayRef<const c10::IValue> values) {
     return known;
 }
 
-template <bool with_inputs, bool tsc>
-void write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
-    uint32_t name = define_name(log, f), inputs = with_inputs ? define_inputs(log, f.inputs()) : 0;
+// What an operator launches until it ends.
+struct LaunchContext : at::ObserverContext {
+    explicit LaunchContext(uint64_t launch) : scope(launch) {}
+    LaunchScope scope;
+};
+
+// The launch that a range or call which is not an operator of the dispatcher works for: the annotation of a backend, or
+// the call of torch.distributed in which it says its arguments. Others are not asked for: that would cost each a call.
+uint64_t launch_of(const at::RecordFunction &f) {
+    constexpr std::string_view CALL = "record_param_comms";
+    bool range = f.scope() == at::RecordScope::USER_SCOPE;
+    return range || (!schema_of(f) && own_name_of(f) == CALL) ? current_launch() : 0;
+}
+
+// Write that an operator begins. Return the launch that it is, 0 for others.
+template <Noted noted, bool tsc>
+uint64_t write_begin(Log &log, const at::RecordFunction &f, bool stacked) {
+    uint32_t name = define_name(log, f), inputs = 0;
+    bool launching = name & LAUNCHES;
+    name &= ~LAUNCHES;
+    uint64_t launch = launching ? new_launch(*schema_of(f), f.inputs()) : launch_of(f);
+    if (noted == Noted::ALL || (noted == Noted::OF_LAUNCHES && launching)) inputs = define_inputs(log, f.inputs());
     uint64_t details = name_word(scope_of(f), name, f.seqNr()), forward = f.forwardThreadId();
+    uint32_t line = log.calls ? line_of(*log.calls) : 0;
     // Read the clock last: the cost of recording does not count as the operator's.
     log.put(word(BEGIN, ticks_of<tsc>()));
     log.put(details);
     if (inputs) log.put(word(INPUTS, inputs));
     if (forward) log.put(word(FORWARD, forward));
     if (!stacked) log.put(word(IDENTITY, uint64_t(reinterpret_cast<uintptr_t>(&f))));
+    if (line) log.put(word(LINE, line));
+    if (launch) log.put(word(LAUNCH, launch));
     log.publish();
+    return launching ? launch : 0;
 }
 
-template <bool with_inputs, bool tsc>
-void begin(Log &log, const at::RecordFunction &f) {
+// Count an operator that is not recorded; a launch keeps its number and its place in the group.
+__attribute__((noinline)) uint64_t drop(Log &log, const at::RecordFunction &f) {
+    log.drop();
+    const c10::FunctionSchema *schema = schema_of(f);
+    return schema && launches(*schema) ? new_launch(*schema, f.inputs()) : 0;
+}
+
+template <Noted noted, bool tsc>
+uint64_t begin(Log &log, const at::RecordFunction &f) {
     bool stacked = has_stack_order(f) && log.has_place();
+    uint64_t launch = 0;
     if (log.ready())
-        write_begin<with_inputs, tsc>(log, f, stacked);
+        launch = write_begin<noted, tsc>(log, f, stacked);
     else
-        log.drop();
+        launch = drop(log, f);
     if (stacked) log.push(&f);
+    return launch;
 }
 
-template <bool with_inputs, bool tsc>
+template <Noted noted, bool tsc>
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &f) {
     Log *log = enter();
     if (!log) return nullptr;
-    begin<with_inputs, tsc>(*log, f);
+    uint64_t launch = begin<noted, tsc>(*log, f);
     log->leave();
-    return nullptr;
+    return __builtin_expect(launch, 0) ? std::make_unique<LaunchContext>(launch) : nullptr;
 }
 
 void write_end(Log &log, const at::RecordFunction &f, uint64_t now) {
@@ -134,10 +168,10 @@ const Scopes ALL{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, 
 
 at::CallbackHandle handles[2] = {at::INVALID_CALLBACK_HANDLE, at::INVALID_CALLBACK_HANDLE};
 
-template <bool with_inputs, bool tsc>
+template <Noted noted, bool tsc>
 void add_callbacks(double fraction) {
-    at::RecordFunctionCallback every(on_begin<with_inputs, tsc>, on_end<tsc>);
-    every.needsInputs(with_inputs);
+    at::RecordFunctionCallback every(on_begin<noted, tsc>, on_end<tsc>);
+    every.needsInputs(noted != Noted::NONE);
     handles[0] = at::addGlobalCallback(at::RecordFunctionCallback(every).scopes(fraction < 1 ? RANGES : ALL));
     if (fraction < 1) handles[1] = at::addGlobalCallback(every.scopes(OPERATORS).samplingProb(fraction));
 }
@@ -150,7 +184,16 @@ void remove_callbacks() {
     }
 }
 
-bool inputs = false;
+Noted noted = Noted::NONE;
+
+template <bool tsc>
+void add_callbacks_of(double fraction) {
+    switch (noted) {
+    case Noted::NONE: return add_callbacks<Noted::NONE, tsc>(fraction);
+    case Noted::OF_LAUNCHES: return add_callbacks<Noted::OF_LAUNCHES, tsc>(fraction);
+    case Noted::ALL: return add_callbacks<Noted::ALL, tsc>(fraction);
+    }
+}
 
 // The profiler state through which torch reports memory. Its state is Disabled, so torch::profiler::impl::
 // profilerEnabled returns false and nothing takes it for Kineto's.
@@ -192,21 +235,21 @@ std::shared_ptr<MemoryReports> memory;
 
 uint64_t torch_thread() { return at::RecordFunction::currentThreadId(); }
 
-void observe(bool with_inputs, bool with_memory, double fraction) {
-    inputs = with_inputs;
+void observe(Noted inputs, bool with_memory, double fraction) {
+    noted = inputs;
     hear_of_departures();
+    count_places(fraction == 1);
     listen(fraction);
     if (!with_memory) return;
     memory = std::make_shared<MemoryReports>();
+    hush();
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, memory);
 }
 
 void listen(double fraction) {
     remove_callbacks();
     if (fraction == 0) return;
-    auto add = inputs ? (ticks_are_tsc ? add_callbacks<true, true> : add_callbacks<true, false>)
-                      : (ticks_are_tsc ? add_callbacks<false, true> : add_callbacks<false, false>);
-    add(fraction);
+    ticks_are_tsc ? add_callbacks_of<true>(fraction) : add_callbacks_of<false>(fraction);
 }
 
 void ignore() {
@@ -227,6 +270,7 @@ void ignore_memory() {
         }
     }
     memory.reset();
+    unhush();
 }
 
 }  // namespace stepscope

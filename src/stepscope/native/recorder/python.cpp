@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -32,6 +33,8 @@ struct Api {
     Frame *(*PyEval_GetFrame)();
     Frame *(*PyFrame_GetBack)(Frame *);
     Object *(*PyFrame_GetCode)(Frame *);
+    int (*PyFrame_GetLasti)(Frame *);
+    int (*PyCode_Addr2Line)(Object *, int);
     Object *(*PyObject_GetAttrString)(Object *, const char *);
     Object *(*PyMapping_GetItemString)(Object *, const char *);
     Object *(*PyObject_Type)(Object *);
@@ -56,9 +59,9 @@ bool find(Function &function, const char *name) {
 
 bool find_all() {
     return FIND(PyEval_SetProfile) && FIND(PyEval_GetFrame) && FIND(PyFrame_GetBack) && FIND(PyFrame_GetCode) &&
-           FIND(PyObject_GetAttrString) && FIND(PyMapping_GetItemString) && FIND(PyObject_Type) &&
-           FIND(PyUnicode_AsUTF8) && FIND(PyLong_AsLong) && FIND(Py_DecRef) && FIND(Py_IncRef) && FIND(PyErr_Clear) &&
-           FIND(PyErr_Fetch) && FIND(PyErr_Restore);
+           FIND(PyFrame_GetLasti) && FIND(PyCode_Addr2Line) && FIND(PyObject_GetAttrString) &&
+           FIND(PyMapping_GetItemString) && FIND(PyObject_Type) && FIND(PyUnicode_AsUTF8) && FIND(PyLong_AsLong) &&
+           FIND(Py_DecRef) && FIND(Py_IncRef) && FIND(PyErr_Clear) && FIND(PyErr_Fetch) && FIND(PyErr_Restore);
 }
 
 // An owned reference.
@@ -91,6 +94,62 @@ struct Undisturbed {
     Object *type, *value, *trace;
 };
 
+}  // namespace
+
+// A thread adds and removes its own calls with the GIL, and reads them without it: an operator runs without the GIL.
+// The frames are owned references: the program may replace our profile function, and then the end of a call is unseen.
+struct Calls {
+    struct Call {
+        Frame *frame;
+        Object *code;
+    };
+    struct Line {
+        const Object *code;
+        int at;
+        uint32_t line;
+    };
+    static constexpr uint32_t MOST_LINES = 256;
+
+    ~Calls() {
+        for (Call &call : open) release(call.frame);
+    }
+
+    void begin(Frame *frame, Object *code) {
+        open.push_back({frame, code});
+        api.Py_IncRef(reinterpret_cast<Object *>(frame));
+    }
+
+    void end(Frame *frame) {
+        for (size_t i = open.size(); i-- > 0;)
+            if (open[i].frame == frame) {
+                open.erase(open.begin() + int64_t(i));
+                return release(frame);
+            }
+    }
+
+    static void release(Frame *frame) { api.Py_DecRef(reinterpret_cast<Object *>(frame)); }
+
+    std::vector<Call> open;
+    Line lines[MOST_LINES] = {};  // by code and place of the instruction
+};
+
+// CPython walks over the code's table of lines, so known places are kept. The code is that of a frame which runs.
+uint32_t line_of(Calls &calls) {
+    if (calls.open.empty()) return 0;
+    Calls::Call &call = calls.open.back();
+    int at = api.PyFrame_GetLasti(call.frame);
+    if (at < 0) return 0;
+    uint64_t mixed = (uint64_t(reinterpret_cast<uintptr_t>(call.code)) + uint64_t(at)) * UINT64_C(0x9E3779B97F4A7C15);
+    Calls::Line &known = calls.lines[mixed >> 56];
+    if (known.code != call.code || known.at != at) {
+        int line = api.PyCode_Addr2Line(call.code, at);
+        known = {call.code, at, line > 0 ? uint32_t(line) : 0};
+    }
+    return known.line;
+}
+
+namespace {
+
 // Everything below is guarded by the GIL: without it, two threads would race for these tables.
 struct State {
     bool functions = false, modules = false;
@@ -99,6 +158,7 @@ struct State {
     std::unordered_set<Object *> codes;                     // owned: a freed code object's address could be reused
     std::unordered_map<std::string, uint32_t> classes;      // how many modules of each were seen
     std::unordered_map<const void *, std::string> instances;  // names of modules
+    std::vector<std::unique_ptr<Calls>> calls;                // of the threads that record
 };
 
 State &state() {
@@ -129,7 +189,6 @@ bool begins_with_any(const std::string &text, const std::vector<std::string> &pr
 // Define the name of a function, or decide to omit it.
 uint32_t name_function(Log &log, Object *code) {
     Undisturbed keep;
-    if (state().codes.insert(code).second) api.Py_IncRef(code);
     std::string file = Reference(api.PyObject_GetAttrString(code, "co_filename")).text();
     if (begins_with_any(file, state().engine)) return ENGINE;
     if (begins_with_any(file, state().ours)) return OURS;
@@ -142,7 +201,7 @@ uint32_t name_function(Log &log, Object *code) {
     std::string name = Reference(api.PyObject_GetAttrString(code, "co_qualname")).text();
     Reference line(api.PyObject_GetAttrString(code, "co_firstlineno"));
     name = file + "(" + std::to_string(line.get() ? api.PyLong_AsLong(line.get()) : 0) + "): " + name;
-    return log.define(DEFINE_NAME, name.data(), name.size() < MOST_TEXT ? name.size() : MOST_TEXT);
+    return log.define_name(name);
 }
 
 // Define the name of a called module as torch.profiler does: its class, and its index among that class's modules.
@@ -157,29 +216,44 @@ uint32_t name_module(Log &log, Frame *frame) {
         std::string cls = Reference(api.PyObject_GetAttrString(type.get(), "__name__")).text();
         name = "nn.Module: " + cls + "_" + std::to_string(state().classes[cls]++);
     }
-    return log.define(DEFINE_NAME, name.data(), name.size() < MOST_TEXT ? name.size() : MOST_TEXT);
+    return log.define_name(name);
 }
 
-uint32_t name_call(Log &log, Frame *frame) {
-    Object *code = api.PyFrame_GetCode(frame);
-    api.Py_DecRef(code);  // the frame keeps it
+uint32_t name_call(Log &log, Frame *frame, Object *code) {
     if (code == state().module_call && state().modules) return name_module(log, frame);
     uint64_t key = uint64_t(reinterpret_cast<uintptr_t>(code));
     uint32_t name = log.recall(key);
-    if (!name) log.remember(key, name = name_function(log, code));
+    if (name) return name;
+    if (state().codes.insert(code).second) api.Py_IncRef(code);
+    log.remember(key, name = name_function(log, code));
     return name;
+}
+
+// Return the calls of the log's thread; nullptr where functions are not recorded.
+Calls *calls_of(Log &log) {
+    if (!log.calls && state().functions) {
+        state().calls.push_back(std::make_unique<Calls>());
+        log.calls = state().calls.back().get();
+    }
+    return log.calls;
 }
 
 void begin_call(Log &log, Frame *frame) {
     if (log.hidden || !log.has_place() || !log.ready()) return;
-    uint32_t name = name_call(log, frame);
+    Object *code = api.PyFrame_GetCode(frame);
+    api.Py_DecRef(code);  // the frame keeps it
+    uint32_t name = name_call(log, frame, code);
     if (name >= LEFT_OUT) {
         if (name == ENGINE) log.hidden = frame;
         log.publish();
         return;
     }
+    Calls *calls = calls_of(log);
+    uint32_t line = calls ? line_of(*calls) : 0;
+    if (calls) calls->begin(frame, code);
     log.put(word(BEGIN, ticks()));
     log.put(name_word(PYTHON_SCOPE, name, -1));
+    if (line) log.put(word(LINE, line));
     log.publish();
     log.push(frame);
 }
@@ -190,6 +264,7 @@ void end_call(Log &log, Frame *frame, uint64_t now) {
         return;
     }
     int32_t level = log.remove(frame);
+    if (level >= 0 && log.calls) log.calls->end(frame);
     if (level < 0 || !log.ready()) return;
     if (level) log.put(word(LEVEL, uint64_t(level)));
     log.put(word(END, now));
@@ -236,6 +311,8 @@ int watch_python(const PythonCalls &calls) {
     if (!found) return ENOSYS;
     State &all = state();
     all.functions = calls.functions, all.modules = calls.modules, all.module_call = calls.module_call;
+    auto *module_call = static_cast<Object *>(const_cast<void *>(calls.module_call));
+    if (module_call && all.codes.insert(module_call).second) api.Py_IncRef(module_call);
     all.roots = lines(calls.roots), all.ours = lines(calls.ours), all.engine = lines(calls.engine);
     watching = true;
     watch_calls_going_on();
@@ -257,6 +334,7 @@ void watch_thread() {
 void ignore_python() {
     if (!watching.exchange(false)) return;
     State &all = state();
+    all.calls.clear();
     for (Object *code : all.codes) api.Py_DecRef(code);
     all.codes.clear();
     all.classes.clear();

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "clock.h"
+#include "hush.h"
 #include "observer.h"
 #include "python.h"
 #include "session.h"
@@ -14,7 +15,7 @@ using stepscope::Session;
 extern "C" {
 
 // Version of this interface: changes with every function here.
-int ssr_version() { return 3; }
+int ssr_version() { return 5; }
 
 // Whether ticks are those of the time stamp counter, else ns of CLOCK_MONOTONIC.
 int ssr_ticks_are_tsc() { return stepscope::ticks_are_tsc; }
@@ -33,12 +34,13 @@ Session *ssr_new(int file, uint64_t memory) {
 
 int ssr_append(Session *session, const void *payload, uint64_t length) { return session->append(payload, length); }
 
+// inputs: a value of stepscope::Noted.
 int ssr_begin(Session *session, int inputs, int memory, double fraction) {
     int error = session->begin();
     if (error) return error;
     if (fraction < 1) session->note_rate(fraction);
     try {
-        stepscope::observe(inputs, memory, fraction);
+        stepscope::observe(stepscope::Noted(inputs), memory, fraction);
     } catch (const std::exception &) {
         stepscope::ignore();
         session->end();
@@ -70,10 +72,13 @@ int ssr_end(Session *session) {
     return error;
 }
 
-// Between ssr_begin and ssr_end, with the GIL held. Arguments: see python.h.
+// With the GIL held; the first two between ssr_begin and ssr_end, the last one after ssr_end. Arguments: see python.h.
 int ssr_watch_python(const stepscope::PythonCalls *calls) { return stepscope::watch_python(*calls); }
 void ssr_watch_thread() { stepscope::watch_thread(); }
 void ssr_ignore_python() { stepscope::ignore_python(); }
+
+// Leave torch's warning about blocks of unknown size off standard error, or no longer. With the GIL held.
+void ssr_hush(int on) { on ? stepscope::hush() : stepscope::unhush(); }
 
 void ssr_end_memory() { stepscope::ignore_memory(); }
 

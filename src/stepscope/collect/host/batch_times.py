@@ -1,0 +1,239 @@
+"""How long the batches of PyTorch's and Paddle's data loaders take to make, in the training process and in workers.
+
+Both have an object that fetches a batch: it reads the samples (``__getitem__``), then collates them. A wrapper around
+it notes when each part began, its CPU time, and the sizes of samples and batch. A worker that is forked inherits the
+wrapper, and writes into memory that it shares with the training process; one that is spawned has no wrapper, and its
+batches stay unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter_ns, thread_time_ns
+from typing import Any, NamedTuple
+
+from stepscope.collect.hooks.methods import MethodHooks
+from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.journal.values import text
+
+#: Module and classes of the objects that fetch.
+_FETCHERS = (
+    ("torch.utils.data._utils.fetch", ("_MapDatasetFetcher", "_IterableDatasetFetcher")),
+    ("paddle.io.dataloader.fetcher", ("_MapDatasetFetcher", "_IterableDatasetFetcher")),
+)
+#: Workers that live at a time, each with a ring; batches of a ring, and in the queue.
+_RINGS, _ROOM, _QUEUED = 64, 512, 1 << 15
+#: The fields of :class:`_Batch`, in their order.
+_ROW = struct.Struct("<11q32s")
+_COUNT = struct.Struct("<q")
+#: Samples of a batch whose sizes are looked at.
+_SIZED = 4096
+_RING = _COUNT.size + _ROOM * _ROW.size
+
+
+class _Batch(NamedTuple):
+    """One row; times in ns, ``start`` of ``time.perf_counter_ns``.
+
+    ``elements`` of all samples together, ``longest`` of one of them, and ``collated`` of the batch are 0 if unknown.
+    """
+
+    process: int
+    start: int
+    sample: int
+    sample_cpu: int
+    collate: int
+    collate_cpu: int
+    dur: int
+    samples: int
+    elements: int
+    longest: int
+    collated: int
+    dataset: bytes
+
+
+class _Collation:
+    """Calls the program's collation, and keeps when it began and ended, and the sizes of what it got and made."""
+
+    __slots__ = ("begin", "end", "function", "sizes")
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.begin = self.end = (0, 0)
+        self.sizes = (0, 0, 0)
+
+    def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - the program's
+        self.begin = perf_counter_ns(), thread_time_ns()
+        result = self.function(samples)
+        self.end = perf_counter_ns(), thread_time_ns()
+        self.sizes = _sizes(samples, result)
+        return result
+
+
+def _sizes(samples: Any, batch: Any) -> tuple[int, int, int]:  # noqa: ANN401 - the program's
+    """Return the elements of all samples, of the largest and of the batch, by their first arrays; zeros if unknown."""
+    if not isinstance(samples, list) or not 0 < len(samples) <= _SIZED:
+        return 0, 0, 0
+    try:
+        sizes, collated = [_elements(sample) for sample in samples], _elements(batch)
+    except Exception:  # noqa: BLE001 - law 1: the program's objects may raise anything
+        return 0, 0, 0
+    known = min(sizes) > 0 and collated >= sum(sizes)
+    return (sum(sizes), max(sizes), collated) if known else (0, 0, 0)
+
+
+def _elements(thing: Any) -> int:  # noqa: ANN401 - the program's
+    """Return the elements of an array or a list of numbers, or of the first such field; 0 if unknown."""
+    for _ in range(3):
+        if isinstance(thing, Mapping):
+            thing = thing["input_ids"] if "input_ids" in thing else next(iter(thing.values()))
+        elif isinstance(thing, list | tuple) and thing and not isinstance(thing[0], int | float):
+            thing = thing[0]
+    if isinstance(thing, list):
+        return len(thing)
+    shape = getattr(thing, "shape", None)
+    return math.prod(map(int, shape)) if shape else 0
+
+
+class BatchTimes:
+    """Times every batch from :meth:`install` to :meth:`remove`.
+
+    Attributes:
+        lost: Batches that were not kept, since the last :meth:`take`.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._hooks = MethodHooks()
+        self._withdraw: list[Callable[[], None]] = []
+        self._rows: deque[_Batch] = deque()
+        self._rings: mmap.mmap | None = None
+        self._read = [0] * _RINGS
+        self._ring: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def install(self) -> None:
+        """Wrap what fetches in the loaders that are imported, and in the others when they are."""
+        try:
+            self._rings = mmap.mmap(-1, _RINGS * _RING)  # shared with what is forked; pages that nobody writes are none
+        except (OSError, ValueError):
+            self._rings = None  # batches of workers stay unknown
+        _OPEN.add(self)
+        for module, classes in _FETCHERS:
+            self._withdraw.append(when_imported(module, partial(self._wrap, module, classes)))
+
+    def remove(self) -> None:
+        """Unwrap it; idempotent. Workers that live on keep their wrapper."""
+        while self._withdraw:
+            self._withdraw.pop()()
+        self._hooks.remove()
+        _OPEN.discard(self)
+
+    def drain(self) -> int:
+        """Take over what workers have written; return how many batches wait. Called by one thread at a time."""
+        rings = self._rings
+        if rings is None:
+            return len(self._rows)
+        for ring in range(_RINGS):
+            begin = ring * _RING
+            (count,) = _COUNT.unpack_from(rings, begin)
+            first = max(self._read[ring], count - _ROOM)
+            self.lost += first - self._read[ring]
+            for place in range(first, count):
+                row = _ROW.unpack_from(rings, begin + _COUNT.size + place % _ROOM * _ROW.size)
+                self._keep(_Batch(*row))
+            self._read[ring] = count
+        return len(self._rows)
+
+    def take(self, names: list[str], most: int) -> Mapping[str, list[int]]:
+        """Remove the oldest batches, and return their columns.
+
+        Args:
+            names: Texts of the block; the names of data sets are added.
+            most: How many batches at most.
+        """
+        rows = [self._rows.popleft() for _ in range(min(len(self._rows), most))]
+        shown = [text(row.dataset.rstrip(b"\0").decode("utf-8", "replace")) for row in rows]
+        names += sorted(set(shown) - set(names))
+        columns = {field: [getattr(row, field) for row in rows] for field in _Batch._fields if field != "dataset"}
+        return {**columns, "dataset": [names.index(name) for name in shown]}
+
+    def _wrap(self, module: str, classes: tuple[str, ...]) -> None:
+        for name in classes:
+            self._hooks.around(getattr(sys.modules[module], name, None), "fetch", self._fetch)
+
+    def _fetch(self, original: Callable[..., Any], fetcher: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        collation = getattr(fetcher, "collate_fn", None)
+        if not isinstance(collation, _Collation) and callable(collation):
+            collation = fetcher.collate_fn = _Collation(collation)
+        start, cpu = perf_counter_ns(), thread_time_ns()
+        result = original(fetcher, *args, **kwargs)
+        if isinstance(collation, _Collation) and collation.end[0] >= start:
+            begin, end = collation.begin, collation.end
+            asked = args[0] if args else None
+            row = _Batch(
+                process=_process,
+                start=start,
+                sample=begin[0] - start,
+                sample_cpu=begin[1] - cpu,
+                collate=end[0] - begin[0],
+                collate_cpu=end[1] - begin[1],
+                dur=perf_counter_ns() - start,
+                samples=len(asked) if isinstance(asked, list | tuple) else 1,
+                **dict(zip(("elements", "longest", "collated"), collation.sizes, strict=True)),
+                dataset=type(getattr(fetcher, "dataset", None)).__name__.encode()[:32],
+            )
+            if self._ring is None:
+                self._keep(row)
+            elif self._rings is not None:
+                self._write(self._rings, self._ring * _RING, row)
+        return result
+
+    def _keep(self, row: _Batch) -> None:
+        if len(self._rows) < _QUEUED:
+            self._rows.append(row)
+        else:
+            self.lost += 1
+
+    @staticmethod
+    def _write(rings: mmap.mmap, begin: int, row: _Batch) -> None:
+        """Write a row, then its count: the reader, another process, never sees a row that is not whole."""
+        (count,) = _COUNT.unpack_from(rings, begin)
+        _ROW.pack_into(rings, begin + _COUNT.size + count % _ROOM * _ROW.size, *row)
+        _COUNT.pack_into(rings, begin, count + 1)
+
+    def become_worker(self, ring: int) -> None:
+        """Write into a ring from here on: this process was forked."""
+        self._ring = ring
+        self._rows.clear()
+
+
+_OPEN: weakref.WeakSet[BatchTimes] = weakref.WeakSet()
+_process = os.getpid()
+#: How many processes were forked: the next one gets this ring.
+_forks = 0
+
+
+def _before_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+    for times in list(_OPEN):
+        times.become_worker(_forks % _RINGS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -1,0 +1,62 @@
+"""The command line of this process for the manifest, without the credentials in it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+from stepscope.collect.journal.values import text
+
+REDACTED = "<redacted>"
+
+#: Parts of names of secret values.
+_SECRET = "(?:key|token|secret|passw(?:or)?d|passphrase|credential)"  # noqa: S105 - a pattern
+#: An option that is followed by a secret value.
+_OPTION = re.compile(rf"-{{1,2}}[\w.-]*{_SECRET}[\w.-]*", re.IGNORECASE)
+#: ``--option=value``, and ``name=value`` as Hydra and ``env`` write it: a whole word.
+_ASSIGNED = re.compile(rf"([+~-]*[\w./@-]*{_SECRET}[\w./@-]*[=:]).+", re.IGNORECASE | re.DOTALL)
+#: An assignment of a quoted text, in code or JSON.
+_QUOTED = re.compile(rf"([\w.-]*{_SECRET}[\w.-]*[\"']?\]?\s*[=:]\s*)([\"'])[^\"']*\2", re.IGNORECASE)
+#: Texts that are credentials wherever they stand, by the prefixes that their issuers document.
+_CREDENTIAL = re.compile(
+    r"""
+      (?<![A-Za-z0-9]) (?:
+          (?:hf|api_org)_[A-Za-z0-9]{8,}                             # Hugging Face
+        | sk-[A-Za-z0-9_-]{8,}                                       # OpenAI, Anthropic
+        | (?:gh[opusr]|github_pat)_\w{8,} | glpat-[\w-]{8,}          # GitHub, GitLab
+        | (?:AKIA|ASIA)[A-Z0-9]{12,}                                 # AWS
+        | AIza[\w-]{20,} | ya29\.[\w-]{8,}                           # Google
+        | xox[abeoprs]-[\w-]{8,}                                     # Slack
+        | (?:npm_|pypi-|dckr_pat_|nvapi-|wandb_v1_|r8_)[\w-]{8,}     # npm, PyPI, Docker, NVIDIA, W&B, Replicate
+        | eyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*                           # JSON Web Tokens
+      )
+    | (?<=\bBearer\ )[^\s"',]+ | (?<=\bBasic\ )[A-Za-z0-9+/=]{8,}  # headers of HTTP
+    | (?<=://)[^\s/@:"']*:[^\s/@"']*(?=@)                            # user:password@ of a URL
+    | -----BEGIN[\ A-Z]*PRIVATE\ KEY-----.*?(?:-----END[\ A-Z]*-----|$)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def command_line() -> list[str]:
+    """Return the command line of this process; credentials are replaced by :data:`REDACTED`."""
+    return [text(word) for word in redacted(getattr(sys, "orig_argv", sys.argv))]
+
+
+def redacted(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line without credentials.
+
+    These are the values of options and assignments whose name says key, token, secret or password, and texts with the
+    form of a known credential.
+    """
+    after_option = False
+    for word in words:
+        value = after_option and not word.startswith("-")
+        after_option = _OPTION.fullmatch(word) is not None
+        if value:
+            yield REDACTED
+        elif assigned := _ASSIGNED.fullmatch(word):
+            yield assigned[1] + REDACTED
+        else:
+            yield _CREDENTIAL.sub(REDACTED, _QUOTED.sub(rf"\1\2{REDACTED}\2", word))

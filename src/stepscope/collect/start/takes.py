@@ -1,0 +1,121 @@
+"""Records again while the steps that follow a window are unlike it; for a program that nobody chose steps of.
+
+The first steps of a program are often unlike the others. While the first one is compiled, the workers of its loaders
+fill their queues; the next steps drain them, and wait less for data than all later steps do. Files are not in the page
+cache yet, or a graph is compiled again. When the draining ends, no interface tells: a queue may be the program's own.
+So all steps are timed. Each time when their number has grown by half, the window is compared with the latest half of
+them. If the medians differ, the next steps are recorded, too. At the end of the program the window that is closest to
+the median of all steps stays, and the others are removed.
+
+A window whose steps proved to be none, because another optimizer ends them, is replaced in every program.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+from statistics import median
+
+from stepscope.collect.session.recorded import RecordedWindow
+
+#: Relative difference of two medians up to which they count as equal.
+NEAR = 0.05
+#: Steps before the first comparison, and the most windows of one program.
+FIRST, MOST = 16, 6
+#: Steps between the preparation and the beginning of a further window.
+SETTLING = 8
+#: The most times that are kept: of more steps every second, fourth, … one is.
+_ROOM = 1 << 12
+
+
+@dataclass(frozen=True)
+class _Take:
+    """One window, and the times of its steps in ns."""
+
+    recorded: RecordedWindow
+    durations: tuple[int, ...]
+    outdated: bool = False
+
+
+class Takes:
+    """The windows of one program, and the times of all its steps since the first window was prepared.
+
+    Args:
+        most: The most windows.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._takes: list[_Take] = []
+        self._ended = 0
+        self._open = array("q")
+        self._others = array("q")
+        self._count, self._stride = 0, 1
+        self._look = FIRST
+
+    def step(self, end_ns: int, *, recorded: bool) -> bool:
+        """Note the end of a step, in ns of ``time.perf_counter_ns``; return whether to record again from the next on.
+
+        Args:
+            end_ns: When it ended.
+            recorded: Whether it was recorded.
+        """
+        before, self._ended = self._ended, end_ns
+        if recorded:
+            self._open.append(end_ns - before)
+            return False
+        if before:
+            self._keep(end_ns - before)
+        if not self._takes or self._count < self._look or len(self._takes) >= self._most:
+            return False
+        since = median(self._others[len(self._others) // 2 :])
+        self._look = self._count * 3 // 2
+        return all(abs(median(take.durations) - since) > NEAR * since for take in self._takes)
+
+    def _keep(self, duration: int) -> None:
+        self._count += 1
+        if self._count % self._stride == 0:
+            self._others.append(duration)
+        if len(self._others) == _ROOM:
+            self._others, self._stride = self._others[1::2], 2 * self._stride
+
+    def restart_step(self, now_ns: int) -> None:
+        """Let the current step begin now: the opening or closing of a window belongs to no step."""
+        self._ended = now_ns
+
+    def add(self, recorded: RecordedWindow) -> None:
+        """Add a window that has just closed."""
+        self._takes.append(_Take(recorded, tuple(self._open) or (0,)))
+        self._look = max(FIRST, self._count * 3 // 2)
+        self._open = array("q")
+
+    def outdate(self) -> None:
+        """Forget the times: steps end elsewhere than it seemed."""
+        self._takes = [replace(take, outdated=True) for take in self._takes]
+        self._others, self._count, self._stride, self._look, self._ended = array("q"), 0, 1, FIRST, 0
+
+    def keep_best(self, *, last: bool) -> RecordedWindow | None:
+        """Return the window that stays, and remove the others.
+
+        Args:
+            last: Whether it must be the last one, because the program failed in it.
+        """
+        if not self._takes:
+            return None
+        others = median(self._others) if self._others else 0
+        valid = [take for take in self._takes if not take.outdated]
+        longest = max((len(take.durations) for take in valid), default=0)
+        whole = [take for take in valid if len(take.durations) == longest] or self._takes[-1:]
+        best = self._takes[-1] if last else min(whole, key=lambda take: abs(median(take.durations) - others))
+        if best.outdated:
+            best.recorded.count_loss(
+                "steps_recounted", "an optimizer stepped for the first time after the window began"
+            )
+        elif len(valid) > 1:
+            taken = [{"median_ns": round(median(take.durations)), "kept": take is best} for take in valid]
+            best.recorded.note("takes", {"windows": taken, "others_median_ns": round(others)})
+        for take in self._takes:
+            if take is not best:
+                take.recorded.remove()
+        self._takes = [best]
+        return best.recorded

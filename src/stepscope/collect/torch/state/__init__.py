@@ -1,0 +1,1 @@
+"""What a program has set in PyTorch: its models, optimizers and switches."""
