@@ -35,7 +35,17 @@ READERS: dict[str, str] = {
     "paddle_json": "paddle.paddle_chrome",
     "xplane": "xplane.xplane_reader",
     "pprof": "pprof",
+    "collapsed": "collapsed",
+    "memory_snapshot": "memory_snapshot.snapshot_reader",
+    "rocprof": "rocprof.rocprof_reader",
+    "nsight": "nsight.nsight_reader",
+    "perfetto": "perfetto.perfetto_reader",
+    "speedscope": "speedscope.speedscope_reader",
 }
+
+
+#: Formats whose reader can leave out what the analysis of a job does not need.
+IN_BRIEF = frozenset({"kineto", "ascend"})
 
 
 def read_files(
@@ -44,6 +54,7 @@ def read_files(
     rank: int | None = None,
     host: str | None = None,
     progress: Progress | None = None,
+    brief: bool = False,
 ) -> Frames:
     """Read every capture of one rank.
 
@@ -54,6 +65,7 @@ def read_files(
         rank: Rank of the process; None takes what the files say, else 0.
         host: Host name; None takes what the files say.
         progress: Called with bytes read and bytes in total, over all files.
+        brief: Leave out what the analysis of a job does not need, where that is faster (:data:`IN_BRIEF`).
 
     Returns:
         Every table of the schema, on one time line.
@@ -69,12 +81,15 @@ def read_files(
     total = sum(capture.size for capture in found)
     ledgers = [LossLedger(capture.name) for capture in found]
     windows = [capture for capture in found if capture.format == "kineto" and capture.window and not capture.fault]
-    parts = _numbered_on(_parts(found, ledgers, progress, total), windows)
-    return assemble(parts, ledgers, rank=rank, host=host)
+    given = [(one, ledger, brief and one.format in IN_BRIEF) for one, ledger in zip(found, ledgers, strict=True)]
+    parts = _numbered_on(_parts(given, progress, total), windows)
+    return assemble(parts, ledgers, rank=rank, host=host, brief=brief)
 
 
-def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
-    """Read one capture, of any known format, into tables of its own.
+def read_capture(
+    capture: Capture, ledger: LossLedger, progress: Progress | None = None, *, brief: bool = False
+) -> dict[str, pl.DataFrame]:
+    """Read one capture, of any known format, into tables of its own; in brief only one of :data:`IN_BRIEF`.
 
     Raises:
         InputError: It cannot be read, is not a trace, or is damaged before its first event.
@@ -86,7 +101,8 @@ def read_capture(capture: Capture, ledger: LossLedger, progress: Progress | None
     else:
         reader = import_module(f"{__name__}.{READERS[capture.format]}")
     source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
-    part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress)
+    options = {"brief": True} if brief else {}
+    part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress, **options)
     return part
 
 
@@ -99,24 +115,25 @@ def _of_one_rank(path: Path) -> list[Capture]:
 
 
 def _parts(
-    captures: Sequence[Capture], ledgers: Sequence[LossLedger], progress: Progress | None, total: int
+    given: Sequence[tuple[Capture, LossLedger, bool]], progress: Progress | None, total: int
 ) -> Iterator[tuple[Capture, dict[str, pl.DataFrame]]]:
-    """Yield each capture that can be read, and its tables.
+    """Yield each capture that can be read, and its tables; each is given with its ledger, and whether in brief.
 
     Raises:
         InputError: None can be read; the error is that of the first.
     """
     done, sound, first = 0, False, None
-    for capture, ledger in zip(captures, ledgers, strict=True):
+    for capture, ledger, brief in given:
         try:
-            yield capture, read_capture(capture, ledger, _shifted(progress, done, total))
+            yield capture, read_capture(capture, ledger, _shifted(progress, done, total), brief=brief)
+            ledger.add("files_of_others", capture.of_others)
             sound = True
         except InputError as error:
             if isinstance(error, FormatVersionError):
                 raise
             first = first or error
             ledger.add(capture.loss if capture.fault else "file_unreadable")
-            if len(captures) > 1:
+            if len(given) > 1:
                 _LOG.warning("stepscope: %s is left out: %s", capture.root, error.message)
         done += capture.size
     if first is not None and not sound:
@@ -141,7 +158,7 @@ def _numbered_on(
             elif first >= end and (lowest := int(steps["number"].min())) <= last:  # type: ignore[arg-type]
                 part["steps"] = steps.with_columns(pl.col("number") + (last + 1 - lowest))
             end = max(end, stop)
-            last = max(last, *part["steps"]["number"].to_list())
+            last = max([last, *part["steps"]["number"].to_list()])
         yield part
 
 

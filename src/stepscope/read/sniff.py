@@ -12,47 +12,74 @@ from pathlib import Path
 
 from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotATraceError, UsageError
 from stepscope.extensions import extensions
-from stepscope.read import pprof
+from stepscope.read import collapsed, pprof
 from stepscope.read.ascend import ascend_files
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, rank_in_name, read_blocks
 from stepscope.read.kineto.kineto_facts import KinetoFacts
+from stepscope.read.memory_snapshot import snapshot_reader
 from stepscope.read.mindspore import mindspore_files
+from stepscope.read.nsight import nsight_reader
 from stepscope.read.paddle import fluid_profile, node_trees
+from stepscope.read.perfetto import packets
+from stepscope.read.rocprof import rocprof_reader
+from stepscope.read.speedscope import speedscope_reader
 from stepscope.read.xplane import xplane_files
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.run_directory import exists
 
 #: First bytes of stepscope's own files → their format.
 _OWN = {b"SSJ1": "journal", b"SSC1": "cupti", b"SSR1": "recorder"}
+#: Formats that say what a process held in memory, and not which process it was.
+_MEMORY = ("pprof", "memory_snapshot")
 #: Formats whose captures are directories: a reader takes all of their files.
 OF_DIRECTORIES = frozenset({"ascend", "mindspore"})
 
 #: Names that only captures have; such a file is named if it cannot be read.
 _CERTAIN = re.compile(
     r".+\.(?:pt|paddle)[._]trace\.(?:json(?:\.gz)?|pb)|.+\.ss[jcr]|.+\.xplane\.pb(?:\.gz)?|memory\.pb\.gz"
+    r"|.+\.speedscope(?:\.json)?(?:\.gz)?|.+\.(?:pftrace|perfetto-trace)(?:\.gz)?"
 )
 #: Names that captures may have, as other files do.
-_POSSIBLE = re.compile(r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|profile[^.]*")
+_POSSIBLE = re.compile(
+    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.sqlite"
+    r"|.+\.(?:collapsed|folded)(?:\.txt)?(?:\.gz)?|profile[^.]*"
+)
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
 MOST_STRANGERS, _MOST_BLOCKS = 500, 3
 #: First bytes that show a format of protocol buffers.
 _MOST_HEAD = 4096
 # Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
 _PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
+#: ``py-spy dump --json``: threads, each with its frames.
+_DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
 #: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
-_OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_\d+)?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
+_OF_TENSORBOARD = re.compile(r"(?P<worker>(?P<host>.+?)(?:_(?P<process>\d+))?)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 #: ``export_chrome_tracing`` and ``export_protobuf`` of Paddle.
 _OF_PADDLE = re.compile(r"(?P<worker>host_(?P<host>.+)pid_\d+)_time_.*")
 _RANK_DIRECTORY = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _FIRST_TIME = re.compile(rb'"ts"\s*:\s*"?(-?\d{1,18})(?:\.(\d{1,9}))?[",}\s]')
 
+#: Keys before or after the list of events that only PyTorch's profilers write.
+_OF_KINETO = frozenset({"schemaVersion", "deviceProperties", "baseTimeNanoseconds", "traceName"})
+#: Processes that only the timelines of CANN, torch_npu and MindSpore have; msprof adds a number.
+_ASCEND_PROCESS = re.compile(
+    rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
+)
+_LONGEST_NAME = 200
+
 _SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
+#: What ``jax.profiler.trace(create_perfetto_trace=True)`` calls the same events once more.
+_OF_PERFETTO = "perfetto_trace.json.gz"
 
 LOOKED_FOR = (
     "stepscope reads runs of `stepscope run` and `stepscope import` (manifest.json); traces of PyTorch and Chrome "
     "(*.pt.trace.json, *.json, also .gz); of JAX and XLA (*.xplane.pb, plugins/profile/<time>); of Ascend devices "
     "(*_ascend_ms, *_ascend_pt, PROF_*); of MindSpore on a CPU (cpu_op_execute_timestamp_*.txt); of Paddle "
-    "(*.paddle_trace.json, *.pb, profile); memory profiles (*.pb.gz); and its own files (*.ssj, *.ssr, *.ssc)."
+    "(*.paddle_trace.json, *.pb, profile); of rocprofv3 (*_results.json); of Nsight Systems, exported (*.sqlite); of "
+    "Perfetto (*.pftrace); of py-spy and others in speedscope's format (*.speedscope.json) or as collapsed stacks "
+    "(*.100hz.collapsed.txt); profiles in pprof's form (*.pb.gz); snapshots of torch.cuda.memory._dump_snapshot "
+    "(*.pickle, *.pkl); and its own files (*.ssj, *.ssr, *.ssc)."
 )
 
 
@@ -68,13 +95,14 @@ def look(path: Path) -> list[Capture]:
         NotATraceError: No capture is there; the message says what was looked for and what was found.
         DamagedTraceError: The one file is damaged.
     """
-    if not path.is_dir():
+    if not exists(path) or not path.is_dir():
         return [_of_file(path)]
     directories = Directories(path)
     of_devices = ascend_files.captures(path, directories)
     found = of_devices + mindspore_files.captures(path, directories, [capture.root for capture in of_devices])
     taken = {file.parent for capture in found for file in capture.all} | {capture.root for capture in found}
     found += _of_files(list(_candidates(path, directories, taken)), path)
+    found += ascend_files.without_events(directories, [capture.root for capture in found])
     found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
     if all(capture.fault for capture in found):
         raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
@@ -127,6 +155,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     latest = set(xplane_files.latest(list(planes))) if planes else set()
     # Beside the files of XPlane lie the same events as JSON; a memory profile belongs to its recording.
     same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
+    same |= {file.with_name(_OF_PERFETTO) for file in planes}
     older = {file.parent for file in planes - latest} - {file.parent for file in latest}
     strangers, passed_over = 0, 0
     for file in sorted(files, key=lambda file: file.name == pprof.NAME):  # the recording before its profile
@@ -140,7 +169,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
         else:
             passed_over += 1
     if passed_over:
-        fault = f"After {strangers} files that are no traces, {passed_over} more JSON and .pb files are not opened."
+        fault = f"After {strangers} files that are not traces, {passed_over} more JSON and .pb files are not opened."
         yield Capture("", top, {}, fault=fault)
 
 
@@ -165,6 +194,9 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         for capture in ascend_files.captures(path.parent, Directories(path.parent)):
             if path in capture.all:
                 return capture
+    single = ascend_files.single(path) or mindspore_files.single(path)
+    if single is not None:
+        return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
         host, worker = None, str(path)
@@ -175,7 +207,7 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         elif format_ is not None:
             named = _OF_PADDLE.fullmatch(path.name)
             host, worker = (named["host"], named["worker"]) if named else (None, worker)
-            worker = "" if format_ in _OWN.values() or format_ == "pprof" else worker
+            worker = "" if format_ in {*_OWN.values(), *_MEMORY} else worker
         else:
             return _of_kineto(path, head, blocks, certain=certain)
     return Capture(format_, path, {"": [path]}, rank_in_name(path), host=host, worker=worker)
@@ -186,15 +218,36 @@ def _of_head(path: Path, head: bytes) -> str | None:
     for name, reader in extensions("stepscope.readers").items():
         if path.name.endswith(tuple(reader.suffixes)) and reader.is_trace(path, head):
             return name
+    if path.name.endswith(nsight_reader.REPORTS):
+        message = f"{path} is a report of Nsight Systems, which only its own tools read."
+        raise NotATraceError(message, "Export it with `nsys export --type sqlite`, and name the .sqlite file.")
+    if nsight_reader.is_export(path, head):
+        return "nsight"
     if xplane_files.is_trace(path, head):
         return "xplane"
     if pprof.is_profile(head):
         return "pprof"
+    if snapshot_reader.is_pickle(head):
+        if not snapshot_reader.is_snapshot(head):
+            message = f"{path} is a pickle, and not a snapshot of an allocator's memory."
+            raise NotATraceError(message, "stepscope runs no code of a pickle. Name what _dump_snapshot wrote.")
+        return "memory_snapshot"
+    if rocprof_reader.is_rocprof(head):
+        return "rocprof"
+    if speedscope_reader.is_speedscope(head):
+        return "speedscope"
+    if packets.is_trace(path, head):
+        return "perfetto"
     if _PADDLE_JSON.match(head):
         return "paddle_json"
     if node_trees.is_trace(head[:_MOST_HEAD]):
         return "paddle"
-    return "fluid" if fluid_profile.is_profile(head[:_MOST_HEAD]) else None
+    if fluid_profile.is_profile(head[:_MOST_HEAD]):
+        return "fluid"
+    if _DUMP.match(head):
+        message = f"{path} holds the stacks of one moment (py-spy dump), and no time."
+        raise NotATraceError(message, "Record for a while: `py-spy record --format speedscope`.")
+    return "collapsed" if collapsed.is_collapsed(path, head) else None
 
 
 def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool) -> Capture:
@@ -211,14 +264,29 @@ def _of_kineto(path: Path, head: bytes, rest: Iterator[bytes], *, certain: bool)
     if not certain and not document.is_object and b'"ph"' not in text[:HEAD]:
         message = f"{path} is a list of something else than events."
         raise NotATraceError(message, LOOKED_FOR)
+    if not document.metadata.keys() & _OF_KINETO and _names_ascend(chain([text], rest)):
+        return Capture("ascend", path, {"trace": [path]}, rank_in_name(path), worker=str(path))
     facts = KinetoFacts(document.metadata)
     named = _OF_TENSORBOARD.fullmatch(path.name)
     first = _FIRST_TIME.search(text[:HEAD])
     start = facts.base_ns + (int(first[1]) * 1000 + int(f"{(first[2] or b'').decode():0<3}"[:3]) if first else 0)
     rank = facts.rank if facts.rank is not None else rank_in_name(path)
-    host = facts.host or (named["host"] if named else None)
+    # What the program names itself (worker2_step_12) is not a host: the number behind a host is that of the process.
+    process = named["process"] if named else None
+    of_process = process and re.search(rb'"pid"\s*:\s*"?%b[",}\s]' % process.encode(), text[:HEAD])
+    host = facts.host or (named["host"] if named and of_process else None)
     worker = named["worker"] if named else str(path)
     return Capture("kineto", path, {"": [path]}, rank, facts.world_size, host, start or None, worker)
+
+
+def _names_ascend(blocks: Iterator[bytes]) -> bool:
+    """Return whether processes of a trace are those of Ascend's profilers; their names stand anywhere in the list."""
+    before = b""
+    for block in blocks:
+        if _ASCEND_PROCESS.search(before + block):
+            return True
+        before = block[-_LONGEST_NAME:]
+    return False
 
 
 def _with_named_rank(capture: Capture, path: Path) -> Capture:
@@ -260,9 +328,10 @@ def _nothing(path: Path, directories: Directories, found: Sequence[Capture]) -> 
         faults = "; ".join(capture.fault for capture in found[:3]) + (" …" if len(found) > 3 else "")
         return f"{path} holds no capture that can be read: {faults}"
     files = [name for names, _ in directories.known.values() for name in names]
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
     kinds = Counter(Path(name).suffix or name for name in files).most_common(3)
     seen = ", ".join(f"{count} × {kind}" for kind, count in kinds) or "nothing"
-    return f"{path} holds no capture; in it and {DEEPEST} directories below are {len(files)} files ({seen})."
+    return f"{path} holds no capture; in it and {DEEPEST} directories below are {count} ({seen})."
 
 
 @dataclass(frozen=True)
@@ -278,6 +347,13 @@ class Ranks:
     captures: dict[int, list[Capture]]
     left_out: list[Capture] = field(default_factory=list)
     numbered: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks in the job: what a capture says, else that of the captures, if no rank between is missing."""
+        said = [one.world_size for captures in self.captures.values() for one in captures if one.world_size]
+        whole = sorted(self.captures) == list(range(len(self.captures)))
+        return max(said) if said else len(self.captures) if whole else None
 
 
 def ranks(looks: Sequence[Sequence[Capture]], window: str = "all") -> Ranks:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.trace.schema import STATED
+
 #: What a column of a text file holds. STAMP: µs since the epoch, with a tab at the end for spreadsheets, which round
 #: long numbers. HELD: a duration in µs with a tab. TIME: µs. SIZE: the unit in the header. DEVICE: ``NPU:0``.
 #: HELD_SIZE: a SIZE whose MB are 1000 KB in MindSpore's file. INDEX: the number of a device. SHAPES: a text in quotes
@@ -26,6 +28,9 @@ UNKNOWN_32 = 4_294_967_295
 MEBIBYTE = 1024 * 1024
 #: Units of a size → bytes.
 BYTES = {"B": 1, "Byte": 1, "KB": 1024, "MB": MEBIBYTE, "GB": 1 << 30}
+#: Keys of `metadata`: the columns of the capture's CSV files by name; the process of its timeline that holds
+#: communication. Both differ by level and version, and are what an export of the capture writes again.
+COLUMNS, COMMUNICATION_PROCESS = f"{STATED}columns", f"{STATED}process of communication"
 #: Group of the counters of ``npu_module_mem.csv``.
 MODULE_MEMORY = "NPU module memory"
 
@@ -242,6 +247,11 @@ DATABASE: dict[str, dict[str, str]] = {
     "NPU_INFO": {"id": INT, "name": TEXT},
     "HOST_INFO": {"hostUid": TEXT, "hostName": TEXT},
     "RANK_DEVICE_MAP": {"rankId": INT, "deviceId": INT},
+    "StepTraceTime": {
+        **{"step": TEXT},
+        **dict.fromkeys(("computing", "communication_not_overlapped", "overlapped", "communication", "free"), FLOAT),
+        **dict.fromkeys(("stage", "bubble", "communication_not_overlapped_and_exclude_receive", "preparing"), FLOAT),
+    },
     "CommAnalyzerTime": {
         **{"hccl_op_name": TEXT, "group_name": TEXT},
         **{number.column: FLOAT for number in COMMUNICATION_TIMES},

@@ -49,8 +49,8 @@ _CHECKED = struct.Struct("<II")
 _SEARCH_LIMIT = 1 << 30
 
 
-def _header(magic: bytes) -> bytes:
-    start = _HEADER.pack(magic, VERSION, 0)[:-4]
+def _header(magic: bytes, version: int) -> bytes:
+    start = _HEADER.pack(magic, version, 0)[:-4]
     return start + struct.pack("<I", zlib.crc32(start))
 
 
@@ -67,18 +67,19 @@ class FrameWriter:
     Args:
         path: File to create.
         magic: First bytes, which say what the blocks hold.
+        version: Version of what they hold.
 
     Raises:
         OSError: The file exists or cannot be created or written.
     """
 
-    def __init__(self, path: Path, magic: bytes = MAGIC) -> None:
+    def __init__(self, path: Path, magic: bytes = MAGIC, version: int = VERSION) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
         self._number = 0
         self._size = 0
         try:
-            self._write(_header(magic))
+            self._write(_header(magic, version))
         except OSError:
             self.close()
             raise
@@ -148,7 +149,7 @@ def unpack(payload: bytes) -> bytes:
     return text
 
 
-def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC) -> Iterator[bytes]:
+def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC, newest: int = VERSION) -> Iterator[bytes]:
     """Yield the payloads of all sound blocks of a file, in order.
 
     A damaged block is left out and counted as ``block_damaged``; a block that the end of the file cuts is counted as
@@ -158,6 +159,7 @@ def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC) -> Iterato
         path: File that a :class:`FrameWriter` wrote, perhaps one that is still being written.
         ledger: Where losses are counted.
         magic: First bytes of a file of this sort.
+        newest: Newest version of such files that the caller reads.
 
     Raises:
         InputError: It cannot be read.
@@ -173,23 +175,23 @@ def read_frames(path: Path, ledger: LossLedger, magic: bytes = MAGIC) -> Iterato
     if data is None:
         message = f"{path} is not a regular file."
         raise NotATraceError(message, "Name a file that stepscope recorded.")
-    start = _read_header(data, path, ledger, magic)
+    start = _read_header(data, path, ledger, magic, newest)
     if start is not None:
         yield from _Blocks(data, start, ledger).payloads()
 
 
-def _read_header(data: bytes, path: Path, ledger: LossLedger, magic: bytes) -> int | None:
+def _read_header(data: bytes, path: Path, ledger: LossLedger, magic: bytes, newest: int) -> int | None:
     """Return where the blocks start; None where the file ends within its header."""
-    sound = _header(magic)
-    if len(data) < len(sound) and sound.startswith(data):
+    head = data[: _HEADER.size]
+    sound = [_header(magic, version) for version in range(1, newest + 1)]
+    if head in sound:
+        return len(head)
+    if len(head) < _HEADER.size and any(header.startswith(head) for header in sound):
         ledger.add("block_cut")
         return None
-    head = data[: len(sound)]
-    if head == sound:
-        return len(sound)
     if head.startswith(magic) and zlib.crc32(head[:-4]) == int.from_bytes(head[-4:], "little"):
         version = _HEADER.unpack(head)[1]
-        message = f"{path} has capture format {version}; this stepscope reads {VERSION}."
+        message = f"{path} has capture format {version}; this stepscope reads {newest}."
         raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
     first = next(_Blocks(data, 0, LossLedger(str(path))).payloads(), None)
     if first is None and not head.startswith(magic):

@@ -2,8 +2,8 @@
 
 A recording takes its times from the monotonic clock (``time.perf_counter_ns``): that never jumps and costs 50 ns.
 Pairs of both clocks, taken at every block, carry them to the epoch later. Where the system clock was set in between
-(NTP, an administrator, a suspended machine), each side keeps its own relation, so that times agree with other sources
-that read the system clock then; durations are always those of the monotonic clock.
+(NTP, an administrator, a suspended machine), the relation of before goes on, so that all of a recording lies on one
+time line; what other sources read from the system clock afterwards is moved there (:attr:`Clock.shifts`).
 
 The standard library only: the training process imports this module.
 """
@@ -20,6 +20,8 @@ from itertools import pairwise
 #: one was set.
 _JUMP = 1_000_000
 _DRIFT = 1_000
+#: Times further apart than this (30 days) are of different recordings, or of clocks with different beginnings.
+APART_NS = 30 * 86_400 * 1_000_000_000
 
 
 @dataclass(frozen=True, order=True)
@@ -72,27 +74,24 @@ class Clock:
         if not ordered:
             message = "A clock needs at least one anchor."
             raise ValueError(message)
-        segments = _segments(ordered)
-        self.jumps = len(segments) - 1
-        self._starts = [segment[0].monotonic for segment in segments]
-        self._segments = [_Segment(segment) for segment in segments]
+        first, *others = _segments(ordered)
+        self._unset = _Segment(first)
+        #: Each time that the system clock was set: nanoseconds by which it was then ahead of this one.
+        self.shifts = [anchors[0].epoch - self.epoch(anchors[0].monotonic) for anchors in others]
+
+    @property
+    def jumps(self) -> int:
+        """How often the system clock was set."""
+        return len(self.shifts)
 
     def epoch(self, monotonic: int) -> int:
         """Return nanoseconds since the Unix epoch of a monotonic time in ns."""
-        return monotonic + self._segment(monotonic).offset(monotonic)
+        return monotonic + self._unset.offset(monotonic)
 
     def epochs(self, monotonic: Sequence[int]) -> list[int]:
         """Return nanoseconds since the Unix epoch of many monotonic times in ns, in their order."""
-        if not monotonic:
-            return []
-        segment = self._segment(min(monotonic))
-        if segment.constant is not None and segment is self._segment(max(monotonic)):
-            offset = segment.constant
-            return [time_ns + offset for time_ns in monotonic]
-        return [self.epoch(time_ns) for time_ns in monotonic]
-
-    def _segment(self, monotonic: int) -> _Segment:
-        return self._segments[max(bisect_right(self._starts, monotonic) - 1, 0)]
+        offset = self._unset.constant
+        return [self.epoch(time_ns) if offset is None else time_ns + offset for time_ns in monotonic]
 
 
 class _Segment:

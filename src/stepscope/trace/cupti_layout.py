@@ -1,10 +1,10 @@
 """How CUPTI lays out its activity records: which bytes hold what, in which version of the library.
 
-Offsets and sizes are those of ``cupti_activity.h`` and ``cupti_activity_deprecated.h`` in NVIDIA's package
-``nvidia-cuda-cupti`` 13.5.25, taken with the compiler (``offsetof``, ``sizeof``). Records only ever grew at their end:
-a field is at one place in all versions that have it. The sizes of CUDA 11.7 to 12.9, 13.0 and 13.1 were compared with
-what ``cuptiActivityGetNextRecord`` of those libraries steps over; those of 11.0 to 11.6 follow the header's notes on
-when a structure was replaced, those of 13.2 to 13.5 the header of each.
+Offsets and sizes are those of ``cupti_activity.h`` in NVIDIA's packages ``nvidia-cuda-cupti``. Records only ever grew
+at their end: a field is at one place in all versions that have it. ``tests/golden/test_cupti_layout.py`` compiles the
+headers of CUDA 11.7, 11.8, 12.0, 12.9, 13.0 and 13.5 and compares every field, and lets the libraries that run without
+a driver (up to 13.1) step over records. Sizes of 11.0 to 11.6 follow the header's notes on when a structure was
+replaced.
 
 A version number alone does not tell: CUDA 11.8, 12.0 and 12.1 all say 18, with kernels of 200 and of 208 bytes.
 
@@ -28,7 +28,7 @@ FACTS, RECORDS = b"F", b"R"
 
 
 class Kind(IntEnum):
-    """The sorts of records that are read, numbered as ``CUpti_ActivityKind``."""
+    """The kinds of records that are read, numbered as ``CUpti_ActivityKind``."""
 
     MEMCPY = 1
     MEMSET = 2

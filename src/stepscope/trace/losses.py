@@ -40,7 +40,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "event_not_an_object": ("data_loss", "An element of the event list is not a JSON object; it is left out."),
     "event_unknown_kind": ("info",
         "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results."),
+    "kind_unknown": ("info",
+        "Work of a type that stepscope does not know. It keeps its time: on a device it counts as computing."),
+    "total_differs": ("error",
+        "A total that the source itself states differs by more than 1 % from the same total of what was read. "
+        "Trust the source's; please report the file."),
     "integer_too_large": ("info", "An integer beyond 64 bits was kept as null."),
+    "names_shortened": ("info",
+        "Names of more than 4,096 characters: files and results show their first 1,000, the length and a checksum; "
+        "the tables (`stepscope.open(RUN).tables`) hold them whole."),
     "text_not_utf8": ("info", "Bytes that are not UTF-8 were replaced; names may look odd."),
     "file_cut": ("data_loss",
         "The file ends in the middle; everything before is used. Stop the recorder before the process ends."),
@@ -50,7 +58,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "A file of the capture that is not what its name says; it is left out. Copy it again, or record again."),
     "file_duplicate": ("info",
         "A file of the same rank and the same time as another is there; it is left out. The manifest names both."),
+    "summary_cut": ("info",
+        "Steps, the last ones, that the summary of the rank has no room for; the analysis of the job does not have "
+        "them (`kept_until` of the table of ranks). The tables and results of the rank do. Record fewer steps."),
+    "files_of_others": ("info",
+        "Files that belong to another user, or that everyone may write: they may say what somebody else wants."),
     "file_missing": ("info", "A file that captures of this sort have is not there; what only it says is missing."),
+    "rank_left_out": ("data_loss",
+        "A rank of the job is not in this run: its capture is empty or damaged. Copy it again, or record again."),
+    "events_none": ("data_loss", "The files are intact and hold no event: the profiler recorded nothing there."),
+    "steps_without_events": ("data_loss",
+        "A file lists these steps, but no other file has an event of them: one was cut. The steps are left out."),
     "counters_unmatched": ("info", "Counters and times of device work that is not in the files; they are left out."),
     "event_damaged": ("data_loss",
         "An event that cannot be read; it is left out. The recorder or a later tool wrote it wrongly."),
@@ -78,9 +96,21 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "version_unknown": ("info", "A version of a format that stepscope does not know; it is read like the last known."),
     "flow_dangling": ("info", "An arrow whose start or end is not in the file; it is left out."),
     "correlation_dangling": ("info", "Device work whose launching call is not in the file; it has no operator."),
+    "graph_capture_missing": ("info",
+        "Kernels of a graph's replay; the capture of the graph is not in the files, so the operator around the replay, "
+        "or the replay, owns them. Import the trace of the capture together with this one."),
+    "launched_before_recording": ("data_loss",
+        "The program launched this device work before the recording began: it has no operator, and the step that it "
+        "fills (`launched_before` in the table of steps) is not typical. Record a step more, and leave out the first."),
+    "epochs_apart": ("error",
+        "Spans lie more than 30 days apart from the others: files of several recordings, or times of two clocks. "
+        "Without steps, the results are those of the larger part. Import one recording at a time."),
     "span_crosses_parent": ("info",
         "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent."),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
+    "step_ends_unknown": ("info",
+        "Steps end where the program asked for their work; when it was computed is unknown. Record with the host "
+        "pipeline (--host-pipeline)."),
     # recording
     "block_damaged": ("data_loss", "A block of the capture failed its checksum and is left out."),
     "block_cut": ("data_loss", "The capture ends inside a block: the process was killed. Everything before is used."),
@@ -89,6 +119,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "A switch that was turned on cannot be served on this device; the source names it. The rest was recorded."),
     "recorder_unavailable": ("info",
         "The native recorder could not serve: Kineto recorded the operators, at more cost. The manifest says why."),
+    "memory_ended_early": ("data_loss",
+        "The program started torch's profiler, and torch reports memory to one only: later allocations are missing."),
     "build_not_verified": ("info",
         "stepscope does not change the memory of a framework's library whose build it was not verified on; "
         "`stepscope check RUN` says what is missing or less safe without that, and how to verify the build."),
@@ -98,8 +130,13 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
     "steps_not_recorded": ("data_loss",
         "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active."),
+    "steps_recounted": ("data_loss",
+        "Another optimizer stepped later, and ends the training steps. Of the recorded ones, those are kept that lie "
+        "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),
     "ended_abruptly": ("data_loss",
         "The process ended without closing the recording; everything up to the last block is used."),
+    "capture_missing": ("data_loss",
+        "A file that was recorded is gone from capture/: what only it holds is missing. Put it back."),
     "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),
     "journal_overflow": ("data_loss",
         "More was recorded than could be written; the rest is left out. Put spans around larger parts."),
@@ -111,7 +148,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "device_records_damaged": ("data_loss",
         "Records of CUPTI that are damaged; of a damaged buffer, what follows the damage is left out."),
     "device_name_missing": ("info", "Kernels whose name could not be read; they are called `unknown kernel`."),
-    "clock_set": ("info", "The system clock was set while recording; times before and after it do not compare."),
+    "clock_set": ("info",
+        "The system clock was set while recording; all times are those of the clock before it was set."),
+    "clock_not_aligned": ("data_loss",
+        "The system clock was set while recording, and it is unknown which times of a capture were taken before that. "
+        "The steps are left out, because its work cannot be assigned to them. Record again."),
+    "recording_ended_early": ("data_loss",
+        "The program started its own profiler, and the framework allows one: the recording ended there. Steps that end "
+        "later are left out. `stepscope check RUN` says when; record other steps, or without the program's profiler."),
+    "memory_times_unknown": ("info",
+        "The snapshot of memory has no times (PyTorch before 2.2): an event's number stands for its microsecond."),
+    "memory_totals_unknown": ("data_loss",
+        "Events of the allocator that do not lead to what its snapshot holds: totals of that device are unknown. "
+        "Record the history up to the snapshot, from one start on."),
     "counter_not_a_number": ("info",
         "counter() was given no number; for a tensor pass .item() and accept that it waits for the device."),
     "span_other_thread": ("info", "A span was closed by another thread; it lies on the thread that opened it."),
@@ -124,7 +173,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The disk did not follow: operators are missing. Record fewer steps, or to a faster disk."),
     "operator_name_missing": ("data_loss",
         "Operators whose names stood in a part of the capture that is damaged; they are called `unknown operator`."),
+    "operator_names_cut": ("info",
+        "The native recorder keeps 1,024 bytes of a name; a longer one ends with its length and a checksum, and stays "
+        "distinct. Kineto (--collector kineto) records names whole."),
     "operator_inputs_cut": ("info", "Operators with more inputs than could be noted; the first are there."),
+    "samples_lost": ("data_loss",
+        "Samples of Python stacks for which there was no room; the shares of the others are as good. More than 64 "
+        "threads or 262,144 different stacks are too many."),
+    "samples_stopped": ("data_loss",
+        "Sampling Python stacks stopped itself: more than 5 % of them changed too much to be read. Please report it."),
+    "stacks_cut": ("info", "Sampled stacks of more than 400 frames; the outermost frames are missing."),
+    "workers_not_sampled": ("data_loss",
+        "The system does not let this process read its workers (kernel.yama.ptrace_scope is 2 or 3, or a filter of "
+        "system calls): which of their lines take time is unknown."),
     "clock_rate_unknown": ("error",
         "The capture ends before the clocks were read twice: its durations are in ticks of the processor, not in ns."),
     "operator_calls_overflow": ("data_loss",
@@ -148,18 +209,24 @@ class LossLedger:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, what: str, count: int = 1) -> None:
-        """Count ``count`` more losses of the catalogue's name ``what``."""
+    def add(self, what: str, count: int = 1, detail: str = "") -> None:
+        """Count ``count`` more losses of the catalogue's name ``what``.
+
+        Args:
+            what: Name in the catalogue.
+            count: How many more.
+            detail: A sentence that says which; each has a row of its own, and precedes the advice.
+        """
         if what not in CATALOGUE:
             raise KeyError(what)
         if count > 0:
-            self._counts[what] += count
+            self._counts[what, detail] += count
 
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""
-        counted = [(what, count, *CATALOGUE[what]) for what, count in self._counts.items()]
         return by_severity(
-            Loss(what, count, severity, self.source, advice) for what, count, severity, advice in counted
+            Loss(what, count, CATALOGUE[what][0], self.source, f"{detail} {CATALOGUE[what][1]}".lstrip())
+            for (what, detail), count in self._counts.items()
         )

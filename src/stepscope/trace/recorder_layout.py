@@ -11,6 +11,9 @@ from enum import IntEnum
 #: First bytes of a recorder's file.
 MAGIC = b"SSR1\n"
 
+#: Version of the format: from 2 on, there are ``LINE`` words; from 3 on, ``LAUNCH`` words and process groups.
+VERSION = 3
+
 #: Sorts of blocks, by their first byte.
 FACTS, CLOCK, THREAD, WORDS, RATES = b"F", b"C", b"T", b"W", b"R"
 
@@ -48,6 +51,8 @@ class Tag(IntEnum):
     VALUE = 11
     DEFINE = 12
     RAW = 13
+    LINE = 14
+    LAUNCH = 15
 
 
 class Definition(IntEnum):
@@ -70,7 +75,12 @@ class Input(IntEnum):
     TENSORS = 7
     LIST = 8
     CUT = 9
+    GROUP = 10
+    NESTED = 11
 
+
+#: Lower bits of a LAUNCH word: place of the collective in its group, + 1; above them the number of the call.
+PLACE_BITS = 28
 
 #: Scopes in NAME words, as ``at::RecordScope`` of torch 2.13 numbers them; and those of Python function calls.
 FUNCTION_SCOPE, BACKWARD_SCOPE, USER_SCOPE, PYTHON_SCOPE = 0, 1, 7, 15

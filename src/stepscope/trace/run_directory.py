@@ -21,17 +21,22 @@ import os
 import re
 import tempfile
 import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from stepscope.errors import DamagedTraceError, FormatVersionError, NotARunError, OutputError
+from stepscope.errors import DamagedTraceError, FormatVersionError, InputError, NotARunError, OutputError
+from stepscope.trace.manifest import Manifest, decode
 
 #: Version of the layout and of the tables; raised when either changes so that an older stepscope could misread it.
 FORMAT_VERSION = 1
 
-Manifest: TypeAlias = dict[str, Any]
-
 MANIFEST = "manifest.json"
+#: File in `capture/` with the times of all steps of the program, in the format of the journal.
+STEP_TIMES = "steps.ssj"
+#: Bytes of a file that are read at once for its checksum.
+_PIECE = 1 << 16
 #: Most names in a directory that are looked at for runs and ranks.
 MOST_NAMES = 100_000
 #: End of a run's name: its time, and its number among runs of that second.
@@ -73,13 +78,18 @@ class RankDirectory:
         """The manifest file."""
         return self.path / MANIFEST
 
+    @property
+    def summary_path(self) -> Path:
+        """The file of the few numbers of the rank; it is there once its results were computed."""
+        return self.path / "summary.json"
+
     def create(self) -> None:
         """Make the directory and its ``capture`` folder, both 0700.
 
         Raises:
             FileExistsError: The rank's directory is already there; two recordings never share one.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.path.parent)
         self.path.mkdir(mode=0o700)
         self.capture.mkdir(mode=0o700)
 
@@ -88,24 +98,26 @@ class RankDirectory:
 
         Raises:
             NotARunError: The manifest is missing.
-            DamagedTraceError: It is not valid JSON.
+            DamagedTraceError: It is not what stepscope writes.
+            InputError: It cannot be read.
             FormatVersionError: A newer stepscope wrote it.
         """
         try:
-            text = self.manifest_path.read_text(encoding="utf-8")
+            manifest = decode(self.manifest_path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             message = f"{self.path} holds no {MANIFEST}."
             raise NotARunError(message, "Name a directory that `stepscope run` or `stepscope import` made.") from None
-        try:
-            manifest = json.loads(text)
-            version = manifest["format_version"]
-        except (ValueError, TypeError, KeyError):
-            message = f"{self.manifest_path} is damaged: it is not the JSON object stepscope writes."
+        except OSError as error:
+            message = f"{self.manifest_path} cannot be read: {error.strerror}."
+            raise InputError(message, "Make it readable for this user.") from None
+        except ValueError as error:
+            message = f"{self.manifest_path} is damaged: {error}."
             raise DamagedTraceError(message, "Restore it, or import the files under capture/ again.") from None
-        if not isinstance(version, int) or version > FORMAT_VERSION:
+        version = manifest["format_version"]
+        if type(version) is not int or version > FORMAT_VERSION:
             message = f"{self.manifest_path} has format version {version}; this stepscope reads up to {FORMAT_VERSION}."
             raise FormatVersionError(message, "Upgrade stepscope: pip install -U stepscope.")
-        return dict(manifest)
+        return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest under a temporary name and rename it, so that a reader never sees half of one."""
@@ -113,24 +125,57 @@ class RankDirectory:
         write_atomically(self.manifest_path, text.encode("utf-8"))
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary file (0600) in the same directory that takes the place of ``path`` at the end of the block."""
+    with _beside(path) as (temporary, handle):
+        os.close(handle)
+        yield Path(temporary)
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write ``content`` to ``path`` (0600) through a temporary file in the same directory."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with _beside(path) as (_, handle), os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield a new file and its handle; it replaces ``path``, unless the block fails."""
+    temporary = f"{str(path)[: -len(path.name)]}.{path.name}.{os.urandom(6).hex()}"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
+        yield temporary, handle
+        os.replace(temporary, path)  # noqa: PTH105 - thirty times a rank: no Path is made
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
+def exists(path: Path) -> bool:
+    """Return whether something that can be looked at is at a path; a path may be too long, or a loop of links."""
+    try:
+        path.stat()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def size_and_sum(path: Path) -> tuple[int, int]:
+    """Return the size of a file in bytes and its CRC32, by which a derived file is known to be as it was written."""
+    size = checksum = 0
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - once a table at each opening: no Path.open
+        while piece := file.read(_PIECE):
+            size, checksum = size + len(piece), zlib.crc32(piece, checksum)
+    return size, checksum
+
+
 def ranks(run: Path) -> list[RankDirectory]:
     """Return the rank directories of a run, in order of rank, or the one that ``run`` is; empty if it is not a run."""
-    if (run / MANIFEST).is_file():
+    if exists(run / MANIFEST):
         return [RankDirectory(run)]
     found = [run / name for name in _directories(run) if name[:4] == "rank" and name[4:].isdigit()]
-    return sorted((RankDirectory(path) for path in found if (path / MANIFEST).is_file()), key=lambda rank: rank.rank)
+    return sorted((RankDirectory(path) for path in found if exists(path / MANIFEST)), key=lambda rank: rank.rank)
 
 
 def runs(directory: Path) -> list[Path]:
@@ -162,6 +207,17 @@ def _directories(directory: Path) -> list[str]:
         return []
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory and its missing parents, all with mode 0700: ``Path.mkdir`` makes parents by the umask.
+
+    Raises:
+        OSError: One of them cannot be made, or is a file.
+    """
+    if not directory.parent.exists():
+        make_private(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
+
+
 def check_writable(output: Path) -> None:
     """Make ``output`` (0700) and prove that a file can be written there, before training starts.
 
@@ -169,7 +225,7 @@ def check_writable(output: Path) -> None:
         OutputError: It cannot be made or written; the message says why.
     """
     try:
-        output.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(output)
         with tempfile.TemporaryFile(dir=output) as probe:
             probe.write(b"stepscope")
             probe.flush()

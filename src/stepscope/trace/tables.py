@@ -6,23 +6,29 @@ the source has nothing for it.
 
 from __future__ import annotations
 
-import os
-import tempfile
+import hashlib
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import StepscopeError
-from stepscope.trace.schema import ENUMS, TABLES, Table
+from stepscope.trace.run_directory import make_private, replacing, size_and_sum, write_atomically
+from stepscope.trace.schema import ENUMS, NOT_RECORDED, STATED, TABLES, TOTALS, Table
 
 #: What readers return: every table, in memory.
 Frames: TypeAlias = dict[str, pl.DataFrame]
 #: What analyses take: every table, lazily.
 Tables: TypeAlias = Mapping[str, pl.LazyFrame]
+#: Size in bytes and CRC32 of files, by name.
+Sums: TypeAlias = dict[str, tuple[int, int]]
 
 _T = TypeVar("_T")
 
@@ -30,7 +36,44 @@ _T = TypeVar("_T")
 _SMALL = 1 << 18
 #: Up to so many rows, the fixed cost of a plan is more than that of the rows: frames are written together.
 _FEW_ROWS = 1 << 16
+#: Above this number of spans, what analyses share is not kept for long.
+_MANY_ROWS = 1 << 21
 _PLAIN = pl.QueryOptFlags.none()
+_PHYSICAL = pl.all().to_physical()
+#: A name of more characters is shown with so many of its first ones: a file has a name in every row.
+_LONG_NAME, _SHOWN = 4096, 1000
+#: Tables with names, which a source may give by the thousand and the megabyte.
+_WITH_NAMES = tuple(
+    table.name for table in TABLES.values() if "name" in {c.name for c in table.columns if c.dtype == "category"}
+)
+
+#: What timelines call the columns of details, by table: (argument, column, form), for those that write them and for who
+#: reads them back. `json` is text that holds JSON already.
+ARGUMENTS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "operators": (
+        ("External id", "external", "integer"), ("Input Dims", "shapes", "json"), ("Input type", "dtypes", "json"),
+        ("Input Strides", "strides", "json"), ("Concrete Inputs", "concrete", "json"),
+        ("Module Hierarchy", "module", "text"), ("Fwd thread id", "forward_thread", "integer"),
+        ("flops", "flops", "integer"), ("Call stack", "stack", "text"),
+    ),
+    "kernels": (
+        ("External id", "external", "integer"), ("device", "device", "integer"), ("context", "context", "integer"),
+        ("stream", "stream", "integer"), ("registers per thread", "registers", "integer"),
+        ("shared memory", "shared_memory", "integer"), ("blocks per SM", "blocks_per_sm", "float"),
+        ("warps per SM", "warps_per_sm", "float"), ("grid", "grid", "json"), ("block", "block", "json"),
+        ("est. achieved occupancy %", "occupancy", "float"), ("bytes", "bytes", "integer"),
+        ("memory bandwidth (GB/s)", "bandwidth", "float"), ("graph id", "graph", "integer"),
+        ("graph node id", "graph_node", "integer"), ("stream priority", "priority", "integer"),
+    ),
+    "collectives": (
+        ("Collective name", "operation", "text"), ("Process Group Name", "group", "text"),
+        ("Process Group Ranks", "group_ranks", "json"), ("Group size", "group_size", "integer"),
+        ("dtype", "dtype", "text"), ("bytes in", "bytes_in", "integer"), ("bytes out", "bytes_out", "integer"),
+        ("Src Rank", "source", "integer"), ("Dst Rank", "destination", "integer"), ("transport", "transport", "text"),
+        ("Seq", "sequence", "integer"),
+    ),
+    "arguments": (("arguments", "arguments", "json"),),
+}  # fmt: skip
 
 FRAME = pl.Struct({"file": pl.String, "line": pl.Int64, "function": pl.String})
 
@@ -74,26 +117,69 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """
     if frame is empty(table):
         return frame
-    definition = TABLES[table]
-    _refuse_other_columns(definition, frame.columns)
+    wanted = schema(table)
+    if not frame.height or frame.columns != list(wanted) or frame.dtypes != list(wanted.values()):
+        frame = _conformed(table, frame)
+    _refuse_nulls(TABLES[table], frame)
+    return frame
+
+
+def _conformed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    _refuse_other_columns(TABLES[table], frame.columns)
     if not frame.height:
         return empty(table)
-    given = {column.name: column for column in frame}
-    absent = [name for name in schema(table) if name not in given]
+    absent = schema(table).keys() - frame.columns
     if absent and frame.height > _FEW_ROWS:  # these literals take no memory
         frame = frame.with_columns_seq(pl.lit(None, schema(table)[name]).alias(name) for name in absent)
-        given = {column.name: column for column in frame}
+        absent = set()
     columns = []
     for name, kind in schema(table).items():
-        column = given[name] if name in given else _null(name, kind).new_from_index(0, frame.height)
-        columns.append(column if column.dtype == kind else column.cast(kind))
-    _refuse_nulls(definition, columns)
-    return pl.DataFrame(columns)
+        if name in absent:
+            columns.append(_null(name, kind).new_from_index(0, frame.height))
+        else:
+            column = frame.get_column(name)
+            columns.append(column if column.dtype == kind else column.cast(kind))
+    return of_columns(columns)
+
+
+def of_columns(columns: Sequence[pl.Series]) -> pl.DataFrame:
+    """Return columns of one length as a frame; as ``pl.DataFrame`` does, at a third of its cost."""
+    return columns[0].to_frame().hstack(list(columns[1:]))
+
+
+def of_arrays(columns: Mapping[str, pl.Series | npt.NDArray[Any]]) -> pl.DataFrame:
+    """Return columns of one length, by name, as a frame; see :func:`of_columns`.
+
+    A Series costs more than to fill it: short arrays of one type become slices of one.
+    """
+    made = {name: values for name, values in columns.items() if isinstance(values, pl.Series)}
+    of_types: dict[np.dtype[Any], dict[str, npt.NDArray[Any]]] = {}
+    for name, values in columns.items():
+        if not isinstance(values, pl.Series):
+            of_types.setdefault(values.dtype, {})[name] = values
+    for arrays in of_types.values():
+        height = len(next(iter(arrays.values())))
+        if height <= _FEW_ROWS:
+            whole = pl.Series(np.concatenate(list(arrays.values())))
+            made.update((name, whole.slice(place * height, height)) for place, name in enumerate(arrays))
+        else:
+            made.update((name, pl.Series(values)) for name, values in arrays.items())
+    return of_columns([made[name].alias(name) for name in columns])
 
 
 @cache
 def _null(name: str, kind: pl.DataType) -> pl.Series:
     return pl.Series(name, [None], kind)
+
+
+def codes(*columns: pl.Series) -> list[npt.NDArray[Any]]:
+    """Return the numbers of categorical texts, or of values of an enumeration, of each column; −1 for null."""
+    return [_or_negative(one) for one in of_columns(columns).select_seq(_PHYSICAL).get_columns()]
+
+
+def _or_negative(numbers: pl.Series) -> npt.NDArray[Any]:
+    values = numbers.to_numpy()  # with nulls reals, in which numbers of 32 bits are exact and null is NaN
+    return np.nan_to_num(values, nan=-1).astype(np.int64) if numbers.null_count() else values
 
 
 def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
@@ -105,14 +191,19 @@ def _refuse_other_columns(table: Table, given: Collection[str]) -> None:
             _refuse(f"Table {table.name} lacks the column {column.name}.")
 
 
-def _refuse_nulls(table: Table, columns: Sequence[pl.Series]) -> None:
-    for column, values in zip(table.columns, columns, strict=True):
-        if not column.nullable and values.null_count():
-            _refuse(f"Column {column.name} of table {table.name} holds {values.null_count()} nulls.")
+def _refuse_nulls(table: Table, frame: pl.DataFrame) -> None:
+    for column in table.columns:
+        if not column.nullable and (nulls := frame.get_column(column.name).null_count()):
+            _refuse(f"Column {column.name} of table {table.name} holds {nulls} nulls.")
 
 
 def _refuse(message: str) -> NoReturn:
     raise StepscopeError(message, "This is a defect of the reader: please report it.")
+
+
+def is_derived_fact() -> pl.Expr:
+    """Return whether a row of ``metadata`` says what a reader found out, and not what the source holds as a fact."""
+    return pl.col("key").is_in([TOTALS, NOT_RECORDED]) | pl.col("key").str.starts_with(STATED)
 
 
 def complete(frames: Mapping[str, pl.DataFrame]) -> Frames:
@@ -133,8 +224,13 @@ def together(table: str, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 def with_series(frame: pl.DataFrame, columns: Iterable[pl.Series]) -> pl.DataFrame:
     """Return a frame with columns in place of those of their names, or behind the others; this needs no plan."""
-    given = {column.name: column for column in columns}
-    return pl.DataFrame([given.pop(column.name, column) for column in frame] + list(given.values()))
+    places, result, further = frame.columns, frame.clone(), []
+    for column in columns:
+        if column.name in places:
+            result.replace_column(places.index(column.name), column)
+        else:
+            further.append(column)
+    return result.hstack(further) if further else result
 
 
 def typed(table: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -165,6 +261,8 @@ class RankTables(dict[str, pl.LazyFrame]):
     Attributes:
         in_memory: Tables that need no plan to be collected, by name.
         small: Whether every table is in memory and short.
+        large: Whether what analyses share of them is not kept for long: an array of one of its columns is tens of MB.
+        files: Parquet files that hold the rows of tables as they are, by name.
         shared: What functions marked by :func:`shared` returned for these tables.
     """
 
@@ -173,6 +271,9 @@ class RankTables(dict[str, pl.LazyFrame]):
         self.in_memory = in_memory
         full = (name for name in found if found[name] is not empty_lazily(name))
         self.small = all(name in in_memory and in_memory[name].height <= _FEW_ROWS for name in full)
+        spans = in_memory.get("spans", empty("spans"))
+        self.large = spans.height > _MANY_ROWS or ("spans" in found and "spans" not in in_memory)
+        self.files: dict[str, Path] = {}
         self.shared: dict[Callable[..., Any], Any] = {}
 
 
@@ -182,13 +283,57 @@ def lazy(frames: Mapping[str, pl.DataFrame]) -> RankTables:
     return RankTables(found, frames)
 
 
+def long_names(names: pl.Series) -> list[str]:
+    """Return the distinct names of a column that are too long to be shown whole, in order of the alphabet."""
+    return sorted(name for name in names.unique().to_list() if name is not None and len(name) > _LONG_NAME)
+
+
+def count_long_names(frames: Mapping[str, pl.DataFrame], of_spans: Iterable[str]) -> int:
+    """Return how many distinct names, of ``spans`` and the other tables, :func:`with_short_names` would shorten."""
+    columns = (frames[name]["name"] for name in _WITH_NAMES if name != "spans")
+    columns = (column for column in columns if column.null_count() < len(column))
+    others = (name for column in columns for name in long_names(column))
+    return len({*others, *(name for name in of_spans if len(name) > _LONG_NAME)})
+
+
+def with_short_names(tables: Tables) -> Tables:
+    """Return the tables as files and analyses show them: a name of more than 4,096 characters is shortened.
+
+    It becomes its first 1,000 characters, and in brackets how many it has and the first digits of its SHA-256, so that
+    it stays distinct. Other tables, and tables without such a name, are those given.
+    """
+    found = dict(tables)
+    in_memory = dict(tables.in_memory) if isinstance(tables, RankTables) else {}
+    for table in (name for name in _WITH_NAMES if has_rows(tables, name)):
+        names = long_names(columns_of(tables, table, "name")["name"])
+        if not names:
+            continue
+        kind = schema(table)["name"]
+        short = pl.DataFrame({"name": names, "short": map(_short, names)}, schema={"name": kind, "short": kind})
+        # By a join: replacing texts would first write every row's out.
+        plan = tables[table].join(short.lazy(), on="name", how="left", maintain_order="left")
+        plan = plan.with_columns(name=pl.coalesce("short", "name")).drop("short")
+        if table in in_memory:
+            in_memory[table] = plan.collect()
+            plan = in_memory[table].lazy()
+        found[table] = plan
+    return RankTables(found, in_memory)
+
+
+def _short(name: str) -> str:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[:_SHOWN]}… [{len(name)} characters, {digest}]"
+
+
 def columns_of(tables: Tables, name: str, *columns: str) -> pl.DataFrame:
     """Collect columns of a table; a table that is in memory, or has no rows, needs no plan."""
     if not has_rows(tables, name):
         known: pl.DataFrame | None = empty(name)
     else:
         known = tables.in_memory.get(name) if isinstance(tables, RankTables) else None
-    return tables[name].select(columns).collect() if known is None else known[list(columns)]
+    if known is None:
+        return tables[name].select(columns).collect()
+    return of_columns([known.get_column(column) for column in columns])
 
 
 def collected(plan: pl.LazyFrame, tables: Tables) -> pl.DataFrame:
@@ -213,53 +358,83 @@ def shared(function: Callable[[Tables], _T]) -> Callable[[Tables], _T]:
     return once
 
 
-def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> None:
+def forget(tables: Tables, *functions: Callable[[Tables], Any]) -> None:
+    """Drop what functions marked by :func:`shared` returned for a large rank: they compute it again if asked."""
+    if isinstance(tables, RankTables) and tables.large:
+        for function in functions:
+            tables.shared.pop(vars(function)["__wrapped__"], None)
+
+
+@shared
+def facts(tables: Tables) -> dict[str, str]:
+    """Return the facts about the run by key, each value JSON."""
+    rows = columns_of(tables, "metadata", "key", "value")
+    return dict(zip(rows["key"].to_list(), rows["value"].to_list(), strict=True))
+
+
+def write(frames: Mapping[str, pl.DataFrame], directory: Path) -> Sums:
     """Write tables as ``<name>.parquet`` (zstd) into ``directory``, each under a temporary name first.
 
-    A table without rows has no file.
+    A table without rows has no file. The sums of the files are returned, for :func:`scan`.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before = {path.name: path for path in directory.iterdir()}
-    temporary: dict[str, str] = {}
-    sinks = []
-    try:
-        for name, frame in frames.items():
-            if not frame.height:
-                if f"{name}.parquet" in before:
-                    before[f"{name}.parquet"].unlink()
-                continue
-            handle, temporary[name] = tempfile.mkstemp(prefix=f".{name}.", suffix=".parquet", dir=directory)
-            os.close(handle)
-            if frame.height > _FEW_ROWS:
-                frame.write_parquet(temporary[name], compression="zstd")
-            else:
-                sinks.append(frame.lazy().sink_parquet(temporary[name], compression="zstd", lazy=True))
-        pl.collect_all(sinks)
-        while temporary:
-            name, written = temporary.popitem()
-            Path(written).replace(directory / f"{name}.parquet")
-    finally:
-        for written in temporary.values():
-            Path(written).unlink(missing_ok=True)
+    make_private(directory)
+    before = {path.name for path in directory.iterdir()}
+    small: dict[str, BytesIO] = {}
+    sums: Sums = {}
+    for name, frame in frames.items():
+        file_name = f"{name}.parquet"
+        if frame.height > _FEW_ROWS:
+            with replacing(directory / file_name) as temporary:
+                frame.write_parquet(temporary, compression="zstd")
+                sums[file_name] = size_and_sum(temporary)
+        elif frame.height:
+            small[file_name] = BytesIO()
+        elif file_name in before:
+            (directory / file_name).unlink()
+    # By its statistics a scan passes over parts of a file; a small one has one part only.
+    options: dict[str, Any] = {"compression": "zstd", "statistics": False, "lazy": True}
+    plans = {name: frames[name.removesuffix(".parquet")].lazy() for name in small}
+    pl.collect_all([plans[name].sink_parquet(file, **options) for name, file in small.items()])
+    for name, file in small.items():
+        content = file.getbuffer()
+        write_atomically(directory / name, content)
+        sums[name] = (len(content), zlib.crc32(content))
+    return sums
 
 
-def scan(directory: Path, known: Mapping[str, pl.DataFrame] | None = None) -> RankTables:
-    """Return the tables of ``directory`` lazily; a table that is not there is empty, a small one is read at once.
+def scan(directory: Path, sums: Sums, known: Mapping[str, pl.DataFrame] | None = None) -> RankTables | None:
+    """Return the tables of ``directory`` lazily, or None if a file is not as it was written.
+
+    A table without rows has no file. A small table is read at once.
 
     Args:
         directory: The folder that :func:`write` was given.
+        sums: What :func:`write` returned.
         known: The frames that were written, where the caller still has them: small ones are not read again.
     """
-    sizes = {path.name: path.stat().st_size for path in directory.iterdir()} if directory.is_dir() else {}
     found, in_memory = {}, {}
+    files: dict[str, Path] = {}
     for name in TABLES:
         path = directory / f"{name}.parquet"
-        size = sizes.get(path.name)
-        if size is None:
+        written = sums.get(path.name)
+        if written is None:
             found[name] = empty_lazily(name)
-        elif size > _SMALL:
-            found[name] = pl.scan_parquet(path)
+        elif known is None and not _is_as_written(path, written):
+            return None
         else:
-            in_memory[name] = pl.read_parquet(path) if known is None else known[name]
-            found[name] = in_memory[name].lazy()
-    return RankTables(found, in_memory)
+            files[name] = path
+            if written[0] > _SMALL:
+                found[name] = pl.scan_parquet(path, glob=False)
+            else:
+                in_memory[name] = pl.read_parquet(path, glob=False) if known is None else known[name]
+                found[name] = in_memory[name].lazy()
+    tables = RankTables(found, in_memory)
+    tables.files = files
+    return tables
+
+
+def _is_as_written(path: Path, written: tuple[int, int]) -> bool:
+    try:
+        return size_and_sum(path) == tuple(written)
+    except OSError:
+        return False

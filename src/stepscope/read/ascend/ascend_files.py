@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import InputError
+from stepscope.errors import InputError, NotATraceError
 from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace, rank_in_name
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -51,6 +51,10 @@ NAMES: dict[str, re.Pattern[str]] = {
     "gpu_kernels": re.compile(r"activity_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_operators": re.compile(r"(?:gpu_)?op_execute_timestamp_(\d{1,6})\.txt"),
     "gpu_display": re.compile(r"gpu_timeline_display_(\d{1,6})\.json"),
+    **{
+        f"stated_{result}": re.compile(rf"{result}[\d_]*\.csv")
+        for result in ("step_trace_time", "op_statistic", "api_statistic")
+    },
     # The files below do not make a capture by themselves.
     "framework_1": re.compile(r"framework_raw_(\d{1,6})\.csv"),
     "gpu_activities": re.compile(r"gpu_activity_data_(\d{1,6})\.csv"),
@@ -71,14 +75,16 @@ NAMES: dict[str, re.Pattern[str]] = {
         r"|(?:ascend|gpu)_timeline_summary)_(\d{1,6})\.json"
     ),
     "derived": re.compile(
-        r"(?:op_statistic|api_statistic|step_trace_time|communication_statistic|task_time|step_trace)[\d_]*\.csv"
-        r"|(?:aicore_intermediate|output_op_compute_time).*"
+        r"(?:communication_statistic|task_time|step_trace)[\d_]*\.csv"
+        r"|(?:aicore_intermediate|output_op_compute_time).*|minddata_pipeline_summary_\d{1,6}\.(?:csv|json)"
     ),
     "info": re.compile(r"profiler_info(?:_(\d{1,6}))?\.json"),
     "metadata": re.compile(r"profiler_metadata\.json"),
     "clock": re.compile(r"host_start\.log(?:\.\d{1,6})?"),
     "device": re.compile(r"info\.json(?:\.\d{1,6})?|(?:host_|device_)?start_info(?:\.\d{1,6})?|end_info(?:\.\d{1,6})?"),
 }
+#: Directory of one rank, as the profilers name it.
+_OF_RANK = re.compile(r".+_ascend_(?:ms|pt)")
 _SORTS = list(NAMES)
 #: Sorts of MindSpore 1.x on a GPU.
 OF_GPU = frozenset({"gpu_kernels", "gpu_operators", "gpu_display"})
@@ -121,9 +127,66 @@ def captures(directory: Path, directories: Directories) -> list[Capture]:
     return found
 
 
+def without_events(directories: Directories, taken: Sequence[Path]) -> list[Capture]:
+    """Return the directories of ranks that hold no file with events, each with its fault.
+
+    Args:
+        directories: What was searched.
+        taken: Roots of captures.
+    """
+    found = []
+    for directory, (files, inner) in sorted(directories.known.items()):
+        described = any(NAMES["info"].fullmatch(name) for name in files)
+        if not (described or _OF_RANK.fullmatch(directory.name)):
+            continue
+        if any(root.is_relative_to(directory) or directory.is_relative_to(root) for root in taken):
+            continue
+        held = ", ".join([*files, *inner][:3]) or "nothing"
+        fault = f"{directory} is the directory of a rank and holds no file with events, only {held}."
+        facts = {"info": [directory / name for name in files if NAMES["info"].fullmatch(name)]}
+        found.append(Capture("ascend", directory, {}, _rank_of(directory, facts), worker=str(directory), fault=fault))
+    return found
+
+
 def is_part(path: Path) -> bool:
     """Return whether the name of a file says that it belongs to a capture, and to which rank of it."""
     return any(_rank_in(path.name, sort) is not None for sort in SUBSTANTIAL if sort != "events_db")
+
+
+def single(path: Path) -> Capture | None:
+    """Return the capture that one file of a capture is by itself; None if its name is that of no such file.
+
+    Raises:
+        NotATraceError: It is a file that says nothing without the others; the message says what it is.
+    """
+    sort = next((sort for sort, pattern in NAMES.items() if pattern.fullmatch(path.name)), None)
+    if sort is None or sort == "device":  # other programs write files of these names too
+        return None
+    # Beside the file, or above ASCEND_PROFILER_OUTPUT, lies what says the rank.
+    root = path.parent.parent if _INNER.fullmatch(path.parent.name) else path.parent
+    if sort not in SUBSTANTIAL or sort in _DETAILS:
+        what = _DETAILS.get(sort, "facts and sums about a recording")
+        message = f"{path} is a file of an Ascend profiler: {what}. It says nothing by itself."
+        raise NotATraceError(message, f"Name its directory {root}, with the files of the same recording.")
+    facts = {"info": sorted(root.glob("profiler_info*.json"))}
+    rank = _rank_in(path.name, sort)
+    return Capture("ascend", path, {sort: [path]}, _rank_of(root, facts) if rank is None else rank, worker=str(path))
+
+
+#: Sorts of files that add to the rows of others, and what they hold.
+_DETAILS = {
+    "l2": "how kernels used the L2 cache",
+    "ai_cpu": "times of AI CPU tasks",
+    "inputs": "inputs, stacks and times of operators",
+    "calls": "inputs of operators",
+    "framework_1": "what kernels are",
+    "gpu_activities": "what kernels are",
+    "flops_1": "operations of kernels",
+    "pipeline": "operations of the data pipeline",
+    "queues": "queues of the data pipeline",
+    "queue_cpu": "processors that the data pipeline used",
+    "batches": "times of batches",
+}
 
 
 def _search(directory: Path, depth: int, directories: Directories, found: list[Capture]) -> None:
@@ -181,7 +244,7 @@ def _of_each_rank(root: Path, files: dict[str, list[Path]]) -> list[Capture]:
 
 
 def _rank_in(name: str, sort: str) -> int | None:
-    """Return the rank that the name of a file of a sort says; None if it says none, or is of another sort."""
+    """Return the rank that the name of a file of a kind says; None if it says none, or is of another kind."""
     match = NAMES[sort].fullmatch(name)
     return int(match[1]) if match and match.re.groups and match[1] else None
 

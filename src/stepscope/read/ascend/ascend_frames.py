@@ -35,7 +35,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "thread": _INT,
         "name": _TEXT,  # of a call of CANN without its layer: `aclrtMemcpyAsync`, not `AscendCL@aclrtMemcpyAsync`
         "sort": _TEXT,
-        "level": _TEXT,  # of a call of CANN: acl, model, node, hccl, runtime, op, queue; lower case
+        "level": _TEXT,  # of a call of CANN: acl, model, node, hccl, runtime, op, queue; of an operator on a CPU: cpu
         "connection": _INT,  # shared by a call and the task it launches, or by enqueue and dequeue
         "sequence": _INT,  # autograd's; never negative
         "forward_thread": _INT,  # of a backward operator; null for 0
@@ -101,6 +101,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "wait": _INT,
         "synchronisation": _INT,
         "idle": _INT,
+        "core": _TEXT,  # as the file of kernels calls it: HCCL, in later versions COMMUNICATION
         "began": _INT,  # `Start Timestamp` of communication.json, which may be rounded
     },
     # A task of a communication operation, on one of its planes.
@@ -211,6 +212,14 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
         "name": _TEXT,  # HBM 0/Read
         "value": _REAL,
         "unit": _TEXT,  # MB/s (10^6 bytes), bytes, %, MHz; empty for plain counts
+    },
+    # A sum that the source states of what is in the other frames.
+    "stated": {
+        "source": _TEXT,  # where it stands
+        "what": _TEXT,  # computing, communication, communication that nothing hides; calls; operators
+        "ns": _INT,  # null: not stated
+        "count": _INT,  # null: not stated
+        "in_steps": pl.Boolean(),  # whether it is the sum over the steps; else over everything
     },
     # An operation of the data pipeline; the samples of its queue are in `counters`, its lane is their group.
     "operations": {

@@ -6,7 +6,8 @@ import re
 
 import polars as pl
 
-from stepscope.read.common.distinct import of_each
+from stepscope.read.ascend.ascend_frames import conform, empty
+from stepscope.read.common.distinct import found, of_each
 from stepscope.trace.ascend_columns import LAYERS
 from stepscope.trace.tables import dtype
 
@@ -16,7 +17,14 @@ _KIND_OF_TASK: tuple[tuple[str, str], ...] = (
     (r"(?i)memcpy|SDMA|DMA_SQE|REDUCE_ASYNC", "memcpy"),
     (r"(?i)wait|notify|event|write.?value|barrier|sync", "sync"),
     (r"(?i)^(AI_|AIV|AIC|MIX|KERNEL|DSA|FFTS|FUSION|VECTOR|HCCL|COMMUNICATION)|VECTOR_CORE", "kernel"),
+    # What the runtime does for itself: it holds a place, switches streams and models, and starts the profiler.
+    (
+        r"(?i)^(PLACE_?HOLDER|PROFIL(ING|ER)_|MAINTENANCE|MODEL_|STREAM_|LABEL_|CREATE_|FLIP|CMO|DATA_?DUMP|PCTRACE)",
+        "overhead",
+    ),
 )
+#: Names that the runtime gives to its own tasks, for those without a known type: ``EVENT_RECORD``, ``Notify Wait``.
+_NAMED_BY_RUNTIME = re.compile(r"[A-Z][A-Z_]+|Notify (Wait|Record)|Write Value")
 #: Types of ranges on a stream, which lie on a lane of their own.
 RANGES: tuple[str, ...] = ("MSTX", "STEP_TRACE", "MSTX_TASK")
 #: ``sort`` of a row of the host → kind.
@@ -51,22 +59,44 @@ _WORDS = {
 
 
 def kind_of_task(type_: str, name: str, *, is_kernel: bool) -> str:
-    """Return the kind of a task on a stream."""
+    """Return the kind of a task on a stream: ``other`` if neither its type nor its name is known."""
     if is_kernel:
         return "kernel"
-    for pattern, kind in _KIND_OF_TASK:
-        if re.search(pattern, type_) or (kind == "memcpy" and re.search(r"(?i)memcpy", name)):
-            return kind
-    return "overhead"
+    said = (type_, name) if _NAMED_BY_RUNTIME.fullmatch(name) else (type_,)
+    for text in said:
+        for pattern, kind in _KIND_OF_TASK:
+            if re.search(pattern, text):
+                return kind
+    return "other"
 
 
 def task_kinds(tasks: pl.DataFrame) -> pl.Series:
     """Return the kind of every task, ranges on streams included."""
-    return of_each(_kind_of, tasks["type"], tasks["name"], tasks["core"], dtype=dtype("enum:kind")).alias("kind")
+    # Only kernels have a core, or a number of cores that they were cut for; files of the lowest level have the latter.
+    is_kernel = (tasks["core"].is_not_null() | tasks["blocks"].is_not_null()).alias("is_kernel")
+    return of_each(_kind_of, tasks["type"], tasks["name"], is_kernel, dtype=dtype("enum:kind")).alias("kind")
 
 
-def _kind_of(type_: str | None, name: str | None, core: str | None) -> str:
-    return "annotation" if type_ in RANGES else kind_of_task(type_ or "", name or "", is_kernel=core is not None)
+def _kind_of(type_: str | None, name: str | None, is_kernel: bool) -> str:  # noqa: FBT001
+    return "annotation" if type_ in RANGES else kind_of_task(type_ or "", name or "", is_kernel=is_kernel)
+
+
+def parted(tasks: pl.DataFrame, communications: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the tasks without those that are parts of communication, and the parts.
+
+    A task that moves data or waits, and shares its connection with an operation within whose time it begins, is a part
+    of it: at the lowest level CANN writes no lanes of planes.
+    """
+    known = communications.with_row_index("row").drop_nulls("connection")
+    owner = found(tasks["connection"], known["connection"])
+    own = known[owner]
+    inside = tasks["ts"].is_between(own["ts"], own["ts"] + own["dur"]).fill_null(value=False)
+    is_part = inside & task_kinds(conform("tasks", tasks)).is_in(["memcpy", "sync"])
+    if not is_part.any():
+        return tasks, empty("communication_tasks")
+    places = own.select(pl.col("row").cast(pl.Int64), "lane")
+    parts = conform("tasks", tasks).hstack(places).filter(is_part).with_columns(name="type")
+    return tasks.filter(~is_part), conform("communication_tasks", parts)
 
 
 def plane_kind(name: str | None) -> str:

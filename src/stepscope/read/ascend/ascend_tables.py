@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -21,7 +22,7 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import dtype, with_series
 
 #: The frames with spans, in the order of the spans.
-_SPANS = ("host", "tasks", "communications", "communication_tasks")
+SPANS = ("host", "tasks", "communications", "communication_tasks")
 _TIMES = ("ts", "dur")
 _MOST = 1 << 62
 _INT, _SIZES, _KIND = pl.Int64(), pl.List(pl.Int64()), dtype("enum:kind")
@@ -41,7 +42,9 @@ _TASK_COLUMNS = {
 }
 
 
-def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger) -> PartBuilder:
+def build(
+    frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger, *, brief: bool = False
+) -> PartBuilder:
     """Return a part with the tables of a capture.
 
     Args:
@@ -49,8 +52,10 @@ def build(frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedg
         facts: Host, process and groups.
         rank: Rank of the process; None if the capture does not give it.
         ledger: Counts rows with impossible times, and impossible numbers of devices and steps.
+        brief: Leave out what the analysis of a job does not need.
     """
-    return _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank).built()
+    part = _AscendPart(_sound(_small(frames, ledger), ledger), facts, rank, ledger)
+    return part.linked() if brief else part.built()
 
 
 #: Columns that have 32 bits in the tables.
@@ -72,7 +77,7 @@ def _small(frames: Frames, ledger: LossLedger) -> Frames:
 def _sound(frames: Frames, ledger: LossLedger) -> Frames:
     """Return frames in which every span has a time: those without are removed, with the rows that belong to them."""
     result = dict(frames)
-    for name in _SPANS:
+    for name in SPANS:
         frame = result[name]
         if all(_all_sound(frame[column]) for column in _TIMES):
             continue
@@ -115,8 +120,9 @@ def _renumber(frames: Frames, name: str, moved: pl.DataFrame) -> None:
 
 
 class _AscendPart:
-    def __init__(self, frames: Frames, facts: AscendFacts, rank: int | None) -> None:
+    def __init__(self, frames: Frames, facts: AscendFacts, rank: int | None, ledger: LossLedger) -> None:
         self.frames = frames
+        self.ledger = ledger
         self.facts = facts
         self.part = PartBuilder(rank or 0, facts.host)
         #: Number of the first span of each frame.
@@ -124,20 +130,26 @@ class _AscendPart:
 
     def built(self) -> PartBuilder:
         """Return the part with all tables."""
-        spans = dict(zip(_SPANS, (self._host(), self._tasks(), self._communications(), self._planes()), strict=True))
-        self.first = {name: self.part.add_spans(frame) for name, frame in spans.items()}
-        self._add_kernels(spans["tasks"]["kind"])
-        self._add_tasks(spans["tasks"]["kind"])
-        self._add_operators()
+        self.linked()
         self._add_kernel_counters()
-        self._add_collectives()
         self._add_transfers()
         self._add_links()
-        ascend_samples.add(self.part, self.frames, spans["host"])
+        ascend_samples.add(self.part, self.frames, self._host)
         self.part.add("stacks", self.frames["stacks"])
+        self._add_arguments()
+        return self.part
+
+    def linked(self) -> PartBuilder:
+        """Return the part with spans, steps, arrows and facts, and the tables that belong to spans."""
+        kind = task_kinds(self.frames["tasks"])
+        spans = (self._host, self._tasks(kind), self._communications(), self._planes())
+        self.first = {name: self.part.add_spans(frame) for name, frame in zip(SPANS, spans, strict=True)}
+        self._add_kernels(kind)
+        self._add_tasks(kind)
+        self._add_operators()
+        self._add_collectives()
         self._add_steps()
         self._add_arrows()
-        self._add_arguments()
         self.part.add("metadata", self.frames["facts"].unique("key", keep="first", maintain_order=True))
         return self.part
 
@@ -148,6 +160,7 @@ class _AscendPart:
         first = first_places(flows["to"].filter(drawn).to_numpy(), np.arange(self.frames[name].height))
         return or_null("external", looked_up(flows["from"].filter(drawn).to_numpy() + _OPERATOR, first))
 
+    @cached_property
     def _host(self) -> pl.DataFrame:
         """Return the spans of host threads."""
         host = self.frames["host"]
@@ -167,10 +180,12 @@ class _AscendPart:
             ]
         )
 
-    def _tasks(self) -> pl.DataFrame:
+    def _tasks(self, kind: pl.Series) -> pl.DataFrame:
         """Return the spans of streams, and of ranges on them."""
         tasks = self.frames["tasks"]
-        kind = task_kinds(tasks)
+        unknown = tasks["type"].filter(kind == "other").fill_null("UNKNOWN")
+        for type_, count in zip(*unknown.value_counts(), strict=True):
+            self.ledger.add("kind_unknown", count, f"Tasks of the type {type_}.")
         return pl.DataFrame(
             [
                 *(tasks[name] for name in _TIMES),
@@ -216,7 +231,7 @@ class _AscendPart:
     def _add_kernels(self, kind: pl.Series) -> None:
         """Add kernels, copies and fills on streams, and communication."""
         tasks, lanes = self.frames["tasks"], self.frames["communications"]
-        works = of_each(lambda one: one in ("kernel", "memcpy", "memset"), kind, dtype=pl.Boolean())
+        works = of_each(lambda one: one in ("kernel", "memcpy", "memset", "other"), kind, dtype=pl.Boolean())
         columns = ("stream", "device", "grid", "block", "blocks", "bytes")
         work = pl.DataFrame([one.filter(works) for one in (self._span("tasks"), *(tasks[name] for name in columns))])
         of_tasks = [
@@ -236,7 +251,7 @@ class _AscendPart:
             self._span("communications"),
             same("type", "HCCL", len(lanes)),
             either(lanes["operation"], of_each(_operation, lanes["name"])),
-            same("core", "HCCL", len(lanes)),
+            filled(lanes["core"], "HCCL"),
             lanes["model"],
             lanes["gap"].alias("wait"),
             lanes["step"],
@@ -325,13 +340,28 @@ class _AscendPart:
         """Add the marked steps; without marks, a step lasts from its first to its last task."""
         marked = self.frames["steps"].drop_nulls().filter(pl.col("dur") >= 0)
         if marked.height:
-            self.part.add_steps(marked, "declared")
+            self.part.add_steps(self._with_events(marked), "declared")
             return
+        if not self.frames["tasks"].height:
+            return  # communication alone does not say how long a step is
         both = [self.frames[name].select(*_TIMES, "step") for name in ("tasks", "communications")]
         counted = pl.concat(both).drop_nulls("step")
         end = (pl.col("ts") + pl.col("dur")).max()
         found = counted.group_by(number="step").agg(pl.col("ts").min(), (end - pl.col("ts").min()).alias("dur"))
         self.part.add_steps(found.sort("number"), "inferred")
+
+    def _with_events(self, steps: pl.DataFrame) -> pl.DataFrame:
+        """Leave out the steps behind the last event, and the one in which a file was cut.
+
+        A step without any event behind it is the last of the recording, and whole.
+        """
+        ends = [(self.frames[name]["ts"] + self.frames[name]["dur"]).max() for name in ("host", "tasks")]
+        last = max((end for end in ends if isinstance(end, int)), default=None)
+        if last is None or not (steps["ts"] >= last).any():
+            return steps
+        whole = steps.filter(pl.col("ts") + pl.col("dur") <= last)
+        self.ledger.add("steps_without_events", steps.height - whole.height)
+        return whole
 
     def _add_arrows(self) -> None:
         """Add the arrows except those from operators to tasks, which follow from the operator's number."""
@@ -381,7 +411,8 @@ def _group(device: int | None, lane: int | None) -> TrackRow:
 
 
 def _plane(device: int | None, lane: int | None, plane: int | None) -> TrackRow:
-    return TrackRow("other", npu(device), f"Group {lane or 0} Plane {plane or 0}")
+    # The files of the lowest level do not say the planes.
+    return TrackRow("other", npu(device), f"Group {lane or 0} {'Tasks' if plane is None else f'Plane {plane}'}")
 
 
 def _sizes(text: str | None) -> list[int] | None:

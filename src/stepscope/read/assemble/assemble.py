@@ -9,20 +9,48 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.read.assemble import links, phases, rank_programs, stacks, stream_collectives, timeline
+from stepscope.read.assemble import (
+    graph_replays,
+    links,
+    phases,
+    rank_programs,
+    recording_start,
+    set_clock,
+    stacks,
+    stream_collectives,
+    timeline,
+)
 from stepscope.read.assemble.timeline import RankTimeline, Renumbering
-from stepscope.read.common.dense import or_null
+from stepscope.read.common.dense import or_null, places, without
+from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import Frames, complete, dtype, together, typed, with_series
+from stepscope.trace.schema import ENDED_EARLY, STEPS_RECOUNT, TOTALS
+from stepscope.trace.tables import (
+    Frames,
+    complete,
+    conform,
+    count_long_names,
+    dtype,
+    empty,
+    together,
+    typed,
+    with_series,
+)
 
 #: Columns of ``spans`` that parts may have besides the schema's.
-_LINK_COLUMNS = ("external", "forward_thread", "said_phase")
+_LINK_COLUMNS = ("external", "forward_thread", "calling_line", "said_phase", "launches")
 _DETAILS = ("kernels", "tasks", "operators", "collectives", "kernel_counters", "transfers", "arguments")
-_BY_THEMSELVES = ("links", "static_memory")
+_BY_THEMSELVES = (
+    *("links", "static_memory", "memory_segments"),
+    *("run_steps", "run_events", "batches", "compilations", "samples"),
+)
 _ON_TRACKS = ("counters", "allocations", "pipeline")
 #: Tables with numbers of stacks, and the column.
-_OF_STACKS = {"operators": "stack", "live_memory": "stack", "stacks": "id"}
+_OF_STACKS = {
+    **dict.fromkeys(("operators", "allocations", "memory_segments", "live_memory", "samples"), "stack"),
+    "stacks": "id",
+}
 _DATA_LOADER = "enumerate(DataLoader)#"
 #: Spans whose step is looked up at once.
 _AT_ONCE = 1 << 18
@@ -33,13 +61,21 @@ _ARROWS: dict[str, type[pl.DataType]] = {
     "to_track": pl.Int32,
     "to_ts": pl.Int64,
 }
+#: Two files of a recording have the same time if theirs differ by less.
+_TOGETHER_NS = 100_000
+_NO_ARROWS = pl.DataFrame(schema=_ARROWS)
 
 #: Tables of one part, or of the rank, by name.
 _Part: TypeAlias = dict[str, pl.DataFrame]
 
 
 def assemble(
-    parts: Iterable[_Part], ledgers: Sequence[LossLedger], *, rank: int | None = None, host: str | None = None
+    parts: Iterable[_Part],
+    ledgers: Sequence[LossLedger],
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    brief: bool = False,
 ) -> Frames:
     """Merge the parts of one rank.
 
@@ -49,26 +85,45 @@ def assemble(
         ledgers: What was lost while they were read.
         rank: Rank of the process; None takes what the files say.
         host: Host name; None takes what the files say.
+        brief: Leave out what the analysis of a job does not need: Python stacks that no part has.
 
     Returns:
         Every table of the schema: tracks unified, spans numbered, nested and linked, steps resolved.
     """
     whole = [{**complete({}), **part, "spans": typed("spans", part["spans"])} for part in parts]
     _keep_one_wait_per_batch(whole)
+    compared = [TOTALS in part["metadata"]["key"].to_list() for part in whole if part["spans"].height]
+    ledger = LossLedger("assembly")
+    aligned = set_clock.align(whole, ledger)
     line, moved = timeline.build(whole, rank, host)
     merged = _details(whole, moved)
     arrows = _arrows(whole, moved)
     del moved  # 4 bytes a span
-    ledger = LossLedger("assembly")
     ledger.add("span_crosses_parent", int((line.crossing & ~line.on_device).sum()))
-    merged["steps"] = _steps(whole, ledger)
-    merged.update(_linked(line, merged, arrows, ledger))
+    launch = links.launches(line, arrows)
+    recount = max((int(at) for part in whole for at in set_clock.values(part["metadata"], STEPS_RECOUNT)), default=None)
+    for part in whole:
+        if recount is not None and "arrows" not in part:
+            part["steps"] = _whole_steps(part["steps"], merged["run_steps"], recount)
+    merged["steps"] = _steps(whole, line, launch, ledger) if aligned else empty("steps")
+    merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
+    merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
-    facts = pl.concat([part["metadata"] for part in whole])
+    merged["metadata"] = _facts(whole, compared=all(compared))
+    merged["losses"] = empty("losses")
+    frames = complete(merged)
+    ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
+    frames["losses"] = conform("losses", _losses([*ledgers, ledger], [part["losses"] for part in whole]))
+    return frames
+
+
+def _facts(parts: Sequence[_Part], *, compared: bool) -> pl.DataFrame:
+    """Return each fact as the first part has it; of totals only if those of every part with spans were compared."""
+    facts = pl.concat([part["metadata"] for part in parts])
     first = {key: row for row, key in reversed(list(enumerate(facts["key"].to_list())))}
-    merged["metadata"] = facts[sorted(first.values())]
-    merged["losses"] = _losses([*ledgers, ledger], [part["losses"] for part in whole])
-    return complete(merged)
+    if not compared:
+        first.pop(TOTALS, None)
+    return facts if len(first) == facts.height else facts[sorted(first.values())]
 
 
 def _keep_one_wait_per_batch(parts: list[_Part]) -> None:
@@ -117,12 +172,13 @@ def _looked_up(own: pl.Series, numbers: npt.NDArray[Any]) -> pl.Series:
     kind = pl.Int32 if own.name == "track" else pl.Int64
     if not own.null_count():
         return pl.Series(own.name, numbers[own.to_numpy()], dtype=kind)
-    known = pl.Series(own.name, numbers[own.drop_nulls().to_numpy()], dtype=kind)
-    return pl.Series(own.name, [None], kind).new_from_index(0, len(own)).scatter(own.is_not_null().arg_true(), known)
+    missing, found = is_missing(own), np.zeros(len(own), np.int64)
+    found[~missing] = numbers[own.to_numpy()[~missing].astype(np.int64)]
+    return without(pl.Series(own.name, found, dtype=kind), missing)
 
 
 def _arrows(parts: Sequence[_Part], moved: Renumbering) -> pl.DataFrame:
-    frames = [pl.DataFrame(schema=_ARROWS)]
+    frames = [_NO_ARROWS]
     for part, numbers in zip(parts, moved.tracks, strict=True):
         arrows = part.get("arrows")
         if arrows is not None and arrows.height:
@@ -132,30 +188,46 @@ def _arrows(parts: Sequence[_Part], moved: Renumbering) -> pl.DataFrame:
 
 
 def _linked(
-    line: RankTimeline, merged: dict[str, pl.DataFrame], arrows: pl.DataFrame, ledger: LossLedger
+    line: RankTimeline,
+    merged: dict[str, pl.DataFrame],
+    arrows: pl.DataFrame,
+    launch: Integers,
+    ledger: LossLedger,
+    *,
+    brief: bool,
 ) -> dict[str, pl.DataFrame]:
     """Return the tables that say what belongs to what."""
-    launch = links.launches(line, arrows)
-    links.count_dangling(line, launch, ledger)
-    operator = links.operators(line, launch)
+    before = recording_start.launched_before(line, launch)
+    recording_start.count_losses(line, launch, before, ledger)
+    steps = recording_start.steps(line, launch, before, merged["steps"])
+    graphs = graph_replays.replays(line, launch, merged["kernels"], ledger)
+    # Where its graph was captured, a kernel's operator ran; else the replay stands for it.
+    origin = np.where(graphs.captured >= 0, graphs.captured, launch)
+    operator = links.operators(line, origin)
+    operator = np.where(operator < 0, graphs.replay, operator)
     line = stream_collectives.with_launched(line, operator)
     flows = links.flows(line, launch, arrows)
-    operators, stack_table = stacks.attach(line, merged["operators"], merged["stacks"])
+    operators, stack_table = stacks.attach(line, merged["operators"], merged["stacks"], brief=brief)
     return {
-        "spans": _spans(line, phases.phases(line, flows, launch), merged["steps"]),
-        "kernels": _kernels(merged["kernels"], launch, operator),
+        "steps": steps,
+        "spans": _spans(line, phases.phases(line, flows, origin), steps),
+        "kernels": _kernels(merged["kernels"], launch, operator, graphs.graph),
         "operators": operators,
         "stacks": stack_table,
         "flows": flows,
-        "collectives": stream_collectives.details(line, operator, merged["collectives"]),
+        "collectives": stream_collectives.details(line, operator, graphs.replay, merged["collectives"]),
         "allocations": _allocations(line, merged["allocations"]),
     }
 
 
-def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers) -> pl.DataFrame:
+def _kernels(kernels: pl.DataFrame, launch: Integers, operator: Integers, graph: Integers) -> pl.DataFrame:
     if not kernels.height:
         return kernels
     span = kernels["span"].to_numpy()
+    if graph.any() and kernels["graph"].null_count():
+        numbers = pl.Series(graph[span])
+        numbered = kernels["graph"].zip_with(kernels["graph"].is_not_null() | (numbers == 0), numbers)
+        kernels = kernels.with_columns(graph=numbered)
     return with_series(kernels, [or_null("launch", launch[span]), or_null("operator", operator[span])])
 
 
@@ -182,32 +254,78 @@ def _allocations(line: RankTimeline, frame: pl.DataFrame) -> pl.DataFrame:
     return _in_time(rows)
 
 
+def _run_steps(found: pl.DataFrame, steps: pl.DataFrame, recount: int | None) -> pl.DataFrame:
+    """Return all steps of the run: those found, of which the recorded ones are marked, and recorded ones not found.
+
+    Recorded parts of steps that were counted anew up to ``recount`` are not among them.
+    """
+    if recount is not None:
+        steps = steps.remove(_parts_of_steps(steps, found, recount))
+    ours, theirs = found["number"].to_numpy(), steps["number"].to_numpy()
+    marked = with_series(found, [pl.Series("recorded", np.isin(ours, theirs))])
+    missing = steps["number", "ts", "dur"]
+    if found.height:
+        missing = missing[np.flatnonzero(~np.isin(theirs, ours))]
+    recorded = pl.Series("recorded", [True]).new_from_index(0, missing.height)
+    return _in_time(together("run_steps", [marked, missing.hstack([recorded])]))
+
+
+def _parts_of_steps(steps: pl.DataFrame, run_steps: pl.DataFrame, recount: int) -> pl.Series:
+    """Return which recorded steps seemed to be steps before they were counted anew, at the time ``recount``."""
+    true = run_steps.select("number", true=pl.col("ts")).unique("number")
+    known = steps.join(true, on="number", how="left", maintain_order="left")
+    moved = (known["ts"] - known["true"]).abs().fill_null(_TOGETHER_NS) >= _TOGETHER_NS
+    return moved & (steps["ts"] + steps["dur"] <= recount + _TOGETHER_NS)
+
+
+def _whole_steps(steps: pl.DataFrame, run_steps: pl.DataFrame, recount: int) -> pl.DataFrame:
+    """Return the steps of a window; instead of parts of steps, the steps that lie whole in it, if there is one."""
+    part = _parts_of_steps(steps, run_steps, recount)
+    if not part.any():
+        return steps
+    begin, end = min(steps["ts"].to_list()), max((steps["ts"] + steps["dur"]).to_list())
+    inside = run_steps.filter(pl.col("ts") >= begin - _TOGETHER_NS, pl.col("ts") + pl.col("dur") <= end + _TOGETHER_NS)
+    source = steps["source"].new_from_index(0, inside.height)
+    return conform("steps", inside["number", "ts", "dur"].with_columns(source)) if inside.height else steps
+
+
 def _in_time(frame: pl.DataFrame) -> pl.DataFrame:
     """Return rows in order of time; those of one time stay in the order they have."""
-    return frame[np.argsort(frame["ts"].to_numpy(), kind="stable")]
+    return frame if frame["ts"].is_sorted() else frame[np.argsort(frame["ts"].to_numpy(), kind="stable")]
 
 
-def _steps(parts: Sequence[dict[str, pl.DataFrame]], ledger: LossLedger) -> pl.DataFrame:
+def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger: LossLedger) -> pl.DataFrame:
     """Return the steps of the part that knows them best: stepscope's own journal, else the marks in the trace.
 
-    A second mark of a step, or one that begins before its predecessor ends, is counted and left out.
+    A step of the journal ends when everything that it asked for has been computed, on threads and on devices. A second
+    mark of a step, or one that begins before its predecessor ends, is counted and left out.
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
     found = together("steps", own or [part["steps"] for part in parts])
+    ended = [int(at) for part in parts for at in set_clock.values(part["metadata"], ENDED_EARLY)]
+    if ended:  # what runs in later steps, and in the one that was running, was not recorded
+        whole = found.filter(pl.col("ts") + pl.col("dur") <= min(ended))
+        ledger.add("steps_not_recorded", found.height - whole.height)
+        found = whole
     if not found.height:
         return found
-    found = found[np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy()))]
+    found = found[places(np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy())))]
     kept, last, numbers = [], None, set()
-    for row, (number, ts, dur) in enumerate(found[["number", "ts", "dur"]].iter_rows()):
+    values = (found[name].to_list() for name in ("number", "ts", "dur"))
+    for row, (number, ts, dur) in enumerate(zip(*values, strict=True)):
         if (last is None or ts >= last) and number not in numbers:
             kept.append(row)
             last = ts + dur
             numbers.add(number)
     ledger.add("step_overlap", found.height - len(kept))
+    found = found if len(kept) == found.height else found[kept]
     if not own and (found["source"] == "inferred").all():  # from the work itself
-        return found[kept]
+        return found
     waited_for = [part["dispatches"] for part in parts if "dispatches" in part]
-    return settled(found[kept], pl.concat(waited_for)) if waited_for else found[kept]
+    if own and (launch >= 0).any():
+        work = np.flatnonzero(launch >= 0)
+        waited_for.append(pl.DataFrame({"ts": line.ts[launch[work]], "end": line.end[work]}))
+    return settled(found, pl.concat(waited_for)) if waited_for else found
 
 
 def _spans(line: RankTimeline, phase: pl.Series, steps: pl.DataFrame) -> pl.DataFrame:
@@ -231,15 +349,16 @@ def _step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
             place = np.searchsorted(begin, ts[piece], side="right") - 1
             inside[piece] = (place >= 0) & (ts[piece] < (begin + dur)[place])
             number[piece] = known[place]
-    return pl.Series("step", number).set(pl.Series(~inside), None)
+    return without(pl.Series("step", number), ~inside)
 
 
 def _losses(ledgers: Sequence[LossLedger], given: Sequence[pl.DataFrame]) -> pl.DataFrame:
     rows = [
         (loss.what, loss.count, loss.severity, loss.source, loss.advice) for ledger in ledgers for loss in ledger.rows()
     ]
-    counted = pl.DataFrame(rows, schema=["what", "count", "severity", "source", "advice"], orient="row")
-    return together("losses", [counted, *given])
+    columns = ("what", "count", "severity", "source", "advice")
+    counted = [pl.DataFrame(rows, schema=columns, orient="row")] if rows else []
+    return together("losses", [*counted, *given])
 
 
 def settled(steps: pl.DataFrame, dispatches: pl.DataFrame) -> pl.DataFrame:

@@ -9,10 +9,10 @@ import polars as pl
 from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.dense import distinct_rows, first_places
 from stepscope.read.common.nesting import Integers
-from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import dtype, empty, together
+from stepscope.trace.schema import FLOW_KINDS
+from stepscope.trace.tables import dtype, empty, of_columns, together
 
-_FLOW_KIND = dtype("enum:flow_kind")
+_KIND = {kind: pl.Series("kind", [kind], dtype("enum:flow_kind")) for kind in FLOW_KINDS}
 
 
 def launches(timeline: RankTimeline, arrows: pl.DataFrame) -> Integers:
@@ -20,7 +20,7 @@ def launches(timeline: RankTimeline, arrows: pl.DataFrame) -> Integers:
 
     The correlation number says so; device work without one has an arrow from the call to its start.
     """
-    device, drawn = timeline.on_device, arrows[np.flatnonzero(arrows["kind"] == "launch")]
+    device, drawn = timeline.on_device, _of_kind(arrows, launching=True)
     if not device.any() and not drawn.height:
         return timeline.nowhere
     # A driver call inside a runtime call may carry the same number; the outer one, which comes first, launched.
@@ -78,20 +78,32 @@ def flows(timeline: RankTimeline, launch: Integers, arrows: pl.DataFrame) -> pl.
     """Return the table ``flows``: launches, forward → backward, and arrows of other kinds."""
     launched = np.flatnonzero(launch >= 0)
     parts = [_table(launch[launched], launched, "launch")]
-    drawn = arrows[np.flatnonzero(arrows["kind"] != "launch")]
+    drawn = _of_kind(arrows, launching=False)
     if drawn.height:
         begin, end = _operators_at(timeline, drawn, "from"), _operators_at(timeline, drawn, "to")
         for kind in ("forward_backward", "send_receive", "other"):
             chosen = (drawn["kind"] == kind).to_numpy() & (begin >= 0) & (end >= 0)
             parts.append(_table(begin[chosen], end[chosen], kind))
-    if not (drawn["kind"] == "forward_backward").any():
+        waits = drawn[np.flatnonzero(drawn["kind"] == "wait")]
+        begin, end = (
+            timeline.starting(waits[f"{side}_track"].to_numpy(), waits[f"{side}_ts"].to_numpy())
+            for side in ("from", "to")
+        )
+        known = (begin >= 0) & (end >= 0)
+        parts.append(_table(begin[known], end[known], "wait"))
+    if not drawn.height or not (drawn["kind"] == "forward_backward").any():
         parts.append(_by_sequence(timeline))
     return together("flows", parts)
 
 
 def _table(begin: Integers, end: Integers, kind: str) -> pl.DataFrame:
-    kinds = pl.Series("kind", [kind], _FLOW_KIND).new_from_index(0, len(begin))
-    return pl.DataFrame([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
+    kinds = _KIND[kind].new_from_index(0, len(begin))
+    return of_columns([pl.Series("from", begin, pl.Int64), pl.Series("to", end, pl.Int64), kinds])
+
+
+def _of_kind(arrows: pl.DataFrame, *, launching: bool) -> pl.DataFrame:
+    """Return the arrows of launches, or all others."""
+    return arrows.filter((arrows["kind"] == "launch") == launching) if arrows.height else arrows
 
 
 def _operators_at(timeline: RankTimeline, arrows: pl.DataFrame, side: str) -> Integers:
@@ -124,9 +136,3 @@ def _by_sequence(timeline: RankTimeline) -> pl.DataFrame:
     in_time = timeline.ts[begin] <= timeline.ts[end]
     order = np.argsort(begin[in_time])
     return _table(begin[in_time][order], end[in_time][order], "forward_backward")
-
-
-def count_dangling(timeline: RankTimeline, launch: Integers, ledger: LossLedger) -> None:
-    """Count device work whose launching call is not in the files."""
-    work = timeline.on_device & timeline.of_kinds("kernel", "memcpy", "memset", "collective")
-    ledger.add("correlation_dangling", int((work & (launch < 0)).sum()))

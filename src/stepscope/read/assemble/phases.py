@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.nesting import Integers, inherit
 from stepscope.trace.schema import PHASES
-from stepscope.trace.tables import dtype
+from stepscope.trace.tables import codes, dtype
 
 #: Number of the phase of each span; −1 where it has none.
 _Phases: TypeAlias = npt.NDArray[np.int8]
@@ -24,6 +24,7 @@ _CODE = {name: code for code, name in enumerate(PHASES)}
 _NAMED = {
     "autograd::engine::evaluate_function": _CODE["backward"],
     "Optimizer.step#": _CODE["optimizer"],
+    "Optimizer.zero_grad#": _CODE["optimizer"],
     "c10d::": _CODE["communication"],
 }
 
@@ -34,12 +35,20 @@ def phases(timeline: RankTimeline, flows: pl.DataFrame, launch: Integers) -> pl.
     Backward is what the autograd engine evaluates, or what belongs to a forward operator elsewhere; forward is an
     operator that a backward belongs to; the optimizer's step, waiting for data and communication say so themselves,
     and so does whatever the reader of its file knows the phase of (``said_phase``).
-    What a span contains or launches belongs to the same phase. Other operators, and what they contain and launch, are
-    ``other``.
+    What a span contains or launches belongs to the same phase, and so does the operator around a forward operator with
+    all that it contains. Other operators, and what they contain and launch, are ``other``.
+    A forward inside the optimizer's step is that of a closure, in which Lightning runs forward and backward.
     """
-    drawn = flows[np.flatnonzero(flows["kind"] == "forward_backward")]
-    result = inherit(timeline.parent, _own(timeline, drawn["to"].to_numpy()))
-    for places, phase in ((drawn["from"].to_numpy(), "forward"), (timeline.of_kinds("operator"), "other")):
+    drawn = (flows["kind"] == "forward_backward").to_numpy()
+    begin, backward = (flows[end].to_numpy()[drawn] for end in ("from", "to"))
+    result = inherit(timeline.parent, _own(timeline, backward))
+    operators = timeline.of_kinds("operator")
+    forward = _with_operators_around(begin, timeline.parent, operators)
+    closure = np.where(forward & (result == _CODE["optimizer"]), np.int8(_CODE["forward"]), np.int8(-1))
+    if (closure >= 0).any():
+        closure = inherit(timeline.parent, closure)
+        result = np.where((closure >= 0) & (result == _CODE["optimizer"]), closure, result)
+    for places, phase in ((forward, "forward"), (operators, "other")):
         weaker = np.full(len(timeline), -1, np.int8)
         weaker[places] = _CODE[phase]
         result = np.where(result >= 0, result, inherit(timeline.parent, weaker))
@@ -47,6 +56,19 @@ def phases(timeline: RankTimeline, flows: pl.DataFrame, launch: Integers) -> pl.
     result[launched] = result[launch[launched]]
     result[result < 0] = len(PHASES)
     return _VALUES[pl.Series(result.view(np.uint8))]
+
+
+def _with_operators_around(
+    inner: Integers, parent: Integers, operators: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which spans are among ``inner`` or are operators around them, without a span of another kind between."""
+    found = np.zeros(len(parent), np.bool_)
+    while len(inner):
+        found[inner] = True
+        around = np.unique(parent[inner])
+        around = around[around >= 0]
+        inner = around[operators[around] & ~found[around]]
+    return found
 
 
 def _own(timeline: RankTimeline, backward: Integers) -> _Phases:
@@ -59,7 +81,8 @@ def _own(timeline: RankTimeline, backward: Integers) -> _Phases:
     named = np.where(timeline.on_device, np.int8(-1), timeline.named(_NAMED))
     own[named >= 0] = named[named >= 0]
     if said is not None:
-        own = np.where(said.is_not_null().to_numpy(), said.to_physical().cast(pl.Int8).fill_null(-1).to_numpy(), own)
+        numbers = codes(said)[0].astype(np.int8)
+        own = np.where(numbers >= 0, numbers, own)
     own[timeline.of_kinds("data")] = _CODE["data"]
     own[timeline.of_kinds("collective") | (named == _CODE["communication"])] = _CODE["communication"]
     return own

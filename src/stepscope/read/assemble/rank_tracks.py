@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.common.nesting import Integers
-from stepscope.trace.tables import schema
+from stepscope.trace.tables import schema, together, with_series
 
 _KIND_ORDER = {"thread": 0, "stream": 1, "annotation": 2, "other": 3, "counter": 4}
 #: Beginning of the name of a thread that has none.
@@ -19,29 +20,40 @@ _NUMBERED = "thread "
 def merged(frames: Sequence[pl.DataFrame], rank: int | None, host: str | None) -> tuple[pl.DataFrame, list[Integers]]:
     """Return one table of tracks, of ``rank`` and ``host`` if given, and the new number of each part's tracks.
 
-    Threads are the same when process and thread are, streams when device and stream are; other lanes, and streams
-    without a number, when also their names are. The name of a thread that says more than its number wins; among those
-    the first.
+    Threads are the same when process and thread are, streams of different parts when device and stream are: one part
+    has several streams of a number where a device has several contexts. Other lanes, and streams without a number, are
+    the same when also their names are. The name of a thread that says more than its number wins; among those the first.
     """
-    parts = [frame.rows(named=True) for frame in frames]
+    behind = np.cumsum([0, *(frame.height for frame in frames)]).tolist()
+    parts = [_identified(frame.rows(named=True), first) for frame, first in zip(frames, behind, strict=False)]
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in (row for part in parts for row in part):
-        known = kept.setdefault(_identity(row), row)
+    for identity, row in (pair for part in parts for pair in part):
+        known = kept.setdefault(identity, row)
         if known["name"].startswith(_NUMBERED) and not row["name"].startswith(_NUMBERED):
-            kept[_identity(row)] = row
+            kept[identity] = row
     ordered = sorted(kept, key=lambda identity: _place(kept[identity]))
     number_of = {identity: number for number, identity in enumerate(ordered)}
     said = {name: value for name, value in (("rank", rank), ("host", host)) if value is not None}
-    rows = [{**kept[identity], **said, "id": number, "order": number} for identity, number in number_of.items()]
-    columns = {name: pl.Series(name, [row.get(name) for row in rows], kind) for name, kind in schema("tracks").items()}
-    return pl.DataFrame(columns), [_numbers(part, number_of) for part in parts]
+    rows = together("tracks", frames)[pl.Series([kept[identity]["row"] for identity in ordered], dtype=pl.UInt32)]
+    kinds, number = schema("tracks"), range(len(ordered))
+    columns = [pl.Series(name, number, kinds[name]) for name in ("id", "order")]
+    columns += [pl.Series(name, [value], kinds[name]).new_from_index(0, rows.height) for name, value in said.items()]
+    return with_series(rows, columns), [_numbers(part, number_of) for part in parts]
 
 
-def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a track is known by."""
-    place = (row["kind"], row["device"], row.get("process"), row.get("thread"), row.get("stream"))
-    by_place = (row["kind"] == "stream" and row.get("stream") is not None) or row.get("thread") is not None
-    return (*place, "" if by_place else row["name"])
+def _identified(part: list[dict[str, Any]], first: int) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return what each track of a part is known by, and its values, with its row among those of all parts."""
+    streams = Counter[tuple[str, int]]()
+    identified = []
+    for place, row in enumerate(part):
+        row["row"] = first + place
+        kind, stream = row["kind"], row.get("stream")
+        last: Any = "" if row.get("thread") is not None else row["name"]
+        if kind == "stream" and stream is not None:
+            last = streams[row["device"], stream]
+            streams[row["device"], stream] += 1
+        identified.append(((kind, row["device"], row.get("process"), row.get("thread"), stream, last), row))
+    return identified
 
 
 def _place(row: dict[str, Any]) -> tuple[tuple[bool, Any], ...]:
@@ -53,8 +65,8 @@ def _place(row: dict[str, Any]) -> tuple[tuple[bool, Any], ...]:
     )
 
 
-def _numbers(part: list[dict[str, Any]], number_of: dict[tuple[Any, ...], int]) -> Integers:
-    numbers = np.zeros(1 + max((row["id"] for row in part), default=-1), np.int64)
-    for row in part:
-        numbers[row["id"]] = number_of[_identity(row)]
+def _numbers(part: list[tuple[tuple[Any, ...], dict[str, Any]]], number_of: dict[tuple[Any, ...], int]) -> Integers:
+    numbers = np.zeros(1 + max((row["id"] for _, row in part), default=-1), np.int64)
+    for identity, row in part:
+        numbers[row["id"]] = number_of[identity]
     return numbers

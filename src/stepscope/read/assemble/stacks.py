@@ -16,13 +16,16 @@ from stepscope.trace.tables import FRAME
 
 _MODULE = "nn.Module: "
 _CALL_COLUMNS = ("call_ts", "call_thread")
+_LINE = (1 << 31) - 1
 
 
-def attach(timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def attach(
+    timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame, *, brief: bool = False
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``operators`` and ``stacks``, with the Python spans that contain an operator where the source gave none.
 
     An operator that runs on another thread than the one that called it takes those around its call, at ``call_ts`` on
-    ``call_thread``; the result is without these columns.
+    ``call_thread``; the result is without these columns. In brief they get their modules only.
     """
     called = operators[list(_CALL_COLUMNS)] if set(_CALL_COLUMNS) <= set(operators.columns) else None
     operators = operators[[name for name in operators.columns if name not in _CALL_COLUMNS]]
@@ -32,16 +35,22 @@ def attach(timeline: RankTimeline, operators: pl.DataFrame, stacks: pl.DataFrame
     around = timeline.nearest(python)[operators["span"].to_numpy()]
     if called is not None:
         around = np.where(around >= 0, around, _around_calls(timeline, python, called))
+    modules = _paths(timeline, python & (timeline.named({_MODULE: 0}) >= 0), around)
+    operators = operators.with_columns(module=operators["module"].cast(pl.String).fill_null(modules))
+    if brief:
+        return operators, stacks
     without = operators["stack"].is_null().to_numpy()
     first = max(stacks["id"].to_list(), default=-1) + 1
-    numbers, frames = _chains(timeline, python, np.unique(around[without & (around >= 0)]), first)
-    own = or_null("stack", np.where(without & (around >= 0), numbers[around], -1))
-    modules = _paths(timeline, python & (timeline.named({_MODULE: 0}) >= 0), around)
-    completed = operators.with_columns(
-        stack=operators["stack"].fill_null(own),
-        module=operators["module"].cast(pl.String).fill_null(modules),
+    wanted = np.flatnonzero(without & (around >= 0))
+    lines, _ = timeline.integers("calling_line")
+    places, place_of = np.unique(
+        _place(around[wanted], lines[operators["span"].to_numpy()[wanted]]), return_inverse=True
     )
-    return completed, pl.concat([stacks, frames])
+    numbers, frames = _chains(timeline, python, lines, places, first)
+    stack = np.full(operators.height, -1, np.int64)
+    stack[wanted] = numbers[place_of]
+    own = or_null("stack", stack)
+    return operators.with_columns(stack=operators["stack"].fill_null(own)), pl.concat([stacks, frames])
 
 
 def _around_calls(timeline: RankTimeline, python: Any, called: pl.DataFrame) -> Integers:  # noqa: ANN401 - a mask
@@ -65,45 +74,59 @@ def _between(found: Integers) -> Integers:
     return filled
 
 
-def _chains(timeline: RankTimeline, python: Any, wanted: Integers, first: int) -> tuple[Integers, pl.DataFrame]:  # noqa: ANN401
-    """Return for each wanted Python span the id of its stack, and the stacks; equal stacks are one."""
+def _place(span: Integers, line: Integers) -> Integers:
+    """Return one number for a line of a Python call, that of its span and a line of 31 bits; line 0: it is unknown."""
+    return span << 31 | line
+
+
+def _chains(
+    timeline: RankTimeline,
+    python: Any,  # noqa: ANN401 - a mask
+    lines: Integers,
+    wanted: Integers,
+    first: int,
+) -> tuple[Integers, pl.DataFrame]:
+    """Return for each wanted place the id of its stack, and the stacks; equal stacks are one.
+
+    Each frame has the line that calls the frame inside it.
+    """
     parent = timeline.parent
     above = timeline.nearest(python)
     codes = timeline.codes
     stack_of: dict[int, int] = {-1: -1}
-    interned: dict[tuple[int, int], int] = {}
+    interned: dict[tuple[int, int, int], int] = {}
     span_of: dict[int, int] = {}
     path: list[int] = []
-    for span in wanted.tolist():
-        place = span
-        while place not in stack_of:
-            path.append(place)
-            place = int(above[parent[place]]) if parent[place] >= 0 else -1
+    for place in wanted.tolist():
+        at = place
+        while at not in stack_of:
+            path.append(at)
+            span = at >> 31
+            at = int(_place(above[parent[span]], lines[span])) if parent[span] >= 0 else -1
+            at = max(at, -1)  # no Python call is around it
         while path:
             below = path.pop()
-            key = (stack_of[place], int(codes[below]))
-            stack_of[below] = interned.setdefault(key, len(interned))
-            span_of[key[1]] = below
-            place = below
-    numbers = np.full(len(timeline) + 1, -1, np.int64)
-    used = {stack_of[span] for span in wanted.tolist()}
-    numbers[wanted] = [stack_of[span] + first for span in wanted.tolist()]
+            code = int(codes[below >> 31])
+            stack_of[below] = interned.setdefault((stack_of[at], code, below & _LINE), len(interned))
+            span_of[code] = below >> 31
+            at = below
+    used = [stack_of[place] for place in wanted.tolist()]
     texts = timeline.spans["name"][pl.Series(list(span_of.values()), dtype=pl.UInt32)].to_list()
     frame_of = dict(zip(span_of, map(parse_frame, texts), strict=True))
-    return numbers, _table(frame_of, list(interned), used, first)
+    return np.array(used, np.int64) + first, _table(frame_of, list(interned), set(used), first)
 
 
 def _table(
-    frame_of: Mapping[int, dict[str, Any]], links: list[tuple[int, int]], used: set[int], first: int
+    frame_of: Mapping[int, dict[str, Any]], links: list[tuple[int, int, int]], used: set[int], first: int
 ) -> pl.DataFrame:
-    """Return the table ``stacks`` of chains given as (outer chain, number of the innermost frame)."""
+    """Return the table ``stacks`` of chains given as (outer chain, number of the innermost frame, its line or 0)."""
     rows = []
     for number in sorted(used):
         frames, place = [], number
         while place >= 0:
-            outer, code = links[place]
-            frames.append(frame_of[code])
-            place = outer
+            place, code, line = links[place]
+            frame = frame_of[code]
+            frames.append({**frame, "line": line} if line and frame["file"] is not None else frame)
         rows.append({"id": number + first, "frames": frames})
     return pl.DataFrame(rows, schema={"id": pl.Int64, "frames": pl.List(FRAME)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,15 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.read.assemble.rank_tracks import merged
+from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.nesting import Integers, innermost, looked_up, nearest, nest, outermost
 from stepscope.read.common.part_builder import KIND_CODE
-from stepscope.trace.tables import together
+from stepscope.trace.tables import codes, dtype, of_columns, together, with_series
 
 #: Columns that come out of the merging.
 _MADE = {"id", "parent", "depth", "step", "phase"}
+#: What a time line finds once, and not of the kinds of spans.
+_OF_OTHER_COLUMNS = {"track", "ts", "end", "on_device", "codes", "distinct_names"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,11 @@ class RankTimeline:
     @cached_property
     def kind(self) -> npt.NDArray[np.uint8]:
         """Number of the kind of each span, see :data:`KIND_CODE`."""
-        return np.asarray(self.spans["kind"].to_physical().to_numpy(), np.uint8)
+        return np.asarray(self._numbers[0], np.uint8)
+
+    @cached_property
+    def _numbers(self) -> list[npt.NDArray[Any]]:
+        return codes(self.spans["kind"], self.spans["name"])
 
     def of_kinds(self, *names: str) -> npt.NDArray[np.bool_]:
         """Return which spans have one of the kinds."""
@@ -78,12 +86,17 @@ class RankTimeline:
     @cached_property
     def on_device(self) -> npt.NDArray[np.bool_]:
         """Which spans lie on a stream."""
-        streams: npt.NDArray[np.bool_] = (self.tracks["kind"] == "stream").to_numpy()
-        return streams[self.track]
+        return self.on_tracks("stream")
+
+    def on_tracks(self, kind: str) -> npt.NDArray[np.bool_]:
+        """Return which spans lie on a track of a kind."""
+        of_kind = np.array([found == kind for found in self.tracks["kind"].to_list()], np.bool_)
+        result: npt.NDArray[np.bool_] = of_kind[self.track]
+        return result
 
     def given(self, column: str) -> pl.Series | None:
         """Return a column that may be null; None if no span has a value."""
-        return self.spans[column] if column in self.spans.columns else None
+        return self.spans.get_column(column) if column in self.spans.columns else None
 
     def integers(self, column: str) -> tuple[Integers, npt.NDArray[np.bool_]]:
         """Return the integers of a column, and which spans have one; 0 stands for null."""
@@ -92,8 +105,16 @@ class RankTimeline:
             return np.zeros(len(self), np.int64), np.zeros(len(self), np.bool_)
         if not values.null_count():
             return values.to_numpy(), np.ones(len(self), np.bool_)
-        filled = values.to_frame().select_seq(pl.first().fill_null(0), known=pl.first().is_not_null())
-        return filled.to_series(0).to_numpy(), filled["known"].to_numpy()
+        known = ~is_missing(values)
+        return values.zip_with(pl.Series(known), pl.Series([0], dtype=values.dtype)).to_numpy(), known
+
+    def with_kind(self, name: str, chosen: npt.NDArray[np.bool_]) -> RankTimeline:
+        """Return the time line with another kind for the chosen spans; it keeps what was found of other columns."""
+        kind = pl.Series("kind", [name], dtype("enum:kind")).zip_with(pl.Series(chosen), self.spans["kind"])
+        line = dataclasses.replace(self, spans=with_series(self.spans, [kind]))
+        found = {key: value for key, value in self.__dict__.items() if key in _OF_OTHER_COLUMNS}
+        line.__dict__.update(found, kind=np.where(chosen, np.uint8(KIND_CODE[name]), self.kind))
+        return line
 
     @property
     def nowhere(self) -> Integers:
@@ -107,10 +128,10 @@ class RankTimeline:
     @cached_property
     def codes(self) -> npt.NDArray[np.uint32]:
         """Number of each span's name; spans of one name have one number."""
-        return self.spans["name"].to_physical().to_numpy()
+        return self._numbers[1]
 
     @cached_property
-    def _names(self) -> dict[int, str]:
+    def distinct_names(self) -> dict[int, str]:
         """Number of each distinct name → the name."""
         if not len(self):
             return {}
@@ -119,12 +140,23 @@ class RankTimeline:
         found = np.flatnonzero(row_of >= 0)
         return dict(zip(found.tolist(), self.spans["name"][row_of[found]].to_list(), strict=True))
 
+    def names(self, spans: Integers) -> list[str]:
+        """Return the names of spans; empty for −1."""
+        codes = looked_up(self.codes.astype(np.int64), spans)
+        return [self.distinct_names.get(code, "") for code in codes.tolist()]
+
+    def distinct(self, chosen: npt.NDArray[np.bool_]) -> dict[int, str]:
+        """Return the distinct names of the chosen spans by their numbers."""
+        occurring = np.zeros(max(self.distinct_names, default=-1) + 1, np.bool_)
+        occurring[self.codes[chosen]] = True
+        return {code: self.distinct_names[code] for code in np.flatnonzero(occurring).tolist()}
+
     def named(self, prefixes: Mapping[str, int]) -> npt.NDArray[np.int8]:
         """Return for each span the value of the prefix that its name begins with, −1 where it begins with none.
 
         Each distinct name is looked at once.
         """
-        begins, distinct = tuple(prefixes), self._names
+        begins, distinct = tuple(prefixes), self.distinct_names
         found = {code: text for code, text in distinct.items() if text.startswith(begins)}
         if not found:
             return np.broadcast_to(np.int8(-1), len(self))
@@ -187,10 +219,10 @@ def _moved(spans: pl.DataFrame, numbers: Integers) -> pl.DataFrame:
         return spans
     track = pl.Series("track", numbers[spans["track"].to_numpy()], dtype=pl.Int32)
     others = [column for column in spans.iter_columns() if column.name not in {*_MADE, "track"}]
-    return pl.DataFrame([track, *(column for column in others if column.null_count() < len(column))])
+    return of_columns([track, *(column for column in others if column.null_count() < len(column))])
 
 
 def _ordered(spans: pl.DataFrame, places: npt.NDArray[np.uint32]) -> pl.DataFrame:
     """Return the spans at places; each column is taken out of ``spans`` when it is moved."""
     order = pl.Series(places)
-    return pl.DataFrame([spans.drop_in_place(name)[order] for name in spans.columns])
+    return of_columns([spans.drop_in_place(name)[order] for name in spans.columns])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
 
 import msgspec
@@ -163,6 +163,6 @@ def unusual_time(source: bytes) -> int:
     try:
         with localcontext(prec=60):
             value = int((Decimal(source.strip(b'"').decode()) * 1000).quantize(Decimal(1), ROUND_HALF_UP))
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         return BAD
     return value if BAD < value < -ABSENT else BAD

@@ -134,7 +134,10 @@ class Tokenizers:
             first_pool: Number of the first tokenizer's pool.
         """
         base = [tokenizer.base() for tokenizer in self._tokenizers]
-        columns = [{kind: tokenizer.columns(kind) for kind in description().columns} for tokenizer in self._tokenizers]
+        columns = [
+            {kind: tokenizer.columns(kind) for kind in description().columns if tokenizer.class_rows(kind)}
+            for tokenizer in self._tokenizers
+        ]
         result = []
         for part in _without_seams(parts):
             if isinstance(part, ChromeBatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,15 @@ def _dense(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
 
 def or_null(name: str, numbers: Integers) -> pl.Series:
     """Return numbers as a column, with null in place of negative ones."""
-    column, missing = pl.Series(name, numbers, dtype=pl.Int64), numbers < 0
-    return column.set(pl.Series(missing), None) if missing.any() else column
+    return without(pl.Series(name, numbers, dtype=pl.Int64), numbers < 0)
 
 
 def nullable(values: npt.NDArray[Any], absent: float) -> pl.Series:
     """Return integers or reals as a column, with null in place of the value ``absent``, which may be NaN."""
     missing = np.isnan(values) if absent != absent else values == absent
     if missing.all():
-        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(values))
-    column = pl.Series(values)
-    return column.set(pl.Series(missing), None) if missing.any() else column
+        return _null(pl.Int64()).new_from_index(0, len(values))
+    return without(pl.Series(values), missing)
 
 
 def places(numbers: Integers) -> pl.Series:
@@ -73,8 +72,19 @@ def places(numbers: Integers) -> pl.Series:
 
     They are unsigned: Polars searches signed ones for negative values first, and refuses nulls on an empty column.
     """
-    column, missing = pl.Series(numbers.astype(np.uint32)), numbers < 0
-    return column.set(pl.Series(missing), None) if missing.any() else column
+    return without(pl.Series(numbers.astype(np.uint32)), numbers < 0)
+
+
+def without(column: pl.Series, missing: npt.NDArray[np.bool_]) -> pl.Series:
+    """Return a column with null where a value is missing."""
+    if not missing.any():
+        return column
+    return _null(column.dtype).zip_with(pl.Series(missing), column).alias(column.name)
+
+
+@cache
+def _null(kind: pl.DataType) -> pl.Series:
+    return pl.Series([None], dtype=kind)
 
 
 def first_places(keys: Integers, wanted: Integers) -> Integers:

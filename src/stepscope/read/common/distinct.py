@@ -15,13 +15,12 @@ import polars as pl
 
 from stepscope.read.common.dense import distinct_rows, first_places, places
 from stepscope.read.common.nesting import Integers, looked_up
+from stepscope.trace.tables import of_columns
 
 _TEXT = pl.Categorical()
 #: Numbers of texts, truths and values of an enumeration are never negative, so −1 stands for null.
-_CODES = pl.first().to_physical().cast(pl.Int64)
-_CODES_OR_NULL = _CODES.fill_null(-1)
-#: Numbers with 0 in place of null, and which were null.
-_KNOWN = pl.first().fill_null(0), pl.first().is_null().cast(pl.Int8).alias("null")
+_CODES = pl.all().to_physical().cast(pl.Int64).fill_null(-1)
+_ZERO = pl.Series([0])
 
 
 def of_each(make: Callable[..., object], *columns: pl.Series, dtype: pl.DataType = _TEXT) -> pl.Series:
@@ -42,17 +41,28 @@ def combinations(*columns: pl.Series) -> tuple[list[tuple[Any, ...]], Integers]:
     height = len(columns[0])
     if height and all(column.null_count() == height for column in columns):
         return [(None,) * len(columns)], np.zeros(height, np.int64)
-    first, number = distinct_rows([numbers for column in columns for numbers in _comparable(column)])
+    first, number = distinct_rows(_comparable(columns))
     rows = places(first)
     return list(zip(*(column[rows].to_list() for column in columns), strict=True)), number
 
 
-def _comparable(column: pl.Series) -> list[npt.NDArray[Any]]:
-    """Return numbers that are equal exactly where the values are; for nulls a second column says which they are."""
-    nulls = column.null_count()
-    if column.dtype != pl.Int64:
-        return [column.to_frame().select_seq(_CODES_OR_NULL if nulls else _CODES).to_series().to_numpy()]
-    return [one.to_numpy() for one in column.to_frame().select_seq(_KNOWN)] if nulls else [column.to_numpy()]
+def _comparable(columns: Sequence[pl.Series]) -> list[npt.NDArray[Any]]:
+    """Return numbers that are equal exactly where the values are; for nulls of integers, others say which they are."""
+    others = [column.alias(str(place)) for place, column in enumerate(columns) if column.dtype != pl.Int64]
+    found = [one.to_numpy() for one in of_columns(others).select_seq(_CODES).get_columns()] if others else []
+    for column in (one for one in columns if one.dtype == pl.Int64):
+        if column.null_count():
+            missing = is_missing(column)
+            found += [_ZERO.zip_with(pl.Series(missing), column).to_numpy(), missing.astype(np.int8)]
+        else:
+            found.append(column.to_numpy())
+    return found
+
+
+def is_missing(column: pl.Series) -> npt.NDArray[np.bool_]:
+    """Return which of a column's integers are null."""
+    # With nulls, numpy has reals: they have not all digits, but say which are null.
+    return np.isnan(column.to_numpy()) if column.null_count() else np.zeros(len(column), np.bool_)
 
 
 def where(mask: pl.Series, column: pl.Series) -> pl.Series:
@@ -88,9 +98,10 @@ def found(wanted: pl.Series, keys: pl.Series) -> pl.Series:
         wanted, keys = number[: len(wanted)], number[len(wanted) :]
     if not wanted.null_count() and not keys.null_count():
         return places(first_places(keys.to_numpy(), wanted.to_numpy()))
-    asked, known = (np.flatnonzero(column.is_not_null().to_numpy()) for column in (wanted, keys))
+    asked, known = ~is_missing(wanted), ~is_missing(keys)
+    numbers = (column.filter(pl.Series(mask)).to_numpy() for column, mask in ((keys, known), (wanted, asked)))
     place = np.full(len(wanted), -1)
-    place[asked] = looked_up(known, first_places(keys.drop_nulls().to_numpy(), wanted.drop_nulls().to_numpy()))
+    place[asked] = looked_up(np.flatnonzero(known), first_places(*numbers))
     return places(place)
 
 

@@ -18,12 +18,14 @@ from stepscope.read.common.dense import places
 from stepscope.read.common.distinct import combinations
 from stepscope.trace.losses import CATALOGUE, LossLedger
 from stepscope.trace.schema import KINDS, TABLES
-from stepscope.trace.tables import FRAME, conform, dtype, schema, together
+from stepscope.trace.tables import FRAME, conform, dtype, of_columns, schema, together
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: Times and durations up to this, ns, can be added within 64 bits; what lies beyond is damage.
 LARGEST_TIME = 1 << 62
+#: No file has more lines; a larger number is damage.
+_LAST_LINE = (1 << 31) - 1
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
@@ -80,9 +82,8 @@ class PartTracks:
         count = len(self.rows)
         values = dict(zip(TrackRow._fields, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
         columns = {"id": range(count), "order": range(count), "rank": [self.rank] * count, "host": [self.host] * count}
-        return pl.DataFrame(
-            [pl.Series(name, {**columns, **values}.get(name, []), kind) for name, kind in schema("tracks").items()]
-        )
+        columns.update(values)
+        return of_columns([pl.Series(name, columns.get(name, []), kind) for name, kind in schema("tracks").items()])
 
 
 class PartBuilder:
@@ -99,7 +100,7 @@ class PartBuilder:
 
         Args:
             columns: ``track``, ``ts``, ``dur`` (ns, not negative), ``name``, ``kind``, and what the assembly links by:
-                ``correlation``, ``sequence``, ``external``, ``forward_thread``, ``said_phase``.
+                ``correlation``, ``sequence``, ``external``, ``forward_thread``, ``calling_line``, ``said_phase``.
         """
         first = self.spans
         frame = columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(columns)
@@ -124,8 +125,19 @@ class PartBuilder:
         self.add_rows("metadata", facts.items(), "key", "value")
 
     def add_stacks(self, frames: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-        """Add the table ``stacks``: each is a list of ``file``, ``line`` and ``function``; ids count from 0."""
-        if listed := list(frames):
+        """Add the table ``stacks``: each is a list of ``file``, ``line`` and ``function``; ids count from 0.
+
+        A line that no file has becomes null, and is counted.
+        """
+        listed = [list(stack) for stack in frames]
+        impossible = 0
+        for stack in listed:
+            for place, frame in enumerate(stack):
+                if frame["line"] is not None and abs(frame["line"]) > _LAST_LINE:
+                    stack[place] = {**frame, "line": None}
+                    impossible += 1
+        self.add_losses({"value_unreadable": impossible}, "stacks")
+        if listed:
             self.add(
                 "stacks", pl.DataFrame({"id": range(len(listed)), "frames": pl.Series(listed, dtype=pl.List(FRAME))})
             )
@@ -141,6 +153,11 @@ class PartBuilder:
         rows = [(what, count, *CATALOGUE.get(what, ("info", "")), source) for what, count in counts.items() if count]
         self.add_rows("losses", rows, "what", "count", "severity", "advice", "source")
 
+    def add_ledger(self, ledger: LossLedger) -> None:
+        """Add what a ledger counted, under the ledger's own source."""
+        rows = [(loss.what, loss.count, loss.severity, loss.advice, loss.source) for loss in ledger.rows()]
+        self.add_rows("losses", rows, "what", "count", "severity", "advice", "source")
+
     def piece(self, table: str) -> pl.DataFrame:
         """Return the rows of a table so far."""
         return together(table, self._pieces.get(table, []))
@@ -152,19 +169,18 @@ class PartBuilder:
         """
         self.add("tracks", self.tracks.table())
         tables = {name: _as_in_schema(name, self.piece(name)) for name in TABLES}
-        return {**tables, "arrows": pl.concat([_NO_ARROWS, *self._pieces.get("arrows", [])])}
+        return {**tables, "arrows": pl.concat(self._pieces.get("arrows", [_NO_ARROWS]))}
 
 
 def _as_in_schema(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame as the schema has it, and its further columns behind; spans stay as they are until assembly."""
     if table == "spans" or not frame.height:
         return frame
-    own: list[pl.Series] = []
-    further: list[pl.Series] = []
-    for column in frame.iter_columns():
-        (own if column.name in schema(table) else further).append(column)
-    conformed = conform(table, pl.DataFrame(own))
-    return conformed.hstack(further) if further else conformed
+    further = [name for name in frame.columns if name not in schema(table)]
+    if not further:
+        return conform(table, frame)
+    own = of_columns([frame.get_column(name) for name in frame.columns if name not in further])
+    return conform(table, own).hstack([frame.get_column(name) for name in further])
 
 
 def sound(ledger: LossLedger, **conditions: Mask | pl.Series) -> Mask:

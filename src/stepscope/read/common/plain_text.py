@@ -30,6 +30,24 @@ def printable(text: str) -> str:
     return source.decode("utf-8", "backslashreplace")
 
 
+def json_of(source: str | bytes, *, strict: bool = True) -> Any:  # noqa: ANN401 - any JSON
+    """Return a JSON document whose texts are :func:`printable`; with ``strict`` they have no newlines.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deep.
+    """
+    return _printable(json.loads(source, strict=strict))
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return {printable(key): _printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_printable(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 def text_of(path: Path, ledger: LossLedger) -> str:
     """Return a file's text; bytes that are not UTF-8 are replaced and counted.
 
@@ -58,7 +76,7 @@ def lines_of(path: Path, ledger: LossLedger) -> pl.Series:
 def document_of(path: Path, ledger: LossLedger) -> dict[str, Any]:
     """Return a JSON object; an empty one, and a loss, if the file holds something else."""
     try:
-        document = json.loads(text_of(path, ledger))
+        document = json_of(text_of(path, ledger))
     except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict):

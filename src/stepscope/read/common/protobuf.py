@@ -111,8 +111,15 @@ class Fields:
         values = words.fill_null(0).to_numpy().astype(np.uint32).view(np.float32)
         return pl.Series(values).set(words.is_null(), None)
 
+    def doubles(self, number: int) -> pl.Series:
+        """Return a double field (64 bits) of each message; null where it is missing."""
+        words = self._last(number, FIXED64, 3)
+        if not len(words):
+            return pl.Series([], dtype=pl.Float64)
+        return pl.Series(words.fill_null(0).to_numpy().view(np.float64)).set(words.is_null(), None)
+
     def texts(self, number: int, ledger: LossLedger) -> pl.Series:
-        """Return a text field of each message; null where it is missing. Bytes that are no UTF-8 are escaped."""
+        """Return a text field of each message; null where it is missing. Bytes that are not UTF-8 are escaped."""
         start, end = self._last(number, BLOCK, 4), self._last(number, BLOCK, 5)
         content = self.messages.content
         return pl.Series(
@@ -123,9 +130,9 @@ class Fields:
             dtype=pl.String,
         )
 
-    def every_integer(self, number: int) -> tuple[Integers, Integers]:
+    def every_integer(self, number: int, wire: int = VARINT) -> tuple[Integers, Integers]:
         """Return the values of an integer field that may repeat, and for each the message that it lies in."""
-        rows = self._rows(number, VARINT)
+        rows = self._rows(number, wire)
         return rows[:, 0], rows[:, 3]
 
     def packed_integers(self, number: int) -> tuple[Integers, Integers]:

@@ -106,6 +106,13 @@ class Capture:
         return self.of(*self.files)
 
     @property
+    def of_others(self) -> int:
+        """How many of the files belong to a user who is neither this one nor root, or may be written by everyone."""
+        mine = {0, os.geteuid()} if hasattr(os, "geteuid") else None
+        found = [path.stat() for path in self.all if path.exists()]
+        return sum(mine is not None and (one.st_uid not in mine or bool(one.st_mode & stat.S_IWOTH)) for one in found)
+
+    @property
     def name(self) -> str:
         """Name of the file or directory."""
         return self.root.name
@@ -113,7 +120,7 @@ class Capture:
     @property
     def loss(self) -> str:
         """Name in the catalogue of losses for a capture that is left out."""
-        return "file_duplicate" if self.format == "kineto" else "file_unreadable"
+        return {"kineto": "file_duplicate", "ascend": "rank_left_out"}.get(self.format, "file_unreadable")
 
     @property
     def size(self) -> int:

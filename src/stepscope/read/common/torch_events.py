@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, PartBuilder
+from stepscope.trace.tables import of_arrays
 
 _KIND_OF_CATEGORY = {
     "kernel": "kernel",
@@ -35,6 +36,9 @@ _KIND_OF_CATEGORY = {
     "Operator": "operator",
     "user_annotation": "annotation",
     "python_function": "python",
+    # viztracer: functions, "function entry and exit"
+    "fee": "python",
+    "FEE": "python",
 }
 
 #: Categories whose events lie on a device, not on a host thread.
@@ -57,27 +61,27 @@ SKIPPED_CATEGORIES = frozenset({"Trace"})
 
 STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
 DATA_NAME = "enumerate(DataLoader)#"
-_HOST_COLLECTIVE = re.compile(r"record_param_comms$|(nccl|rccl|gloo|mpi|ucc|hccl|xccl|mscclpp):")
-# Kernels that name their communication library; others are recognised by their arguments, or by what launched them.
-_DEVICE_COLLECTIVE = re.compile(
-    r"(void )?((\w+|\(anonymous namespace\))::)*"
-    r"(ncclKernel|ncclDevKernel|ncclDevFunc|nccl_|ncclx|rccl|msccl|oneccl|cross_device_reduce"
-    r"|(one|two)_shot_all_reduce|multimem_(one_shot_)?all_)",
-    re.IGNORECASE,
+#: The call of torch.distributed, whose arguments say which collective it is.
+_CALL = "record_param_comms"
+#: What annotations of collectives begin with: the backend.
+COLLECTIVE_PREFIXES = tuple(
+    f"{backend}:"
+    for backend in ("nccl", "rccl", "gloo", "mpi", "ucc", "hccl", "xccl", "ccl", "oneccl", "mscclpp", "nvshmem")
 )
 _DEVICE_COPY = re.compile(r"dma")
 _DEVICE_WAIT = re.compile(r"event_(wait|record)$")
 _FRAME_TEXT = re.compile(r"(.+)\((\d{1,18})\): (.*)", re.DOTALL)
 
-#: ``c10::DeviceType`` by number.
+#: ``c10::DeviceType`` by number; PyTorch's programs call GPUs of AMD ``cuda``, too.
+HIP = 6
 _DEVICE_TYPES = {
-    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 18: "ipu", 19: "mtia",
+    0: "cpu", 1: "cuda", HIP: "cuda", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 18: "ipu", 19: "mtia",
     20: "privateuseone",
 }  # fmt: skip
 
 #: How a name may change the kind that the category gives.
-NAME_CLASSES = 7
-NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_DEVICE_COLLECTIVE, NAME_COPY, NAME_WAIT = range(NAME_CLASSES)
+NAME_CLASSES = 6
+NAME_PLAIN, NAME_STEP, NAME_DATA, NAME_COLLECTIVE, NAME_COPY, NAME_WAIT = range(NAME_CLASSES)
 
 
 def name_class(name: str) -> int:
@@ -86,23 +90,22 @@ def name_class(name: str) -> int:
         return NAME_STEP
     if name.startswith(DATA_NAME):
         return NAME_DATA
-    if _HOST_COLLECTIVE.match(name):
+    if name == _CALL or name.startswith(COLLECTIVE_PREFIXES):
         return NAME_COLLECTIVE
-    if _DEVICE_COLLECTIVE.match(name):
-        return NAME_DEVICE_COLLECTIVE
     if _DEVICE_COPY.match(name):
         return NAME_COPY
     return NAME_WAIT if _DEVICE_WAIT.match(name) else NAME_PLAIN
 
 
 def kind_of(category: str, name: int) -> int:
-    """Return the number of the kind of a complete event; one of an unknown category is a range of the user."""
+    """Return the number of the kind of a complete event; one of an unknown category is a range of the user.
+
+    Which kernels communicate, :mod:`~stepscope.read.common.communication` knows.
+    """
     kind = _KIND_OF_CATEGORY.get(category, "annotation")
     if kind in ("operator", "annotation") and category not in DEVICE_CATEGORIES:
         host = {NAME_STEP: "step", NAME_DATA: "data", NAME_COLLECTIVE: "collective"}
         kind = host.get(name, kind)
-    elif kind == "kernel" and name == NAME_DEVICE_COLLECTIVE:
-        kind = "collective"
     elif category == "mtia_ccp_events":
         # One category holds everything that the device's command processor does; names distinguish it.
         kind = {NAME_COPY: "memcpy", NAME_WAIT: "sync"}.get(name, kind)
@@ -138,6 +141,6 @@ def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Intege
         dur: Durations, ns.
     """
     numbers = pl.Series([int(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
-    marks = pl.DataFrame({"number": numbers, "ts": ts, "dur": dur})
+    marks = of_arrays({"number": numbers, "ts": ts, "dur": dur})
     known = numbers < 1 << 31
     part.add_steps(marks if known.all() else marks.filter(known), "declared")

@@ -10,7 +10,6 @@ import polars as pl
 
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import PartBuilder, TrackRow
-from stepscope.read.common.torch_events import NAME_DEVICE_COLLECTIVE, name_class
 from stepscope.trace.clock import Clock
 from stepscope.trace.tables import dtype
 
@@ -45,7 +44,7 @@ def add_to(part: PartBuilder, content: CuptiContent, clock: Clock) -> None:
     waits = content.waits.with_columns(device=device, stream=pl.when(pl.col("stream") < 1 << 31).then("stream"))
     own = TrackRow("other", "cpu", "profiler overhead", content.process)
     batches = [
-        _batch(work, _kinds(work), tracks.numbered(_stream, work["device"], work["stream"])),
+        _batch(work, work["kind"], tracks.numbered(_stream, work["device"], work["stream"], _one_of_several(work))),
         _batch(calls, calls["kind"], tracks.numbered(_thread, calls["process"], calls["thread"])),
         _batch(waits, "sync", tracks.numbered(_waits, waits["device"], waits["stream"])),
         _batch(content.overheads, "overhead", [tracks.number(own) for _ in range(content.overheads.height)]),
@@ -76,8 +75,15 @@ def epochs(times: Integers, clock: Clock) -> Integers:
     return np.array(clock.epochs(times.tolist()), np.int64)
 
 
-def _stream(device: int, stream: int) -> TrackRow:
-    return TrackRow("stream", f"cuda:{device}", f"stream {stream}", stream=stream)
+def _one_of_several(work: pl.DataFrame) -> pl.Series:
+    """Return the contexts of work on devices that run several: numbers of streams are unique within a context only."""
+    several = pl.col("context").n_unique().over("device") > 1
+    return work.select(pl.when(several).then("context")).to_series()
+
+
+def _stream(device: int, stream: int, context: int | None) -> TrackRow:
+    name = f"stream {stream}" if context is None else f"stream {stream} of context {context}"
+    return TrackRow("stream", f"cuda:{device}", name, stream=stream)
 
 
 def _thread(process: int, thread: int) -> TrackRow:
@@ -87,16 +93,6 @@ def _thread(process: int, thread: int) -> TrackRow:
 def _waits(device: int, stream: int | None) -> TrackRow:
     name = "context" if stream is None else f"stream {stream}"
     return TrackRow("other", f"cuda:{device}", f"{name} synchronisation", stream=stream)
-
-
-def _kinds(work: pl.DataFrame) -> pl.Series:
-    """Return the kinds of device work; kernels are collectives by their names."""
-    names = work["name"].unique().cast(pl.String).to_list()
-    found = [name for name in names if name_class(name) == NAME_DEVICE_COLLECTIVE]
-    if not found:
-        return work["kind"]
-    collective = work["name"].cast(pl.String).is_in(found)
-    return work["kind"].zip_with(~collective, pl.Series(["collective"]))
 
 
 def _kernels(work: pl.DataFrame) -> pl.DataFrame:

@@ -14,13 +14,19 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from stepscope.read.common.part_builder import PartBuilder, TrackRow, sound
+from stepscope.read.common.part_builder import PartBuilder, TrackRow, as_json, sound
 from stepscope.read.common.source import Progress, tell_all
+from stepscope.read.journal.recounted_steps import Recount, recounted
+from stepscope.read.journal.sampled_stacks import SampledStacks, SamplesBlock, decoded
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import KINDS, STEP_SOURCES
+from stepscope.trace.run_directory import STEP_TIMES
+from stepscope.trace.schema import CLOCK_SET, ENDED_EARLY, KINDS, STEP_SOURCES, STEPS_RECOUNT
 from stepscope.trace.tables import Frames, complete
+
+# A column of spans that only the assembly knows.
+_LINE = "calling_line"
 
 # Times and offsets of this size can be added within 64 bits.
 _MOST = 1 << 61
@@ -37,6 +43,7 @@ class _JournalSpans(msgspec.Struct):
     name: list[_Index] = []
     kind: list[_Index] = []
     args: list[str | None] = []
+    calling_line: list[_Index] = []
 
 
 class _JournalSteps(msgspec.Struct):
@@ -54,6 +61,52 @@ class _JournalCounters(msgspec.Struct):
     unit: list[_Index] = []
 
 
+class _RunSteps(msgspec.Struct):
+    number: list[_Int] = []
+    gap: list[_Time] = []
+    dur: list[_Count | None] = []
+    cpu: list[_Count | None] = []
+    delay: list[_Count | None] = []
+    minor: list[_Count | None] = []
+    major: list[_Count | None] = []
+    read: list[_Count | None] = []
+    written: list[_Count | None] = []
+    voluntary: list[_Count | None] = []
+    involuntary: list[_Count | None] = []
+    data: list[_Count | None] = []
+    ready: list[_Count | None] = []
+
+
+class _RunEvents(msgspec.Struct):
+    name: list[_Index] = []
+    start: list[_Time] = []
+    dur: list[_Time] = []
+
+
+class _RunBatches(msgspec.Struct):
+    start: list[_Time] = []
+    dur: list[_Count] = []
+    dataset: list[_Index] = []
+    process: list[_Int] = []
+    samples: list[_Count] = []
+    sample: list[_Count] = []
+    sample_cpu: list[_Count] = []
+    collate: list[_Count] = []
+    collate_cpu: list[_Count] = []
+    elements: list[_Count] = []
+    longest: list[_Count] = []
+    collated: list[_Count] = []
+
+
+class _RunCompilations(msgspec.Struct):
+    name: list[str] = []
+    start: list[_Time] = []
+    dur: list[_Count] = []
+    function: list[str | None] = []
+    arguments: list[str | None] = []
+    why: list[str | None] = []
+
+
 class _JournalBlock(msgspec.Struct):
     process: _Int | None = None
     host: str = ""
@@ -63,10 +116,26 @@ class _JournalBlock(msgspec.Struct):
     spans: _JournalSpans = msgspec.field(default_factory=_JournalSpans)
     steps: _JournalSteps = msgspec.field(default_factory=_JournalSteps)
     counters: _JournalCounters = msgspec.field(default_factory=_JournalCounters)
+    run_steps: _RunSteps = msgspec.field(default_factory=_RunSteps)
+    compilations: _RunCompilations = msgspec.field(default_factory=_RunCompilations)
+    batches: _RunBatches = msgspec.field(default_factory=_RunBatches)
+    events: _RunEvents = msgspec.field(default_factory=_RunEvents)
+    samples: SamplesBlock | None = None
     metadata: list[tuple[str, str]] = []
     losses: dict[str, _Count] = {}
     closed: bool = False
 
+
+#: Columns of the table `run_steps` that only the file's own figures fill.
+_STEP_FIGURES = (
+    *("dur", "cpu", "delay", "minor_faults", "major_faults", "read", "written"),
+    *("voluntary_switches", "involuntary_switches", "data_wait", "batches_ready"),
+)
+#: Columns of the table `batches`.
+_BATCH_FIGURES = (
+    *("process", "samples", "sample_dur", "sample_cpu", "collate_dur", "collate_cpu"),
+    *("elements", "longest", "collated"),
+)
 
 #: Rows kept as Python objects, 50 bytes a value, before they become a frame.
 _CHUNK = 1 << 16
@@ -101,6 +170,13 @@ class _TimedRows:
         ]
         return pl.concat(absolute).sort("ts", maintain_order=True)
 
+    def recount(self, recount: Recount) -> None:
+        """Let the rows, which are steps, end where ``recount`` says."""
+        if len(self):
+            self._pack()
+            rows = recounted(pl.concat(self._chunks).rows(named=True), recount)
+            self._chunks = [pl.DataFrame(rows, schema=self._schema)]
+
     def _pack(self) -> None:
         columns = dict(zip(self._schema, self._columns, strict=True))
         self._chunks.append(pl.DataFrame(columns, schema=self._schema))
@@ -117,7 +193,13 @@ class _JournalContent:
     threads: dict[int, str] = field(default_factory=dict)
     spans: _TimedRows = field(
         default_factory=lambda: _TimedRows(
-            ts=pl.Int64, dur=pl.Int64, thread=pl.Int64, name=pl.String, kind=pl.String, args=pl.String
+            ts=pl.Int64,
+            dur=pl.Int64,
+            thread=pl.Int64,
+            name=pl.String,
+            kind=pl.String,
+            args=pl.String,
+            calling_line=pl.Int64,
         )
     )
     steps: _TimedRows = field(
@@ -128,9 +210,29 @@ class _JournalContent:
             ts=pl.Int64, lane=pl.String, name=pl.String, value=pl.Float64, unit=pl.String
         )
     )
+    run_steps: _TimedRows = field(
+        default_factory=lambda: _TimedRows(ts=pl.Int64, number=pl.Int32, **dict.fromkeys(_STEP_FIGURES, pl.Int64))
+    )
+    events: _TimedRows = field(default_factory=lambda: _TimedRows(ts=pl.Int64, dur=pl.Int64, name=pl.String))
+    compilations: _TimedRows = field(
+        default_factory=lambda: _TimedRows(
+            ts=pl.Int64, dur=pl.Int64, **dict.fromkeys(("name", "function", "arguments", "why"), pl.String)
+        )
+    )
+    batches: _TimedRows = field(
+        default_factory=lambda: _TimedRows(
+            ts=pl.Int64, dur=pl.Int64, dataset=pl.String, **dict.fromkeys(_BATCH_FIGURES, pl.Int64)
+        )
+    )
+    samples: SampledStacks = field(default_factory=SampledStacks)
     metadata: dict[str, str] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     closed: bool = False
+
+    @property
+    def rows(self) -> tuple[_TimedRows, ...]:
+        """The rows of all tables."""
+        return self.spans, self.steps, self.counters, self.run_steps, self.events, self.batches, self.compilations
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
@@ -147,30 +249,54 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
         if not _add(payload, decoder, content):
             ledger.add("journal_unreadable")
     tell_all(path, progress)
-    if not content.closed:
+    # The times of all steps are in a file of their own, which grows after the window: its end loses nothing of it.
+    if not content.closed and path.name != STEP_TIMES:
         ledger.add("ended_abruptly")
+    recount = _recount(content.metadata.pop(STEPS_RECOUNT, ""), ledger)
+    if recount is not None:
+        before = len(content.run_steps)
+        content.steps.recount(recount)
+        content.run_steps.recount(recount)
+        ledger.add("steps_recounted", 0 if recount.ends else before - len(content.run_steps))
     part = PartBuilder(host=content.host)
     if content.anchors:
         clock = Clock(content.anchors)
-        ledger.add("clock_set", clock.jumps)
+        if clock.shifts:
+            ledger.add("clock_set", len(clock.shifts))
+            ends = [clock.epoch(edge([anchor.monotonic for anchor in content.anchors])) for edge in (min, max)]
+            part.add_facts(as_json({CLOCK_SET: {"shifts": clock.shifts, "begin": ends[0], "end": ends[1]}}))
+        if recount is not None and path.name == STEP_TIMES:
+            part.add_facts({STEPS_RECOUNT: str(clock.epoch(recount.until))})
+        if (ended := content.metadata.pop(ENDED_EARLY, "")).isdecimal():
+            part.add_facts({ENDED_EARLY: str(clock.epoch(int(ended)))})
         _add_tables(part, content, clock, ledger)
     else:  # without an anchor no time is known
-        ledger.add("journal_unreadable", sum(map(len, (content.spans, content.steps, content.counters))))
+        ledger.add("journal_unreadable", sum(map(len, content.rows)) + len(content.samples))
     part.add_facts({key: _json(value) for key, value in content.metadata.items()})
     part.add_losses(content.losses, "journal")
     # Without arrows, by which the assembly knows the steps of the journal from those of a trace.
-    return complete(part.tables())
+    tables = part.tables()
+    own = tables["spans"][[name for name in tables["spans"].columns if name != _LINE]]
+    further = [column for column in tables["spans"] if column.name == _LINE and column.null_count() < len(column)]
+    frames = complete({**tables, "spans": own})
+    return {**frames, "spans": frames["spans"].hstack(further)}
 
 
 def _add(payload: bytes, decoder: msgspec.json.Decoder[_JournalBlock], content: _JournalContent) -> bool:
     """Add what a block holds; return False, and add nothing, if the journal does not write such blocks."""
     try:
         block = decoder.decode(unpack(payload))
-        columns = _spans(block), _steps(block), _counters(block)
+        columns = (
+            *(_spans(block), _steps(block), _counters(block)),
+            *(_run_steps(block), _events(block), _batches(block), _compilations(block)),
+        )
+        samples = decoded(block.samples) if block.samples is not None else None
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return False
-    for rows, added in zip((content.spans, content.steps, content.counters), columns, strict=True):
+    for rows, added in zip(content.rows, columns, strict=True):
         rows.add(added)
+    if samples is not None:
+        content.samples.add(samples)
     content.anchors += [Anchor(*anchor) for anchor in block.anchors]
     content.process = content.process if content.process is not None else block.process
     content.host = content.host or block.host
@@ -184,7 +310,8 @@ def _add(payload: bytes, decoder: msgspec.json.Decoder[_JournalBlock], content: 
 
 def _spans(block: _JournalBlock) -> list[list[object]]:
     spans, names, kinds = block.spans, _texts(block.names, block.spans.name), _texts(block.names, block.spans.kind)
-    return _even(spans.start, spans.dur, spans.thread, names, kinds, spans.args)
+    lines = [line or None for line in spans.calling_line] or [None] * len(spans.start)
+    return _even(spans.start, spans.dur, spans.thread, names, kinds, spans.args, lines)
 
 
 def _steps(block: _JournalBlock) -> list[list[object]]:
@@ -196,6 +323,46 @@ def _counters(block: _JournalBlock) -> list[list[object]]:
     counters = block.counters
     lanes, names, units = (_texts(block.names, one) for one in (counters.lane, counters.name, counters.unit))
     return _even(counters.time, lanes, names, [float(value) for value in counters.value], units)
+
+
+def _run_steps(block: _JournalBlock) -> list[list[object]]:
+    """Return the columns of steps; ValueError for times or numbers beyond their bounds."""
+    steps = block.run_steps
+    times, switches = (steps.dur, steps.cpu, steps.delay), (steps.voluntary, steps.involuntary)
+    empty: list[int | None] = [None] * len(steps.number)  # of a file from before these columns
+    further = (steps.read or empty, steps.written or empty)
+    figures = (*times, steps.minor, steps.major, *further, *switches, steps.data, steps.ready or empty)
+    _even(steps.number, steps.gap, *figures)
+    number, end, numbers, starts = 0, 0, [], []
+    for more, gap, dur in zip(steps.number, steps.gap, steps.dur, strict=True):
+        number, start = number + more, end + gap
+        end = start + (dur or 0)
+        if not 0 <= number < 1 << 31 or not -_MOST <= start <= end <= _MOST:
+            message = "A step has an impossible number or time."
+            raise ValueError(message)
+        numbers.append(number)
+        starts.append(start)
+    return _even(starts, numbers, *figures)
+
+
+def _events(block: _JournalBlock) -> list[list[object]]:
+    events = block.events
+    return _even(events.start, events.dur, _texts(block.names, events.name))
+
+
+def _batches(block: _JournalBlock) -> list[list[object]]:
+    rows = block.batches
+    figures = (rows.process, rows.samples, rows.sample, rows.sample_cpu, rows.collate, rows.collate_cpu)
+    sizes = (
+        [size or None for size in sizes or [0] * len(rows.start)]
+        for sizes in (rows.elements, rows.longest, rows.collated)
+    )
+    return _even(rows.start, rows.dur, _texts(block.names, rows.dataset), *figures, *sizes)
+
+
+def _compilations(block: _JournalBlock) -> list[list[object]]:
+    rows = block.compilations
+    return _even(rows.start, rows.dur, rows.name, rows.function, rows.arguments, rows.why)
 
 
 def _even(*columns: list[Any]) -> list[list[object]]:
@@ -232,6 +399,12 @@ def _add_tables(part: PartBuilder, content: _JournalContent, clock: Clock, ledge
     track = part.tracks.numbered(lane, counters["lane"].cast(pl.Categorical()))
     part.add("counters", counters.drop("lane").hstack([track]))
     part.add("steps", _sound(content.steps.frame(clock), "source", STEP_SOURCES, ledger))
+    part.add("run_steps", content.run_steps.frame(clock).with_columns(recorded=pl.lit(value=False)))
+    events = content.events.frame(clock)
+    part.add("run_events", events.filter(events["dur"] >= 0))
+    part.add("batches", content.batches.frame(clock))
+    part.add("compilations", content.compilations.frame(clock))
+    content.samples.add_tables(part, content.process, clock, ledger)
     part.add_rows("arguments", _arguments(spans["args"], ledger), "span", "key", "value")
 
 
@@ -259,6 +432,14 @@ def _values(decoder: msgspec.json.Decoder[dict[str, msgspec.Raw]], text: str) ->
         return {key: bytes(value).decode() for key, value in decoder.decode(text).items()}
     except (ValueError, RecursionError):
         return {}
+
+
+def _recount(text: str, ledger: LossLedger) -> Recount | None:
+    try:
+        return msgspec.json.decode(text, type=Recount) if text else None
+    except (ValueError, RecursionError):
+        ledger.add("journal_unreadable")
+        return None
 
 
 def _json(value: str) -> str:

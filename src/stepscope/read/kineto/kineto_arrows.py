@@ -13,6 +13,9 @@ from stepscope.read.kineto.kineto_spans import KinetoSpans, one_of, rows_of
 from stepscope.trace.losses import LossLedger
 
 _KIND_OF_CATEGORY = {"fwdbwd": "forward_backward", "ac2g": "launch", "async_cpu_to_gpu": "launch", "async": "launch"}
+_NONE = pl.DataFrame(
+    schema={"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
+)
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel")
 
 
@@ -28,7 +31,7 @@ def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.Dat
     if not (device_work["correlation"] == ABSENT).any():
         launches = [name for name, kind in _KIND_OF_CATEGORY.items() if kind == "launch"]
         usable &= ~one_of(spans.events, base["category"], launches)
-    between_ranges = _to_ranges(spans)
+    between_ranges = pl.concat([_to_ranges(spans), _to_waits(spans)])
     if not usable.any():
         return between_ranges
     places = _places(spans, np.flatnonzero(usable), facts)
@@ -49,6 +52,8 @@ def _to_ranges(spans: KinetoSpans) -> pl.DataFrame:
     The profiler measures kernel after kernel: with one range per launch, the n-th range belongs to the n-th launch.
     """
     ranges = _ordered(spans, spans.named("category", "cuda_profiler_range"))
+    if not len(ranges):
+        return _NONE
     calls = (spans.kind == KIND_CODE["runtime"]) | (spans.kind == KIND_CODE["driver"])
     launches = _ordered(spans, calls & spans.named("name", *_LAUNCHES))
     if len(ranges) != len(launches):
@@ -57,6 +62,30 @@ def _to_ranges(spans: KinetoSpans) -> pl.DataFrame:
     places |= {"to_track": spans.track[ranges], "to_ts": spans.ts[ranges]}
     kind = pl.Series("kind", ["launch"]).new_from_index(0, len(ranges))
     return pl.DataFrame({"kind": kind, **places})
+
+
+def _to_waits(spans: KinetoSpans) -> pl.DataFrame:
+    """Return arrows to waits for events, from the last work that was launched on the event's stream before it."""
+    waits, wait_ids = rows_of(spans, Class.DEVICE, ("sync",))
+    marked = np.flatnonzero(waits["awaited_record"] >= 0)
+    if not len(marked):
+        return _NONE
+    work, work_ids = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    calls, call_ids = rows_of(spans, Class.RUNTIME, ("runtime", "driver"))
+    called = pl.DataFrame({"correlation": calls["correlation"], "at": spans.ts[call_ids]}).unique("correlation")
+    places = ("device", "stream", "correlation")
+    launched = pl.DataFrame({**{name: work[name] for name in places}, "work": work_ids}).join(called, on="correlation")
+    asked = {"device": waits["device"], "stream": waits["awaited_stream"], "correlation": waits["awaited_record"]}
+    events = pl.DataFrame({**asked, "wait": wait_ids})[marked].join(called, on="correlation")
+    found = (
+        events.sort("at")
+        .join_asof(launched.sort("at"), on="at", by=["device", "stream"], check_sortedness=False)
+        .drop_nulls("work")
+    )
+    begin, end = found["work"].to_numpy(), found["wait"].to_numpy()
+    kind = pl.Series("kind", ["wait"]).new_from_index(0, len(begin))
+    ends = {"from_track": spans.track[begin], "from_ts": spans.ts[begin]}
+    return pl.DataFrame({"kind": kind, **ends, "to_track": spans.track[end], "to_ts": spans.ts[end]})
 
 
 def _ordered(spans: KinetoSpans, chosen: Mask) -> Integers:

@@ -11,13 +11,15 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import Codes, Columns
 from stepscope.read.chrome_json.event_schema import ABSENT, Class
+from stepscope.read.common.communication import operation_of, transport_of_kernel
 from stepscope.read.common.dense import distinct_rows, nullable, places
-from stepscope.read.common.distinct import where
+from stepscope.read.common.distinct import either, where
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE
+from stepscope.read.common.plain_text import printable
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_spans import KinetoSpans, rows_of, text_of
-from stepscope.trace.tables import empty
+from stepscope.trace.tables import empty, of_arrays
 
 #: Bytes per element by the name that PyTorch gives the type, in lower case and without its namespace.
 _ELEMENT_SIZE = {
@@ -31,8 +33,6 @@ _ELEMENT_SIZE = {
 
 # ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>): operation, and how it was done.
 _KERNEL_NAME = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)_?(.*?)(?:\(|$)")
-# Kernels that reduce through multicast memory or peers' memory carry the operation somewhere in their name.
-_OPERATION = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast", re.IGNORECASE)
 _ALGORITHM = re.compile(r"(RING|TREE|COLLNET\w*|NVLS(?:_TREE)?|PAT)_(LL128|LL|SIMPLE)", re.IGNORECASE)
 
 
@@ -44,13 +44,14 @@ def collectives(spans: KinetoSpans, facts: KinetoFacts) -> pl.DataFrame:
     found = _from_names(spans, spans.events.base["name"][spans.rows[ids]], facts)
     columns = spans.events.of(Class.COLLECTIVE)
     found |= _from_arguments(spans, _at(spans, columns, spans.of_event[columns["event"]], ids), facts)
-    dtype, size = _from_shapes(spans, ids)
-    found["operation"] = _first_known(found.pop("said"), found["operation"])
-    found["dtype"], found["bytes_in"] = _first_known(found["dtype"], dtype), _first_known(found["bytes_in"], size)
-    # These give every rank as much as it puts in.
-    alike = found["operation"].is_in(["all_reduce", "allreduce", "broadcast"])
-    found["bytes_out"] = _first_known(found["bytes_out"], where(alike, size))
-    return _with_only_group(pl.DataFrame({"span": ids, **found}), facts)
+    found["operation"] = either(found.pop("said"), found["operation"])
+    if any(found[name].null_count() for name in ("dtype", "bytes_in", "bytes_out")):
+        dtype, size = _from_shapes(spans, ids)
+        found["dtype"], found["bytes_in"] = either(found["dtype"], dtype), either(found["bytes_in"], size)
+        # These give every rank as much as it puts in.
+        alike = found["operation"].is_in(["all_reduce", "allreduce", "broadcast"])
+        found["bytes_out"] = either(found["bytes_out"], where(alike, size))
+    return _with_only_group(of_arrays({"span": ids, **found}), facts)
 
 
 def _at(spans: KinetoSpans, columns: Columns, owner: Integers, ids: Integers) -> Columns:
@@ -60,10 +61,6 @@ def _at(spans: KinetoSpans, columns: Columns, owner: Integers, ids: Integers) ->
     row[owner] = np.arange(len(owner))
     absent = {name: column.dtype.type(-1 if column.dtype == np.int32 else ABSENT) for name, column in columns.items()}
     return {name: np.append(column, absent[name])[row[ids]] for name, column in columns.items()}
-
-
-def _first_known(column: pl.Series, other: pl.Series) -> pl.Series:
-    return column.zip_with(column.is_not_null(), other) if column.null_count() else column
 
 
 def _from_names(spans: KinetoSpans, name: Codes, facts: KinetoFacts) -> dict[str, pl.Series]:
@@ -81,7 +78,7 @@ def _from_arguments(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) ->
         columns["dtype"], lambda text: _ELEMENT_SIZE.get(text.lower().removeprefix("c10::")), pl.Int64()
     )
     return {
-        "said": spans.texts(columns["collective"]).cast(pl.String).str.to_lowercase(),
+        "said": spans.made_of(columns["collective"], lambda text: text.lower() or None, pl.String()),
         "group": spans.texts(columns["group"]).cast(pl.String),
         "group_ranks": _group_ranks(spans, columns, facts),
         "group_size": nullable(columns["group_size"], ABSENT),
@@ -140,14 +137,33 @@ def _parse_name(name: str, facts: KinetoFacts) -> tuple[str, str | None, str | N
     prefix, colon, operation = name.partition(":")
     if colon and operation and operation[0] != ":":
         return operation.lower(), None, prefix.lower()
-    operation_in_name = _OPERATION.search(name)
-    return (operation_in_name[0] if operation_in_name else name).lower(), None, facts.backend
+    return operation_of(name) or name.lower(), None, transport_of_kernel(name) or facts.backend
 
 
 def _group_ranks(spans: KinetoSpans, columns: Columns, facts: KinetoFacts) -> pl.Series:
-    """Return the ranks of the group as the event lists them, else as the document does."""
-    said = spans.texts(columns["group_ranks"]).cast(pl.String)
+    """Return all ranks of the group, as JSON: as the document lists them, else the event; null if neither does.
+
+    On events PyTorch writes out 30 ranks at most (``[0, 1, …, 29, ...]``), and besides the first rank and the step from
+    one to the next, which are those of all only if they are those of the 30.
+    """
     listed = {name: json.dumps(ranks) for name, ranks in facts.groups.items()}
-    group = spans.texts(columns["group"]).cast(pl.String)
-    known = pl.Series([listed.get(name) for name in group.to_list()], dtype=pl.String)
-    return said.zip_with(said.is_not_null() & (said != ""), known) if len(said) else said
+    names = ("group", "group_ranks", "group_size", "first_rank", "rank_stride")
+    first, which = distinct_rows([columns[name] for name in names])
+    ranks = []
+    for group, said, *numbers in zip(*(columns[name][first].tolist() for name in names), strict=True):
+        known = listed.get(printable(text_of(spans.events, group))) if group >= 0 else None
+        ranks.append(known or _whole_group(text_of(spans.events, said), *numbers))
+    return pl.Series(ranks, dtype=pl.String)[places(which)]
+
+
+def _whole_group(said: str, size: int, first: int, stride: int) -> str | None:
+    """Return the ranks of a group, as JSON, from what an event says of them; None if that is not all of them."""
+    shown, cut, _ = said.partition(", ...")
+    try:
+        ranks = json.loads(f"{shown}]" if cut else shown)
+    except (ValueError, RecursionError):
+        return None
+    if not cut:
+        return said or None
+    everyone = list(range(first, first + size * stride, stride)) if stride > 0 and 0 < size < 1 << 24 else []
+    return json.dumps(everyone) if ranks and everyone[: len(ranks)] == ranks else None

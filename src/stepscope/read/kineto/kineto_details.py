@@ -20,7 +20,7 @@ from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_spans import KinetoSpans, rows_of, text_of
 from stepscope.read.kineto.kineto_tracks import KinetoKey
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.tables import together
+from stepscope.trace.tables import of_arrays, together
 
 # Arguments that Kineto adds to ranges of its own accord.
 _OWN_ARGUMENTS = frozenset(
@@ -34,15 +34,23 @@ _OWN_ARGUMENTS = frozenset(
 )
 
 
-def add_to(part: PartBuilder, spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> None:
-    """Add details of spans, counters, memory and arrows."""
+def add_to(
+    part: PartBuilder, spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger, *, brief: bool = False
+) -> None:
+    """Add details of spans, counters, memory and arrows; in brief, without what the analysis of a job does not need."""
+    part.add("collectives", kineto_collectives.collectives(spans, facts))
+    if brief:
+        part.add("kernels", _places(spans))
+        part.add("operators", _modules(spans))
+        part.add_rows("counters", _counters(spans, facts), "ts", "track", "name", "value", "unit")
+        part.add("arrows", kineto_arrows.arrows(spans, facts, ledger))
+        return
     part.add("kernels", _kernels(spans))
     _add_operators(part, spans)
-    part.add("collectives", kineto_collectives.collectives(spans, facts))
     part.add_rows("arguments", _arguments(spans), "span", "key", "value")
     part.add_rows("kernel_counters", _kernel_counters(spans), "span", "name", "value", "unit")
     part.add_rows("counters", _counters(spans, facts), "ts", "track", "name", "value", "unit")
-    part.add("allocations", _allocations(spans, facts))
+    part.add("allocations", of_arrays(_allocations(spans, facts)))
     part.add("arrows", kineto_arrows.arrows(spans, facts, ledger))
 
 
@@ -52,7 +60,7 @@ def _kernels(spans: KinetoSpans) -> pl.DataFrame:
     track = spans.track[ids]
     integers = ("context", "registers", "shared_memory", "bytes", "graph", "graph_node", "priority")
     reals = ("occupancy", "blocks_per_sm", "warps_per_sm", "bandwidth")
-    return pl.DataFrame(
+    return of_arrays(
         {
             "span": ids,
             "device": pl.Series(device[track]).cast(pl.Int32),
@@ -62,6 +70,23 @@ def _kernels(spans: KinetoSpans) -> pl.DataFrame:
             **{name: nullable(columns[name], np.nan) for name in reals},
         }
     )
+
+
+def _places(spans: KinetoSpans) -> pl.DataFrame:
+    """Return the table ``kernels`` with what links them only."""
+    columns, ids = rows_of(spans, Class.DEVICE, ("kernel", "memcpy", "memset", "collective"))
+    device, stream = spans.tracks.places()
+    track = spans.track[ids]
+    graphs = {name: nullable(columns[name], ABSENT) for name in ("graph", "graph_node")}
+    return of_arrays(
+        {"span": ids, "device": pl.Series(device[track]).cast(pl.Int32), "stream": stream[track], **graphs}
+    )
+
+
+def _modules(spans: KinetoSpans) -> pl.DataFrame:
+    """Return the table ``operators`` with the modules only."""
+    columns, ids = rows_of(spans, Class.OPERATOR, ("operator", "collective"))
+    return of_arrays({"span": ids, "module": spans.texts(_without_empty(spans, columns["module"]))})
 
 
 def _integers(text: str) -> list[int] | None:
@@ -82,7 +107,7 @@ def _add_operators(part: PartBuilder, spans: KinetoSpans) -> None:
         texts = {name: spans.texts(columns[name]) for name in ("shapes", "dtypes", "strides", "concrete")}
         texts["module"] = spans.texts(_without_empty(spans, columns["module"]))
         integers = {name: nullable(columns[name], ABSENT) for name in ("scope", "flops", "external", "forward_thread")}
-        parts.append(pl.DataFrame({"span": ids, **texts, **integers}))
+        parts.append(of_arrays({"span": ids, **texts, **integers}))
         codes.append(columns["stack"])
     stack, frames = _stacks(spans, np.concatenate(codes))
     part.add("operators", together("operators", parts).hstack([stack]) if len(stack) else {})

@@ -57,6 +57,15 @@ class KinetoFacts:
         return printable(value) if isinstance(value, str) else None
 
     @cached_property
+    def gpus_of_amd(self) -> list[int] | None:
+        """The numbers that the process knows its GPUs by, if they are of AMD; None if not."""
+        if not any(key.startswith(("roctracer", "rocprofiler", "hip_")) for key in self.metadata):
+            return None
+        listed = self._value("deviceProperties")
+        devices = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        return sorted(number for one in devices if (number := _number(one.get("id"))) is not None)
+
+    @cached_property
     def groups(self) -> dict[str, list[int]]:
         """Process group's name → ranks, for the groups whose ranks the file lists."""
         config = self.distributed.get("pg_config")

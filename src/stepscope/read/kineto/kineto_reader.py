@@ -16,7 +16,7 @@ from stepscope.read.chrome_json.decode import ChromeDecoder
 from stepscope.read.chrome_json.document import Document
 from stepscope.read.common.part_builder import PartBuilder
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.kineto import kineto_details, kineto_spans
+from stepscope.read.kineto import kineto_details, kineto_spans, xprof_events
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.trace.losses import LossLedger
 
@@ -24,8 +24,16 @@ from stepscope.trace.losses import LossLedger
 _SMALL = 1 << 20
 
 
-def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:
+def read(
+    path: Path, ledger: LossLedger, progress: Progress | None = None, *, brief: bool = False
+) -> dict[str, pl.DataFrame]:
     """Read one trace file.
+
+    Args:
+        path: The file.
+        ledger: Counts what is lost.
+        progress: Called with bytes read, and in total.
+        brief: Leave out what the analysis of a job does not need: inputs of operators, sizes of kernels, memory.
 
     Returns:
         Tables of the schema, without parents, steps and links between spans; ``allocations`` also has the column
@@ -38,9 +46,11 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     events = read_events(document, progress)
     facts = KinetoFacts(document.metadata)
     part = PartBuilder(facts.rank or 0, facts.host or "")
-    kineto_details.add_to(part, kineto_spans.add_to(part, events, facts, ledger), facts, ledger)
+    named = xprof_events.processes(events)
+    spans = kineto_spans.add_to(part, events, facts, ledger)
+    kineto_details.add_to(part, spans, facts, ledger, brief=brief and not named)
     part.add_facts(facts.metadata)
-    return part.tables()
+    return xprof_events.refined(part.tables(), named) if named else part.tables()
 
 
 def read_events(document: Document, progress: Progress | None = None) -> ChromeEvents:

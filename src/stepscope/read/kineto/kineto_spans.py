@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import polars as pl
 
 from stepscope.read.chrome_json.columns import ChromeEvents, Codes, Columns
 from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
+from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.dense import distinct_rows, nullable, places
 from stepscope.read.common.distinct import filled
 from stepscope.read.common.nesting import Integers
@@ -20,6 +22,7 @@ from stepscope.read.common.torch_events import NAME_CLASSES, SKIPPED_CATEGORIES,
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_tracks import KinetoTracks
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.tables import of_arrays
 
 _OWN_MARKS = ("Iteration Start", "Record Window End")
 
@@ -86,25 +89,36 @@ class KinetoSpans:
 def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: LossLedger) -> KinetoSpans:
     """Add the spans and steps of a file; events that cannot be spans are counted."""
     rows, durations = _intervals(events, ledger)
-    tracks = KinetoTracks(events, part.tracks)
+    tracks = KinetoTracks(events, part.tracks, facts)
     spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, _kinds(events, rows), tracks)
     name = events.base["name"][rows]
-    part.add_spans(
-        {
-            "track": spans.track,
-            "ts": spans.ts,
-            "dur": spans.dur,
-            "name": filled(spans.texts(name), ""),
-            "kind": kinds_of(spans.kind),
-            "correlation": spans.argument("correlation", Class.DEVICE, Class.RUNTIME),
-            "sequence": spans.argument("sequence", Class.OPERATOR, Class.ANNOTATION),
-            "external": spans.argument("external", Class.DEVICE, Class.OPERATOR),
-            "forward_thread": spans.argument("forward_thread", Class.OPERATOR),
-        }
-    )
+    launched = _launched_kernels(spans)
+    columns: Mapping[str, pl.Series | npt.NDArray[Any]] = {
+        "track": spans.track,
+        "ts": spans.ts,
+        "dur": spans.dur,
+        "name": filled(spans.texts(name), ""),
+        "kind": kinds_of(spans.kind),
+        "correlation": spans.argument("correlation", Class.DEVICE, Class.RUNTIME),
+        "sequence": spans.argument("sequence", Class.OPERATOR, Class.ANNOTATION),
+        "external": spans.argument("external", Class.DEVICE, Class.OPERATOR),
+        "forward_thread": spans.argument("forward_thread", Class.OPERATOR),
+        **launched,
+    }
+    part.add_spans(of_arrays(columns))
     steps = np.flatnonzero(spans.kind == KIND_CODE["step"])
     add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps])
     return spans
+
+
+def _launched_kernels(spans: KinetoSpans) -> dict[str, pl.Series]:
+    """Return the column ``launches``: the kernel that each call launches; nothing if no call says it."""
+    columns = spans.events.of(Class.RUNTIME)
+    if not (columns["kernel"] >= 0).any():
+        return {}
+    codes = np.full(len(spans.rows) + 1, -1, np.int32)  # one more, for events that are not spans
+    codes[spans.of_event[columns["event"]]] = columns["kernel"]
+    return {"launches": spans.texts(codes[:-1])}
 
 
 def _intervals(events: ChromeEvents, ledger: LossLedger) -> tuple[Integers, Integers]:
@@ -173,6 +187,11 @@ def _kinds(events: ChromeEvents, rows: Integers) -> npt.NDArray[np.uint8]:
     for code in _distinct(category, events):
         table[code] = [kind_of(text_of(events, code), number) for number in range(NAME_CLASSES)]
     result: npt.NDArray[np.uint8] = table[category, of_name[name]]
+    kernels = result == KIND_CODE["kernel"]
+    communicating = np.zeros(len(events.texts) + 1, np.bool_)
+    for code in _distinct(name[kernels], events):
+        communicating[code] = transport_of_kernel(text_of(events, code)) is not None
+    result[kernels & communicating[name]] = KIND_CODE["collective"]
     with_arguments = np.zeros(len(events), np.bool_)
     with_arguments[events.of(Class.COLLECTIVE)["event"]] = True
     result[with_arguments[rows]] = KIND_CODE["collective"]

@@ -15,6 +15,8 @@ from stepscope.read.common.dense import distinct_rows
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, PartTracks, TrackRow
 from stepscope.read.common.plain_text import printable
+from stepscope.read.common.torch_events import HIP
+from stepscope.read.kineto.kineto_facts import KinetoFacts
 
 _NUMBER = re.compile(r"-?\d+")
 # Events with a lane of their own, so that streams and threads hold only what runs there.
@@ -39,12 +41,13 @@ class KinetoKey(NamedTuple):
 class KinetoTracks:
     """The tracks of one file."""
 
-    def __init__(self, events: ChromeEvents, tracks: PartTracks) -> None:
+    def __init__(self, events: ChromeEvents, tracks: PartTracks, facts: KinetoFacts) -> None:
         self._events = events
         self._tracks = tracks
         self._keys: list[KinetoKey] = []
-        self._names = _thread_names(events)
+        self._names = said_names(events, "thread_name")
         self._device_type = _device_type(events)
+        self._visible = _visible_devices(events, facts)
 
     def number(self, key: KinetoKey) -> int:
         """Return the track with this key; the first call registers it."""
@@ -123,13 +126,15 @@ class KinetoTracks:
 
     def places(self) -> tuple[Integers, Integers]:
         """Return device index and stream of every track; :data:`ABSENT` for tracks of a host."""
-        return np.array([key.device for key in self._keys]), np.array([key.stream for key in self._keys])
+        devices = [self._visible.get(key.device, key.device) for key in self._keys]
+        return np.array(devices), np.array([key.stream for key in self._keys])
 
     def _row(self, key: KinetoKey) -> TrackRow:
         kind = _TRACK_KIND.get(key.lane, "other")
         if key.device != ABSENT:
             name = f"stream {key.stream}{_SUFFIXES.get(key.lane, '')}"
-            return TrackRow(kind, f"{self._device_type}:{key.device}", name, stream=key.stream)
+            device = self._visible.get(key.device, key.device)
+            return TrackRow(kind, f"{self._device_type}:{device}", name, stream=key.stream)
         process, thread = (
             int(text) if _NUMBER.fullmatch(text) and len(text) < 19 else None for text in (key.process, key.thread)
         )
@@ -151,14 +156,36 @@ def _device_type(events: ChromeEvents) -> str:
     return next((name for category, name in types if category in events.texts), "cuda")
 
 
-def _thread_names(events: ChromeEvents) -> dict[tuple[str, str], str]:
-    """Return the names that metadata events give to threads; the last one counts, as in Chrome's viewer."""
+def _visible_devices(events: ChromeEvents, facts: KinetoFacts) -> dict[int, int]:
+    """Return the number that the process knows a device by, for those that device work has under another number.
+
+    On AMD, device work has the numbers of the system's agents, memory and ``deviceProperties`` those of the process's
+    GPUs, in the same order. They are matched where there are as many of one as of the other.
+    """
+    if facts.gpus_of_amd is None:
+        return {}
+    memory, work = events.of(Class.MEMORY), events.of(Class.DEVICE)["device"]
+    agents = np.unique(work[work != ABSENT]).tolist()
+    taken = np.unique(memory["device"][memory["device_type"] == HIP]).tolist()
+    for visible in (taken, facts.gpus_of_amd):
+        if len(visible) == len(agents):
+            return dict(zip(agents, visible, strict=True))
+    return {}
+
+
+def said_names(events: ChromeEvents, what: str) -> dict[tuple[str, str], str]:
+    """Return the names that metadata events give to processes or threads; the last one counts, as in Chrome's viewer.
+
+    Args:
+        events: All events.
+        what: What such events are called: ``process_name`` or ``thread_name``.
+    """
     base, texts = events.base, events.texts
     columns = events.of(Class.OTHER)
     rows = columns["event"]
-    if "thread_name" not in texts:
+    if what not in texts:
         return {}
-    chosen = (base["phase"][rows] == ord("M")) & (base["name"][rows] == texts.index("thread_name"))
+    chosen = (base["phase"][rows] == ord("M")) & (base["name"][rows] == texts.index(what))
     names = {}
     for row, code in zip(rows[chosen].tolist(), columns["arguments"][chosen].tolist(), strict=True):
         name = parse_arguments(texts[code]).get("name")

@@ -26,6 +26,8 @@ _NAMELESS = "Default"
 _WAITS = r"^(Wait.*|AcquireGil|StreamSync|SyncStream)$"
 #: Events that last as long as the operator that they start.
 LAUNCHES = ("KernelLaunch", "LaunchTask")
+#: The call that asks for a run of a compiled graph; and of the thread that runs it, the wait for its last operator.
+_ASKED, _COMPUTED, _LAST = "BackendGraphRunInner", "WaitTaskFinish", "_LoopCountActor"
 
 SCHEMA = {
     "ts": pl.Int64,
@@ -58,6 +60,25 @@ def _read_file(path: Path, ledger: LossLedger) -> pl.DataFrame:
     name = _first_named("event", "op", "module")
     kind = pl.when(name.str.contains(_WAITS)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
     return spans.with_columns(name=name, kind=kind).select(list(SCHEMA)).drop_nulls(["thread", "process"])
+
+
+def dispatches(events: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """Return when work was asked for (``ts``), and when it had been computed (``end``), in ns.
+
+    Runs of graphs are computed in the order in which they are asked for, and the recording ends when the last one is
+    computed: so the last run belongs to the last call. An operator outside graphs has the time of its call.
+
+    Args:
+        events: What :func:`read` returned.
+        operators: Columns ts, dur and call_ts, which is null where the call is unknown.
+    """
+    asked = events.filter(pl.col("name") == _ASKED)["ts"].sort()
+    waits = events.filter((pl.col("name") == _COMPUTED) & pl.col("op").str.ends_with(_LAST))
+    computed = (waits["ts"] + waits["dur"]).sort()
+    known = min(len(asked), len(computed))
+    runs = pl.DataFrame({"ts": asked.tail(known), "end": computed.tail(known)})
+    called = operators.drop_nulls("call_ts").select(ts="call_ts", end=pl.col("ts") + pl.col("dur"))
+    return pl.concat([runs, called])
 
 
 def _first_named(*columns: str) -> pl.Expr:

@@ -6,7 +6,6 @@ profiler. Any directory above several of these holds several captures.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatVersionError, InputError, NotATraceError
+from stepscope.read.common.plain_text import json_of
 from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace
 
 #: Version of ``stepscope.json`` that this code reads.
@@ -32,12 +32,13 @@ _NAMES = {
     "cpu": re.compile(r"minddata_cpu_utilization_(\d{1,6})\.json"),
     "batches": re.compile(r"(?:dataset_iterator|device_queue)_profiling_(\d{1,6})\.txt"),
     "events": re.compile(r"RuntimeProfilerDetail\d*\.csv"),
+    "sums": re.compile(r"RuntimeProfilerSummary\d*\.csv"),
     "calls": re.compile(r"shapes_(\d{1,6})\.ssj"),
     "metadata": re.compile(r"profiler_metadata\.json"),
     "description": re.compile(re.escape(DESCRIPTION)),
 }
 #: Files that make no capture alone.
-_COMPANIONS = frozenset({"metadata", "types", "details", "calls"})
+_COMPANIONS = frozenset({"metadata", "types", "details", "sums", "calls"})
 _RANK_DIRECTORY = re.compile(r"rank_(\d{1,6})")
 _INNER_DIRECTORY = re.compile(r"FRAMEWORK|minddata|rank_\d{1,6}")
 # Results that MindSpore made of its files, and the raw data of other devices.
@@ -77,6 +78,29 @@ def captures(directory: Path, directories: Directories, taken: Sequence[Path] = 
     return result
 
 
+def single(path: Path) -> Capture | None:
+    """Return the capture that one file of MindSpore on a CPU is by itself; None if its name is that of no such file.
+
+    Raises:
+        NotATraceError: It is a file that says nothing without the others; the message says what it is.
+    """
+    named = ((sort, name.fullmatch(path.name)) for sort, name in _NAMES.items() if sort not in _OF_OTHERS)
+    sort, match = next(((sort, match) for sort, match in named if match), ("", None))
+    if match is None:
+        return None
+    if sort not in _ALONE:
+        message = f"{path} is a file of MindSpore's profiler on a CPU. It says nothing by itself."
+        root = path.parent.parent if _INNER_DIRECTORY.fullmatch(path.parent.name) else path.parent
+        raise NotATraceError(message, f"Name its directory {root}, with the files of the same recording.")
+    return Capture("mindspore", path, {sort: [path]}, int(match[1]) if match.re.groups else None, worker=str(path))
+
+
+#: Sorts whose files are a capture by themselves; those of the data pipeline are read together.
+_ALONE = frozenset({"times", "memory", "events"})
+#: Sorts whose names other profilers use, and that of our own file.
+_OF_OTHERS = frozenset({"calls", "metadata", "description", "pipeline", "cpu", "batches"})
+
+
 def _below(directory: Path, depth: int, directories: Directories) -> Iterator[Path]:
     files, inner = directories.listed(directory)
     yield from (directory / name for name in files if _ANY.fullmatch(name))
@@ -95,7 +119,7 @@ def description(capture: Capture) -> dict[str, Any]:
     for path in capture.of("description"):
         try:
             with open_trace(path) as file:
-                document = json.loads(file.read())
+                document = json_of(file.read())
         except (ValueError, RecursionError):
             continue
         except OSError as error:

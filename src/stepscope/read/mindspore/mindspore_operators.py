@@ -24,7 +24,8 @@ from stepscope.read.mindspore.mindspore_names import parse
 from stepscope.trace.losses import LossLedger
 
 _LINE = r"^(?<full>.*);[^;]*;(?<calls>[^;]*)$"
-_DETAIL_LINE = r"^[^,]*,[^,]*,.*,(?<count>\d+),[^,]*,[^,]*,[^,]*,[^,]*,(?<process>\d+)\s*$"
+_DETAIL_LINE = r"^[^,]*,[^,]*,.*,(?<count>\d+),(?<ms>[^,]*),[^,]*,[^,]*,[^,]*,(?<process>\d+)\s*$"
+_DETAILS = ("count", "ms", "process")
 # More operators at once than threads of a machine: only a damaged file has them; the rest share a lane.
 _MOST_LANES = 256
 _INPUT = re.compile(r"input_\d+:(NoShape|\[[-\d, ]*\])")
@@ -87,17 +88,20 @@ def _calls(path: Path, ledger: LossLedger) -> pl.DataFrame:
     return sound_spans(timed, ledger)
 
 
-def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, int | None]:
-    """Return how many calls ``cpu_op_detail_info_*.csv`` counts, and its process; None where it does not say."""
+def read_counts(paths: Sequence[Path], ledger: LossLedger) -> tuple[int | None, int | None, float | None]:
+    """Return calls, process and time (ns) that ``cpu_op_detail_info_*.csv`` states; None where it does not say."""
     parsed = pl.concat(
         [
             lines_of(path, ledger).to_frame().select(pl.col("line").str.extract_groups(_DETAIL_LINE).alias("at"))
             for path in paths
         ]
-        or [pl.DataFrame({"at": []}, schema={"at": pl.Struct({"count": pl.String, "process": pl.String})})]
+        or [pl.DataFrame({"at": []}, schema={"at": pl.Struct(dict.fromkeys(_DETAILS, pl.String))})]
     )
-    rows = parsed.unnest("at").select(pl.col("count", "process").cast(pl.Int64, strict=False)).drop_nulls()
-    return (int(rows["count"].sum()), int(rows["process"][0])) if rows.height else (None, None)
+    columns = [pl.col("count", "process").cast(pl.Int64, strict=False), pl.col("ms").cast(pl.Float64, strict=False)]
+    rows = parsed.unnest("at").select(columns).drop_nulls()
+    if not rows.height:
+        return None, None, None
+    return int(rows["count"].sum()), int(rows["process"][0]), float(rows["ms"].sum()) * 1_000_000
 
 
 def with_shapes(operators: pl.DataFrame, paths: Sequence[Path], ledger: LossLedger) -> pl.DataFrame:

@@ -19,12 +19,14 @@ import polars as pl
 
 from stepscope.errors import DamagedTraceError
 from stepscope.read.common import minddata_files as pipeline_of
+from stepscope.read.common import stated_totals
 from stepscope.read.common.distinct import of_each
 from stepscope.read.common.minddata_files import DataPipeline
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, sound_rows
 from stepscope.read.common.plain_text import document_of, lines_of
 from stepscope.read.common.source import Capture, Progress
+from stepscope.read.common.stated_totals import StatedTotals
 from stepscope.read.mindspore import called_operators as calls_of
 from stepscope.read.mindspore import host_pipeline as events_of
 from stepscope.read.mindspore import mindspore_operators as operators_of
@@ -55,7 +57,13 @@ def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None)
         progress(capture.size, capture.size)
     # Of a process that was killed, or in which nothing ran, only our own files exist.
     written = set(capture.files) - {"description", "calls"}
-    if written and not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline")):
+    nothing = not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline"))
+    damaged = any(loss.severity != "info" for loss in ledger.rows()) or not all(
+        path.stat().st_size for path in capture.all
+    )
+    if written and nothing and not damaged:
+        ledger.add("events_none")
+    elif written and nothing:
         message = f"{capture.root} holds nothing that was recorded: its files are empty or damaged."
         raise DamagedTraceError(message, "Record it again; the profiler was stopped before anything ran.")
     return tables
@@ -73,9 +81,12 @@ class _CaptureReader:
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of the part."""
         capture, ledger, host = self._capture, self._ledger, self._said.get("host")
-        count, process = operators_of.read_counts(capture.of("details"), ledger)
+        count, process, stated = operators_of.read_counts(capture.of("details"), ledger)
         events = events_of.read(capture.of("events"), ledger)
         operators = self._operators(events)
+        dispatches = events_of.dispatches(events, operators)
+        ledger.add("step_ends_unknown", int(operators.height > 0 and not dispatches.height and bool(self._said)))
+        operators = calls_of.with_graphs(operators, events)
         ledger.add("operators_missing", max(0, (count or 0) - operators.height) if capture.of("times") else 0)
         files = pipeline_of.MindDataFiles(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
         begin = self._said.get("pipeline_begin")
@@ -94,7 +105,12 @@ class _CaptureReader:
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
         part.add_facts(self._facts())
-        return part.tables()
+        if capture.of("details", "times") and operators.height:
+            totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
+            totals.times("operators", stated, float(operators["dur"].sum()))
+            totals.counts("calls of operators", count, operators.height)
+            stated_totals.add(part, [totals])
+        return {**part.tables(), "dispatches": dispatches}
 
     def _operators(self, events: pl.DataFrame) -> pl.DataFrame:
         """Return the operators with threads, shapes, phases, calls and operations, numbered as spans."""
@@ -103,7 +119,7 @@ class _CaptureReader:
         operators = operators_of.with_shapes(operators, capture.of("framework"), ledger)
         operators = calls_of.with_phases(operators_of.with_threads(operators, events), events)
         operators = calls_of.join(operators, calls_of.read(capture.of("calls"), ledger), ledger)
-        operators = calls_of.with_graphs(calls_of.with_events(operators, events), events)
+        operators = calls_of.with_events(operators, events)
         return operators.with_columns(count_flops(operators), span=pl.int_range(pl.len(), dtype=pl.Int64))
 
     def _clock(self, pipeline: DataPipeline, first: int) -> Clock:
@@ -120,7 +136,7 @@ class _CaptureReader:
         for path in self._capture.of("metadata"):
             user.update(document_of(path, self._ledger))
         facts = {key: value for key, value in self._said.items() if key not in _INTERNAL}
-        return {key: json.dumps(value) for key, value in {**user, **facts}.items()}
+        return {key: json.dumps(value) for key, value in {**user, **facts, "profiler": "mindspore.profiler"}.items()}
 
 
 @dataclass(frozen=True)

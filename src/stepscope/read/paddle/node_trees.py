@@ -34,6 +34,8 @@ _PARENT, _EVENT, _CALLS, _MEMORY, _SUPPLEMENTS = 2, 3, 4, 5, 6
 _CALL, _DEVICE_WORK = 1, 2
 # Of DeviceTraceEventProto: what is known of kernels, copies and fills.
 _KERNEL, _COPY, _FILL = 9, 10, 11
+#: Paddle numbers its types of events from 0; a number from here on is damage.
+_MOST_TYPES = 64
 
 _PROPERTY_NAMES = {
     "id": 1,
@@ -99,10 +101,11 @@ def _placed(values: pl.Series, owner: Integers, count: int) -> pl.Series:
 
 
 def _type(numbers: pl.Series, names: tuple[str, ...]) -> pl.Series:
-    """Return the names of numbers; null for numbers without a name."""
+    """Return the names of numbers: of small ones that a later version may have added, too; null for all others."""
+    known = [*names, *(f"number {number}" for number in range(len(names), _MOST_TYPES)), None]
     code = numbers.fill_null(-1).to_numpy()
-    code = np.where((code < 0) | (code >= len(names)), len(names), code)
-    return pl.Series([*names, None], dtype=pl.String)[pl.Series(code)]
+    code = np.where((code < 0) | (code >= len(known)), len(known) - 1, code)
+    return pl.Series(known, dtype=pl.String)[pl.Series(code)]
 
 
 def _host(nodes: Fields, ledger: LossLedger) -> pl.DataFrame:

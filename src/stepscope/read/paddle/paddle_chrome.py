@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -26,7 +27,7 @@ from stepscope.read.common.nesting import Integers, Nesting, nest
 from stepscope.read.common.part_builder import LARGEST_TIME
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Progress, read_blocks
-from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, PaddleRecording, tables
+from stepscope.read.paddle.paddle_tables import DEVICE, DEVICE_TYPES, HOST, MEMORY, TYPES, PaddleRecording, tables
 from stepscope.trace.losses import LossLedger
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -55,8 +56,9 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     arguments = _arguments(complete, _Arguments, ledger)
     start, duration = _intervals(complete, arguments)
     rows = list(zip(complete, arguments, start.to_list(), duration.to_list(), strict=True))
-    device = [row for row in rows if row[0].cat in DEVICE_TYPES]
-    host = [row for row in rows if row[0].cat not in DEVICE_TYPES]
+    on_device = [row[0].cat in DEVICE_TYPES or (row[0].cat not in TYPES and row[1].stream is not None) for row in rows]
+    device = list(compress(rows, on_device))
+    host = [row for row, chosen in zip(rows, on_device, strict=True) if not chosen]
     said = parse_arguments(document.metadata.get("ExtraInfo", "{}"))
     extra = {key: printable(str(value)) for key, value in said.items()}
     metadata = {key: value for key, value in document.metadata.items() if key != "ExtraInfo"}

@@ -51,6 +51,12 @@ _IN_PROGRAM = r"^(?:pd_op\.)?(\w+?)_?$"
 _GRADIENT = r"^(?:pd_op\.)?\w+_grad_?$"
 _NO_PHASE = ("feed", "fetch", "data", "shadow_output", "full", "full_int_array", "fill_constant")
 
+#: What Paddle marks as operators, although it only runs a block of others: loops, branches, programs of ``to_static``.
+CONTAINER = (
+    r"^(?:(?:while|if|cond|pylayer)_instruction|(?:Global_)?(?:Dy2StGradNode|GradNodeRunProgram|RunProgramGradNode)(?:Final)?"
+    r"|(?:pd_op\.)?(?:while|if|conditional_block|pylayer|run_program)(?:_grad)?_?(?: dygraph)?)$"
+)
+
 _STEP = r"#(\d{1,9})$"
 _PLACE = re.compile(r"Place\((\w+?)(?::(\d+))?\)")
 _OPERATION = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|scatter|send|recv|barrier)"
@@ -127,14 +133,19 @@ def tables(recorded: PaddleRecording, ledger: LossLedger) -> dict[str, pl.DataFr
     """
     part = PartBuilder()
     host, memory = _sound(recorded.host, ledger), _sound_memory(recorded.memory, ledger)
-    device = _sound(recorded.device.filter(pl.col("type").is_in(list(DEVICE_TYPES))), ledger)
+    device = _sound(recorded.device, ledger)
     thread = _register_tracks(part.tracks, (host, memory), device, recorded.extra)
+    container = (pl.col("type") == "Operator") & pl.col("name").str.contains(CONTAINER)
+    host = host.with_columns(type=pl.when(container).then(pl.lit("OperatorInner")).otherwise("type"))
     host = _numbered(host, part.tracks.numbered(thread, host["process"], host["thread"]), 0)
     device = _numbered(device, part.tracks.numbered(_stream, device["device"], device["stream"]), host.height)
     names = pl.concat([host["name"], device["name"]])
     marked = pl.col("type").replace_strict(_PHASE_OF_TYPE, default=None, return_dtype=pl.String)
     phase = pl.coalesce(marked, _phase_in_program(names)).cast(dtype("enum:phase"))
-    kind = pl.col("type").replace_strict(KIND_OF_TYPE).cast(dtype("enum:kind"))
+    kind = pl.col("type").replace_strict(KIND_OF_TYPE, default="other").cast(dtype("enum:kind"))
+    unknown = pl.concat([host["type"], device["type"]])
+    for type_, count in unknown.filter(~unknown.is_in(TYPES)).value_counts(sort=True).iter_rows():
+        ledger.add("kind_unknown", count, f"Events of the type {type_}.")
     for frame in (host, device):
         if frame.height:
             part.add_spans(frame.select("track", "ts", "dur", "name", "correlation", kind=kind, said_phase=phase))
@@ -154,12 +165,12 @@ def tables(recorded: PaddleRecording, ledger: LossLedger) -> dict[str, pl.DataFr
 
 
 def _sound(frame: pl.DataFrame, ledger: LossLedger) -> pl.DataFrame:
-    """Leave out events without name, known type, track or possible times; count them."""
+    """Leave out events without name, type, track or possible times; count them."""
     where = [name for name in ("process", "thread", "device", "stream") if name in frame.columns]
     return sound_rows(
         frame,
         ledger,
-        event_damaged=pl.col("name").is_not_null() & pl.col("type").is_in(TYPES) & _small(*where),
+        event_damaged=pl.col("name").is_not_null() & pl.col("type").is_not_null() & _small(*where),
         event_bad_time=pl.col("ts").is_between(0, LARGEST_TIME) & (pl.col("dur") <= LARGEST_TIME),
         event_negative_duration=pl.col("dur") >= 0,
     )

@@ -23,6 +23,15 @@ _TYPES = (
     "c10::Float8_e8m0fnu", "c10::Float4_e2m1fn_x2",
 )  # fmt: skip
 
+#: Bytes of an element, of the types that collectives move.
+_SIZES = {
+    "unsigned char": 1, "signed char": 1, "short int": 2, "int": 4, "long int": 8, "c10::Half": 2, "float": 4,
+    "double": 8, "c10::complex<c10::Half>": 4, "c10::complex<float>": 8, "c10::complex<double>": 16, "bool": 1,
+    "c10::BFloat16": 2, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::Float8_e4m3fnuz": 1, "short unsigned int": 2, "unsigned int": 4, "long unsigned int": 8,
+    "c10::Float8_e8m0fnu": 1,
+}  # fmt: skip
+
 _REAL = struct.Struct("<d")
 _LONGEST_NUMBER = 10
 #: C++ prints whole numbers below this with a point behind and no decimals.
@@ -38,20 +47,57 @@ class InputTexts(NamedTuple):
     concrete: str
 
 
-class _InputItem(NamedTuple):
-    shape: list[Any]
+class TensorSaid(NamedTuple):
+    """What is known of a tensor; the type is empty, and the size of an element None, where nothing is."""
+
+    shape: list[int]
     dtype: str
-    strides: list[Any]
-    value: str
+    strides: list[int]
+    element_size: int | None
 
 
-_NOTHING = _InputItem([], "", [], "")
+class GroupSaid(NamedTuple):
+    """A process group: its name, the rank of the process in it, and its number of ranks."""
+
+    name: str
+    rank: int
+    size: int
+
+
+class InputItem(NamedTuple):
+    """One input: its kind, the texts of a single value, its tensors, and the process group that it is."""
+
+    kind: int
+    value: str = ""
+    tensors: tuple[TensorSaid, ...] = ()
+    group: GroupSaid | None = None
+
+    def columns(self) -> tuple[list[Any], str, list[Any], str]:
+        """Return shapes, type, strides and value as Kineto spells them."""
+        if self.kind == Input.TENSORS:
+            return [each.shape for each in self.tensors], "TensorList", [each.strides for each in self.tensors], ""
+        if self.kind == Input.TENSOR:
+            (tensor,) = self.tensors
+            return tensor.shape, tensor.dtype, tensor.strides, ""
+        return [], _TYPE_OF_KIND.get(self.kind, ""), [], self.value
+
+
+_UNDEFINED = TensorSaid([], "", [], None)
+_SCALARS = (Input.INTEGER, Input.REAL, Input.BOOLEAN, Input.COMPLEX)
+_TYPE_OF_KIND = dict.fromkeys(map(int, _SCALARS), "Scalar") | {int(Input.LIST): "ScalarList"}
 
 
 def texts_of(content: bytes) -> tuple[InputTexts, bool]:
     """Return what a definition says, and whether it was read to its end; what comes before damage or a cut is there."""
+    items, whole = items_of(content)
+    columns = zip(*(item.columns() for item in items), strict=True) if items else ([], [], [], [])
+    return InputTexts(*(json.dumps(list(column), separators=(",", ":")) for column in columns)), whole
+
+
+def items_of(content: bytes) -> tuple[list[InputItem], bool]:
+    """Return the inputs that a definition says, and whether it was read to its end."""
     bytes_ = _InputBytes(content)
-    items: list[_InputItem] = []
+    items: list[InputItem] = []
     whole = True
     try:
         while bytes_.left() and whole:
@@ -61,8 +107,7 @@ def texts_of(content: bytes) -> tuple[InputTexts, bool]:
                 items.append(bytes_.item(kind))
     except ValueError:
         whole = False
-    columns = zip(*items, strict=True) if items else ([], [], [], [])
-    return InputTexts(*(json.dumps(list(column), separators=(",", ":")) for column in columns)), whole
+    return items, whole
 
 
 class _InputBytes:
@@ -105,29 +150,36 @@ class _InputBytes:
         value: float = _REAL.unpack(self._take(_REAL.size))[0]
         return value
 
-    def item(self, kind: int) -> _InputItem:
+    def item(self, kind: int) -> InputItem:
+        if kind in (Input.TENSOR, Input.UNDEFINED):
+            return InputItem(kind, tensors=(self._tensor(kind),))
         if kind == Input.TENSORS:
-            tensors = [self._tensor(self.byte()) for _ in range(self._number())]
-            return _InputItem([item.shape for item in tensors], "TensorList", [item.strides for item in tensors], "")
+            return InputItem(kind, tensors=self._tensors())
+        if kind == Input.NESTED:
+            lists = [self.item(self.byte()) for _ in range(self._number())]
+            return InputItem(kind, tensors=tuple(tensor for each in lists for tensor in each.tensors))
         if kind == Input.LIST:
             values = [self._scalar(self.byte()) for _ in range(self._number())]
-            return _InputItem([], "ScalarList", [], f"[{', '.join(values)}]")
-        if kind == Input.OTHER:
-            return _NOTHING
-        if kind in (Input.TENSOR, Input.UNDEFINED):
-            return self._tensor(kind)
-        return _InputItem([], "Scalar", [], self._scalar(kind))
+            return InputItem(kind, f"[{', '.join(values)}]")
+        if kind == Input.GROUP:
+            rank, size, length = (self._number() for _ in range(3))
+            return InputItem(kind, group=GroupSaid(self._take(length).decode("utf-8", "replace"), rank, size))
+        return InputItem(kind, "" if kind == Input.OTHER else self._scalar(kind))
 
-    def _tensor(self, kind: int) -> _InputItem:
+    def _tensors(self) -> tuple[TensorSaid, ...]:
+        return tuple(self._tensor(self.byte()) for _ in range(self._number()))
+
+    def _tensor(self, kind: int) -> TensorSaid:
         if kind == Input.UNDEFINED:
-            return _NOTHING
+            return _UNDEFINED
         if kind != Input.TENSOR:
             message = f"{kind} is not a tensor"
             raise ValueError(message)
         number = self.byte()
         shape = self._numbers(self._number())
         strides = self._numbers(len(shape)) if self.byte() else []
-        return _InputItem(shape, _TYPES[number] if number < len(_TYPES) else f"ScalarType {number}", strides, "")
+        dtype = _TYPES[number] if number < len(_TYPES) else f"ScalarType {number}"
+        return TensorSaid(shape, dtype, strides, _SIZES.get(dtype))
 
     def _scalar(self, kind: int) -> str:
         if kind == Input.INTEGER:

@@ -26,6 +26,7 @@ from stepscope.trace.recorder_layout import (
     RATES_HEAD,
     THREAD,
     THREAD_HEAD,
+    VERSION,
     WORDS,
     WORDS_HEAD,
 )
@@ -48,6 +49,7 @@ class RecorderFacts(msgspec.Struct):
     options: dict[str, Any] = {}
     sample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     losses: dict[str, _Count] = {}
+    distributed: dict[str, Any] = {}
     threads: dict[str, str] = {}
     closed: bool = False
 
@@ -129,7 +131,7 @@ def open_file(path: Path, ledger: LossLedger) -> RecorderContent:
     """
     reading = _BlockReader(ledger)
     damage = LossLedger(path.name)
-    for payload in read_frames(path, damage, MAGIC):
+    for payload in read_frames(path, damage, MAGIC, VERSION):
         if not reading.add(payload, _total(damage)):
             ledger.add("journal_unreadable")
     for loss in damage.rows():
@@ -138,6 +140,15 @@ def open_file(path: Path, ledger: LossLedger) -> RecorderContent:
     if not content.facts.closed:
         ledger.add("ended_abruptly")
     return content
+
+
+def _united(first: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
+    """Return what two blocks say of the job: the groups of both, because the program may have left some."""
+    configs = [said.get("pg_config") for said in (first, last)]
+    groups = [group for config in configs if isinstance(config, list) for group in config if isinstance(group, dict)]
+    named = {str(group.get("pg_name")): group for group in groups}
+    united = {**first, **last}
+    return {**united, "pg_count": len(named), "pg_config": list(named.values())} if united else {}
 
 
 def _total(damage: LossLedger) -> int:
@@ -187,6 +198,7 @@ class _BlockReader:
         known = self._content.facts
         if facts.closed:
             known.closed, known.losses, known.threads = True, facts.losses, facts.threads
+            known.distributed = _united(known.distributed, facts.distributed)
         else:
             self._content.facts = facts
         return True

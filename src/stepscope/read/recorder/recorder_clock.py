@@ -1,8 +1,7 @@
 """The recorder's ticks → nanoseconds since the Unix epoch.
 
 Between two moments at which all clocks were read, ticks move in a straight line against CLOCK_MONOTONIC; before the
-first and behind the last, as they do beside them. From there on :class:`stepscope.trace.clock.Clock` goes on: where the
-system's clock was set, each side keeps its own relation, and durations are those of CLOCK_MONOTONIC.
+first and behind the last, as they do beside them. From there on :class:`stepscope.trace.clock.Clock` goes on.
 """
 
 from __future__ import annotations

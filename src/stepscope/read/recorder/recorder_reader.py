@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ from stepscope.read.common.part_builder import (
 )
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.read.common.torch_events import NAME_CLASSES, add_steps, device_name, kind_of, name_class
-from stepscope.read.recorder import recorder_flops
+from stepscope.read.recorder import recorder_collectives, recorder_flops
 from stepscope.read.recorder.operator_inputs import InputTexts, texts_of
-from stepscope.read.recorder.recorder_blocks import RecordedThread, RecorderContent, open_file
+from stepscope.read.recorder.recorder_blocks import RecordedThread, RecorderContent, RecorderFacts, open_file
 from stepscope.read.recorder.recorder_clock import RecorderTicks
 from stepscope.read.recorder.recorder_words import MemoryReports, Operators, State, decode
 from stepscope.trace.losses import LossLedger
@@ -37,6 +38,8 @@ _SCOPES = 16
 #: What Kineto calls operators of each scope.
 _CATEGORIES = {USER_SCOPE: "user_annotation", PYTHON_SCOPE: "python_function"}
 _UNKNOWN = "unknown operator"
+#: End of a name that the recorder cut.
+_CUT = re.compile(r"… \[\d+ bytes, [0-9a-f]{16}\]$")
 _EVALUATION = "autograd::engine::evaluate_function: "
 
 
@@ -58,13 +61,15 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         part.tracks.number(TrackRow("thread", "cpu", name, facts.process, thread.native), number)
     numbers = list(content.threads)
     spans = _OperatorSpans(operators, clock, numbers, ledger)
+    spans.add_collectives(part, facts)
     spans.add_to(part, content.threads, with_flops=facts.options.get("with_flops") is True)
     _add_rates(part, content, clock)
     _add_allocations(part, memory, _tracks_of(memory.thread, numbers), clock)
     if facts.clock:
         clocks = {"clock": facts.clock, "error_ns": clock.error_ns}
         sample = {SAMPLE: facts.sample} if facts.sample < 1 else {}
-        part.add_facts(as_json({"torch": facts.torch, "recorder_clock": clocks, **sample}))
+        distributed = {"distributedInfo": facts.distributed} if facts.distributed else {}
+        part.add_facts(as_json({"torch": facts.torch, "recorder_clock": clocks, **sample, **distributed}))
     # The file itself counts operators that were dropped, too; of a killed process only it does.
     dropped = max(facts.losses.get("operators_dropped", 0), content.dropped)
     part.add_losses({**facts.losses, "operators_dropped": dropped}, "torch_native")
@@ -86,6 +91,8 @@ class _OperatorSpans:
         self.dur = self._of(end) - begin
         self._name, self._scope, self._sequence = self._of(found.name), self._of(found.scope), self._of(found.sequence)
         self._forward, self._inputs = self._of(found.forward), self._of(found.inputs)
+        self._line = self._of(found.line)
+        self._launch = self._of(found.launch).view(np.int64)
         self._thread = _tracks_of(self._of(found.thread), numbers)
         self._names = self._texts(found.names)
         self._kind = self._kinds()
@@ -115,6 +122,7 @@ class _OperatorSpans:
             "�" in text and "�".encode() not in content for text, content in zip(texts, contents, strict=True)
         )
         self._ledger.add("text_not_utf8", undecoded)
+        self._ledger.add("operator_names_cut", sum(_CUT.search(text) is not None for text in texts))
         self._ledger.add("operator_name_missing", int((self._name == 0).sum()))
         return [_UNKNOWN, *texts[1:]]
 
@@ -139,6 +147,45 @@ class _OperatorSpans:
         self._sequence, self._forward = self._sequence.copy(), np.where(self._sequence < 0, 0, self._forward)
         self._sequence[rows], self._forward[rows] = self._sequence[called], self._forward[called]
 
+    def add_collectives(self, part: PartBuilder, facts: RecorderFacts) -> None:
+        """Add the table ``collectives``, and let the span of each last from its call to the end of the work."""
+        called = np.array([name.startswith(recorder_collectives.CALL) for name in self._names])[self._name]
+        ranges = self._scope == USER_SCOPE
+        found = recorder_collectives.launches(self._launch, called, ranges, self.ts + self.dur)
+        if not len(found.call):
+            return
+        contents, groups = self._found.input_texts, recorder_collectives.ProcessGroups(facts.distributed)
+        calls, works = ([self._names[name] for name in self._name[rows].tolist()] for rows in (found.call, found.work))
+        inputs = [contents[number] for number in self._inputs[found.call].tolist()]
+        frame = recorder_collectives.described(calls, works, inputs, groups)
+        self._kind[found.parts] = KIND_CODE["annotation"]
+        self._kind[found.work] = KIND_CODE["collective"]
+        owners = [
+            f"{transport or 'communication'} {groups.label(group or '')}".strip()
+            for transport, group in frame.select("transport", "group").iter_rows()
+        ]
+        self._unite(part, found, owners, facts.process)
+        place = pl.Series(found.place, dtype=pl.Int64)
+        frame = frame.with_columns(span=pl.Series(found.work), sequence=pl.when(place >= 0).then(place))
+        part.add("collectives", frame.sort("span"))
+
+    def _unite(
+        self, part: PartBuilder, found: recorder_collectives.Launches, owners: list[str], process: int | None
+    ) -> None:
+        """Let ranges of a backend begin with their calls.
+
+        They overlap each other and what the program does meanwhile, so they move to tracks of their own.
+        """
+        later = (found.work != found.call) & (self.ts[found.work] >= self.ts[found.call])
+        ranges = np.flatnonzero(later & (self._scope[found.work] == USER_SCOPE))
+        work, call = found.work[ranges], found.call[ranges]
+        end = self.ts[work] + self.dur[work]
+        self.ts[work] = self.ts[call]
+        self.dur[work] = end - self.ts[work]
+        lanes = recorder_collectives.lanes([owners[row] for row in ranges.tolist()], self.ts[work], end)
+        self._thread = self._thread.copy()
+        self._thread[work] = [part.tracks.number(TrackRow("thread", "cpu", lane, process)) for lane in lanes]
+
     def add_to(self, part: PartBuilder, threads: Mapping[int, RecordedThread], *, with_flops: bool) -> None:
         """Add spans, operators, arrows and steps; operations are counted where they were asked for."""
         part.add_spans(
@@ -150,6 +197,7 @@ class _OperatorSpans:
                 "kind": kinds_of(self._kind),
                 "sequence": nullable(self._sequence, -1),
                 "forward_thread": nullable(self._forward, 0),
+                "calling_line": nullable(np.maximum(self._line, 0), 0),
             }
         )
         part.add("operators", self._details(with_flops=with_flops))

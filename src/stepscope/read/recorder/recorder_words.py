@@ -29,6 +29,9 @@ _NAME_BITS, _NAME_SHIFT, _SCOPE_SHIFT = (1 << 20) - 1, 36, 56
 _SEQUENCE_BITS = (1 << _NAME_SHIFT) - 1
 _BYTES_IN_RAW = 7
 _VALUES_OF_MEMORY = 5
+#: Words that may follow a NAME, in this order, by the column of their value.
+_OPTIONAL = {"inputs": Tag.INPUTS, "forward": Tag.FORWARD, "identity": Tag.IDENTITY, "line": Tag.LINE,
+             "launch": Tag.LAUNCH}  # fmt: skip
 #: Words whose value is a time.
 _TIMED = np.array([Tag.BEGIN, Tag.END, Tag.END_OF, Tag.MEMORY], np.uint64)
 
@@ -55,6 +58,8 @@ class Operators:
         sequence: Autograd's sequence number; -1 where it has none.
         forward: Torch's number of the thread of the forward operator; 0 where it has none.
         inputs: Index in ``input_texts``; 0 if they were not recorded.
+        line: Line that the Python call around it executed; 0 where it is unknown.
+        launch: Value of its LAUNCH word; 0 where it has none.
         names: Texts of names; the first stands for a name that is lost.
         input_texts: Definitions of inputs; the first stands for none.
     """
@@ -68,6 +73,8 @@ class Operators:
     sequence: Integers
     forward: Integers
     inputs: npt.NDArray[np.int32]
+    line: npt.NDArray[np.int32]
+    launch: Words
     names: list[bytes]
     input_texts: list[bytes]
 
@@ -242,6 +249,8 @@ class _WordReader:
             sequence=sequence,
             forward=columns["forward"][:count].view(np.int64),
             inputs=columns["inputs"][:count].view(np.int32),
+            line=columns["line"][:count].view(np.int32),
+            launch=columns["launch"][:count],
             names=self._names.contents,
             input_texts=self._inputs.contents,
         )
@@ -373,11 +382,10 @@ class _Walker:
         walk.rows += 1
         columns["begin"][row], columns["name"][row] = self._values[at], self._values[at + 1]
         at += 2
-        for column, tag in (("inputs", Tag.INPUTS), ("forward", Tag.FORWARD), ("identity", Tag.IDENTITY)):
+        for column, tag in _OPTIONAL.items():
             there = self._tag(at) == tag
-            columns[column][row] = (
-                self._values[at] & (0xFFFFFFFF if column == "inputs" else _VALUE_BITS) if there else 0
-            )
+            most = np.iinfo(columns[column].dtype).max
+            columns[column][row] = self._values[at] & int(most) if there else 0
             at += there
         columns["end"][row], columns["state"][row] = 0, State.OPEN
         if columns["identity"][row]:

@@ -1,7 +1,8 @@
 """Runs of compiled programs: when each was asked for and computed, and the steps that follow from them.
 
 JAX dispatches a program and computes it later. Steps are those that ``StepTraceAnnotation`` declares, else the runs of
-the program that takes most of the time.
+the program that takes most of the time. Code that is not compiled as a whole has no steps: each of its operations is a
+program of its own.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _from_last(calls: Integers, runs: pl.DataFrame) -> Integers:
     return np.concatenate([np.full(missing, _BEFORE, np.int64), calls])
 
 
-def steps(rows: XplaneRows, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the table ``steps``, by the rows and the table of operations."""
+def steps(rows: XplaneRows, operations: pl.DataFrame, instructions: pl.DataFrame) -> pl.DataFrame:
+    """Return the table ``steps``, by the rows, the table of operations, and that of the programs' instructions."""
     declared = rows.pieces.get("steps", [])
     if declared and (marks := pl.concat(declared)).height:
         return conform("steps", marks.sort("ts", "dur").with_columns(source=pl.lit("declared")))
@@ -103,13 +104,20 @@ def steps(rows: XplaneRows, operations: pl.DataFrame) -> pl.DataFrame:
     else:
         runs = united_runs(rows.pieces.get("runs", []))
     names = operations.select("program_id", "program").unique("program_id", keep="first")
-    return _inferred(runs.join(names, on="program_id", how="left", nulls_equal=True))
+    contents = instructions if instructions.height else operations
+    return _inferred(runs.join(names, on="program_id", how="left", nulls_equal=True), contents)
 
 
-def _inferred(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs of the program that takes most of the time, each until the next begins; none if it ran once.
+def _inferred(runs: pl.DataFrame, contents: pl.DataFrame) -> pl.DataFrame:
+    """Return the runs of the program that takes most of the time, each until the next begins.
 
     A function is compiled again for inputs of another form or place: its programs have one name, and are one here.
+    None are returned if it ran once, or if all its runs together do no more operations than there are runs of other
+    programs meanwhile: such code dispatches its operations one by one.
+
+    Args:
+        runs: A row a run.
+        contents: Instructions of the programs: their primitives are the last names of the scopes.
     """
     totals = runs.group_by("program", maintain_order=True).agg(pl.col("total").sum(), pl.len())
     most = totals.sort("total", descending=True, maintain_order=True).head(1)
@@ -120,6 +128,13 @@ def _inferred(runs: pl.DataFrame) -> pl.DataFrame:
         .sort("ts", "end")
         .unique("ts", keep="last", maintain_order=True)
     )
+    during = pl.col("ts").is_between(chosen["ts"].min(), chosen["ts"].max())
+    beside = runs.filter(during).join(most, on="program", how="anti", nulls_equal=True).height
+    operations = contents.join(chosen, on="program_id", how="semi", nulls_equal=True)
+    primitives = operations.filter(pl.col("scope").cast(pl.String).str.contains("/", literal=True))
+    each = (primitives["scope"] if primitives.height else operations["name"]).n_unique()
+    if each * chosen.height <= beside:
+        return empty("steps")
     end = pl.col("ts").shift(-1).fill_null(pl.col("end").max())
     frame = chosen.select("ts", number=pl.int_range(pl.len()), dur=end - pl.col("ts"))
     return conform("steps", frame.with_columns(source=pl.lit("inferred")))

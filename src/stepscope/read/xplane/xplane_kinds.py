@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.trace.xplane_marks import THREAD_MARK
 
@@ -37,7 +38,6 @@ _CLASSES = (
 _DEVICE = (
     (re.compile(r"(?i)mem ?cpy|copy(host|device)to|__amd_rocclr_copy"), "memcpy"),
     (re.compile(r"(?i)mem ?set|__amd_rocclr_fill"), "memset"),
-    (re.compile(r"(?i)(void )?(nccl|rccl|mscclpp|msccl)"), "collective"),
 )
 
 #: Programs of several devices talk through these; ``-start`` and ``-done`` are the two halves of one.
@@ -64,8 +64,12 @@ def classes(names: pl.Series) -> npt.NDArray[np.uint8]:
 
 def device_kinds(names: pl.Series) -> npt.NDArray[np.uint8]:
     """Return the number of the kind of each name of work on devices."""
-    found = [next((kind for pattern, kind in _DEVICE if pattern.match(name)), "kernel") for name in names.to_list()]
-    return np.array([KIND_CODE[kind] for kind in found], np.uint8)
+    found = (next((kind for pattern, kind in _DEVICE if pattern.match(name)), None) for name in names.to_list())
+    kinds = (
+        kind or ("kernel" if transport_of_kernel(name) is None else "collective")
+        for kind, name in zip(found, names.to_list(), strict=True)
+    )
+    return np.array([KIND_CODE[kind] for kind in kinds], np.uint8)
 
 
 def operation(opcode: str) -> str | None:

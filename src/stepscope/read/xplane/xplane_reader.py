@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
+from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.part_builder import KIND_CODE, kinds_of
 from stepscope.read.common.source import Progress, read_blocks
 from stepscope.read.xplane import xplane_files, xplane_kinds
@@ -38,7 +39,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
     """Read one file.
 
     Operators are the instructions of compiled programs that run on threads, or as kernels on streams. Steps are those
-    of ``StepTraceAnnotation``, else the runs of the program that takes most of the time.
+    of ``StepTraceAnnotation``, else the runs of the program that takes most of the time, unless each operation is
+    dispatched by itself.
 
     Raises:
         InputError: It cannot be read, or has another format.
@@ -73,8 +75,9 @@ def _tables(
     part.add("operators", _operators(spans, operations))
     part.add("collectives", _collectives(spans, operations))
     part.add("allocations", _allocations(rows.pieces.get("allocations", [])).with_columns(since))
-    part.add("steps", steps(rows, operations).with_columns(since))
-    part.add("instructions", programs.table())
+    instructions = programs.table()
+    part.add("steps", steps(rows, operations, instructions).with_columns(since))
+    part.add("instructions", instructions)
     part.add_facts(facts.as_json())
     part.tracks.host = facts.host
     return {**part.tables(), "dispatches": dispatches(rows).with_columns(since, _since_epoch(facts.start, "end"))}
@@ -177,7 +180,8 @@ def _collectives(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     numbered = details.with_row_index("number").with_columns(pl.col("number").cast(pl.Int32))
     joined = rows.join(numbered, on="number", how="left", maintain_order="left")
     name = pl.col("name").cast(pl.String).str.to_lowercase()
-    by_library = pl.when(name.str.contains(r"^(?:void )?[nr]ccl")).then(pl.lit("nccl"))
+    transports = [transport_of_kernel(text) for text in joined["name"].cast(pl.String).to_list()]
+    by_library = pl.Series(transports, dtype=pl.String)
     spelled = name.str.extract(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send|recv)")
     joined = joined.with_columns(operation=pl.coalesce("operation", spelled, name), transport=by_library)
     return joined.select("span", "transport", *names)

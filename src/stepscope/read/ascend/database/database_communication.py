@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.read.ascend.database.database_device import known, unquoted
-from stepscope.read.ascend.database.sqlite import AscendDatabase
+from stepscope.read.common.database.sqlite import SqliteDatabase
 from stepscope.read.common.distinct import combinations, either, found, nth, of_all, of_each, ordered, same, where
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES, INT, NO_NOTIFICATION
 
@@ -17,7 +17,7 @@ _NO_NOTIFY_TEXT = str(2**64 - 1)
 _PLACE = r"-(top\d+|middle|bottom\d+|total)$"
 
 
-def operations(opened: AscendDatabase) -> pl.DataFrame:
+def operations(opened: SqliteDatabase) -> pl.DataFrame:
     """Return the frame ``communications`` with the column ``id``."""
     rows = ordered(opened.rows("COMMUNICATION_OP"), "startNs")
     tasks = opened.rows("TASK", {"connectionId": INT, "deviceId": INT, "modelId": INT})
@@ -46,7 +46,7 @@ def _said(text: str | None) -> str | None:
     return None if text == "N/A" else text
 
 
-def tasks(opened: AscendDatabase, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+def tasks(opened: SqliteDatabase, communications: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
     """Return the frame ``communication_tasks``.
 
     Args:
@@ -96,7 +96,7 @@ def _rdma(text: str | None) -> str | None:
     return None if text in {"N/A", "INVALID_TYPE"} else text
 
 
-def summed(opened: AscendDatabase, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
+def summed(opened: SqliteDatabase, communications: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
     """Return the frames ``bandwidths`` and ``matrix``, and ``communications`` with what the profiler added up.
 
     Args:
@@ -112,7 +112,7 @@ def summed(opened: AscendDatabase, communications: pl.DataFrame | None) -> dict[
     }
 
 
-def _times(opened: AscendDatabase) -> pl.DataFrame:
+def _times(opened: SqliteDatabase) -> pl.DataFrame:
     """Return the operations that the sums name, in the columns of ``communications``."""
     rows = opened.rows("CommAnalyzerTime")
     rows = rows.filter(rows["hccl_op_name"] != "Total Op Info")
@@ -142,7 +142,7 @@ def _with_times(communications: pl.DataFrame, measured: pl.DataFrame) -> pl.Data
     return communications.hstack([measured[name][place] for name in ("step", "began", *_SUMS)])
 
 
-def _bandwidths(opened: AscendDatabase, communications: pl.DataFrame) -> pl.DataFrame:
+def _bandwidths(opened: SqliteDatabase, communications: pl.DataFrame) -> pl.DataFrame:
     rows = opened.rows("CommAnalyzerBandwidth")
     rows = rows.with_columns(found(rows["hccl_op_name"], communications["name"]).cast(pl.Int64).alias("row"))
     place = [_step(), _point_to_point(), pl.col("hccl_op_name").alias("name"), pl.col("group_name").alias("group")]
@@ -155,7 +155,7 @@ def _bandwidths(opened: AscendDatabase, communications: pl.DataFrame) -> pl.Data
     return pl.concat([everything, packets], how="diagonal")
 
 
-def _matrix(opened: AscendDatabase) -> pl.DataFrame:
+def _matrix(opened: SqliteDatabase) -> pl.DataFrame:
     rows = opened.rows("CommAnalyzerMatrix")
     name = pl.col("hccl_op_name").cast(pl.String)
     return rows.select_seq(

@@ -6,7 +6,7 @@ import re
 
 import polars as pl
 
-from stepscope.read.ascend.database.sqlite import AscendDatabase
+from stepscope.read.common.database.sqlite import SqliteDatabase
 from stepscope.read.common.distinct import either, found, of_all, of_each, ordered, where, without_nulls
 from stepscope.trace.ascend_columns import COUNTER_OF_DATABASE, DATABASE, INT, KERNEL_DETAILS, UNKNOWN_32
 
@@ -24,12 +24,14 @@ _TEXTS = {
     for column in KERNEL_DETAILS
     if column.database in DATABASE["COMPUTE_TASK_INFO"] and column.ours != "name"
 }
+#: Columns of the tables of kernels that say neither type nor core.
+DESCRIPTIONS = frozenset(column for ours, column in _TEXTS.items() if ours not in ("op_type", "core"))
 _UNIT = re.compile(r"\((.*)\)\Z")
 #: Counters of the database → the columns of the text file.
 _RENAMED = {theirs: name for name, theirs in COUNTER_OF_DATABASE.items()}
 
 
-def tasks(opened: AscendDatabase) -> tuple[pl.DataFrame, pl.DataFrame]:
+def tasks(opened: SqliteDatabase) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frame ``tasks`` with the column ``id``, and the tasks that belong to communication operations."""
     every = ordered(opened.rows("TASK"), "startNs")
     planes = opened.rows("COMMUNICATION_TASK_INFO", {"globalTaskId": INT})
@@ -80,7 +82,7 @@ def unquoted(text: str | None) -> str | None:
     return None if text in (None, "N/A", "") else text.strip('"')
 
 
-def counters(opened: AscendDatabase, made: pl.DataFrame) -> pl.DataFrame:
+def counters(opened: SqliteDatabase, made: pl.DataFrame) -> pl.DataFrame:
     """Return the frame ``task_counters``: times in µs as in the text file; the database has ns."""
     rows = opened.rows("TASK_PMU_INFO")
     row = found(rows["globalTaskId"], made["id"]).alias("row")

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import empty
-from stepscope.read.ascend.database.sqlite import AscendDatabase
+from stepscope.read.common.database.sqlite import SqliteDatabase
 from stepscope.read.common.distinct import combinations, found, of_all, of_each, ordered, same, where, without_nulls
 from stepscope.trace.ascend_columns import INT, LAYERS, MARK_CALL, NAME, PYTHON_CALL, QUEUE_CALL, UNKNOWN_32
 from stepscope.trace.losses import LossLedger
@@ -26,7 +26,7 @@ _LETTER = re.compile("[A-Za-z]")
 _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 
 
-def calls(opened: AscendDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+def calls(opened: SqliteDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frames ``host``, with the column ``key`` that ``CONNECTION_IDS`` has for it, and ``stacks``."""
     parts = [make(opened) for table, make in _SOURCES.items() if table in opened.tables]
     rows = pl.concat([_NOTHING, *parts], how="diagonal")
@@ -52,7 +52,7 @@ def _span(rows: pl.DataFrame, name: pl.Series, sort: pl.Series | str, *more: pl.
     )
 
 
-def _framework(opened: AscendDatabase) -> pl.DataFrame:
+def _framework(opened: SqliteDatabase) -> pl.DataFrame:
     rows = opened.rows("PYTORCH_API")
     shapes, dtypes = _inputs(rows)
     queued = opened.rows("CONNECTION_IDS")
@@ -97,13 +97,13 @@ def _one_line(text: str | None) -> str | None:
     return None if text is None else text.replace("\r", "").replace("\n", "")
 
 
-def _cann(opened: AscendDatabase) -> pl.DataFrame:
+def _cann(opened: SqliteDatabase) -> pl.DataFrame:
     rows = opened.rows("CANN_API")
     level = of_each(_LEVELS.get, rows["type"]).alias("level")
     return _span(rows, rows["name"], "api", level, rows["connectionId"].alias("connection"))
 
 
-def _ranges(opened: AscendDatabase) -> pl.DataFrame:
+def _ranges(opened: SqliteDatabase) -> pl.DataFrame:
     columns = {"startNs": INT, "endNs": INT, "globalTid": INT, "message": NAME, "domainId": INT, "connectionId": INT}
     rows = opened.rows("MSTX_EVENTS", columns)
     # The first versions have no domains and write a number that is not in STRING_IDS.
@@ -112,18 +112,18 @@ def _ranges(opened: AscendDatabase) -> pl.DataFrame:
     return _span(rows, rows["message"], "range", domain, shared)
 
 
-def _garbage(opened: AscendDatabase) -> pl.DataFrame:
+def _garbage(opened: SqliteDatabase) -> pl.DataFrame:
     rows = opened.rows("GC_RECORD")
     return _span(rows, same("name", "GC", len(rows)), "garbage")
 
 
-def _system(opened: AscendDatabase) -> pl.DataFrame:
+def _system(opened: SqliteDatabase) -> pl.DataFrame:
     rows = opened.rows("OSRT_API", _SPAN)
     return _span(rows, rows["name"], "api", same("level", "system", len(rows)))
 
 
 #: Table → what makes rows of ``host`` of it.
-_SOURCES: dict[str, Callable[[AscendDatabase], pl.DataFrame]] = {
+_SOURCES: dict[str, Callable[[SqliteDatabase], pl.DataFrame]] = {
     "PYTORCH_API": _framework,
     "CANN_API": _cann,
     "MSTX_EVENTS": _ranges,
@@ -138,12 +138,12 @@ _NOTHING = pl.DataFrame(
 )
 
 
-def _stacks(opened: AscendDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _stacks(opened: SqliteDatabase, ledger: LossLedger) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the number of the stack of each chain of calls, and the frame ``stacks``.
 
     A line in another form than ``file(line): function`` is a function without a file.
     """
-    if "PYTORCH_CALLCHAINS" not in opened.tables:
+    if not opened.holds("PYTORCH_CALLCHAINS"):
         return pl.DataFrame(schema={"id": pl.Int64, "number": pl.Int64}), empty("stacks")
     rows = opened.rows("PYTORCH_CALLCHAINS")
     sound = without_nulls(rows, rows.columns)
@@ -178,7 +178,7 @@ def _frame(text: str) -> tuple[str, int | None, str]:
 
 
 def flows(
-    opened: AscendDatabase, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame
+    opened: SqliteDatabase, host: pl.DataFrame, tasks: pl.DataFrame, communications: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the frame ``flows``: what shares a connection."""
     rows = pl.DataFrame([host["connection"], host["key"], pl.Series("from", np.arange(len(host)))])

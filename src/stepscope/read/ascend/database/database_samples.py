@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import empty
-from stepscope.read.ascend.database.sqlite import AscendDatabase
+from stepscope.read.common.database.sqlite import SqliteDatabase
 from stepscope.read.common.dense import places
 from stepscope.read.common.distinct import combinations, filled, ordered, same, where, without_nulls
 from stepscope.trace.ascend_columns import (
@@ -38,13 +38,13 @@ _CHANGE = {
 }
 
 
-def counters(opened: AscendDatabase) -> pl.DataFrame:
+def counters(opened: SqliteDatabase) -> pl.DataFrame:
     """Return the frame ``counters``."""
-    sampled = [part for kind in SAMPLES if kind.table in opened.tables for part in _sampled(opened, kind)]
+    sampled = [part for kind in SAMPLES if opened.holds(kind.table) for part in _sampled(opened, kind)]
     return pl.concat(sampled) if sampled else empty("counters")
 
 
-def _sampled(opened: AscendDatabase, kind: SampledTable) -> Iterator[pl.DataFrame]:
+def _sampled(opened: SqliteDatabase, kind: SampledTable) -> Iterator[pl.DataFrame]:
     label = kind.labels
     columns = {"timestampNs": INT, "deviceId": INT, **label, **dict.fromkeys(kind.values, FLOAT)}
     rows = opened.rows(kind.table, columns)
@@ -68,7 +68,7 @@ def _named(name: str, labels: tuple[object, ...]) -> str:
     return name.format(*("" if one is None else SAMPLE_LABELS.get(str(one), one) for one in labels))
 
 
-def memory(opened: AscendDatabase) -> pl.DataFrame:
+def memory(opened: SqliteDatabase) -> pl.DataFrame:
     """Return the frame ``memory``: memory of the components of the framework, and of the whole process."""
     rows = opened.rows("MEMORY_RECORD")
     process = opened.rows("NPU_MEM", {"type": NAME, "ddr": INT, "hbm": INT, "timestampNs": INT, "deviceId": INT})
@@ -86,12 +86,12 @@ def memory(opened: AscendDatabase) -> pl.DataFrame:
     return ordered(pl.concat([pl.DataFrame([*recorded, active]), pl.DataFrame(whole)], how="diagonal"), "ts")
 
 
-def blocks(opened: AscendDatabase) -> pl.DataFrame:
+def blocks(opened: SqliteDatabase) -> pl.DataFrame:
     """Return the frame ``blocks``; without blocks of the framework, from the allocations and releases that GE wrote."""
-    if "OP_MEMORY" in opened.tables:
+    if opened.holds("OP_MEMORY"):
         rows = opened.rows("OP_MEMORY")
         return pl.DataFrame([rows[name].alias(column) for column, name in _BLOCK.items()])
-    if "NPU_OP_MEM" not in opened.tables:
+    if not opened.holds("NPU_OP_MEM"):
         return empty("blocks")
     rows = ordered(opened.rows("NPU_OP_MEM", _CHANGE), "timestampNs")
     changes = rows.with_columns(

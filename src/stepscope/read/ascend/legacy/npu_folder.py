@@ -10,6 +10,7 @@ Readers of a file raise InputError if it cannot be read.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from stepscope.read.common.source import Progress
 from stepscope.trace.losses import LossLedger
 
 _TICK = 10
+#: Where communication on a stream begins: the profiler sums up what runs there without a gap.
+_REDUCE = re.compile(r"stream_(\d{1,9})_parallel_(\d{1,9})_start_point")
 _MOST = 1 << 62
 #: Processes of the timeline that MindSpore drew.
 _AI_CPU, _STEP_TRACE = 9000, 10000
@@ -56,15 +59,34 @@ def display(path: Path, ledger: LossLedger, progress: Progress | None = None) ->
     return complete({"tasks": found.with_columns(stream="thread", type=sort, core=core)})
 
 
-def steps(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:
-    """Return the frame ``steps`` of ``step_trace_raw_{id}_detail_time.csv``, without its line of averages."""
-    parts, begin, end = [], pl.col("begin"), pl.col("end")
+def steps(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Frames:
+    """Return the steps of ``step_trace_raw_{id}_detail_time.csv``, and its communication, which is summed by stream.
+
+    The line of averages at the end is left out.
+    """
+    parts, reduced = [], []
     for rows in csv_rows.read(path, ledger, progress):
-        headers = {"number": "step_num", "begin": "start_point", "end": "end_point"}
-        frame = pl.DataFrame({name: rows.integer(header) for name, header in headers.items()}).drop_nulls()
-        sound = frame.filter(begin > 0, end >= begin, end < _MOST // _TICK)
-        parts.append(sound.select("number", ts=begin * _TICK, dur=(end - begin) * _TICK))
-    return stacked("steps", parts)
+        number = rows.integer("step_num")
+        parts.append(_intervals(rows, number, "start_point", "end_point"))
+        for header in rows.headers:
+            found = _REDUCE.fullmatch(csv_rows.key_of(header))
+            if found is None:
+                continue
+            stream, place = int(found[1]), int(found[2])
+            of_stream = _intervals(rows, number, header, f"stream_{stream}_parallel_{place}_end_point")
+            name = pl.lit(f"stream {stream} reduce {place}")
+            # The file does not say which operations these are.
+            reduced.append(of_stream.select("ts", "dur", name=name, step="number", lane=pl.lit(stream, pl.Int64)))
+    communications = stacked("communications", reduced).sort("ts", maintain_order=True)
+    return complete({"steps": stacked("steps", parts), "communications": communications})
+
+
+def _intervals(rows: csv_rows.AscendRows, number: pl.Series, start: str, stop: str) -> pl.DataFrame:
+    """Return the numbers, starts and durations, ns, of the lines that have both ends of an interval."""
+    frame = pl.DataFrame({"number": number, "begin": rows.integer(start), "end": rows.integer(stop)}).drop_nulls()
+    begin, end = pl.col("begin"), pl.col("end")
+    sound = frame.filter(begin > 0, end >= begin, end < _MOST // _TICK)
+    return sound.select("number", ts=begin * _TICK, dur=(end - begin) * _TICK)
 
 
 def kernels(path: Path, ledger: LossLedger, progress: Progress | None = None) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import rows_of
-from stepscope.read.common.plain_text import text_of
+from stepscope.read.common.plain_text import json_of, text_of
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
 from stepscope.trace.losses import LossLedger
@@ -78,7 +77,7 @@ def matrix(path: Path, ledger: LossLedger, progress: Progress | None = None) -> 
 def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool, str, dict[str, Any]]]:
     """Yield step, whether point to point, key and value of every entry; other values are counted."""
     try:
-        document = json.loads(text_of(path, ledger)) if path.stat().st_size <= _LARGEST else None
+        document = json_of(text_of(path, ledger)) if path.stat().st_size <= _LARGEST else None
     except (ValueError, RecursionError):
         document = None
     if document is None:

@@ -23,7 +23,7 @@ _ROUNDING = 1000
 _FIRST_TASK = 50_000_000
 _COUNTER = "counter "
 _TIMES = ("ts", "dur")
-_OF_OPERATION = ("device", "gap", "step")
+_OF_OPERATION = ("device", "gap", "step", "core")
 _SUMS = tuple(one.ours for one in COMMUNICATION_TIMES if one.ours not in ("ts", "dur"))
 
 

@@ -6,6 +6,7 @@ the others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import TypeVar
 import polars as pl
 
 from stepscope.errors import InputError
+from stepscope.read.ascend import stated_sums
 from stepscope.read.ascend.ascend_facts import AscendFacts
 from stepscope.read.ascend.ascend_files import OF_GPU
-from stepscope.read.ascend.ascend_frames import Frames, complete, stacked
+from stepscope.read.ascend.ascend_frames import FRAMES, Frames, complete, empty, stacked
 from stepscope.read.ascend.legacy import added_sums, gpu_folder, npu_folder
 from stepscope.read.ascend.text import (
     communication_files,
@@ -29,6 +31,7 @@ from stepscope.read.ascend.text import (
 )
 from stepscope.read.ascend.text.csv_rows import AscendRows
 from stepscope.read.common.source import Capture, Progress
+from stepscope.trace.ascend_columns import COLUMNS
 from stepscope.trace.losses import LossLedger
 
 #: Times before this (1973) count from the start of the machine.
@@ -63,6 +66,7 @@ class AscendText:
         self._capture = capture
         self._facts = facts
         self._progress = progress
+        self._headers: dict[str, list[str]] = {}
         self._done = 0
         self._total = sum(path.stat().st_size for path in capture.all)
 
@@ -78,7 +82,26 @@ class AscendText:
         frames = self._with_counters(frames)
         for inputs in [*self._together("inputs", csv_files.inputs), *self._each("calls", op_range.inputs)]:
             frames = join.with_inputs(frames, inputs)
-        return complete({**frames, **self._samples(frames), "facts": self._said()})
+        stated, facts = self._stated()
+        samples = self._samples(frames)
+        said = pl.concat([frames["facts"], self._said(), facts, self._columns()])
+        return complete({**frames, **samples, "facts": said, "stated": pl.concat([frames["stated"], stated])})
+
+    def _columns(self) -> pl.DataFrame:
+        """Return the columns of the CSV files, which differ by level and version, as a fact."""
+        value = [json.dumps(self._headers)] if self._headers else []
+        return pl.DataFrame({"key": [COLUMNS] * len(value), "value": value}, schema=FRAMES["facts"])
+
+    def _stated(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the sums that files state, and the rows of results in them as facts."""
+        found = [
+            (result, path, rows)
+            for result in stated_sums.RESULTS
+            for path in self._capture.of(f"stated_{result}")
+            if (rows := self._of_rows(path, partial(stated_sums.of_rows, result=result))) is not None
+        ]
+        sums = [stated_sums.sums(result, rows, path.name) for result, path, rows in found]
+        return pl.concat([empty("stated"), *sums]), stated_sums.facts((result, rows) for result, _, rows in found)
 
     def with_framework(self, frames: Frames) -> Frames:
         """Fill the frames of the framework that are empty from MindSpore's raw records.
@@ -119,8 +142,8 @@ class AscendText:
         for said in self._each("flops_1", added_sums.flops):
             for one in made:
                 one["task_counters"] = pl.concat([one["task_counters"], added_sums.with_flops(one["tasks"], said)])
-        steps = [*self._each("steps_1", npu_folder.steps), *self._each("gpu_steps", gpu_folder.steps)]
-        return [*made, complete({"steps": pl.concat(steps)})] if steps else made
+        made += self._each("steps_1", npu_folder.steps)
+        return [*made, *(complete({"steps": steps}) for steps in self._each("gpu_steps", gpu_folder.steps))]
 
     def _with_counters(self, frames: Frames) -> Frames:
         said = [*self._together("l2", csv_files.l2_cache), *self._together("ai_cpu", csv_files.ai_cpu)]
@@ -166,7 +189,10 @@ class AscendText:
 
     def _of_rows(self, path: Path, make: Callable[[AscendRows], pl.DataFrame]) -> pl.DataFrame | None:
         def read(path: Path, ledger: LossLedger, progress: Progress | None) -> pl.DataFrame | None:
-            parts = [make(rows) for rows in csv_rows.read(path, ledger, progress)]
+            parts = []
+            for rows in csv_rows.read(path, ledger, progress):
+                self._headers[path.name] = [header for header in rows.headers if header.strip()]
+                parts.append(make(rows))
             return pl.concat(parts, how="diagonal_relaxed") if parts else None
 
         return self._guarded(read, path, self._ledger(path))

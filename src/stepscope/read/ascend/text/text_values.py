@@ -5,7 +5,6 @@ Times are µs as decimal text, with up to three decimals and sometimes more; the
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import polars as pl
 
 from stepscope.read.chrome_json.decoded_values import unusual_time
 from stepscope.read.chrome_json.event_schema import BAD
+from stepscope.read.common.plain_text import json_of
 from stepscope.trace.ascend_columns import BYTES
 from stepscope.trace.losses import LossLedger
 
@@ -27,7 +27,7 @@ _WHOLE = r"^([+-]?\d{1,19})(?:\.0*)?$"
 def json_object(text: str, ledger: LossLedger, *, strict: bool = True) -> dict[str, Any]:
     """Return a JSON object; for anything else an empty one, and a loss. ``strict``: its texts have no newlines."""
     try:
-        found = json.loads(text, strict=strict)
+        found = json_of(text, strict=strict)
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, dict):

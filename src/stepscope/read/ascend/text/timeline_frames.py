@@ -7,6 +7,7 @@ follows from the rest.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +15,24 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.read.ascend.ascend_frames import Frames, complete, numbered
+from stepscope.read.ascend import stated_sums
+from stepscope.read.ascend.ascend_frames import FRAMES, Frames, complete, conform, numbered
+from stepscope.read.ascend.ascend_kinds import parted
+from stepscope.read.ascend.stated_sums import LANES
 from stepscope.read.ascend.text.event_columns import BASE, COMPLETE, AscendEvents, chosen
 from stepscope.read.common.torch_events import parse_frame
-from stepscope.trace.ascend_columns import BYTES, LAYERS, UNKNOWN_32, unit_of
+from stepscope.trace.ascend_columns import BYTES, COMMUNICATION_PROCESS, LAYERS, UNKNOWN_32, unit_of
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import FRAME
 
+_OVERLAP = "overlap analysis"
 #: Name of a process in the trace, in lower case → what its events are.
 _SORT_OF_PROCESS = {
     "ascend hardware": "tasks",
     "hccl": "communications",
     "communication": "communications",
     "cann": "api",
-    "overlap analysis": "derived",
+    _OVERLAP: "derived",
     "scope layer": "derived",
     "step trace": "tasks",
 }
@@ -79,11 +84,15 @@ class _TraceOwners:
         sort: Process of the trace → kind of its events; the other processes are of the host.
         host: The host's process; None if the trace has none or several.
         device: Number of the device; None if the trace does not give it.
+        overlap: Processes in which the profiler sums up what the device did.
+        computing: Processes whose operators ran on the host itself.
     """
 
     sort: dict[int, str]
     host: int | None
     device: int | None
+    overlap: list[int]
+    computing: list[int]
 
 
 def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Frames:
@@ -98,6 +107,8 @@ def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Fram
     sort = pl.col("process").replace_strict(owners.sort, default="host", return_dtype=pl.String)
     found = events.complete.with_columns(sort=sort)
     of = {name: chosen(found.filter(pl.col("sort") == name), columns) for name, columns in _WANTED.items()}
+    lanes = found.filter(pl.col("process").is_in(owners.overlap), pl.col("name").cast(pl.String).is_in([*LANES]))
+    stated = stated_sums.of_lanes(lanes.select("dur", lane="name"), f"Overlap Analysis of {ledger.source}")
     # For large files each of these takes a large part of the memory.
     del found
     events.complete = events.complete.clear()
@@ -105,16 +116,18 @@ def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Fram
     host, stacks = _host(of["host"], of["api"], owners)
     communications, parts = _communications(of["communications"], events, owners)
     tasks = _tasks(of["tasks"], is_step, owners)
-    tasks = pl.concat([_without_parts(tasks, parts)])
+    tasks, of_streams = parted(pl.concat([_without_parts(tasks, parts)]), communications)
     made = {
         "host": host,
         "stacks": stacks,
         "tasks": tasks,
         "task_counters": _core_counters(tasks),
         "communications": communications,
-        "communication_tasks": parts,
+        "communication_tasks": pl.concat([conform("communication_tasks", parts), of_streams]),
         "steps": _steps(host, of["tasks"].filter(is_step)),
         "counters": _counters(events, owners),
+        "stated": stated,
+        "facts": _words(events, owners),
     }
     made["flows"] = _flows(events, made, owners, ledger)
     return complete(made)
@@ -129,7 +142,9 @@ def _owners_of(events: AscendEvents, device: int | None) -> _TraceOwners:
     synthetic = [process for process in sort if host is not None and process >> 10 == host]
     if device is None and synthetic:
         device = synthetic[0] & 31
-    return _TraceOwners(sort, host, device)
+    overlap = [process for process, name in bare.items() if name == _OVERLAP]
+    computing = [process for process, name in bare.items() if name == "cpu op"]
+    return _TraceOwners(sort, host, device, overlap, computing)
 
 
 def _host(host: pl.DataFrame, api: pl.DataFrame, owners: _TraceOwners) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -150,7 +165,8 @@ def _host(host: pl.DataFrame, api: pl.DataFrame, owners: _TraceOwners) -> tuple[
         forward_thread=pl.when(pl.col("forward_thread") > 0).then("forward_thread"),
         shapes=_one_line("shapes"),
         dtypes=_one_line("dtypes"),
-        level=pl.lit(None, pl.Categorical),
+        # MindSpore's operators on a CPU are work; those of a device's framework only ask for it.
+        level=pl.when(pl.col("process").is_in(owners.computing)).then(pl.lit("cpu")).cast(pl.Categorical()),
     )
     stack, stacks = _stacks(ours["stack"])
     calls = _calls(api, host, owners)
@@ -277,6 +293,13 @@ def _steps(host: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
         return declared.drop_nulls()
     of_device = marks.filter(pl.col("category").cast(pl.String) == _STEP_CATEGORY)
     return of_device.select(pl.coalesce("iteration", number).alias("number"), "ts", "dur").drop_nulls().unique("number")
+
+
+def _words(events: AscendEvents, owners: _TraceOwners) -> pl.DataFrame:
+    """Return how this version of the profiler calls the process with the communication, as a fact."""
+    names = [name for process, name in events.processes.items() if owners.sort.get(process) == "communications"]
+    rows = [(COMMUNICATION_PROCESS, json.dumps(names[0].strip()))] if names else []
+    return pl.DataFrame(rows, schema=FRAMES["facts"], orient="row")
 
 
 def _counters(events: AscendEvents, owners: _TraceOwners) -> pl.DataFrame:

@@ -1,8 +1,8 @@
 """A profiler's SQLite file, read as it lies: nothing beside it is opened, nothing is written, nothing in it runs.
 
-Ascend's databases keep a text once, in ``STRING_IDS``, and its number everywhere else; the values of
-a column with few values are in a table ``ENUM_…``. Any table and any column may be missing, depending on the options of
-the recording and on the version.
+Such databases keep a text once, in a table of texts, and its number everywhere else; the values of a column with few
+values are in a table ``ENUM_…``. Any table and any column may be missing, depending on the options of the recording and
+on the version.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import DamagedTraceError
-from stepscope.read.ascend.database.sqlite_columns import columns_of, quoted
+from stepscope.read.common.database.sqlite_columns import columns_of, quoted
 from stepscope.read.common.distinct import same
 from stepscope.read.common.source import open_trace
-from stepscope.trace.ascend_columns import DATABASE, FLOAT, INT, NAME, TEXT, UNREAD
+from stepscope.trace.ascend_columns import FLOAT, INT, NAME, TEXT, UNREAD
 from stepscope.trace.losses import LossLedger
 
 #: First bytes of every SQLite file.
@@ -38,10 +39,28 @@ _STORED: dict[str, pl.DataType] = {INT: pl.Int64(), FLOAT: pl.Float64(), TEXT: p
 _NO_NUMBER = -(1 << 63)
 #: Rows fetched at once: a few MB of Python's objects.
 _BATCH = 50_000
-#: A table with up to this number of rows is fetched at once.
-SMALL_TABLE = 10_000
 #: Longest value, in bytes; no text of a profiler is longer.
 _LONGEST = 64 << 20
+#: A table with up to this number of rows is fetched at once.
+SMALL_TABLE = 10_000
+#: Table → its columns that are not read; None for all of them.
+LeftOut: TypeAlias = Mapping[str, "frozenset[str] | None"]
+
+
+class Dialect(NamedTuple):
+    """What the tables of a profiler are called.
+
+    Attributes:
+        tables: Table → its columns, and what each holds: ``INT``, ``FLOAT``, ``TEXT``, ``NAME`` (the number of a text),
+            the name of a table ``ENUM_…``, or ``UNREAD``.
+        texts: The table of texts, whose columns are ``id`` and ``value``.
+    """
+
+    tables: Mapping[str, Mapping[str, str]] = {}
+    texts: str = "STRING_IDS"
+
+
+_NO_DIALECT = Dialect()
 
 
 def is_database(path: Path) -> bool:
@@ -66,12 +85,16 @@ def _claimed(path: Path) -> int:
 
 
 @contextmanager
-def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
+def database(
+    path: Path, ledger: LossLedger, dialect: Dialect = _NO_DIALECT, left_out: LeftOut | None = None
+) -> Iterator[SqliteDatabase]:
     """Open a file for reading.
 
     Args:
         path: The file; a write-ahead log beside it stays closed.
         ledger: Counts losses.
+        dialect: What its tables are called.
+        left_out: What need not be read.
 
     Raises:
         InputError: It cannot be read.
@@ -90,7 +113,7 @@ def database(path: Path, ledger: LossLedger) -> Iterator[AscendDatabase]:
             connection.execute("PRAGMA trusted_schema = OFF")
             # Without it SQLite refuses a file that was cut, although most of its pages are there.
             connection.execute("PRAGMA writable_schema = ON")
-            yield AscendDatabase(connection, ledger)
+            yield SqliteDatabase(connection, ledger, dialect, left_out or {})
         except sqlite3.DatabaseError as error:
             message = f"{path} is damaged: {error}."
             raise DamagedTraceError(message, "Copy it again, or record again.") from None
@@ -110,17 +133,21 @@ class _TextOrLoss:
             return value.decode(errors="replace")
 
 
-class AscendDatabase:
+class SqliteDatabase:
     """An open database.
 
     Args:
         connection: Connection to it.
         ledger: Counts losses.
+        dialect: What its tables are called.
+        left_out: What is not read: such a table has no rows, such a column only null.
     """
 
-    def __init__(self, connection: sqlite3.Connection, ledger: LossLedger) -> None:
+    def __init__(self, connection: sqlite3.Connection, ledger: LossLedger, dialect: Dialect, left_out: LeftOut) -> None:
         self._connection = connection
         self._ledger = ledger
+        self._dialect = dialect
+        self._left_out = left_out
 
     @cached_property
     def tables(self) -> dict[str, tuple[str, ...]]:
@@ -133,20 +160,25 @@ class AscendDatabase:
             found[table] = (*found.get(table, ()), column)
         return found
 
+    def holds(self, table: str) -> bool:
+        """Return whether the database has a table, and it is read."""
+        return table in self.tables and self._left_out.get(table, ()) is not None
+
     def rows(self, table: str, columns: Mapping[str, str] | None = None) -> pl.DataFrame:
         """Return a table's columns; null if a column is missing or a value has another type.
 
         Args:
             table: Its name; a missing table has no rows.
-            columns: Column → what it holds; by default those of :data:`stepscope.trace.ascend_columns.DATABASE`.
+            columns: Column → what it holds; by default those of the dialect.
                 ``TEXT``, ``NAME`` and ``ENUM_…`` become categorical texts.
         """
         if columns is None:
-            columns = {name: sort for name, sort in DATABASE[table].items() if sort != UNREAD}
+            columns = {name: sort for name, sort in self._dialect.tables[table].items() if sort != UNREAD}
         wanted = {name: _STORED[sort] if sort in _NUMBERS else pl.Categorical() for name, sort in columns.items()}
-        if table not in self.tables:
+        if not self.holds(table):
             return pl.DataFrame(schema=wanted)
-        present = [name for name in columns if name in self.tables[table]]
+        unread = self._left_out.get(table) or ()
+        present = [name for name in columns if name in self.tables[table] and name not in unread]
         frame = self._frame(table, {name: _STORED.get(columns[name], pl.Int64()) for name in present})
         found = {one.name: one.cast(pl.Categorical()) if one.dtype == pl.String else one for one in frame}
         found |= self._named(frame, {name: columns[name] for name in present if columns[name] not in _PLAIN})
@@ -238,21 +270,21 @@ class AscendDatabase:
         return known if sound.all() else known.filter(sound)
 
     def texts(self, numbers: pl.Series) -> pl.Series:
-        """Return the texts of ``STRING_IDS`` for numbers; null for a number without a text."""
+        """Return the texts of numbers; null for a number without a text."""
         return self._strings.of(numbers)
 
     @cached_property
-    def _strings(self) -> _AscendStrings:
-        return self._dictionary("STRING_IDS", "value")
+    def _strings(self) -> _StoredTexts:
+        return self._dictionary(self._dialect.texts, "value")
 
-    def _dictionary(self, table: str, text: str) -> _AscendStrings:
+    def _dictionary(self, table: str, text: str) -> _StoredTexts:
         present = {"id", text} <= set(self.tables.get(table, ()))
         stored = {"id": pl.Int64(), text: pl.String()}
         frame = self._frame(table, stored) if present else pl.DataFrame(schema=stored)
-        return _AscendStrings(frame["id"], frame[text])
+        return _StoredTexts(frame["id"], frame[text])
 
 
-class _AscendStrings:
+class _StoredTexts:
     """Finds texts by their numbers.
 
     Args:

@@ -1,0 +1,1 @@
+"""SQLite files of profilers, read as they lie."""
