@@ -7,12 +7,24 @@ which may overlap each other. That is what makes the categories of a step add up
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
+
+
+def joined(parts: Sequence[Times]) -> Times:
+    """Return the parts as one array, without a copy where only one has any."""
+    some = [part for part in parts if len(part)]
+    return some[0] if len(some) == 1 else np.concatenate(parts)
+
+
+def all_of(value: int, length: int) -> Times:
+    """Return the same integer ``length`` times, to read only: it takes no memory."""
+    return np.broadcast_to(np.int64(value), length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +58,8 @@ class Intervals:
 
     def within(self, start: Times, end: Times) -> Times:
         """Return the time covered inside each window ``[start, end)``, in ns; windows may overlap each other."""
-        return self.before(end) - self.before(start)
+        covered = self.before(np.concatenate((end, start)))
+        return covered[: len(end)] - covered[len(end) :]
 
     def first_from(self, instants: Times) -> Times:
         """Return the first covered instant at or after each instant; the largest int64 if none is."""
@@ -73,6 +86,8 @@ def unite(start: Times, end: Times) -> Intervals:
         start: Starts in ns.
         end: Ends in ns, none before its start.
     """
+    if not len(start):
+        return EMPTY
     starts, ends = np.sort(start, kind="stable"), np.sort(end, kind="stable")  # long sorted runs
     return _join(starts, ends, starts[1:] > ends[:-1])[1]
 
@@ -96,7 +111,7 @@ def _join(starts: Times, ends: Times, gap: npt.NDArray[np.bool_]) -> tuple[npt.N
     """
     opens = np.concatenate(([True], gap))[: len(starts)]
     closes = np.concatenate((gap, [True]))[: len(starts)]
-    first, last = np.flatnonzero(opens), np.flatnonzero(closes)
+    first, last = opens.nonzero()[0], closes.nonzero()[0]
     covers = ends[last] > starts[first]
     first, last = first[covers], last[covers]
     return first, Intervals(starts[first], ends[last])
@@ -104,11 +119,16 @@ def _join(starts: Times, ends: Times, gap: npt.NDArray[np.bool_]) -> tuple[npt.N
 
 def union(*sets: Intervals) -> Intervals:
     """Return the time covered by any of the sets."""
-    return unite(np.concatenate([one.start for one in sets]), np.concatenate([one.end for one in sets]))
+    full = [one for one in sets if len(one)]
+    if len(full) < 2:
+        return full[0] if full else EMPTY
+    return unite(np.concatenate([one.start for one in full]), np.concatenate([one.end for one in full]))
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Return the time covered by ``left`` and not by ``right``: a walk over the edges of both."""
+    if not len(left) or not len(right):
+        return left
     at = np.concatenate((left.start, left.end, right.start, right.end))
     edges = [(1, 0), (-1, 0), (0, 1), (0, -1)]
     counts = [len(left), len(left), len(right), len(right)]

@@ -7,6 +7,8 @@ from functools import cache
 
 import polars as pl
 
+from stepscope.analyse.intervals import Times
+
 #: Type of a time since the epoch in µs with three decimals: exact, where a float has steps of a quarter of a µs.
 TIMESTAMP = pl.Decimal(38, 3)
 
@@ -27,6 +29,11 @@ def us(column: str) -> pl.Expr:
 def timestamp_us(column: str) -> pl.Expr:
     """Return integer nanoseconds since the epoch as µs, exactly."""
     return (pl.col(column).cast(TIMESTAMP) / 1000).cast(TIMESTAMP)
+
+
+def timestamps_us(times: Times) -> pl.Series:
+    """Return integer nanoseconds since the epoch as µs, see :func:`timestamp_us`."""
+    return pl.Series("", times, pl.Int64).to_frame().select_seq(timestamp_us("")).to_series()
 
 
 @cache

@@ -6,15 +6,16 @@ not over which wire the bytes went. See ``docs/definitions.md``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from stepscope.analyse.operators.operator_calls import nearest
-from stepscope.analyse.step.activity import is_point_to_point, of_kinds, span_kinds, track_ids
+from stepscope.analyse.operators.operator_calls import rows_of
+from stepscope.analyse.step.activity import BETWEEN_TWO, on_tracks
 from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared
 
 #: Links of an Ascend device; always listed, which readers of these files expect.
@@ -81,18 +82,25 @@ def operations(tables: Tables) -> list[CollectiveCall]:
     outermost = _outermost(tables)
     if not len(outermost):
         return []
-    details = tables["collectives"].rename({"span": "id"})
-    rows = outermost.lazy().join(details, on="id", how="left").sort("ts", "id").with_columns(_DETAILS)
-    number = pl.int_range(pl.len()).over("step", "type", "group")
-    rows = rows.with_columns(pl.format("{}__{}", "type", number).alias("made"))
-    if has_rows(tables, "tasks"):
-        named = tables["tasks"].select(pl.col("span").alias("id"), named=pl.lit(value=True)).unique()
-        made = pl.when("named").then("name").otherwise("made")
-        rows = rows.join(named, on="id", how="left", maintain_order="left").with_columns(made.alias("made"))
-    rows = rows.with_columns(name="made")
-    moved = _moves(tables)
-    found = rows.select(name for name in _FIELDS if name != "moved").pipe(collected, tables).to_dicts()
-    return [CollectiveCall(**row, moved=moved.get(row["span"], ())) for row in found]
+    columns = columns_of(tables, "collectives", "span", *_OF_COLLECTIVES)
+    said = {span: values for span, *values in columns.rows()}
+    tasks = set(columns_of(tables, "tasks", "span")["span"].to_list())
+    moved, numbers, found = _moves(tables), Counter[tuple[int, str, str]](), []
+    for start, span, elapsed, label, in_step, rank in sorted(outermost.rows()):
+        operation, group, transport, synchronisation, ranks, number, put_in, got, *rest = said[span]
+        transit, wait, source, destination = rest
+        step, type_, group = -1 if in_step is None else in_step, label if operation is None else operation, group or ""
+        # A name that tells the operations of a type within a step and group apart.
+        name = label if span in tasks else f"{type_}__{numbers[step, type_, group]}"
+        numbers[step, type_, group] += 1
+        pair = BETWEEN_TWO.match(operation or "") is not None or source is not None or destination is not None
+        size = put_in if got is None or (put_in or 0) > 0 else got
+        wire = "OTHER" if transport is None else transport.upper()
+        found.append(CollectiveCall(
+            span, step, name, type_, group, pair, start, elapsed, transit, wait, synchronisation, size, wire, rank,
+            source, destination, ranks, number, moved.get(span, ()),
+        ))  # fmt: skip
+    return found
 
 
 def _moves(tables: Tables) -> dict[int, tuple[MovedBytes, ...]]:
@@ -110,43 +118,22 @@ def _moves(tables: Tables) -> dict[int, tuple[MovedBytes, ...]]:
 
 
 def _outermost(tables: Tables) -> pl.DataFrame:
-    """Return the communication on streams, or the outermost communication calls on host threads."""
-    collective = of_kinds(span_kinds(tables), "collective")
-    if not collective.any():
+    """Return the spans that stand for the collectives on streams, or else for those on host threads."""
+    if not has_rows(tables, "collectives"):
         return pl.DataFrame()
-    spans = columns_of(tables, "spans", *_SPAN_COLUMNS)
-    track = spans["track"].to_numpy()
-    rows = np.flatnonzero(collective & np.isin(track, track_ids(tables, "stream")))
-    if len(rows):
-        spans = spans[rows]
-    else:
-        rows = np.flatnonzero(np.isin(track, track_ids(tables, "thread")))
-        threads, calls = spans[rows], collective[rows]
-        if not threads["id"].is_sorted():
-            order = threads["id"].arg_sort().to_numpy()
-            threads, calls = threads[order], calls[order]
-        spans = threads[np.flatnonzero(calls & (nearest(threads, calls) < 0))]
+    spans = columns_of(tables, "spans", "ts", "id", "dur", "name", "step", "track")
+    rows = rows_of(spans["id"], columns_of(tables, "collectives", "span")["span"])
+    rows = rows[rows >= 0]
+    on_stream = on_tracks(tables, "stream")[rows]
+    spans = spans[pl.Series((rows[on_stream] if on_stream.any() else rows).astype(np.uint32))]
     rank_of = dict(columns_of(tables, "tracks", "id", "rank").iter_rows())
-    return spans.hstack([pl.Series("rank", [rank_of[track] for track in spans["track"].to_list()], pl.Int32)])
+    return spans.hstack([pl.Series("rank", [rank_of[track] for track in spans.drop_in_place("track").to_list()])])
 
 
-_SPAN_COLUMNS = ("id", "track", "ts", "dur", "name", "parent", "depth", "step", "sequence")
-_DETAILS: tuple[pl.Expr, ...] = (
-    pl.col("operation", "name").cast(pl.String),
-    pl.coalesce(pl.col("operation").cast(pl.String), pl.col("name").cast(pl.String)).alias("type"),
-    pl.col("group").cast(pl.String).fill_null(""),
-    pl.col("transport").cast(pl.String).str.to_uppercase().fill_null("OTHER"),
-    pl.col("step").fill_null(-1).cast(pl.Int64),
-    is_point_to_point().fill_null(value=False).alias("point_to_point"),
-    pl.col("id").alias("span"),
-    pl.col("ts").alias("start"),
-    pl.col("dur").alias("elapsed"),
-    pl.col("synchronisation"),
-    pl.col("group_ranks").cast(pl.String).alias("ranks"),
-    pl.col("sequence_right").alias("number"),
-    pl.when(pl.col("bytes_in") > 0).then("bytes_in").otherwise(pl.coalesce("bytes_out", "bytes_in")).alias("size"),
+_OF_COLLECTIVES = (
+    *("operation", "group", "transport", "synchronisation", "group_ranks", "sequence"),
+    *("bytes_in", "bytes_out", "transit", "wait", "source", "destination"),
 )
-_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(CollectiveCall))
 
 
 def communication(tables: Tables) -> dict[str, Any]:
@@ -233,15 +220,16 @@ def _times(found: list[CollectiveCall]) -> dict[str, Any]:
 
 
 def _bandwidths(found: list[CollectiveCall]) -> dict[str, Any]:
-    found, given = [one for one in found if not one.moved], [one for one in found if one.moved]
-    moved = [move for one in given for move in one.moved]
-    others = {one.transport for one in found} | {move.transport for move in moved}
-    transports = [*LINKS, *sorted(others - set(LINKS))]
+    given: dict[str, list[MovedBytes]] = {}
+    other: dict[str, list[CollectiveCall]] = {}
+    for one in found:
+        for move in one.moved:
+            given.setdefault(move.transport, []).append(move)
+        if not one.moved:
+            other.setdefault(one.transport, []).append(one)
+    transports = [*LINKS, *sorted(({*given, *other}) - {*LINKS})]
     return {
-        name: _given_bandwidth([move for move in moved if move.transport == name])
-        if any(move.transport == name for move in moved)
-        else _bandwidth([one for one in found if one.transport == name])
-        for name in transports
+        name: _given_bandwidth(given[name]) if name in given else _bandwidth(other.get(name, [])) for name in transports
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyse.data.minddata_pipeline import BATCH_TIMES, batches, operations
 from stepscope.analyse.step.activity import of_kinds, span_kinds, track_ids
-from stepscope.trace.tables import Tables, collected, has_rows, shared
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows, shared, with_series
 
 _SCHEMA = {
     "Operation": pl.String, "Stage": pl.String, "Occurrences": pl.Int64, "Avg. time (us)": pl.Float64,
@@ -64,14 +65,18 @@ def waits(tables: Tables) -> pl.DataFrame:
 
     Two sources may have seen the same wait: the framework's profiler and our own collector, one around the other.
     """
-    if not of_kinds(span_kinds(tables), "data").any():
-        return pl.DataFrame(schema={"id": pl.Int64, "name": pl.String, "ts": pl.Int64, "dur": pl.Int64})
-    on_thread = pl.col("track").is_in(track_ids(tables, "thread"))
-    spans = tables["spans"].filter((pl.col("kind") == "data") & on_thread)
-    ends = pl.col("ts") + pl.col("dur")
-    inside = (ends <= ends.cum_max().shift(1).over("track")).fill_null(value=False)
-    outermost = spans.sort("ts", "dur", "id", descending=[False, True, False]).filter(~inside)
-    return outermost.select("id", pl.col("name").cast(pl.String), "ts", "dur").pipe(collected, tables)
+    rows = np.flatnonzero(of_kinds(span_kinds(tables), "data"))
+    columns = columns_of(tables, "spans", "id", "name", "ts", "dur", "track")
+    ids, ts, dur, track = (columns[name].to_numpy()[rows] for name in ("id", "ts", "dur", "track"))
+    order = np.lexsort((ids, -dur, ts))
+    outermost = np.zeros(len(rows), np.bool_)
+    for thread in track_ids(tables, "thread"):
+        mine = order[track[order] == thread]
+        ends = ts[mine] + dur[mine]
+        outermost[mine[:1]] = True
+        outermost[mine[1:]] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    found = columns[["id", "name", "ts", "dur"]][rows[order[outermost[order]]]]
+    return with_series(found, [found["name"].cast(pl.String)])
 
 
 def arguments(tables: Tables, spans: pl.Series) -> dict[int, dict[str, object]]:

@@ -8,12 +8,21 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.intervals import Times, unite_groups
-from stepscope.analyse.step.activity import DEVICE_WORK, Codes, Rows, device_rows, devices_of, of_kinds, span_kinds
-from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables, columns_of
+from stepscope.analyse.step.activity import (
+    DEVICE_COMPUTING,
+    DEVICE_WORK,
+    Codes,
+    Rows,
+    device_rows,
+    devices_of,
+    of_kinds,
+    span_kinds,
+)
+from stepscope.analyse.units import timestamp_us, titled, us
+from stepscope.trace.tables import Tables, columns_of, of_arrays
 
 #: Kinds of device work in order of priority, for time that several of them cover.
-_COMPUTING, _COMMUNICATION, _COPY = ("kernel", "memset"), ("collective",), ("memcpy",)
+_COMPUTING, _COMMUNICATION, _COPY = DEVICE_COMPUTING, ("collective",), ("memcpy",)
 
 
 def device_time(tables: Tables) -> pl.DataFrame:
@@ -25,19 +34,16 @@ def device_time(tables: Tables) -> pl.DataFrame:
     spans = columns_of(tables, "spans", "track", "ts", "dur")[rows]
     devices, device = devices_of(tables, spans["track"])
     work = _Work(device, spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy(), span_kinds(tables)[rows])
-    measured = pl.DataFrame({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))})
-    shown = [us(name).alias(title) for name, title in _TITLES.items()]
-    busy = (100 * pl.col("busy") / pl.col("range")).fill_nan(0).round(3).alias("Busy(%)")
-    return measured.select(
-        pl.col("device").alias("Device_id"), timestamp_us("ts").alias("Start Time(us)"), *shown, busy
-    )
+    return of_arrays({"device": pl.Series(devices, dtype=pl.String), **work.measured(len(devices))}).select_seq(_SHOWN)
 
 
-_TITLES: dict[str, str] = {
-    "range": "Range(us)", "busy": "Busy(us)", "computing": "Computing(us)", "communication": "Communication(us)",
-    "exposed": "Communication(Not Overlapped)(us)", "copy": "Copy(us)", "exposed_copy": "Copy(Not Overlapped)(us)",
-    "idle": "Idle(us)",
-}  # fmt: skip
+_SHOWN = titled({
+    "Device_id": "device", "Start Time(us)": timestamp_us("ts"), "Range(us)": us("range"), "Busy(us)": us("busy"),
+    "Computing(us)": us("computing"), "Communication(us)": us("communication"),
+    "Communication(Not Overlapped)(us)": us("exposed"), "Copy(us)": us("copy"),
+    "Copy(Not Overlapped)(us)": us("exposed_copy"), "Idle(us)": us("idle"),
+    "Busy(%)": (100 * pl.col("busy") / pl.col("range")).fill_nan(0).round(3),
+})  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,16 @@
-"""Every piece of work by itself: kernels, copies, fills and collectives; on a rank without a device, leaf operators."""
+"""Every piece of work of a device by itself: kernels, copies, fills and collectives."""
 
 from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyse.operators.operator_calls import host_operators
-from stepscope.analyse.step.activity import DEVICE_WORK, device_rows
+from stepscope.analyse.step.activity import device_rows, of_tracks
 from stepscope.analyse.units import timestamp_us, us
-from stepscope.trace.tables import Tables, collected, has_rows, schema
+from stepscope.trace.tables import Tables, collected, columns_of, complete, has_rows, lazy, schema
 
 #: Column of the result → column it is taken from.
 _COLUMNS: dict[str, str] = {
@@ -28,12 +29,16 @@ _OF_TASKS: dict[str, str] = {
     "Output Shapes": "output_shapes", "Output Data Types": "output_dtypes", "Output Formats": "output_formats",
 }  # fmt: skip
 
+_OF_SPANS = ("id", "track", "ts", "dur", "name", "kind", "step", "correlation")
+
 
 def kernel_details(tables: Tables) -> pl.DataFrame:
-    """Return one row per piece of device work, or per leaf operator where the rank has no device, in order of start.
+    """Return one row per piece of device work, in order of start; none on a rank without a device.
 
     What an NPU's profiler says of its tasks stands in its own columns, and every hardware counter in one of its own.
     """
+    if not len(device_rows(tables)):
+        return _none().clone()
     if not has_rows(tables, "tasks"):
         return pieces(tables).select(_shown()).pipe(collected, tables)
     rows = pieces(tables).pipe(collected, tables)
@@ -81,16 +86,15 @@ def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 
 
 def pieces(tables: Tables) -> pl.LazyFrame:
-    """Return the same rows as the tables have them, in ns.
+    """Return the same rows as the tables have them, in ns; on a rank without a device, its leaf operators.
 
     Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the number of
     the stream or thread; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
     ``idle``, the time since the end of the earlier work on the track.
     """
-    streams = tables["tracks"].filter(pl.col("kind") == "stream")
     if len(device_rows(tables)):
-        spans = tables["spans"].filter(pl.col("kind").is_in(DEVICE_WORK))
-        work = _on_lanes(spans, streams.with_columns(lane="stream"))
+        spans = columns_of(tables, "spans", *_OF_SPANS)[pl.Series(device_rows(tables).astype(np.uint32))]
+        work = _on_lanes(spans, tables, "stream")
         rows = _of_operators(work.join(tables["kernels"], left_on="id", right_on="span", how="left"), tables)
     else:
         rows = _leaves(tables)
@@ -99,11 +103,10 @@ def pieces(tables: Tables) -> pl.LazyFrame:
     return rows.sort("ts", "id").with_columns(idle.alias("idle"))
 
 
-def _on_lanes(spans: pl.LazyFrame, tracks: pl.LazyFrame) -> pl.LazyFrame:
-    """Add the device's name and the stream's or thread's number to spans on these tracks; drop all others."""
-    lanes = tracks.select(pl.col("id").alias("track"), pl.col("device").alias("device_name"), "lane")
-    columns = ("id", "track", "ts", "dur", "name", "kind", "step", "correlation")
-    return spans.select(columns).join(lanes, on="track", how="inner")
+def _on_lanes(spans: pl.DataFrame, tables: Tables, lane: str) -> pl.LazyFrame:
+    """Add the device's name, and the number of the stream or thread, to spans."""
+    device, number = of_tracks(tables, spans["track"], "device", lane)
+    return spans.hstack([device.alias("device_name"), number.alias("lane")]).lazy()
 
 
 def _of_operators(work: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
@@ -119,11 +122,19 @@ def _leaves(tables: Tables) -> pl.LazyFrame:
     """Return host operators with no operator inside them, in the columns of device work."""
     operators = host_operators(tables)
     inner = operators.filter(~pl.int_range(pl.len()).is_in(operators["outer"].unique().implode()))
-    threads = tables["tracks"].filter(pl.col("kind") == "thread").with_columns(lane="thread")
-    leaves = _on_lanes(inner.lazy().with_columns(correlation=pl.lit(None, pl.Int64)), threads)
+    inner = inner[list(_OF_SPANS[:-1])].hstack(
+        [pl.Series("correlation", [None], pl.Int64).new_from_index(0, len(inner))]
+    )
+    leaves = _on_lanes(inner, tables, "thread")
     nothing = [pl.lit(None, dtype).alias(name) for name, dtype in schema("kernels").items() if name != "span"]
     inputs = tables["operators"].select(pl.col("span").alias("id"), "shapes", "dtypes")
     return leaves.with_columns(nothing).with_columns(operator_name="name").join(inputs, on="id", how="left")
+
+
+@cache
+def _none() -> pl.DataFrame:
+    """Return the result without rows."""
+    return pieces(lazy(complete({}))).select(_shown()).collect()
 
 
 @cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
+from stepscope.analyse.step.activity import Windows
 from stepscope.analyse.units import mib, timestamp_us, titled, us
-from stepscope.trace.tables import Tables, collected, columns_of
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows
 
 #: Counter of the host collector that holds the resident set of the process, in bytes.
 RESIDENT = "process memory"
@@ -14,6 +16,34 @@ RESIDENT = "process memory"
 COMPONENT_LANE = "Memory of "
 
 _SIZES = ("allocated", "reserved", "active")
+
+_OF_FRAMEWORK = [pl.lit("Framework").alias("Component"), pl.col("ts", *_SIZES), pl.col("device").cast(pl.String)]
+_OF_PROCESS = titled({
+    "Component": pl.lit("APP"), "ts": "ts", "allocated": pl.lit(None, pl.Int64),
+    "reserved": pl.col("value").cast(pl.Int64, strict=False), "active": pl.lit(None, pl.Int64),
+    "device": pl.lit("cpu"),
+})  # fmt: skip
+#: Columns of the result, of those two.
+_RECORD = titled({
+    "Component": "Component", "Timestamp(us)": timestamp_us("ts"), "Total Allocated(MB)": mib("allocated"),
+    "Total Reserved(MB)": mib("reserved"), "Total Active(MB)": mib("active"), "Device Type": "device",
+})  # fmt: skip
+
+#: Of the next event of the same block: its place and values; of a block: when and at which sizes it was given back.
+_FOLLOWING = pl.col("next").shift(-1).over("device", "address", "block")
+_NEXT = [pl.col(name).gather(pl.col("next")).alias(f"next_{name}") for name in ("ts", "bytes", "unused", *_SIZES)]
+_FREED = (pl.col("next_bytes") < 0) & pl.any_horizontal(pl.col("address", "block").is_not_null())
+_FREE = [pl.when(_FREED).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "unused", *_SIZES)]
+_HELD = [(pl.col(f"free_{name}") - pl.col("ts")).alias(f"{name}_held") for name in ("ts", "unused")]
+_BLOCK = titled({
+    "Name": pl.coalesce(pl.col("name", "name_span").cast(pl.String)), "Size(KB)": pl.col("bytes") / 1024,
+    "Allocation Time(us)": timestamp_us("ts"), "Release Time(us)": timestamp_us("free_ts"),
+    "Active Release Time(us)": timestamp_us("free_unused"), "Duration(us)": us("ts_held"),
+    "Active Duration(us)": us("unused_held"), "Allocation Total Allocated(MB)": mib("allocated"),
+    "Allocation Total Reserved(MB)": mib("reserved"), "Allocation Total Active(MB)": mib("active"),
+    "Release Total Allocated(MB)": mib("free_allocated"), "Release Total Reserved(MB)": mib("free_reserved"),
+    "Release Total Active(MB)": mib("free_active"), "Stream Ptr": "stream", "Device Type": "device",
+})  # fmt: skip
 
 
 def memory_record(tables: Tables) -> pl.DataFrame:
@@ -26,19 +56,11 @@ def memory_record(tables: Tables) -> pl.DataFrame:
     components = _components(tables)
     if components is not None:
         return components
-    framework = tables["allocations"].select(
-        pl.lit("Framework").alias("Component"), "ts", *_SIZES, pl.col("device").cast(pl.String)
-    )
-    resident = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
-    process = resident.select(titled({
-        "Component": pl.lit("APP"), "ts": "ts", "allocated": pl.lit(None, pl.Int64),
-        "reserved": pl.col("value").cast(pl.Int64), "active": pl.lit(None, pl.Int64), "device": pl.lit("cpu"),
-    }))  # fmt: skip
-    rows = pl.concat([framework, process]).sort("ts", maintain_order=True)
-    return rows.select(titled({
-        "Component": "Component", "Timestamp(us)": timestamp_us("ts"), "Total Allocated(MB)": mib("allocated"),
-        "Total Reserved(MB)": mib("reserved"), "Total Active(MB)": mib("active"), "Device Type": "device",
-    })).pipe(collected, tables)  # fmt: skip
+    rows = tables["allocations"].select(_OF_FRAMEWORK)
+    if has_rows(tables, "counters"):
+        resident = tables["counters"].filter(pl.col("name").cast(pl.String) == RESIDENT)
+        rows = pl.concat([rows, resident.select(_OF_PROCESS)])
+    return rows.sort("ts", maintain_order=True).select(_RECORD).pipe(collected, tables)
 
 
 def _components(tables: Tables) -> pl.DataFrame | None:
@@ -79,24 +101,26 @@ def operator_memory(tables: Tables) -> pl.DataFrame:
     where the source tells it apart.
     """
     names = tables["spans"].select(pl.col("id").alias("span"), "name")
-    following = pl.col("next").shift(-1).over("device", "address", "block")
-    events = tables["allocations"].sort("ts", maintain_order=True).with_row_index("next").with_columns(following)
-    events = events.with_columns(
-        pl.col(name).gather(pl.col("next")).alias(f"next_{name}") for name in ("ts", "bytes", "unused", *_SIZES)
-    )
-    freed = (pl.col("next_bytes") < 0) & pl.any_horizontal(pl.col("address", "block").is_not_null())
-    blocks = events.filter(pl.col("bytes") > 0).join(
-        names, on="span", how="left", maintain_order="left", suffix="_span"
-    )
-    blocks = blocks.with_columns(
-        pl.when(freed).then(pl.col(f"next_{name}")).alias(f"free_{name}") for name in ("ts", "unused", *_SIZES)
-    ).with_columns((pl.col(f"free_{name}") - pl.col("ts")).alias(f"{name}_held") for name in ("ts", "unused"))
-    return blocks.select(titled({
-        "Name": pl.coalesce(pl.col("name", "name_span").cast(pl.String)), "Size(KB)": pl.col("bytes") / 1024,
-        "Allocation Time(us)": timestamp_us("ts"), "Release Time(us)": timestamp_us("free_ts"),
-        "Active Release Time(us)": timestamp_us("free_unused"), "Duration(us)": us("ts_held"),
-        "Active Duration(us)": us("unused_held"), "Allocation Total Allocated(MB)": mib("allocated"),
-        "Allocation Total Reserved(MB)": mib("reserved"), "Allocation Total Active(MB)": mib("active"),
-        "Release Total Allocated(MB)": mib("free_allocated"), "Release Total Reserved(MB)": mib("free_reserved"),
-        "Release Total Active(MB)": mib("free_active"), "Stream Ptr": "stream", "Device Type": "device",
-    })).pipe(collected, tables)  # fmt: skip
+    events = tables["allocations"].sort("ts", maintain_order=True).with_row_index("next").with_columns(_FOLLOWING)
+    taken = events.with_columns(_NEXT).filter(pl.col("bytes") > 0)
+    blocks = taken.join(names, on="span", how="left", maintain_order="left", suffix="_span")
+    return blocks.with_columns(_FREE).with_columns(_HELD).select(_BLOCK).pipe(collected, tables)
+
+
+def step_memory(tables: Tables, windows: Windows) -> dict[str, list[int | None]]:
+    """Return for each device the most bytes allocated in each step, by the allocator's own count.
+
+    What was allocated when a step began counts for it. A step that ends before the first event of a device is unknown
+    (None), and a device whose source does not count is left out.
+    """
+    events = columns_of(tables, "allocations", "ts", "device", "allocated").drop_nulls()
+    peaks: dict[str, list[int | None]] = {}
+    for (device,), rows in events.with_columns(pl.col("device").cast(pl.String)).group_by("device"):
+        ordered = rows.sort("ts", maintain_order=True)
+        times, allocated = ordered["ts"].to_numpy(), ordered["allocated"].to_numpy()
+        first = np.maximum(np.searchsorted(times, windows.start, side="right") - 1, 0).tolist()
+        behind = np.searchsorted(times, windows.end, side="left").tolist()
+        peaks[str(device)] = [
+            int(allocated[begin:end].max()) if begin < end else None for begin, end in zip(first, behind, strict=True)
+        ]
+    return dict(sorted(peaks.items()))

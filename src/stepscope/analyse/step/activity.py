@@ -5,15 +5,20 @@ The tracks that do the work are the device's streams; on a rank without a device
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union, unite
-from stepscope.trace.schema import KINDS
-from stepscope.trace.tables import Tables, collected, columns_of, dtype, has_rows, shared
+from stepscope.trace.clock import APART_NS
+from stepscope.trace.schema import KINDS, NOT_RECORDED, PHASES, STATED
+from stepscope.trace.tables import Tables, codes, columns_of, facts, has_rows, shared
 
 Rows = npt.NDArray[np.int64]
 #: Numbers of kinds of spans: places in :data:`KINDS`.
@@ -21,11 +26,23 @@ Codes = npt.NDArray[np.uint8]
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 #: Kinds of spans that are work when they lie on a device's stream.
-DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset", "collective")
+DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset", "collective", "other")
+#: Those of them that are computing.
+DEVICE_COMPUTING: tuple[str, ...] = ("kernel", "memset", "other")
 #: Kinds of spans that show that the host runs operators or Python.
 HOST_ACTIVITY: tuple[str, ...] = (
-    "operator", "collective", "runtime", "driver", "python", "sync", "garbage", "overhead", "compile",
+    "operator", "collective", "runtime", "driver", "python", "sync", "garbage", "overhead", "compile", "other",
 )  # fmt: skip
+
+
+_POINT_TO_POINT = "^(i?send|i?recv|receive)(_|$)"
+BETWEEN_TWO = re.compile(_POINT_TO_POINT)
+#: Whether a row of the table ``collectives`` moves data between two ranks rather than within a group.
+IS_POINT_TO_POINT: pl.Expr = (
+    pl.col("operation").cast(pl.String).str.contains(_POINT_TO_POINT)
+    | pl.col("source").is_not_null()
+    | pl.col("destination").is_not_null()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +96,53 @@ def track_ids(tables: Tables, kind: str) -> list[int]:
     return [track for track, found in track_kinds(tables).items() if found == kind]
 
 
+def on_tracks(tables: Tables, kind: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of ``spans`` lie on tracks of one kind; what is returned must not be changed."""
+    found = _on_tracks(tables)
+    if kind not in found:
+        track = columns_of(tables, "spans", "track")["track"].to_numpy()
+        found[kind] = np.isin(track, track_ids(tables, kind))
+    return found[kind]
+
+
 @shared
+def _on_tracks(_: Tables) -> dict[str, npt.NDArray[np.bool_]]:
+    return {}
+
+
+def of_tracks(tables: Tables, track: pl.Series, *columns: str) -> list[pl.Series]:
+    """Return what columns of the table ``tracks`` say of the track of each row."""
+    tracks = columns_of(tables, "tracks", "id", *columns)
+    known = tracks["id"].to_numpy()
+    order = np.argsort(known, kind="stable")
+    rows = order[np.searchsorted(known[order], track.to_numpy())]
+    return tracks[pl.Series(rows.astype(np.uint32))].get_columns()[1:]
+
+
+class SpanCodes(NamedTuple):
+    """Numbers of what the rows of ``spans`` say in words; −1 for null.
+
+    Attributes:
+        kind: Place of the kind in :data:`KINDS`, see :func:`of_kinds`.
+        phase: Place of the phase in :data:`PHASES`.
+        name: Number of the name; spans of one name have one number.
+    """
+
+    kind: Codes
+    phase: npt.NDArray[Any]
+    name: npt.NDArray[Any]
+
+
+@shared
+def span_codes(tables: Tables) -> SpanCodes:
+    """Return the numbers of kinds, phases and names of all rows of ``spans``."""
+    kind, phase, name = codes(*columns_of(tables, "spans", "kind", "phase", "name").get_columns())
+    return SpanCodes(np.asarray(kind, np.uint8), phase, name)
+
+
 def span_kinds(tables: Tables) -> Codes:
     """Return the number of the kind of each row of ``spans``, see :func:`of_kinds`."""
-    return codes_of(columns_of(tables, "spans", "kind")["kind"])
-
-
-def codes_of(kinds: pl.Series) -> Codes:
-    """Return kinds of spans as numbers: their places in :data:`KINDS`."""
-    return np.asarray(kinds.to_physical().to_numpy(), np.uint8)
+    return span_codes(tables).kind
 
 
 def of_kinds(codes: Codes, *kinds: str) -> npt.NDArray[np.bool_]:
@@ -97,11 +152,19 @@ def of_kinds(codes: Codes, *kinds: str) -> npt.NDArray[np.bool_]:
     return chosen[codes]
 
 
+def texts_of(tables: Tables, rows: Rows) -> list[str | None]:
+    """Return the names of rows of ``spans``; None for -1."""
+    names = columns_of(tables, "spans", "name")["name"]
+    if not len(names):
+        return [None] * len(rows)
+    found = names[pl.Series(np.maximum(rows, 0).astype(np.uint32))].to_list()
+    return [text if row >= 0 else None for text, row in zip(found, rows.tolist(), strict=True)]
+
+
 @shared
 def device_rows(tables: Tables) -> Rows:
     """Return the rows of ``spans`` that are kernels, copies, fills and collectives on a device's stream."""
-    streams = np.isin(columns_of(tables, "spans", "track")["track"].to_numpy(), track_ids(tables, "stream"))
-    return np.flatnonzero(streams & of_kinds(span_kinds(tables), *DEVICE_WORK))
+    return np.flatnonzero(on_tracks(tables, "stream") & of_kinds(span_kinds(tables), *DEVICE_WORK))
 
 
 def devices_of(tables: Tables, track: pl.Series) -> tuple[list[str], Rows]:
@@ -114,77 +177,34 @@ def devices_of(tables: Tables, track: pl.Series) -> tuple[list[str], Rows]:
     return names, number[row]
 
 
-@shared
-def located(tables: Tables) -> pl.DataFrame:
-    """Return the spans on host threads and device streams: id, track, ts, end, kind, on_stream.
-
-    An operator of the phase ``communication`` (a call of torch.distributed that waits for its result) is a collective.
-    """
-    spans = columns_of(tables, "spans", "id", "track", "ts", "dur", "kind", "phase")
-    track = spans["track"].to_numpy()
-    on_stream = np.isin(track, track_ids(tables, "stream"))
-    kept = on_stream | np.isin(track, track_ids(tables, "thread"))
-    if not kept.all():
-        rows = np.flatnonzero(kept)
-        spans, on_stream = spans[rows], on_stream[rows]
-    kind, calls = spans["kind"], (spans["kind"] == "operator") & (spans["phase"] == "communication")
-    if calls.any():
-        kind = pl.Series("kind", ["collective"], dtype("enum:kind")).new_from_index(0, len(kind)).zip_with(calls, kind)
-    end = (spans["ts"] + spans["dur"]).alias("end")
-    return pl.DataFrame([spans["id"], spans["track"], spans["ts"], end, kind, pl.Series("on_stream", on_stream)])
-
-
-def windows(tables: Tables, spans: pl.DataFrame) -> Windows:
-    """Return the steps in order; without steps, one window over all ``spans``, which :func:`located` returned."""
-    steps = columns_of(tables, "steps", "number", "ts", "dur")
-    if len(steps):
-        number, ts, dur = (steps[name].to_numpy() for name in ("number", "ts", "dur"))
-        order = np.argsort(ts, kind="stable")
-        return Windows(number[order].astype(np.int64), ts[order], (ts + dur)[order], declared=True)
-    if not len(spans):
-        return Windows(EMPTY.start, EMPTY.start, EMPTY.start, declared=False)
-    first, last = spans["ts"].to_numpy().min(), spans["end"].to_numpy().max()
-    return Windows(np.zeros(1, np.int64), np.array([first]), np.array([last]), declared=False)
-
-
-def work(tables: Tables, spans: pl.DataFrame) -> Work:
-    """Return what the rank was doing in ``spans``, which :func:`located` returned."""
-    track, ts, end = (spans[name].to_numpy() for name in ("track", "ts", "end"))
-    found = _Located(track, ts, end, codes_of(spans["kind"]))
-    on_stream = spans["on_stream"].to_numpy()
-    device = on_stream & of_kinds(found.kind, *DEVICE_WORK)
-    on_device = bool(device.any())
-    worker = device if on_device else ~on_stream
-    receiving = EMPTY
-    if has_rows(tables, "collectives"):
-        rows = tables["collectives"].filter(is_point_to_point()).select("span").pipe(collected, tables)
-        if len(rows):
-            receiving = found.time(worker & np.isin(spans["id"].to_numpy(), rows["span"].to_numpy()), "collective")
-    return Work(
-        on_device=on_device,
-        computing=found.time(device, "kernel", "memset") if on_device else _computing_on_threads(found, ~on_stream),
-        communication=found.time(worker, "collective"),
-        receiving=receiving,
-        copying=found.time(device, "memcpy"),
-        data=found.time(~on_stream, "data"),
-        host=found.time(~on_stream, *HOST_ACTIVITY),
-    )
-
-
-def is_point_to_point() -> pl.Expr:
-    """Return whether a row of the table ``collectives`` moves data between two ranks rather than within a group."""
-    named = pl.col("operation").cast(pl.String).str.contains("^(i?send|i?recv|receive)(_|$)")
-    return named | pl.col("source").is_not_null() | pl.col("destination").is_not_null()
-
-
 @dataclass(frozen=True, eq=False)
-class _Located:
-    """Columns of :func:`located`."""
+class Located:
+    """The spans on host threads and device streams.
 
-    track: Rows
+    Attributes:
+        id: Number of each.
+        track: Its track.
+        ts: Start in ns.
+        end: End in ns.
+        kind: Number of its kind, see :func:`of_kinds`.
+        on_stream: Whether it lies on a stream.
+    """
+
+    id: Rows
+    track: npt.NDArray[np.int32]
     ts: Times
     end: Times
     kind: Codes
+    on_stream: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def of(self, rows: npt.NDArray[Any]) -> Located:
+        """Return some of them, chosen by a mask or by rows."""
+        return Located(
+            *(values[rows] for values in (self.id, self.track, self.ts, self.end, self.kind, self.on_stream))
+        )
 
     def time(self, chosen: npt.NDArray[np.bool_], *kinds: str) -> Intervals:
         """Return the time that the chosen spans of these kinds cover."""
@@ -192,7 +212,94 @@ class _Located:
         return unite(self.ts[rows], self.end[rows])
 
 
-def _computing_on_threads(found: _Located, on_thread: npt.NDArray[np.bool_]) -> Intervals:
+def located(tables: Tables) -> Located:
+    """Return the spans on host threads and device streams.
+
+    An operator of the phase ``communication`` (a call of torch.distributed that waits for its result) is a collective.
+    """
+    spans = columns_of(tables, "spans", "id", "track", "ts", "dur")
+    number, track, ts, dur = (spans[name].to_numpy() for name in spans.columns)
+    kind = span_kinds(tables)
+    calls = (kind == _CODE["operator"]) & (span_codes(tables).phase == PHASES.index("communication"))
+    on_stream = on_tracks(tables, "stream")
+    found = Located(number, track, ts, ts + dur, np.where(calls, np.uint8(_CODE["collective"]), kind), on_stream)
+    kept = on_stream | on_tracks(tables, "thread")
+    return found if kept.all() else found.of(np.flatnonzero(kept))
+
+
+def windows(tables: Tables, spans: Located) -> Windows:
+    """Return the steps in order; without steps, one window over all ``spans``."""
+    steps = columns_of(tables, "steps", "number", "ts", "dur")
+    if len(steps):
+        number, ts, dur = (steps[name].to_numpy() for name in ("number", "ts", "dur"))
+        order = np.argsort(ts, kind="stable")
+        return Windows(number[order].astype(np.int64), ts[order], (ts + dur)[order], declared=True)
+    if not len(spans):
+        return Windows(EMPTY.start, EMPTY.start, EMPTY.start, declared=False)
+    ts, end = spans.ts, spans.end
+    if ts.max() - ts.min() > APART_NS:  # several recordings, or clocks: the one with most spans
+        ordered = np.sort(ts)
+        edges = [0, *(np.flatnonzero(np.diff(ordered) > APART_NS) + 1).tolist(), len(ordered)]
+        begin, behind = max(itertools.pairwise(edges), key=lambda pair: pair[1] - pair[0])
+        chosen = (ts >= ordered[begin]) & (ts <= ordered[behind - 1])
+        ts, end = ts[chosen], end[chosen]
+    return Windows(np.zeros(1, np.int64), np.array([ts.min()]), np.array([end.max()]), declared=False)
+
+
+def work(tables: Tables, spans: Located) -> Work:
+    """Return what the rank was doing in ``spans``."""
+    device = spans.on_stream & of_kinds(spans.kind, *DEVICE_WORK)
+    on_device, on_thread = bool(device.any()), ~spans.on_stream
+    worker = device if on_device else on_thread
+    receiving = EMPTY
+    if has_rows(tables, "collectives"):
+        pairs = _between_two_ranks(tables)
+        if len(pairs):
+            receiving = spans.time(worker & np.isin(spans.id, pairs), "collective")
+    return Work(
+        on_device=on_device,
+        computing=spans.time(device, *DEVICE_COMPUTING) if on_device else _computing_on_threads(spans, on_thread),
+        communication=spans.time(worker, "collective"),
+        receiving=receiving,
+        copying=spans.time(device, "memcpy"),
+        data=spans.time(on_thread, "data"),
+        host=spans.time(on_thread, *HOST_ACTIVITY),
+    )
+
+
+def _between_two_ranks(tables: Tables) -> Rows:
+    """Return the spans of point-to-point communication."""
+    rows = columns_of(tables, "collectives", "span", "operation", "source", "destination")
+    named = any(BETWEEN_TWO.match(text or "") for text in set(rows["operation"].to_list()))
+    if not named and all(rows[name].null_count() == len(rows) for name in ("source", "destination")):
+        return np.empty(0, np.int64)
+    return np.asarray(rows.filter(IS_POINT_TO_POINT)["span"].to_numpy(), np.int64)
+
+
+@shared
+def not_recorded(tables: Tables) -> frozenset[str]:
+    """Return the parts of a step that the source did not record; nothing is known of their time."""
+    said = facts(tables).get(NOT_RECORDED)
+    return frozenset(json.loads(said)) if said else frozenset()
+
+
+def stated(tables: Tables, result: str) -> list[dict[str, Any]]:
+    """Return the rows of a result as the source states them, under the result's columns; none if it states none."""
+    said = facts(tables).get(STATED + result)
+    return list(json.loads(said)) if said else []
+
+
+def with_stated(found: pl.DataFrame, tables: Tables, result: str, device: pl.Expr) -> pl.DataFrame:
+    """Return a result with the rows that the source states of it behind its own, on a device."""
+    said = pl.DataFrame(stated(tables, result), infer_schema_length=None)
+    if said.is_empty():
+        return found
+    rows = said.with_columns(Device_id=device)
+    columns = (pl.col(name) if name in rows.columns else pl.lit(None).alias(name) for name in found.columns)
+    return pl.concat([found, rows.select(columns).cast(found.schema)])
+
+
+def _computing_on_threads(found: Located, on_thread: npt.NDArray[np.bool_]) -> Intervals:
     """Return when host threads run operators: on each, without its waits for data and its communication calls.
 
     An operator inside a wait for data (a batch put together on the training thread) belongs to that wait; one around or

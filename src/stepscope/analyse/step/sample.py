@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.trace.schema import SAMPLE, SAMPLED
-from stepscope.trace.tables import Tables, columns_of, shared
+from stepscope.trace.tables import Tables, facts, shared
 
 #: Column of every table of results that rests on a sample.
 COLUMN = "Operators Sampled(%)"
@@ -50,12 +50,11 @@ EVERYTHING = Sample()
 @shared
 def fraction(tables: Tables) -> float:
     """Return the fraction of the operators that was recorded; 1 for all."""
-    said = [value for key, value in columns_of(tables, "metadata", "key", "value").iter_rows() if key == SAMPLE]
     try:
-        known = [float(value) for value in said]
+        known = float(facts(tables).get(SAMPLE, 1))
     except ValueError:
         return 1.0
-    return min([value for value in known if 0 < value < 1], default=1.0)
+    return known if 0 < known < 1 else 1.0
 
 
 def of(tables: Tables) -> Sample:

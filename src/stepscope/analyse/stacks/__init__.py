@@ -1,0 +1,1 @@
+"""Python stacks that were sampled: time by line, and the flame graph."""
