@@ -1,0 +1,236 @@
+"""The calls of operators in the recorded steps as rules see them, less the time that their thread waited for a core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.advise.observed import Observed
+from stepscope.analyse.operators.op_statistic import host_work
+from stepscope.analyse.operators.operator_calls import by_depth, host_operators, or_negative, rows_of
+from stepscope.analyse.quantities import duration_text
+from stepscope.trace.schema import SPEEDS
+from stepscope.trace.tables import Tables, columns_of, forget, with_series
+
+#: A call whose own time is this many times the median of its like was interrupted.
+_INTERRUPTED = 2.0
+#: Calls that are needed to know a median.
+_ALIKE = 4
+#: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
+_DISTURBED = 0.02
+
+#: What the tables ``spans`` and ``operators`` say of a call.
+_OF_SPANS, _SAID = ("sequence", "phase"), ("shapes", "dtypes", "strides", "concrete")
+#: The calls of a rank, which several rules look at.
+_KNOWN: WeakKeyDictionary[Observed, pl.DataFrame] = WeakKeyDictionary()
+
+
+def recorded_calls(observed: Observed) -> pl.DataFrame:
+    """Return the operator calls of the recorded steps; no row where only a sample of the operators was recorded.
+
+    A call that was interrupted counts with the median of those of its name and shapes. Times are scaled to the mean
+    step of the run, so that a sum over rows is a time per step.
+
+    Columns: ``id``; ``track``; ``step``; ``ts``; ``name``; ``phase``, text or null; ``depth``; ``outer``, the row of
+    the operator around it or -1; ``time`` and ``self``, ns per step; ``sequence``; ``shapes``, ``dtypes``,
+    ``strides`` and ``concrete``, JSON or null.
+    """
+    if observed not in _KNOWN:
+        _KNOWN[observed] = _recorded_calls(observed)
+    return _KNOWN[observed]
+
+
+def _recorded_calls(observed: Observed) -> pl.DataFrame:
+    tables = observed.tables
+    forget(tables, host_work)  # the summary, which is made of it, is there
+    calls = host_operators(tables).drop("dur", "kind")
+    in_steps = or_negative(calls["step"]) >= 0
+    if observed.summary.sampled < 1 or not observed.summary.steps.count:
+        calls, in_steps = calls.clear(), in_steps[:0]
+    calls = _with_said(calls, tables)
+    own, lost = calls["self"].to_numpy().astype(np.float64), 0.0
+    if _disturbed(observed):
+        alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
+        medians, counts = calls.select(alike[0].alias("median"), alike[1].alias("count"))
+        long = (own > _INTERRUPTED * medians.to_numpy()) & (counts.to_numpy() >= _ALIKE)
+        lost = float((own - medians.to_numpy())[long & in_steps].sum())
+        own = np.where(long, medians.to_numpy(), own)
+    own *= observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
+    total, outer = own.copy(), calls["outer"].to_numpy()
+    for level in reversed(by_depth(calls["depth"])):
+        inner = level[outer[level] >= 0]
+        np.add.at(total, outer[inner], total[inner])
+    row = pl.Series("row", np.arange(len(calls), dtype=np.uint32))
+    calls = row.to_frame().hstack(with_series(calls, [pl.Series("time", total), pl.Series("self", own)]))
+    return calls if in_steps.all() else calls.filter(pl.Series(in_steps))
+
+
+def _with_said(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Return calls with what the tables ``spans`` and ``operators`` say of them: :data:`_OF_SPANS`, :data:`_SAID`."""
+    spans = columns_of(tables, "spans", "id", *_OF_SPANS)
+    rows = pl.Series(rows_of(spans["id"], calls["id"]).astype(np.uint32))
+    found = [calls["name"].cast(pl.String), spans["sequence"][rows], spans["phase"][rows].cast(pl.String)]
+    calls = with_series(calls, found)
+    said = columns_of(tables, "operators", "span", *_SAID)
+    known = [name for name in _SAID if said[name].null_count() < len(said)]
+    # These literals take no memory.
+    calls = calls.with_columns_seq(pl.lit(None, pl.String).alias(name) for name in _SAID)
+    if not known:
+        return calls
+    place = np.full(len(calls), len(said), np.uint32)
+    of = rows_of(calls["id"], said["span"])
+    place[of[of >= 0]] = np.flatnonzero(of >= 0)
+    places, unknown = pl.Series(place), pl.Series([None], dtype=pl.String)
+    return with_series(calls, [said[name].cast(pl.String).append(unknown)[places] for name in known])
+
+
+def _disturbed(observed: Observed) -> bool:
+    return (observed.summary.run.delay_share or 0.0) > _DISTURBED
+
+
+def one_core(observed: Observed, dtype: str) -> float | None:
+    """Return the operations a second of a large matrix product on one core of this machine; None if not measured."""
+    found = observed.facts.get(SPEEDS)
+    for one in found if isinstance(found, list) else ():
+        product = (one.get("one_core") or {}).get(dtype) if one.get("framework") == observed.framework else None
+        if product and product.get("flops_per_s"):
+            return float(product["flops_per_s"])
+    return None
+
+
+def of_step(observed: Observed, ns: float) -> str:
+    """Return a time per step beside the step: ``3.1 ms of 12 ms``."""
+    return f"{duration_text(ns)} of {duration_text(observed.step_ns)}"
+
+
+def outermost(calls: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Return those of the chosen calls that lie inside no other chosen one: their times can be added."""
+    inside = _inside(calls, chosen)
+    return chosen.filter(pl.Series(~inside[chosen["row"].to_numpy()]))
+
+
+def within(calls: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Return the chosen calls and all that they contain."""
+    inside = _inside(calls, chosen)
+    inside[chosen["row"].to_numpy()] = True
+    return calls.filter(pl.Series(inside[calls["row"].to_numpy()]))
+
+
+def innermost(calls: pl.DataFrame) -> pl.Series:
+    """Return whether each call contains no other one."""
+    rows, outer = calls["row"].to_numpy(), calls["outer"].to_numpy()
+    around = np.zeros(max(int(rows.max(initial=0)), int(outer.max(initial=0))) + 1, np.bool_)
+    around[outer[outer >= 0]] = True
+    return pl.Series(~around[rows])
+
+
+def _inside(calls: pl.DataFrame, chosen: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return, by row, whether a call lies inside one of the chosen."""
+    rows, outer = calls["row"].to_numpy(), calls["outer"].to_numpy()
+    inside = np.zeros(max(int(rows.max(initial=0)), int(outer.max(initial=0))) + 1, np.bool_)
+    around = np.zeros(len(inside), np.bool_)
+    around[chosen["row"].to_numpy()] = True
+    for level in by_depth(calls["depth"]):
+        deeper = level[outer[level] >= 0]
+        above = outer[deeper]
+        inside[rows[deeper]] = inside[above] | around[above]
+    return inside
+
+
+def each(column: pl.Series, says: Callable[[str | None], Any], dtype: pl.DataType) -> pl.Series:
+    """Return what a function says of each text of a column, which repeats few different texts."""
+    if column.null_count() == len(column):
+        return pl.Series("said", [says(None)], dtype=dtype).new_from_index(0, len(column))
+    texts_of = column.unique()
+    said = pl.DataFrame([texts_of.alias("text"), pl.Series("said", [says(text) for text in texts_of], dtype=dtype)])
+    joined = column.alias("text").to_frame().join(said, on="text", how="left", nulls_equal=True, maintain_order="left")
+    return joined["said"]
+
+
+def explained_calls(calls: pl.DataFrame) -> dict[str, float]:
+    """Return calls as the time that a claim explains: that of each operator, shapes and phase."""
+    key = pl.concat_str(
+        pl.lit("call"), pl.col("name"), pl.col("shapes").fill_null(""), pl.col("phase").fill_null(""), separator=" "
+    )
+    summed = calls.group_by(key.alias("key")).agg(pl.col("self").sum())
+    return dict(summed.rows())
+
+
+@lru_cache(maxsize=4096)
+def sizes(text: str | None) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the inputs of a call, those of a list of tensors one by one; empty if unknown."""
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        return ()
+    return tuple(_flat(found))
+
+
+def _flat(shapes: Iterable[object]) -> Iterator[tuple[int, ...]]:
+    for shape in shapes:
+        if isinstance(shape, list) and shape and isinstance(shape[0], list):
+            yield from _flat(shape)
+        elif isinstance(shape, list) and all(isinstance(size, int) for size in shape):
+            yield tuple(shape)
+
+
+@lru_cache(maxsize=4096)
+def texts(text: str | None) -> tuple[str, ...]:
+    """Return a JSON list of strings, such as the types of the inputs of a call; empty if unknown."""
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        return ()
+    return tuple(str(one) for one in found) if isinstance(found, list) else ()
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Return the number of elements of a tensor."""
+    return int(np.prod(shape)) if shape else 1
+
+
+#: Begin of the names of fused attention.
+ATTENTION = "aten::_scaled_dot_product_"
+
+
+def product_flops(name: str, shapes: str | None, concrete: str | None = None) -> float:
+    """Return the operations of a matrix product, convolution or attention by its inputs; 0 for other operators.
+
+    A multiplication and an addition are two. A grouped convolution counts by its weight's own channels.
+
+    Args:
+        name: Operator of ATen.
+        shapes: Shapes of its inputs, JSON.
+        concrete: Values of its scalar inputs, JSON: stride, padding and dilation of a convolution.
+    """
+    found = sizes(shapes)
+    try:
+        if name in {"aten::mm", "aten::bmm"}:
+            return 2.0 * elements(found[0]) * found[1][-1]
+        if name in {"aten::addmm", "aten::baddbmm"}:
+            return 2.0 * elements(found[1]) * found[2][-1]
+        if name == "aten::convolution_backward":
+            grad, weight = found[0], found[2]
+            return 4.0 * elements(grad) * elements(weight[1:])
+        if name == "aten::convolution":
+            data, weight = found[0], found[1]
+            stride, padding, dilation = (json.loads(value) for value in texts(concrete)[3:6])
+            out = [
+                (size + 2 * p - d * (kernel - 1) - 1) // s + 1
+                for size, kernel, s, p, d in zip(data[2:], weight[2:], stride, padding, dilation, strict=True)
+            ]
+            return 2.0 * data[0] * elements(tuple(out)) * elements(weight)
+        if name.startswith(ATTENTION):  # two products forward, five backward
+            backward = name.endswith("_backward")
+            query, key = found[backward], found[backward + 1]
+            return (5 if backward else 2) * 2.0 * elements(query) * key[-2]
+    except (IndexError, ValueError, TypeError):
+        return 0.0
+    return 0.0

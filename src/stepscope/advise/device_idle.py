@@ -1,0 +1,180 @@
+"""The idle time of devices as rules see it: by reason, call, operator and line, in time per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyse.idle.gaps import Gaps, gaps, launches
+from stepscope.analyse.idle.idle_pieces import REASON, REASONS, idle_pieces
+from stepscope.analyse.idle.line_of_code import lines_of_spans
+from stepscope.analyse.idle.thread_time import nearest_around
+from stepscope.analyse.intervals import unite
+from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
+from stepscope.analyse.step.device_waits import allocating, waiting
+from stepscope.trace.tables import Tables, columns_of
+
+#: Reasons for which a device idles while its host prepares work, and launches none.
+HOST_REASONS = ("host preparing", "launch latency", "python", "nothing known")
+#: Work that begins so soon after the return of its launch, ns, found no other before it.
+_PROMPT = 20_000
+#: A gap of a device, ns, in which the host does more than to call operators.
+_LONG_GAP = 1_000_000
+
+_KEYS = ("reason", "called", "copied", "asked", "line", "allocates", "long")
+
+
+@dataclass(frozen=True, eq=False)
+class IdleRow:
+    """Idle time with one reason, call, copy, operator and line; ns per step of a mean device.
+
+    Attributes:
+        reason: One of :data:`~stepscope.analyse.idle.idle_pieces.REASONS`.
+        call: Name of the call, wait or collective that is the reason; None for none.
+        copy: Name of the work that the call launched.
+        operator: Name of the innermost operator around it.
+        line: The program's own line, ``file:line function``.
+        allocates: Whether the call takes memory from the driver or gives it back.
+        long: Whether the device idles for a millisecond or more.
+        time: The idle time.
+        ahead: The part of it in which the host, after it waited, runs ahead of the device again.
+        calls: Number of calls per step.
+        spans: Rows of ``spans`` of the calls, and perhaps a -1.
+    """
+
+    reason: str
+    call: str | None
+    copy: str | None
+    operator: str | None
+    line: str | None
+    allocates: bool
+    long: bool
+    time: float
+    ahead: float
+    calls: float
+    spans: Rows
+
+    @property
+    def place(self) -> str:
+        """Call, operator and line as a title shows them."""
+        inside = f" in {self.operator}" if self.operator and self.call else self.operator or ""
+        return f"{self.call or ''}{inside}{f' ({self.line})' if self.line else ''}" or "–"
+
+
+def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:
+    """Return the idle time of all devices in the order in which its reasons, calls and lines first occur.
+
+    Idle time of unknown reason after which no work comes waits for nothing and is left out. A recording without steps
+    begins with work that later steps do not repeat, such as loading a library: the longest wait of each row is left
+    out.
+
+    Args:
+        tables: The tables of a rank.
+        after_waits: Whether the time that the host needs to run ahead again belongs to the call that waited.
+    """
+    found, pieces = gaps(tables), idle_pieces(tables)
+    if not len(pieces.gap):
+        return []
+    many = max(len(found.windows.start), 1) * max(len(found.devices), 1)
+    long = (found.end - found.start)[pieces.gap] >= _LONG_GAP
+    since = np.full(len(pieces.gap), -1, np.int64)
+    if after_waits:
+        host = np.isin(pieces.reason, [REASON[name] for name in HOST_REASONS]) & ~long
+        since = np.where(host, _drained_by(tables, found)[pieces.gap], -1)
+    reason = np.where(since >= 0, REASON["synchronising call"], pieces.reason)
+    owner = np.where(since >= 0, since, pieces.name)
+    around = nearest_around(tables, since, of_kinds(span_kinds(tables), "operator"))
+    operator = np.where(since >= 0, around, pieces.operator)
+    copy = _launched_by(tables)[owner]
+    time = (pieces.end - pieces.start) / many
+    _, call, alike = np.unique(owner, return_inverse=True, return_counts=True)
+    columns = {
+        "reason": reason, "called": _names(tables, owner), "copied": _names(tables, copy),
+        "asked": _names(tables, operator), "allocates": np.append(allocating(tables), False)[owner], "long": long,
+        "time": time, "ahead": (since >= 0) * time,
+        "calls": (owner >= 0) / alike[call] / many,  # a call in several pieces is one
+        "owner": owner, "copy": copy, "operator": operator,
+    }  # fmt: skip
+    kept = np.flatnonzero((reason != REASON["nothing known"]) | (found.next[pieces.gap] >= 0))
+    rows = pl.DataFrame({name: values[kept] for name, values in columns.items()}).hstack(
+        [lines_of_spans(tables, np.where(operator >= 0, operator, owner)[kept]).alias("line")]
+    )
+    return _summed(tables, rows, once=not found.windows.declared)
+
+
+def _names(tables: Tables, rows: Rows) -> Rows:
+    return np.where(rows >= 0, span_codes(tables).name[rows].astype(np.int64), -1)
+
+
+def _summed(tables: Tables, rows: pl.DataFrame, *, once: bool) -> list[IdleRow]:
+    """Return the sums of pieces of idle time by :data:`_KEYS`; with ``once`` without the longest piece of each."""
+    longest = pl.col("time").max() if once else 0.0
+    by = rows.group_by(_KEYS, maintain_order=True).agg(
+        (pl.col("time").sum() - longest).alias("time"), pl.col("ahead", "calls").sum(),
+        pl.col("owner", "copy", "operator").first(), spans=pl.col("owner").unique(),
+    )  # fmt: skip
+    call, copy, operator = (texts_of(tables, by[name].to_numpy()) for name in ("owner", "copy", "operator"))
+    figures = (by[name].to_list() for name in ("line", "allocates", "long", "time", "ahead", "calls"))
+    reasons = [REASONS[reason] for reason in by["reason"].to_list()]
+    spans = [by["spans"][place].to_numpy() for place in range(len(by))]
+    return [IdleRow(*values) for values in zip(reasons, call, copy, operator, *figures, spans, strict=True)]
+
+
+def _launched_by(tables: Tables) -> Rows:
+    """Return, by row of ``spans``, the row of the last work that it launched, and a -1 behind the last; -1 for none."""
+    launched = launches(tables)
+    found = np.full(len(launched), -1, np.int64)
+    work = np.flatnonzero(launched >= 0)
+    found[launched[work]] = work
+    return found
+
+
+def _drained_by(tables: Tables, found: Gaps) -> Rows:
+    """Return, by gap, the row of the call that waited for the device and after which it has had no queue; -1 for none.
+
+    The host that waited has to run ahead of the device again. Until then each piece of work begins as it is launched.
+    """
+    waits = np.flatnonzero((waiting(tables) | allocating(tables)) & ~of_kinds(span_kinds(tables), "kernel"))
+    work, spans = device_rows(tables), columns_of(tables, "spans", "track", "ts", "dur")
+    launch = launches(tables)[work]
+    track, start, dur = (spans[name].to_numpy() for name in spans.columns)
+    threads = np.unique(track[launch[launch >= 0]])
+    waits = waits[np.isin(track[waits], threads)]
+    if not len(waits) or not len(found.start):
+        return np.full(len(found.start), -1, np.int64)
+    order = np.argsort(start[work], kind="stable")
+    work, launch = work[order], launch[order]
+    queued = np.append(0, np.cumsum((launch >= 0) & (start[work] > start[launch] + dur[launch] + _PROMPT)))
+    ended = start[waits] + dur[waits]
+    order = np.argsort(ended, kind="stable")
+    waits, ended = waits[order], ended[order]
+    last = np.searchsorted(ended, found.end, side="right") - 1
+    ahead = queued[np.searchsorted(start[work], found.end)] - queued[np.searchsorted(start[work], ended[last])]
+    return np.where((last >= 0) & (ahead == 0), waits[last], -1)
+
+
+def waited(tables: Tables, idle: Sequence[IdleRow]) -> tuple[float, float]:
+    """Return what a step saves without the calls of such idle time, ns: no more than the host stands in them.
+
+    The second number is the part of it in which the host would run ahead.
+    """
+    calls = np.unique(np.concatenate([row.spans for row in idle] or [np.empty(0, np.int64)]))
+    calls = calls[calls >= 0]
+    spans, windows = columns_of(tables, "spans", "ts", "dur"), gaps(tables).windows
+    start, dur = (spans[name].to_numpy()[calls] for name in ("ts", "dur"))
+    within = unite(start, start + dur).within(windows.start, windows.end)
+    saved = min(sum(row.time for row in idle), float(within.sum()) / max(len(windows.start), 1))
+    return saved, max(saved - sum(row.time - row.ahead for row in idle), 0.0)
+
+
+def places(idle: Sequence[IdleRow]) -> list[tuple[str, float, float]]:
+    """Return the places of idle time, the ns and the number of calls per step of each: most time first."""
+    by: dict[tuple[str | None, ...], tuple[str, float, float]] = {}
+    for row in idle:
+        key = (row.call, row.operator, row.line)
+        place, time, calls = by.get(key, (row.place, 0.0, 0.0))
+        by[key] = (place, time + row.time, calls + row.calls)
+    return sorted(by.values(), key=lambda one: -one[1])

@@ -1,0 +1,233 @@
+"""Why a rank is slow: what of its own takes longer than its peers', in words, with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from stepscope.advise.finding import Evidence
+from stepscope.cluster.job_tables import JobTables
+from stepscope.cluster.slow.explanation import Explanation, explain
+from stepscope.cluster.slow.own_work import OwnWork
+
+Row: TypeAlias = dict[str, Any]
+
+#: A part explains a rank if it is this share of what the rank takes longer.
+EXPLAINS = 0.5
+#: Cores of other processes, above those on other ranks' machines, that explain a rank.
+_OTHER_LOAD = 0.3
+#: Characters of a name in a sentence.
+_LONGEST = 48
+#: All work takes longer by one factor if this part of it does.
+_ALIKE = 0.8
+#: What the framework calls the processes that load data.
+_WORKERS = {"torch": "num_workers", "paddle": "num_workers", "mindspore": "num_parallel_workers"}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a rank is slow.
+
+    Attributes:
+        cause: Slug of the catalogue.
+        amount_ns: What the cause takes longer a step than on the peers.
+        because: The second half of the title: “its aten::mm takes 2.3 × as long as its peers'”.
+        evidence: What supports it, first the cause in a few words.
+        remedy: What to do.
+        operator: Operator, kernel or module that makes it slow, if one does.
+    """
+
+    cause: str
+    amount_ns: float
+    because: str
+    evidence: tuple[Evidence, ...]
+    remedy: str
+    operator: str | None = None
+
+
+def diagnose(tables: JobTables, row: Row, works: list[OwnWork]) -> Diagnosis:
+    """Return why a rank is slow.
+
+    Args:
+        tables: The tables of the job.
+        row: Its row of :func:`stepscope.cluster.slow.slow_ranks.slow_ranks`.
+        works: The work of the ranks.
+    """
+    rank, added = int(row["rank"]), int(row["added_ns"])
+    framework = tables.ranks.filter(pl.col("rank") == rank)["framework"].first()
+    if (row["garbage_ns"] or 0) >= EXPLAINS * added:
+        return _garbage(row)
+    parts = {name: row[f"{name}_ns"] or 0 for name in ("computing", "data_wait", "host")}
+    largest = max(parts, key=lambda name: parts[name])
+    if largest == "data_wait":
+        return _data_wait(row, str(framework or ""))
+    work = next((work for work in works if rank in work.ranks), None)
+    why = explain(work.row(rank)) if work else None
+    alone = _host_bound(tables, row) if largest == "host" else _computing(tables, row, why)
+    disturbed = _other_process(tables, row)
+    # Both may be there: a slow operator on a busy machine. What leaves less unexplained is the cause.
+    specific = largest == "computing" and why is not None and why.what != "all"
+    if disturbed and not (specific and abs(added - alone.amount_ns) < abs(added - (row["delay_ns"] or 0))):
+        return disturbed
+    return alone
+
+
+def _garbage(row: Row) -> Diagnosis:
+    text = f"garbage collection pauses it {ms(row['garbage_ns'])} ms a step more than its peers"
+    return Diagnosis(
+        "slow-rank",
+        float(row["garbage_ns"]),
+        text,
+        (Evidence(text=text, value=float(row["garbage_ns"]), unit="ns", rank=int(row["rank"])),),
+        "Call gc.freeze() before the loop, and gc.collect() on all ranks at the same step (gc.disable() between).",
+    )
+
+
+def _data_wait(row: Row, framework: str) -> Diagnosis:
+    amount = ms(row["data_wait_ns"])
+    workers = _WORKERS.get(framework)
+    more = f"more {workers}, " if workers else "more workers that load data, "
+    return Diagnosis(
+        "data-wait-rank",
+        float(row["data_wait_ns"]),
+        f"it waits {amount} ms longer than its peers for its next batch",
+        (
+            Evidence(
+                text=f"data wait: {amount} ms a step longer than its peers",
+                value=float(row["data_wait_ns"]),
+                unit="ns",
+                rank=int(row["rank"]),
+            ),
+        ),
+        f"Look at the data of this rank: its share (longer samples, a slower disk or mount), and its loader: {more}"
+        "prefetching. If only its machine is affected, compare the machine's disk and network.",
+    )
+
+
+def _other_process(tables: JobTables, row: Row) -> Diagnosis | None:
+    """Return that another process takes the rank's cores, if its run-queue delay or the load beside it says so.
+
+    Of ranks that share cores, no one is named: which of them waits is the scheduler's choice.
+    """
+    rank, delay = int(row["rank"]), row["delay_ns"] or 0
+    loads = tables.ranks.filter(pl.col("other_load").is_not_null())
+    mine, others = (loads.filter(same)["other_load"] for same in (pl.col("rank") == rank, pl.col("rank") != rank))
+    queued = row["delayed"] and delay >= EXPLAINS * row["added_ns"]
+    load, usual = (float(np.median(part)) if len(part) else np.nan for part in (mine, others))
+    loaded = load - usual >= _OTHER_LOAD  # not if one is unknown
+    if not queued and not (loaded and row["delay_ns"] is None):
+        return None
+    texts = []
+    if queued:
+        texts.append(
+            f"another process: its training thread waits {ms(delay)} ms a step longer than its peers' for a core"
+        )
+    if loaded:
+        texts.append(f"another process: others use {load:.1f} cores of its machine, beside its peers {usual:.1f}")
+    return Diagnosis(
+        "slow-rank",
+        float(row["added_ns"]),
+        "another process takes its cores",
+        tuple(Evidence(text=text, value=float(delay), unit="ns", rank=rank) for text in texts),
+        "Find it with `top` on that machine and move it, or give each rank cores of its own (taskset, numactl, the "
+        "scheduler's binding).",
+    )
+
+
+def _host_bound(tables: JobTables, row: Row) -> Diagnosis:
+    rank, amount = int(row["rank"]), ms(row["host_ns"])
+    device = tables.ranks.filter(pl.col("rank") == rank)["device"].first()
+    where = "between its operators" if device in (None, "cpu") else "in which its device waits for its host"
+    text = f"host-bound: {amount} ms a step more than its peers {where}"
+    return Diagnosis(
+        "host-bound-rank",
+        float(row["host_ns"]),
+        f"it spends {amount} ms more than its peers {where}",
+        (Evidence(text=text, value=float(row["host_ns"]), unit="ns", rank=rank),),
+        "Look at what its host does that others do not: logging, checkpoints or checks on one rank, a slower or busy "
+        "processor, a power plan, cores of the wrong socket. `stepscope run --with-stack` names the Python code.",
+    )
+
+
+def _computing(tables: JobTables, row: Row, why: Explanation | None) -> Diagnosis:
+    rank, amount = int(row["rank"]), float(row["computing_ns"] or 0)
+    if why is None:
+        text = f"its computing takes {ms(amount)} ms longer than its peers'"
+        return Diagnosis(
+            "slow-rank", amount, text, (Evidence(text=text, value=amount, unit="ns", rank=rank),), _COMPARE
+        )
+    if why.what == "all":
+        return _everything(tables, row, why)
+    times = f"{why.ratio:.2f} × as long as its peers'" if why.ratio < 1e3 else "time, and its peers do not run it"
+    verb, first = ("takes" if len(why.values) == 1 else "take"), _short(why.values[0])
+    name = {
+        "name": first,
+        "module": f"module {first}",
+        "names": f"{first} and {len(why.values) - 1} more",
+        "phase": f"{first} phase",
+    }[why.what]
+    within = f" in {why.module}" if why.module else ""
+    text = f"its {name}{within} {verb} {times}: {ms(why.excess_ns)} ms more a step"
+    evidence = Evidence(
+        text=text,
+        value=why.excess_ns,
+        unit="ns",
+        rank=rank,
+        operator=why.values[0] if why.what in ("name", "names") else None,
+        module=why.module if why.what == "name" else why.values[0] if why.what == "module" else None,
+    )
+    return Diagnosis("slow-rank", why.excess_ns, f"its {name} {verb} {times}", (evidence,), _COMPARE, why.values[0])
+
+
+def _everything(tables: JobTables, row: Row, why: Explanation) -> Diagnosis:
+    """Return that all work takes longer by one factor: on a device, its clock is lower."""
+    rank = int(row["rank"])
+    facts = tables.ranks.filter(pl.col("rank") == rank).row(0, named=True)
+    on_device = facts["device"] not in (None, "cpu")
+    what = "kernel" if on_device else "operator"
+    if why.alike < _ALIKE:
+        text = f"its {what}s take {why.ratio:.2f} × as long as its peers', some much more than others"
+        evidence = (Evidence(text=text, value=why.ratio, rank=rank),)
+        return Diagnosis("slow-rank", why.excess_ns, text, evidence, _COMPARE)
+    throttled = [Evidence(text=f"clocks throttled: every {what} {why.ratio:.2f} ×", value=why.ratio, rank=rank)]
+    clocks = tables.ranks.filter(pl.col("rank") != rank)["clock_mhz"].drop_nulls()
+    if facts["clock_mhz"] is not None and len(clocks):
+        clock = f"its clock runs at {facts['clock_mhz']:.0f} MHz, its peers' at {np.median(clocks):.0f} MHz"
+        throttled.append(Evidence(text=clock, value=facts["clock_mhz"], unit="MHz", rank=rank))
+    return Diagnosis(
+        "slow-rank",
+        why.excess_ns,
+        f"every {what} takes {why.ratio:.2f} × as long as its peers', as with throttled clocks",
+        tuple(throttled),
+        _COOL if on_device else _COOL_HOST,
+    )
+
+
+_COOL = (
+    "Look at temperature, power limit and clocks of this device (`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE`), "
+    "and at who else uses it; change the device if it stays slow."
+)
+_COOL_HOST = (
+    "Look at the frequency of this machine's processor, its cooling and its power plan, and at who else uses it."
+)
+_COMPARE = (
+    "Compare what this rank gives the operator: shapes, number of calls, data types, and its library version. If these "
+    "are equal, the device or its memory is slower: try the rank on another one."
+)
+
+
+def _short(name: str) -> str:
+    """Return a name of an operator or kernel that fits into a sentence."""
+    plain = (
+        name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].strip() or name
+    )
+    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
+
+
+def ms(ns: float) -> str:
+    """Return a time in ms with one decimal, from a second on with none."""
+    ms = float(ns) / 1e6
+    return f"{ms:.1f}" if ms < 1000 else f"{ms:,.0f}"

@@ -1,0 +1,137 @@
+"""Links that are slower than others of their sort, as findings: which, how much slower, what the job loses by it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.cluster.job_tables import JobTables
+from stepscope.cluster.what_if.job_what_if import Gain
+
+Row: TypeAlias = dict[str, Any]
+
+#: A link that costs the job less than this share of its step is not worth a word.
+_WORTH = 0.01
+#: Ranks that a sentence names.
+_NAMED = 8
+
+
+def slow_link_findings(
+    tables: JobTables, links: pl.DataFrame, gain: Callable[[list[str]], Gain | None]
+) -> list[Finding]:
+    """Return a finding for each slow link, or for a machine all of whose links to others are slow.
+
+    Args:
+        tables: The tables of the job.
+        links: What :func:`stepscope.cluster.slow_links.link_speeds` returns.
+        gain: What the job's step saves if some links are as fast as their peers; None if that is not known.
+    """
+    steps = max(tables.steps["step"].n_unique(), 1)
+    step_ns = float(tables.steps["dur"].median() or 0)  # type: ignore[arg-type]
+    host_of = dict(tables.ranks.unique("rank").select("rank", "host").drop_nulls().iter_rows())
+    findings = []
+    for machine, rows in _by_machine(links, host_of):
+        saved = gain([row["link"] for row in rows])
+        # Links of one machine are slow at the same time: the longest counts.
+        added = max(round((row["transit_ns"] - row["peers_transit_ns"]) / steps) for row in rows)
+        if step_ns and (added if saved is None else saved.ns) >= _WORTH * step_ns:
+            findings.append(_finding(rows, machine, host_of, (added, saved, step_ns)))
+    return findings
+
+
+def _by_machine(links: pl.DataFrame, host_of: dict[int, str]) -> list[tuple[str | None, list[Row]]]:
+    """Put slow links together that are all links of one machine to others; each of the others stands alone."""
+    between = links.filter(pl.col("machines") == 2).rows(named=True)
+    slow = links.filter("slow").rows(named=True)
+    of_host: dict[str, list[Row]] = defaultdict(list)
+    for row in between:
+        for host in {host_of[rank] for rank in row["ranks"] if rank in host_of}:
+            of_host[host].append(row)
+    whole = [(host, rows) for host, rows in of_host.items() if len(rows) > 1 and all(row["slow"] for row in rows)]
+    if len(whole) == 1 and len(whole[0][1]) < len(between):
+        names = {row["link"] for row in whole[0][1]}
+        return [*whole, *((None, [row]) for row in slow if row["link"] not in names)]
+    return [(None, [row]) for row in slow]
+
+
+def _finding(
+    rows: list[Row], machine: str | None, host_of: dict[int, str], cost: tuple[int, Gain | None, float]
+) -> Finding:
+    worst = max(rows, key=lambda row: float(row["ratio"]))
+    added, saved, step_ns = cost
+    ranks = sorted({rank for row in rows for rank in row["ranks"]})
+    pair = (ranks[0], ranks[1]) if len(ranks) == 2 else None
+    machines = sorted({host_of[rank] for rank in ranks if rank in host_of})
+    where = "" if not machines else f" ({' and '.join(machines)})" if len(machines) < 3 else ""
+    who = f"ranks {ranks[0]} and {ranks[1]}" if pair else f"the {worst['kind']} group of ranks {_listed(ranks)}"
+    if machine is not None:
+        who, where = f"{machine} and other machines", ""
+        ranks = [rank for rank in ranks if host_of[rank] == machine]
+    others = "the other link of its sort" if worst["peers"] == 1 else f"the other {worst['peers']:,} links of its sort"
+    title = (
+        f"Between {who}{where} data move at {worst['bandwidth']:.3g} GB/s, over {others} at "
+        f"{worst['peers_bandwidth']:.3g}: {_ms(added)} of {_ms(step_ns)} ms a step"
+    )
+    known = all(rank in host_of for rank in ranks)
+    return Finding(
+        cause="slow-link",
+        title=title,
+        gain_ns=saved.ns if saved else None,
+        gain_low_ns=saved.low if saved else None,
+        gain_high_ns=saved.high if saved else None,
+        basis="the recorded job, put together again with what the link's peers take" if saved else "",
+        confidence=Confidence.MEASURED
+        if known and worst["peers"] > 1
+        else Confidence.LIKELY
+        if known
+        else Confidence.POSSIBLE,
+        evidence=_evidence(rows, pair),
+        remedy=_remedy(worst),
+        check="stepscope report RUN",
+        ranks=tuple(ranks),
+        link=pair,
+        added_ns=added,
+    )
+
+
+def _evidence(rows: list[Row], pair: tuple[int, int] | None) -> tuple[Evidence, ...]:
+    found = [
+        Evidence(
+            text=f"{row['link']}: {row['collectives']} collectives take {row['ratio']:.3g} times what they take "
+            f"{row['peers']} links of the same kind, size and machines, from the last arrival to the end",
+            value=float(row["ratio"]),
+            result="cluster_links",
+            row={"link": row["link"]},
+        )
+        for row in rows
+    ]
+    if pair is None and len(rows) == 1:
+        text = "which of its links is slow cannot be told: every collective of the group runs over all of them"
+        found.append(Evidence(text=text, result="cluster_links", row={"link": rows[0]["link"]}))
+    return tuple(found)
+
+
+def _remedy(row: Row) -> str:
+    if row["machines"] == 1:
+        return (
+            "Look at how the devices are joined: nvidia-smi topo -m and nvidia-smi nvlink --status; NCCL_DEBUG=INFO "
+            "shows the path that NCCL takes (P2P, SHM)."
+        )
+    return (
+        "Measure the network between these machines (ib_write_bw, iperf3) and compare with others; NCCL_DEBUG=INFO "
+        "shows the interface that NCCL takes (NET/IB, NET/Socket)."
+    )
+
+
+def _listed(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return ", ".join(map(str, ranks[:_NAMED])) + (" …" if len(ranks) > _NAMED else "")
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3g}"

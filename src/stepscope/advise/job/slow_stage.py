@@ -1,0 +1,93 @@
+"""Stages of a pipeline that compute longer than the others, as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.cluster.job_tables import JobTables
+from stepscope.cluster.what_if.job_what_if import Gain
+
+Row: TypeAlias = dict[str, Any]
+
+#: A stage that costs the job less than this share of its step is not worth a word.
+_WORTH = 0.01
+
+
+def slow_stage_findings(tables: JobTables, stages: pl.DataFrame, gain: Callable[[int], Gain | None]) -> list[Finding]:
+    """Return a finding for each stage that is longer than the others.
+
+    A stage of one rank may be longer because it has more to do, or because its rank is slow: the number of calls tells.
+
+    Args:
+        tables: The tables of the job.
+        stages: What :func:`stepscope.cluster.pipeline.pipeline_stages` returns.
+        gain: What the job's step saves if a stage works as long as the median of the others; None if it is not known.
+    """
+    findings = []
+    for row in stages.filter("slow").rows(named=True):
+        saved = gain(row["stage"])
+        added = row["work_ns"] - row["others_ns"]
+        if (added if saved is None else saved.ns) >= _WORTH * row["step_ns"]:
+            findings.append(_finding(row, _more_calls(tables, stages, row), added, saved))
+    return findings
+
+
+def _more_calls(tables: JobTables, stages: pl.DataFrame, row: Row) -> float | None:
+    """Return how many times as many calls a rank of the stage makes as one of the others; None if it is not known."""
+    stage_of = stages.select("stage", rank="ranks").explode("rank")
+    calls = tables.operators.join(stage_of, on="rank").group_by("rank", "stage").agg(pl.col("count").sum())
+    here, others = (calls.filter((pl.col("stage") == row["stage"]) == same)["count"].median() for same in (True, False))
+    return float(here / others) if here and others else None  # type: ignore[arg-type, operator]
+
+
+def _finding(row: Row, more: float | None, added: int, saved: Gain | None) -> Finding:
+    stage, ranks = row["stage"], tuple(row["ranks"])
+    ratio = row["work_ns"] / max(row["others_ns"], 1)
+    # With one rank, only more work than the others have makes it the stage.
+    of_rank = len(ranks) == 1 and more is not None and more - 1 < (ratio - 1) / 2
+    who = f"Rank {ranks[0]}, the only one of stage {stage}," if len(ranks) == 1 else f"Stage {stage} of the pipeline"
+    evidence = [
+        Evidence(
+            text=f"its ranks compute {_ms(row['fastest_ns'])}–{_ms(row['slowest_ns'])} ms a step, those of the other "
+            f"stages {_ms(row['others_ns'])} ms (median)",
+            value=float(added),
+            unit="ns",
+            result="cluster_pipeline",
+            row={"stage": stage},
+        )
+    ]
+    if more is not None:
+        text = f"a rank of it makes {more:.3g} times as many calls as one of the other stages"
+        evidence.append(Evidence(text=text, value=more))
+    return Finding(
+        cause="slow-rank" if of_rank else "slow-stage",
+        title=f"{who} computes {_ms(row['work_ns'])} ms a step, the others {_ms(row['others_ns'])} ms",
+        gain_ns=saved.ns if saved else None,
+        gain_low_ns=saved.low if saved else None,
+        gain_high_ns=saved.high if saved else None,
+        basis="the recorded job, put together again with the work of the other stages" if saved else "",
+        confidence=Confidence.MEASURED if len(ranks) > 1 else Confidence.LIKELY,
+        evidence=tuple(evidence),
+        remedy=_remedy(of_rank=of_rank, stage=stage),
+        check="stepscope report RUN",
+        ranks=ranks,
+        stage=stage,
+        added_ns=added,
+    )
+
+
+def _remedy(*, of_rank: bool, stage: int) -> str:
+    if of_rank:
+        return "Compare its device with the others: clocks and power (nvidia-smi -q -d PERFORMANCE), other processes."
+    return (
+        f"Give stage {stage} fewer layers: count the embedding and the loss as layers when the model is divided "
+        "(Megatron: --decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers)."
+    )
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3g}"

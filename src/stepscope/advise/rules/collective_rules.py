@@ -1,0 +1,182 @@
+"""Collectives of a rank: too many small ones, those that could run beside the backward, and exchanges nobody needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil, gcd
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.advise.calls import of_step
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.analyse.intervals import Times
+from stepscope.analyse.operators.operator_calls import or_negative, rows_of
+from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
+from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes
+from stepscope.trace.schema import PHASES
+from stepscope.trace.tables import Tables, columns_of, has_rows
+
+#: Collectives of a step that are many, and bytes of the mean one up to which they are small.
+_MANY, _SMALL = 8, 256 << 10
+#: Bytes that one collective should carry: the size of a bucket of DistributedDataParallel.
+_BUCKET = 25 << 20
+#: Part of the sums of gradients that begins when the backward has ended, from which on nothing overlaps.
+_LATE = 0.9
+#: Part of the step from which on such communication is told, and of the backward beside which it can run.
+_TOLD, _BESIDE = 0.07, 0.9
+#: Collectives that sum gradients up, and those that exchange them or what was made of them.
+_SUMS = ("allreduce", "all_reduce", "reduce_scatter")
+_REDUCING = (*_SUMS, "allgather")
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """The collectives inside steps whose bytes are known and that may carry gradients.
+
+    Attributes:
+        operation: Name of each.
+        bytes: Bytes that the rank gives to it.
+        start: Start in ns.
+        dur: Duration in ns.
+        step: Number of its step.
+    """
+
+    operation: npt.NDArray[np.str_]
+    bytes: Times
+    start: Times
+    dur: Times
+    step: Times
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> _Reduced:
+        """Return some of them."""
+        times = (one[chosen] for one in (self.bytes, self.start, self.dur, self.step))
+        return _Reduced(self.operation[chosen], *times)
+
+
+def collectives(observed: Observed) -> Iterator[Claim]:
+    """Yield collectives whose number makes the step longer."""
+    steps = observed.summary.steps.count
+    if not steps or not has_rows(observed.tables, "collectives"):
+        return
+    reduced = _reduced(observed.tables)
+    if not len(reduced):
+        return
+    exposed = observed.part("communication") or 0.0
+    often = _repeats(reduced, steps)
+    if often > 1:
+        yield _too_often(observed, reduced, often, exposed)
+        return
+    small = reduced.of(reduced.bytes <= _SMALL)
+    if len(small) >= _MANY * steps:
+        yield _too_small(observed, small, exposed * float(small.dur.sum()) / float(reduced.dur.sum() or 1))
+    if observed.summary.on_device:
+        yield from _after_backward(observed, reduced, exposed)
+
+
+def _reduced(tables: Tables) -> _Reduced:
+    found = columns_of(tables, "collectives", "span", "operation", "bytes_in")
+    rows, carried = rows_of(columns_of(tables, "spans", "id")["id"], found["span"]), or_negative(found["bytes_in"])
+    operation = np.array([text or "" for text in found["operation"].to_list()], np.str_)
+    known = np.flatnonzero((rows >= 0) & (carried > 0) & np.isin(operation, _REDUCING))
+    spans = columns_of(tables, "spans", "ts", "dur", "step")[rows[known]]
+    start, dur, step = (or_negative(column) for column in spans.get_columns())
+    return _Reduced(operation[known], carried[known], start, dur, step).of(step >= 0)
+
+
+def _repeats(reduced: _Reduced, steps: int) -> int:
+    """Return how often the same set of sizes, at least two buckets or a large one, is exchanged in one step."""
+    counts = Counter(zip(reduced.operation.tolist(), reduced.bytes.tolist(), strict=True))
+    if any(count % steps for count in counts.values()) or float(reduced.bytes.mean()) <= _SMALL:
+        return 1
+    return reduce(gcd, (count // steps for count in counts.values()))
+
+
+def _too_small(observed: Observed, reduced: _Reduced, exposed: float) -> Claim:
+    steps = observed.summary.steps.count
+    each, total = len(reduced) / steps, float(reduced.bytes.sum()) / steps
+    kept = ceil(total / _BUCKET)
+    gain = exposed * (1 - min(1.0, 2 * kept / each))
+    finding = Finding(
+        cause="small-collectives",
+        title=f"{each:.0f} collectives a step carry {bytes_text(round(total / each))} each and take "
+        f"{of_step(observed, exposed)} that nothing hides",
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(exposed),
+        basis=f"communication that nothing hides, of which {kept} larger ones stay",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{each:.0f} collectives a step, {bytes_text(round(total))} together", value=each,
+                     result="communication"),
+        ),
+        remedy="Put tensors together before they are exchanged: DistributedDataParallel with its default "
+        "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce.",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, {"communication": exposed})
+
+
+def _after_backward(observed: Observed, reduced: _Reduced, exposed: float) -> Iterator[Claim]:
+    """Sums of gradients of which none begins before the backward has ended."""
+    if observed.share(exposed) < _TOLD:
+        return
+    tables = observed.tables
+    rows = device_rows(tables)
+    codes, spans = span_codes(tables), columns_of(tables, "spans", "ts", "dur", "step")
+    rows = rows[of_kinds(codes.kind[rows], "kernel") & (codes.phase[rows] == PHASES.index("backward"))]
+    start, dur, step = (or_negative(spans[name][rows]) for name in spans.columns)
+    numbers, place = np.unique(step, return_inverse=True)
+    ended = np.full(len(numbers), np.iinfo(np.int64).min)
+    np.maximum.at(ended, place, start + dur)
+    sums = reduced.of(np.isin(reduced.operation, _SUMS) & np.isin(reduced.step, numbers))
+    behind = sums.start >= ended[np.searchsorted(numbers, sums.step)]
+    late, whole = float(sums.dur[behind].sum()), float(sums.dur.sum())
+    if not whole or late < _LATE * whole:
+        return
+    beside = float(dur[step >= 0].sum()) / observed.summary.steps.count
+    gain = min(exposed, _BESIDE * beside)
+    finding = Finding(
+        cause="communication-not-overlapped",
+        title=f"{of_step(observed, exposed)} gradients are exchanged after the backward, while the device computes "
+        "nothing",
+        gain_ns=round(0.9 * gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(exposed),
+        basis="communication that nothing hides, as far as it fits beside the backward",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{percent_text(late / whole)} of the sums of gradients begin when the backward has ended",
+                     value=late / whole, result="communication"),
+            Evidence(text=f"the backward computes {duration_text(beside)} a step, beside which they could run",
+                     value=beside, unit="ns", result="step_anatomy"),
+        ),
+        remedy="Exchange gradients while the backward runs: DistributedDataParallel(model) instead of all_reduce() "
+        "behind backward(); where it is used, smaller buckets (bucket_cap_mb=10), so that the first is full early.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"communication": exposed})
+
+
+def _too_often(observed: Observed, reduced: _Reduced, often: int, exposed: float) -> Claim:
+    steps = observed.summary.steps.count
+    total = float(reduced.bytes.sum()) / steps
+    gain = exposed * (1 - 1 / often)
+    finding = Finding(
+        cause="unneeded-collectives",
+        title=f"gradients are exchanged {often} times a step; the last time would do: {duration_text(gain)} of "
+        f"{duration_text(observed.step_ns)}",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(1.3 * gain),
+        basis="communication that nothing hides, of which one exchange stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"the same sizes {often} times a step, {bytes_text(round(total))} together",
+                     value=float(often),
+                     result="communication"),
+        ),
+        remedy="Exchange gradients only in the last part of an accumulated batch: with model.no_sync(): "
+        "loss.backward() for the others.",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, {"communication": exposed})

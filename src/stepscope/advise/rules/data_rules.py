@@ -1,0 +1,365 @@
+"""Loading of data: what makes the batches late, and how many workers would do."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed, SampledFrame
+from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.quantities import count_text, duration_text, percent_text
+from stepscope.analyse.stacks.sampled_time import sampled_time
+from stepscope.analyse.step.summary import DataWait
+from stepscope.trace.tables import columns_of
+
+#: Part of the step below which waiting for batches is not told.
+_TOLD = 0.05
+#: A stage of loading stands for all of it with this part of the time.
+_MOST = 0.6
+#: A wait that is longer than the usual one by this many steps is for a worker that starts; so many tell a pattern.
+_FIRST, _EPOCHS = 0.5, 3
+#: Batches that tell padding; parts of a batch from which on it is told: what is beyond the longest sample, and all.
+_BATCHES, _BEYOND, _MIXED = 4, 0.3, 0.5
+#: Parts of the forward and backward on padding that go away with it: least, usual, most.
+_UNPADDED = (0.5, 0.85, 1.1)
+#: Looks at the training thread that tell where its time goes.
+_LOOKS = 30
+#: States in which a worker or the loader works; in the others it waits.
+_WORKING = ("python", "native", "collecting")
+_WAITING = ("sleep", "io", "lock", "child", "waiting")
+#: Workers that wait for their queues stand in these files.
+_QUEUES = re.compile(r"multiprocessing[/\\](?:connection|queues|popen_fork|resource)|selectors\.py$|threading\.py$")
+#: What fetches the samples of a batch, in PyTorch and Paddle.
+_FETCH = re.compile(r"(?:torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch|paddle[/\\]io[/\\]dataloader[/\\]fetcher)\.py$")
+#: What makes batches; some frameworks do so in a thread of the training process.
+_LOADS = re.compile(r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io|mindspore[/\\]dataset)[/\\]")
+#: What goes on in most of the time, for the title.
+_MADE = {"training": " in the training process", "thread": " in a thread of the training process"}
+_MAKES = {"sample": "samples are made", "collate": "they are collated"}
+#: How batches are loaded beside the training, by framework; ``{}`` is the number of workers. JAX has no loader.
+_LOADER = {
+    "torch": "Load in workers: DataLoader(…, num_workers={}, persistent_workers=True)",
+    "paddle": "Load in workers: DataLoader(…, num_workers={})",
+    "mindspore": "Load in workers: GeneratorDataset(…, num_parallel_workers={})",
+    "jax": "Make the next batch in a thread or process while the step runs, such as Grain's or torch's DataLoader",
+}
+_ALONE = {"mindspore": "GeneratorDataset(…, num_parallel_workers=1)"}
+#: Workers from which on a framework makes batches in other processes.
+_LEAST_WORKERS = {"mindspore": 2}
+#: A batch that is made in less time, ns, is not worth sending from another process.
+_SENDING = 1_000_000
+_WHOLE_BATCHES = {
+    "torch": "Take whole batches in one call: DataLoader(data, batch_size=None, sampler=BatchSampler("
+    "RandomSampler(data), 64, drop_last=False)), which gives __getitem__ all indices of a batch; or index the tensors "
+    "in the loop: x = inputs[indices]",
+}
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """Where the time goes in which batches are made, ns per step, all workers together.
+
+    Attributes:
+        stages: ``sample``, ``collate`` and ``loader`` with their time.
+        lines: Own lines with their time, the longest first.
+        working: Time on a core.
+        waiting: Time in which it sleeps, reads or waits for a lock.
+        looks: How many looks tell it.
+        where: Who makes them: the ``training`` thread, another ``thread`` of its process, or ``workers``.
+    """
+
+    stages: dict[str, float]
+    lines: list[tuple[str, int, str, float]]
+    working: float
+    waiting: float
+    looks: int
+    where: str
+
+    @property
+    def whole(self) -> float:
+        return self.working + self.waiting
+
+
+def data_loading(observed: Observed) -> Iterator[Claim]:
+    """Yield what makes the training wait for its batches."""
+    wait, step = _wait(observed), observed.step_ns
+    if not step or wait < _TOLD * step:
+        return
+    waits = observed.summary.data_wait
+    loading = (_in_workers(observed) if waits.workers else None) or _in_training(observed)
+    looks = observed.looks.filter(pl.col("phase") == "data")
+    explains = {"data wait": wait, **observed.explained(looks)}
+    restarts = _restarts(observed, wait)
+    if restarts is not None:
+        yield Claim(restarts, Depth.CAUSE, explains)
+        return
+    if loading.where == "workers" and loading.looks and loading.whole < wait / 3:
+        yield Claim(_useless_workers(observed, wait, loading), Depth.CAUSE, explains)
+        return
+    yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains)
+
+
+def padding(observed: Observed) -> Iterator[Claim]:
+    """Yield padding that the model computes on: beyond the longest sample of each batch, or between long and short."""
+    names = ("samples", "elements", "longest", "collated")
+    batches = columns_of(observed.tables, "batches", *names).drop_nulls()
+    if len(batches) < _BATCHES:
+        return
+    collated, elements = float(batches["collated"].sum()), float(batches["elements"].sum())
+    needed = float((batches["samples"] * batches["longest"]).clip(0, batches["collated"]).sum())
+    beyond, all_of_it = 1 - needed / collated, 1 - elements / collated
+    if beyond < _BEYOND and all_of_it < _MIXED:
+        return
+    part = beyond if beyond >= _BEYOND else all_of_it
+    phases = {one.name: one.share * observed.step_ns for one in observed.summary.phases}
+    time = part * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
+    low, gain, high = (of * time for of in _UNPADDED)
+    finding = Finding(
+        cause="padding",
+        title=f"{percent_text(all_of_it)} of each batch is padding, on which the model computes about "
+        f"{duration_text(time)} of {duration_text(observed.step_ns)}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="that part of forward and backward; what does not depend on the length stays, attention saves more",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"samples have {elements / len(batches):,.0f} elements a batch, the batch has "
+                     f"{collated / len(batches):,.0f}", value=all_of_it),
+            Evidence(text=f"padded to the longest sample of each batch it would have {needed / len(batches):,.0f}",
+                     value=beyond),
+        ),
+        remedy="Pad to the longest sample of the batch: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True) in "
+        'collate_fn, or DataCollatorWithPadding(tokenizer, padding="longest").'
+        if beyond >= _BEYOND
+        else "Put samples of about one length into a batch: "
+        + trainer_says(observed, "equal lengths", "sort or bucket by length in the sampler")
+        + ".",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"padding": time})
+
+
+def _wait(observed: Observed) -> float:
+    """Return the wait for batches per step, without the part in which the thread waited for a core."""
+    steps = observed.run_steps
+    if steps["data_wait"].null_count() == len(steps):
+        return observed.part("data wait") or 0.0
+    known = steps.drop_nulls("data_wait")
+    mean = float(known["data_wait"].to_numpy().mean())
+    seen = float(observed.looks.filter(pl.col("phase") == "data")["time"].sum())
+    whole = float(known["dur"].sum())
+    quiet = mean * float(known["quiet"].sum()) / whole
+    # The samples tell what of it was spent on a core or truly waiting; where they are few, the steps' own share does.
+    return min(mean, seen) if observed.looks["count"].sum() >= _LOOKS else quiet
+
+
+def _restarts(observed: Observed, wait: float) -> Finding | None:
+    """Return that the workers are started again for each epoch, if the waits for their first batches are most of it."""
+    loaders = [value for key, value in observed.facts.items() if key.startswith("dataloader.")]
+    started = [one for one in loaders if isinstance(one, dict) and one.get("workers")]
+    if not started or any(one.get("persistent_workers") for one in started):
+        return None
+    waits = observed.run_steps["data_wait"].drop_nulls().to_numpy()
+    usual = float(np.median(waits)) if len(waits) else 0.0
+    first = waits[waits > usual + _FIRST * observed.step_ns]
+    excess = float((first - usual).sum())
+    if len(first) < _EPOCHS or excess < _MOST * float(waits.sum()):
+        return None
+    gain, every = wait * excess / float(waits.sum()), len(waits) / len(first)
+    keep = trainer_says(observed, "kept workers", "DataLoader(…, persistent_workers=True)")
+    return Finding(
+        cause="restarted-workers",
+        title=f"{duration_text(wait)} of {duration_text(observed.step_ns)} the training waits for its next batch: "
+        f"every {every:.0f} steps an epoch begins, for which the workers are started again",
+        gain_ns=round(gain),
+        gain_low_ns=round(0.5 * gain),
+        gain_high_ns=round(wait),
+        basis="the waits for the first batches of epochs, beyond the usual wait",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(first)} of {len(waits)} steps have {percent_text(excess / float(waits.sum()))} of the "
+                     "wait", value=float(len(first)), result="step_times"),
+            Evidence(text="the loader has workers and no persistent_workers", result="dataset"),
+        ),
+        remedy=f"Keep the workers: {keep}; or make epochs longer.",
+    )  # fmt: skip
+
+
+def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -> Finding:
+    step, workers = observed.step_ns, waits.workers
+    stage, part = max(loading.stages.items(), key=lambda item: item[1], default=("", 0.0))
+    named = stage if loading.whole and part >= _MOST * loading.whole else ""
+    made = f" in {count_text(workers, 'worker')}" if workers else "" if workers is None else _MADE["training"]
+    made = _MADE.get(loading.where, made) if loading.looks else made
+    where = ""
+    if loading.lines:
+        file, line, function, _ = loading.lines[0]
+        where = f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})"
+    advice, rest = _advice(observed, wait, loading)
+    evidence = [
+        Evidence(text=f"the training waits {duration_text(wait)} a step for its next batch", value=wait, unit="ns",
+                 result="step_times"),
+    ]  # fmt: skip
+    if loading.whole:
+        evidence.append(
+            Evidence(
+                text=f"a batch takes {duration_text(loading.whole)} to make{made}, "
+                f"{percent_text(loading.working / loading.whole)} of it on a core",
+                value=loading.whole, unit="ns", result="python_lines",
+            )
+        )  # fmt: skip
+    evidence += [
+        Evidence(text=f"{observed.place(file, line)} {function} takes {percent_text(time / loading.whole)} of that",
+                 value=time, unit="ns", source=f"{file}:{line}", result="python_lines")
+        for file, line, function, time in loading.lines[:3]
+    ]  # fmt: skip
+    return Finding(
+        cause="slow-collate" if named == "collate" else "data-loader-slow",
+        title=f"{duration_text(wait)} of {duration_text(step)} the training waits for its next batch; "
+        f"{_MAKES.get(named, 'batches are made')}{made}{where}",
+        gain_ns=round(wait),
+        gain_low_ns=round(max(min(rest, wait), 0.0)),
+        gain_high_ns=round(wait),
+        basis="the wait for batches, all of which faster loading saves; the lower end is what workers alone save on "
+        "the cores of this machine, or half of it where a batch is too small to be sent",
+        confidence=Confidence.MEASURED,
+        evidence=tuple(evidence),
+        remedy=advice,
+    )
+
+
+def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, float]:
+    """Return what to change, and what more workers alone save per step."""
+    waits, rest = observed.summary.data_wait, max(observed.step_ns - wait, 1.0)
+    made = loading.whole or wait * max(waits.workers or 1, 1)
+    on_core = loading.working / loading.whole if loading.whole else 1.0
+    least = _LEAST_WORKERS.get(observed.framework, 1)
+    needed = max(least, math.ceil(made / rest))
+    cores = waits.cores
+    if waits.workers == 0 and loading.whole and made < _SENDING:
+        batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
+        return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
+    most = needed if cores is None or on_core < _MOST else max(least, min(needed, cores - 1))
+    place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
+    cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
+    if cores == 1 and on_core >= _MOST:
+        return f"{cheaper if place else 'Make loading cheaper'}: this machine has one core.", 0.0
+    after = max(rest, made / most)
+    if cores is not None:
+        after = max(after, (rest + on_core * made) / cores)
+    saved = observed.step_ns - after
+    if waits.workers is not None and most <= waits.workers:
+        why = f"more workers than {waits.workers} have no core"
+        if needed <= waits.workers:
+            why = f"{count_text(waits.workers, 'worker')} would do if all batches took equally long"
+        return f"{cheaper if place else 'Make loading cheaper'}; {why}.", 0.0
+    return f"{beside_training(observed, most)}." + (f" {cheaper}." if place else ""), saved
+
+
+def beside_training(observed: Observed, workers: int) -> str:
+    """Return how batches are made in so many workers, in the words of the framework or trainer."""
+    load = _LOADER.get(observed.framework, f"Load in {count_text(workers, 'worker')}")
+    return trainer_says(observed, "workers", load).format(max(workers, _LEAST_WORKERS.get(observed.framework, 1)))
+
+
+def _useless_workers(observed: Observed, wait: float, loading: _Loading) -> Finding:
+    step, workers = observed.step_ns, observed.summary.data_wait.workers or 0
+    alone = trainer_says(observed, "no workers", _ALONE.get(observed.framework, "num_workers=0"))
+    gain = max(wait - loading.whole, 0.0)
+    return Finding(
+        cause="useless-workers",
+        title=f"{duration_text(wait)} of {duration_text(step)} the training waits for batches that "
+        f"{count_text(workers, 'worker')} send; making one takes {duration_text(loading.whole)}",
+        gain_ns=round(gain),
+        gain_low_ns=round(0.5 * gain),
+        gain_high_ns=round(wait),
+        basis="the wait for batches less the time to make one in the training process",
+        evidence=(
+            Evidence(text=f"the training waits {duration_text(wait)} a step for its next batch", value=wait,
+                     unit="ns", result="step_times"),
+            Evidence(text=f"the workers work {duration_text(loading.whole)} a step", value=loading.whole,
+                     unit="ns", result="python_lines"),
+        ),
+        remedy=f"Load in the training process: {alone}; sending a batch costs more than making it.",
+    )  # fmt: skip
+
+
+def _in_training(observed: Observed) -> _Loading:
+    looks = observed.looks.filter(pl.col("phase") == "data")
+    rows = looks.select("stack", "state", "time", "count").rows()
+    threads = [
+        row
+        for row in _others(observed, 2)
+        if loads_data(frames := observed.stacks.get(row[0], ())) and any(one.own for one in frames)
+    ]
+    beside = _loading(observed, threads, "thread")
+    own = _loading(observed, rows, "training")
+    return beside if beside.working > own.working else own
+
+
+def _in_workers(observed: Observed) -> _Loading | None:
+    rows = _others(observed, 1)
+    return _loading(observed, rows, "workers") if rows else None
+
+
+def _others(observed: Observed, order: int) -> list[tuple[int, str, float, int]]:
+    """Return stack, state, time in ns per step and looks of the workers (1) or of other threads (2)."""
+    sampled = sampled_time(observed.tables)
+    rows = sampled.rows.filter(pl.col("order") == order).with_columns(
+        pl.col("state").cast(pl.String), time=pl.col("inside") / max(sampled.steps, 1)
+    )
+    return rows.select("stack", "state", "time", "count").rows()
+
+
+def loads_data(frames: Iterable[SampledFrame]) -> bool:
+    """Return whether a stack is that of a thread in which a framework's loader makes batches."""
+    return any(_LOADS.search(frame.file or "") for frame in frames)
+
+
+def _loading(observed: Observed, rows: list[tuple[int, str, float, int]], where: str) -> _Loading:
+    stages: dict[str, float] = defaultdict(float)
+    lines: dict[tuple[str, int, str], float] = defaultdict(float)
+    spent = {"working": 0.0, "waiting": 0.0}
+    looks = 0
+    for stack, state, time, count in rows:
+        frames = observed.stacks.get(stack, [])
+        kind = "working" if state in _WORKING else "waiting" if state in _WAITING else ""
+        if not kind or (kind == "waiting" and _at_queue(frames)):
+            continue
+        stages[_stage(frames)] += time
+        spent[kind] += time
+        looks += count
+        own = next((frame for frame in frames if frame.own), None)
+        named = next((frame for frame in frames if frame.own and not frame.function.endswith(">")), own)
+        if own is not None and _stage(frames) != "loader":
+            lines[own.file, own.line, (named or own).function] += time
+    ordered = sorted(((*place, time) for place, time in lines.items()), key=lambda line: -line[3])
+    return _Loading(dict(stages), ordered, spent["working"], spent["waiting"], looks, where)
+
+
+def _at_queue(frames: list[SampledFrame]) -> bool:
+    """Return whether a thread stands at a queue between processes, and no code of the program is further in."""
+    for frame in frames:
+        if frame.own:
+            return False
+        if _QUEUES.search(frame.file or ""):
+            return True
+    return not frames
+
+
+def _stage(frames: list[SampledFrame]) -> str:
+    """Return which stage of loading a stack is in, innermost frame first."""
+    inside: SampledFrame | None = None
+    for frame in frames:
+        if _FETCH.search(frame.file or "") and (inside is None or not _FETCH.search(inside.file or "")):
+            if inside is None:
+                return "loader"
+            return "sample" if re.search(r"__getitems?__$|__next__$|__iter__$", inside.function) else "collate"
+        inside = frame
+    return "sample" if any(frame.own and frame.function.endswith("__getitem__") for frame in frames) else "loader"

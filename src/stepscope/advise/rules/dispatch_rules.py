@@ -1,0 +1,243 @@
+"""Many small operators: the time goes into calling them, not into what they compute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import inf, sqrt
+from typing import Any
+
+import polars as pl
+
+from stepscope.advise.calls import explained_calls, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.operators.operator_calls import host_operators
+from stepscope.analyse.quantities import duration_text
+from stepscope.trace.tables import columns_of
+
+#: How often a step calls an operator with the same parameters, from which on it is a loop.
+_REPEATS = 8
+#: A call that takes longer, ns, is not dominated by the call itself.
+_SMALL_NS = 150_000
+#: A call of a whole model that takes longer, ns, is not dominated by calling its operators.
+_LAYER_NS = 1_000_000
+#: Operators outside of jit from which on they are many.
+_OUTSIDE = 16
+#: Operators that take parameters; the first input is the data.
+_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "linear", "conv2d", "matmul")
+#: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
+_RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
+_ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
+#: What one call with all samples costs in calls with one sample.
+_BATCHED = 2.0
+#: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
+_FUSED = (0.4, 0.65, 0.9)
+#: Bytes read and written per byte of parameters by a fused step of an optimizer: parameter, gradient, states.
+_TRAFFIC = 7
+#: Bytes a second of one core, at least and at most, where the machine's own speed is unknown.
+_SLOW_COPY, _FAST_COPY = 4e9, 2e10
+#: What a fused step takes at least, ns.
+_CALL_NS = 20_000
+#: Part of the step that the other optimizer saves for sure: a loop is what torch itself chooses on a CPU.
+_SURE = 0.1
+#: Looks at the training thread that tell how long a phase takes.
+_LOOKS = 30
+#: Fewest tensors of an optimizer that make a loop.
+_TENSORS = 8
+
+
+def dispatch(observed: Observed) -> Iterator[Claim]:
+    """Yield loops over samples or time steps, and optimizers that update tensor by tensor."""
+    yield from _optimizer(observed)
+    if observed.framework == "jax":
+        yield from _outside_of_jit(observed)
+    elif observed.framework == "paddle":
+        yield from _layers(observed)
+    else:
+        yield from _loops(observed)
+
+
+def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
+    """Operators of JAX that are dispatched one by one, outside of any jitted function of the program."""
+    steps = max(observed.summary.steps.count, 1)
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
+    spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
+    spans = spans.filter(pl.col("depth") == pl.col("depth").min().over("name"))
+    calls = spans.group_by("name").agg(pl.len().alias("calls"), pl.col("dur").median().alias("usual"))
+    small = calls.filter((pl.col("usual") <= _SMALL_NS) & (pl.col("calls") >= 2 * steps))
+    each = float(small["calls"].sum()) / steps
+    quiet = min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
+    time = quiet * float((small["usual"] * small["calls"]).sum()) / steps
+    if each < _OUTSIDE or not time:
+        return
+    largest = small.sort("calls", descending=True)["name"].to_list()[:3]
+    named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, time)} JAX dispatches {each:.0f} operators one by one, outside of jit: {named}",
+        gain_ns=round(0.95 * time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.3 * time),
+        basis="the calls of jitted functions that are single operators; Python between them comes on top",
+        confidence=Confidence.MEASURED,
+        evidence=(Evidence(text=f"{each:.0f} calls a step, {named} most of all", value=each, result="api_statistic"),),
+        remedy="Put the whole update into one jitted function: @jax.jit def train_step(state, batch): …, with "
+        "jax.tree.map over the weights inside of it.",
+        operator=named,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"dispatch": time})
+
+
+def _layers(observed: Observed) -> Iterator[Claim]:
+    """A layer of Paddle that is called many times for one backward."""
+    steps = max(observed.summary.steps.count, 1)
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "kind", "phase", "depth").drop_nulls("step")
+    spans = spans.with_columns(pl.col("name", "kind", "phase").cast(pl.String))
+    outer = spans.filter((pl.col("kind") == "phase") & (pl.col("phase") == "forward") & (pl.col("depth") == 0))
+    backwards = len(spans.filter(pl.col("name") == "Gradient Backward")) / steps
+    called = outer.group_by("name").agg(pl.len().alias("calls"), pl.col("dur").median()).sort("calls", descending=True)
+    if called.is_empty() or not backwards:
+        return
+    repeats = float(called["calls"][0]) / steps / backwards
+    if repeats < _REPEATS or float(called["dur"][0]) > _LAYER_NS:
+        return
+    phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
+    time = phases.get("forward", 0.0) + phases.get("backward", 0.0)
+    finding = _loop(observed, time, repeats, samples=True, calls=float(called["calls"].sum()) / steps)
+    yield Claim(
+        finding,
+        Depth.CAUSE,
+        {"phase forward": phases.get("forward", 0.0), "phase backward": phases.get("backward", 0.0)},
+    )
+
+
+def _optimizer(observed: Observed) -> Iterator[Claim]:
+    state = observed.facts.get("torch.state")
+    optimizers = state.get("optimizers") or [] if isinstance(state, dict) else []
+    loops = [one for one in optimizers if one.get("implementation") == "for-loop" and "fused" in one]
+    tensors = sum(int(one.get("parameters") or 0) for one in loops)
+    if not loops or len(loops) < len(optimizers) or tensors < _TENSORS or observed.summary.on_device:
+        return
+    phase = next((part for part in observed.summary.phases if part.name == "optimizer"), None)
+    if phase is None or not phase.share:
+        return
+    # Waits for a core fall into the phase; the range of a step that calls a closure contains forward and backward.
+    time = min(phase.share * observed.step_ns, _usual(observed, "Optimizer.step#"), _sampled(observed, "optimizer"))
+    moved = _TRAFFIC * sum(int(one.get("parameter_bytes") or 0) for one in loops)
+    low, high = (time - 1e9 * moved / speed - _CALL_NS for speed in (_SLOW_COPY, _FAST_COPY))
+    gain = (low + high) / 2
+    if observed.share(low) < _SURE:
+        return
+    name = str(loops[0].get("class"))
+    fused = f"torch.optim.{name}(model.parameters(), …, fused=True)"
+    fused = trainer_says(observed, "fused optimizer", fused) if name in {"Adam", "AdamW"} else fused
+    finding = Finding(
+        cause="per-parameter-optimizer",
+        title=f"{of_step(observed, time)} {name} updates {tensors} tensors one by one",
+        gain_ns=round(gain), gain_low_ns=round(max(low, 0.0)), gain_high_ns=round(max(high, gain)),
+        basis="the optimizer's phase of the step less what one pass over parameters, gradients and states takes",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"torch runs {name} as a loop over {tensors} tensors", value=float(tensors)),
+            Evidence(text=f"the optimizer takes {duration_text(time)} a step", value=time, unit="ns",
+                     result="step_trace_time"),
+        ),
+        remedy=f"Update all tensors in one call: {fused}.",
+        operator=f"Optimizer.step#{name}.step",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"phase optimizer": time})
+
+
+def _usual(observed: Observed, name: str) -> float:
+    """Return the time per step of spans whose names begin so, ns, with the median of all; infinite without any."""
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step").drop_nulls("step")
+    found = spans.filter(pl.col("name").cast(pl.String).str.starts_with(name))["dur"]
+    steps = max(observed.summary.steps.count, 1)
+    return float(found.median() or 0) * len(found) / steps if len(found) else inf  # type: ignore[arg-type]
+
+
+def _sampled(observed: Observed, phase: str) -> float:
+    """Return what a phase takes per step at most by the samples, ns: two errors above; infinite where they are few."""
+    looks = observed.looks
+    mine, count = looks.filter(pl.col("phase") == phase), float(looks["count"].sum())
+    if count < _LOOKS:
+        return inf
+    each = float(looks["time"].sum()) / count
+    return float(mine["time"].sum()) + 2 * each * sqrt(max(float(mine["count"].sum()), 1.0))
+
+
+def _loops(observed: Observed) -> Iterator[Claim]:
+    names = host_operators(observed.tables)["name"].unique().to_list()
+    if not any(name.startswith(_ACCUMULATES) for name in names):
+        return
+    calls, steps = recorded_calls(observed), observed.summary.steps.count
+    accumulated = calls.filter(pl.any_horizontal(pl.col("name").str.starts_with(name) for name in _ACCUMULATES))
+    learned = Counter(shape for text in accumulated["shapes"].to_list() for shape in sizes(text)[:1] if len(shape) > 1)
+    layers = within(calls, calls.filter(pl.col("name").is_in(_RECURRENT)))["row"]
+    with_weights = calls.filter(
+        pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward") & ~pl.col("row").is_in(layers.implode())
+    )
+    called: Counter[tuple[int, ...]] = Counter()
+    single = 0
+    for text in with_weights["shapes"].to_list():
+        inputs = sizes(text)
+        if len(inputs) > 1 and inputs[1] in learned:
+            called[inputs[1]] += 1
+            single += bool(inputs[0]) and inputs[0][0] == 1
+    weights, total = sum(learned[shape] for shape in called), sum(called.values())
+    if not weights or total < _REPEATS * weights or total < _REPEATS * steps:
+        return
+    repeats = total / weights
+    if float(with_weights["time"].sum()) * steps / total > _SMALL_NS:
+        return
+    of_loop = _repeated(calls, repeats, steps)
+    top = outermost(calls, of_loop)
+    phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
+    of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
+    part = float(top["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
+    time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
+    yield Claim(
+        _loop(observed, time, repeats, samples=single > total / 2, calls=total / steps),
+        Depth.CAUSE,
+        explained_calls(of_loop),
+    )
+
+
+def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
+    """Return the calls that run about as often as the loop does, in forward and backward."""
+    model = calls.filter(pl.col("phase").is_in(["forward", "backward"]))
+    counts = model.group_by("name", "shapes").agg((pl.len() / steps).alias("often"))
+    often = counts.filter(pl.col("often") >= 0.7 * repeats).select("name", "shapes")
+    return model.join(often, on=["name", "shapes"], how="semi", nulls_equal=True, maintain_order="left")
+
+
+def _loop(observed: Observed, time: float, repeats: float, *, samples: bool, calls: float) -> Finding:
+    facts: dict[str, Any]
+    if samples:
+        gain = time * (1 - min(_BATCHED / repeats, 0.9))
+        vmap = "; torch.func.vmap does so for functions of one sample" if observed.framework == "torch" else ""
+        facts = {
+            "cause": "sample-loop",
+            "title": f"{of_step(observed, time)} the model is called {repeats:.0f} times a step, with a sample each",
+            "gain_low_ns": round(0.7 * gain), "gain_ns": round(gain), "gain_high_ns": round(time),
+            "basis": "forward and backward of the repeated calls, of which one call with the whole batch stays",
+            "remedy": "Call the model once with the whole batch: loss = loss_fn(model(x), y) instead of a loop over "
+            f"samples{vmap}.",
+        }  # fmt: skip
+    else:
+        low, middle, high = (part * time for part in _FUSED)
+        facts = {
+            "cause": "many-small-operators",
+            "title": f"{of_step(observed, time)} a loop calls the same layers "
+            f"{repeats:.0f} times a step; the operators are too small for the time that calling them takes",
+            "gain_low_ns": round(low), "gain_ns": round(middle), "gain_high_ns": round(high),
+            "basis": "forward and backward of the repeated calls, of which a fused or compiled function saves most",
+            "remedy": "Use the framework's own layer for the loop (torch.nn.LSTM, torch.nn.GRU), move what does not "
+            "depend on the step before it out of the loop, or compile the function: torch.compile(model).",
+        }  # fmt: skip
+    evidence = Evidence(
+        text=f"{calls:.0f} calls of layers a step, {repeats:.0f} for each of their weights", value=calls,
+        result="operator_details",
+    )  # fmt: skip
+    return Finding(**facts, confidence=Confidence.LIKELY, evidence=(evidence,))

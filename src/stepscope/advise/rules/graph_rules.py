@@ -1,0 +1,191 @@
+"""Work of autograd that nobody needs: forwards without use, gradients that no optimizer takes, graphs of old steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from stepscope.advise.calls import elements, explained_calls, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.analyse.quantities import count_text, duration_text, percent_text
+
+_NODE = "autograd::engine::evaluate_function"
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: Operators with parameters among their inputs.
+_PARAMETRIC = (
+    "aten::linear", "aten::addmm", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
+    "aten::embedding", "aten::embedding_bag", "aten::_embedding_bag", "aten::batch_norm", "aten::layer_norm",
+    "aten::group_norm", "aten::lstm", "aten::gru",
+)  # fmt: skip
+#: Operators of a group that repeats a part of the model, forward or backward.
+_REPEATS = 4
+
+
+def graphs(observed: Observed) -> Iterator[Claim]:
+    """Yield what autograd computes in each step although nobody needs it."""
+    if observed.framework != "torch" or observed.summary.on_device:
+        return
+    calls = recorded_calls(observed)
+    backward = calls.filter(pl.col("name").str.starts_with(_NODE) & (pl.col("outer") < 0))
+    if backward.is_empty():
+        return
+    yield from _old_graph(observed, calls, backward)
+    yield from _repeated_backward(observed, calls, backward)
+    if observed.summary.compiling is None:  # a compiler runs operators to see what they do
+        yield from _unused_forward(observed, calls)
+    yield from _unused_gradients(observed, calls, backward)
+
+
+def _old_graph(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
+    """Nodes of the backward that belong to forwards of earlier steps."""
+    forward = calls.filter(pl.col("phase") == "forward")
+    first = forward.group_by("step").agg(pl.col("sequence").min().alias("first"))
+    old = backward.join(first, on="step").filter(pl.col("sequence") < pl.col("first"))
+    old = old.filter(~pl.col("name").str.contains(_ACCUMULATES, literal=True))
+    steps = observed.summary.steps.count
+    if len(old) < 4 * steps or old["step"].n_unique() < steps:
+        return
+    inside = within(calls, old)
+    time = float(old["time"].sum())
+    finding = Finding(
+        cause="growing-graph",
+        title=f"{of_step(observed, time)} the backward goes through graphs of earlier "
+        "steps",
+        gain_ns=round(time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.4 * time),
+        basis="the nodes of the backward whose forward ran in an earlier step; it grows with every step",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{len(old) // steps} of {len(backward) // steps} nodes of a step's backward belong to "
+                     "forwards of earlier steps", value=len(old) / steps, result="operator_details"),
+        ),
+        remedy="Cut the graph where the state is carried into the next step: state = state.detach(); then "
+        "backward() needs no retain_graph=True. Add losses up as numbers: total += loss.item().",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(inside))
+
+
+def _repeated_backward(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
+    """Nodes of the backward that a step evaluates more than once: a graph that was kept for another loss."""
+    nodes = backward.filter((pl.col("sequence") > 0) & ~pl.col("name").str.contains(_ACCUMULATES, literal=True))
+    visits = nodes.sort("ts").with_columns(visit=pl.int_range(pl.len()).over("step", "sequence", "name"))
+    again = visits.filter(pl.col("visit") > 0).drop("visit")
+    steps = observed.summary.steps.count
+    if len(again) < _REPEATS * steps or again["step"].n_unique() < steps:
+        return
+    most = int(visits["visit"].to_numpy().max()) + 1
+    # Sums of gradients have no number: as many of them come again. What the engine does between nodes goes with them.
+    sums = float(backward.filter(pl.col("name").str.contains(_ACCUMULATES, literal=True))["time"].sum())
+    part = (float(again["time"].sum()) + sums * len(again) / len(nodes)) / max(float(backward["time"].sum()), 1.0)
+    time = part * next((one.share * observed.step_ns for one in observed.summary.phases if one.name == "backward"), 0.0)
+    finding = Finding(
+        cause="repeated-backward",
+        title=f"{of_step(observed, time)} the backward goes through the same graph again, {most} times a step",
+        gain_ns=round(time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.3 * time),
+        basis="the part of the backward in nodes that the same step has evaluated before; one backward of the sum of "
+        "the losses evaluates each once",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{len(again) // steps} of {len(nodes) // steps} nodes of a step's backward were evaluated "
+                     "before in the step", value=len(again) / steps, result="operator_details"),
+        ),
+        remedy="Add the losses up and call backward() once: (loss_a + loss_b).backward() instead of "
+        "loss_a.backward(retain_graph=True); loss_b.backward().",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, again)))
+
+
+def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Forwards whose graph is recorded and never used: no node of a backward belongs to them."""
+    taken = calls.filter(pl.col("phase") == "backward")["sequence"].drop_nulls().unique()
+    recorded = calls.filter(
+        pl.col("sequence").is_not_null() & (pl.col("sequence") >= 0) & (pl.col("phase") == "other")
+        & pl.col("name").str.starts_with("aten::") & ~pl.col("sequence").is_in(taken.implode())
+    )  # fmt: skip
+    unused = outermost(calls, recorded)
+    parametric = recorded.filter(pl.col("name").is_in(_PARAMETRIC))
+    used = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
+    steps = observed.summary.steps.count
+    keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
+    again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
+    if len(parametric) < _REPEATS * steps or parametric["step"].n_unique() < steps:
+        return
+    first, last = (
+        parametric.group_by("step").agg(pl.col("ts").min()),
+        parametric.group_by("step").agg(pl.col("ts").max()),
+    )
+    bounds = first.join(last, on="step", suffix="_last")
+    unused = unused.join(bounds, on="step").filter(
+        (pl.col("ts") >= pl.col("ts_last").clip(0, 0)) & (pl.col("time") > 0)
+    )
+    time = float(unused["time"].sum())
+    repeated = len(again) >= 0.8 * len(parametric)
+    what = "a second forward of the model" if repeated else "a forward"
+    finding = Finding(
+        cause="unneeded-forward",
+        title=f"{of_step(observed, time)} is {what} with gradients that no backward "
+        "uses",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.1 * time),
+        basis="the operators that record a graph which no backward uses; under torch.no_grad() alone the smaller gain",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{len(unused) // steps} operators a step, {duration_text(time)}, belong to no backward",
+                     value=time, unit="ns", result="operator_details", operator=str(parametric["name"][0])),
+        ),
+        remedy="Use the result of the first forward: predictions = logits.detach().argmax(1). If another forward is "
+        "needed, run it under torch.no_grad(), and not in every step.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
+
+
+def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the shapes of the inputs of calls but for the first one, which depends on the batch."""
+    return [tuple(shape for shape in sizes(text)[1:] if shape) for text in calls["shapes"].to_list()]
+
+
+def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
+    """Gradients of parameters that no optimizer takes, such as those of a teacher."""
+    sums = calls.filter(pl.col("name") == _ACCUMULATES)
+    shapes = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
+    updates = calls.filter(pl.col("phase") == "optimizer")
+    updated = {shape for text in updates["shapes"].unique().to_list() for shape in sizes(text)}
+    unused = {shape for shape in shapes if len(shape) > 1 and shape not in updated}
+    steps = observed.summary.steps.count
+    if not unused or not any(len(shape) > 1 for shape in updated) or updates["step"].n_unique() < steps:
+        return
+    with_weights = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
+    foreign = [any(shape in unused for shape in sizes(text)[1:]) for text in with_weights["shapes"].to_list()]
+    mine = with_weights.filter(pl.Series([not one for one in foreign], dtype=pl.Boolean))["sequence"].drop_nulls()
+    theirs = (
+        with_weights.filter(pl.Series(foreign, dtype=pl.Boolean))
+        .group_by("step")
+        .agg(pl.col("sequence").min().alias("low"), pl.col("sequence").max().alias("high"))
+    )
+    between = backward.join(theirs, on="step").filter(pl.col("sequence").is_between(pl.col("low"), pl.col("high")))
+    between = between.filter(~pl.col("sequence").is_in(mine.implode()))
+    lost = sums.filter(
+        pl.Series([bool(set(sizes(text)[:1]) & unused) for text in sums["shapes"].to_list()], dtype=pl.Boolean)
+    )
+    time = float(between["time"].sum()) + float(lost["time"].sum())
+    if not len(between):
+        return
+    count = sum(shapes[shape] for shape in unused) // steps
+    part = sum(elements(shape) * shapes[shape] for shape in unused) / sum(elements(s) * shapes[s] for s in shapes)
+    finding = Finding(
+        cause="teacher-with-gradients",
+        title=f"{of_step(observed, time)} the backward computes gradients that no "
+        "optimizer uses",
+        gain_ns=round(time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.25 * time),
+        basis="the nodes of the backward between the operators with these parameters, and the sums of gradients",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{count_text(count, 'parameter')} with a gradient whose shape no optimizer updates, "
+                     f"{percent_text(part)} of the elements", value=float(count), result="operator_details"),
+        ),
+        remedy="Run the network that is not trained under torch.no_grad(): with torch.no_grad(): target = teacher(x); "
+        "or teacher.requires_grad_(False) and detach() what it returns.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, pl.concat([between.select(calls.columns), lost]))))

@@ -1,0 +1,226 @@
+"""Kernels that take longer than they need to: their type of numbers, attention in pieces, and slowed clocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import polars as pl
+
+from stepscope.advise.calls import of_step
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.rules.part_rules import generation
+from stepscope.analyse.operators.operator_calls import device_time, host_operators, or_negative, rows_of
+from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes, span_kinds, texts_of
+from stepscope.trace.tables import columns_of, has_rows
+
+#: Names of kernels that multiply float32 without tensor cores, and of those that do so in TF32, on NVIDIA GPUs.
+_SINGLE = r"(?i)sgemm|scudnn|_f32f32_f32f32_f32_|_simt_s|convolve_sgemm|(?:dgrad|wgrad_alg0|fprop)_engine<float"
+_TENSOR = r"(?i)tensorop|tf32|s1688|s16816|h884|hmma|xmma.*(?:bf16|f16)|nvjet"
+_TF32 = r"(?i)tf32|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_\d"
+#: Kernels that compute in double precision.
+_DOUBLE = r"(?i)dgemm|d884gemm|tensorop_d|[<, ]double[,>]"
+#: Parts of their time that another type saves, least, usual and most: TF32 on tensor cores; float32 instead of float64.
+_BY_TF32, _BY_SINGLE = (0.35, 0.6, 0.85), (0.4, 0.5, 0.7)
+#: TF32 is on where such kernels take this part of the time of float32 ones.
+_USED = 0.2
+#: First generation of NVIDIA GPUs that computes in TF32.
+_AMPERE = 8
+#: Products of attention, its softmax forward and backward, and how many pieces of work lie between them at most.
+_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
+_NEAR = 8
+#: Parts that a fused attention saves of the products: least, usual, most; and of what lies between them.
+_OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
+#: What slows clocks although nobody set it so; part of the samples from which on it is told.
+_SLOWED = ("heat", "power brake", "other hardware", "power cap")
+_SAMPLES, _FEWEST = 0.2, 5
+
+
+def kernels(observed: Observed) -> Iterator[Claim]:
+    """Yield kernels of devices that another type, another operator or a cooler device makes faster."""
+    if not observed.summary.on_device or not observed.step_ns:
+        return
+    used = _used(observed)
+    yield from _single(observed, used)
+    yield from _double(observed, used)
+    if observed.framework == "torch":
+        yield from _attention(observed)
+    yield from _clocks(observed, used)
+
+
+def _used(observed: Observed) -> dict[str, float]:
+    """Return the time of kernels inside the steps by name, ns per step."""
+    tables, steps = observed.tables, observed.summary.steps.count
+    rows = device_rows(tables)
+    rows = rows[of_kinds(span_kinds(tables)[rows], "kernel")]
+    spans = columns_of(tables, "spans", "dur", "step")
+    rows = rows[or_negative(spans["step"][rows]) >= 0] if steps else rows
+    _, first, name = np.unique(span_codes(tables).name[rows], return_index=True, return_inverse=True)
+    time = np.bincount(name, weights=spans["dur"].to_numpy()[rows], minlength=len(first))
+    texts = (text or "" for text in texts_of(tables, rows[first]))
+    return dict(zip(texts, (time / max(steps, 1)).tolist(), strict=True))
+
+
+def _on_path(observed: Observed, names: Iterable[str]) -> float:
+    """Return the part of the time of kernels that the step waits for; where the host decides, that is little."""
+    path = observed.result("critical_path").filter(pl.col("Name").is_in(list(names)))
+    whole = float(path["Total Time(us)"].sum()) if len(path) else 0.0
+    return min(float(path["On Path(us)"].sum()) / whole, 1.0) if whole else 1.0
+
+
+def _single(observed: Observed, used: dict[str, float]) -> Iterator[Claim]:
+    """Products in float32 on a GPU that computes them faster in TF32, which is off."""
+    single = {name: ns for name, ns in used.items() if re.search(_SINGLE, name) and not re.search(_TENSOR, name)}
+    time, fast = sum(single.values()), sum(ns for name, ns in used.items() if re.search(_TF32, name))
+    if not time or generation(observed) < _AMPERE or fast > _USED * time:
+        return
+    if observed.share(_BY_TF32[1] * time) < _USED / 4:
+        return
+    path = _on_path(observed, single)
+    low, gain, high = (part * time * path for part in _BY_TF32)
+    yield _typed(
+        observed, single, "tf32-off", (low, gain, high),
+        title="products of matrices and convolutions in float32, which this GPU computes faster in TF32",
+        basis="the time of these kernels on the critical path, of which tensor cores save 35 to 85 %",
+        remedy='Let tensor cores compute float32: torch.set_float32_matmul_precision("high") and '
+        "torch.backends.cudnn.allow_tf32 = True, before the training; or train in bfloat16: "
+        'torch.autocast("cuda", torch.bfloat16).',
+    )  # fmt: skip
+
+
+def _double(observed: Observed, used: dict[str, float]) -> Iterator[Claim]:
+    double = {name: ns for name, ns in used.items() if re.search(_DOUBLE, name)}
+    time = sum(double.values())
+    if not time:
+        return
+    path = _on_path(observed, double)
+    low, gain, high = (part * time * path for part in _BY_SINGLE)
+    yield _typed(
+        observed, double, "double-precision", (low, gain, high),
+        title="kernels that compute in double precision",
+        basis="the time of these kernels on the critical path; a GPU computes and moves at least twice as many float32",
+        remedy="Train in single precision: model.float(), and data as float32: torch.from_numpy(array).float(). NumPy "
+        "makes float64 unless told otherwise.",
+    )  # fmt: skip
+
+
+def _typed(
+    observed: Observed,
+    found: dict[str, float],
+    cause: str,
+    gains: tuple[float, float, float],
+    **says: str,
+) -> Claim:
+    time, largest = sum(found.values()), sorted(found.items(), key=lambda one: -one[1])
+    low, gain, high = map(round, gains)
+    finding = Finding(
+        cause=cause,
+        title=f"{of_step(observed, time)} are {says['title']}",
+        gain_ns=gain, gain_low_ns=low, gain_high_ns=high,
+        basis=says["basis"],
+        confidence=Confidence.LIKELY,
+        evidence=tuple(
+            Evidence(text=f"{name[:100]}: {duration_text(dur)} a step", value=dur, unit="ns", result="op_statistic",
+                     operator=name)
+            for name, dur in largest[:3]
+        ),
+        remedy=says["remedy"],
+        operator=largest[0][0],
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, {f"kernel {name}": dur for name, dur in found.items()})
+
+
+def _attention(observed: Observed) -> Iterator[Claim]:
+    """Softmax between two batched products, forward or backward, with what lies between them."""
+    operators = host_operators(observed.tables)
+    if not set(_SOFTMAX) & set(operators["name"].unique().to_list()):
+        return
+    own, _ = device_time(observed.tables, operators)
+    work = operators.with_columns(pl.col("name").cast(pl.String), own=pl.Series(own)).filter(pl.col("own") > 0)
+    work = work.sort("track", "ts") if not observed.summary.steps.count else work.drop_nulls("step").sort("track", "ts")
+    names, time = work["name"].to_list(), work["own"].to_numpy()
+    product = np.isin(names, _PRODUCTS)
+    inside, ends, layers = np.zeros(len(names), np.bool_), np.zeros(len(names), np.bool_), 0
+    for place in np.flatnonzero(np.isin(names, _SOFTMAX)).tolist():
+        before = np.flatnonzero(product[max(place - _NEAR, 0) : place])
+        behind = np.flatnonzero(product[place + 1 : place + 1 + _NEAR])
+        if not len(before) or not len(behind):
+            continue
+        first, last = max(place - _NEAR, 0) + int(before[-1]), place + 1 + int(behind[0])
+        inside[first + 1 : last] = True
+        ends[[first, last]] = True
+        layers += 1
+    each = max(observed.summary.steps.count, 1)
+    between, products = float(time[inside].sum()) / each, float(time[ends].sum()) / each
+    if not layers or observed.share(between) < _USED / 4:
+        return
+    part = _on_path(observed, _kernels_of(observed, work.filter(pl.Series(inside | ends))))
+    low, gain, high = (
+        part * (of * between + with_them * products)
+        for of, with_them in zip(_OF_BETWEEN, _OF_PRODUCTS, strict=True)
+    )  # fmt: skip
+    finding = Finding(
+        cause="attention-not-fused",
+        title=f"{of_step(observed, between + products)} is attention in pieces: the device writes and reads all scores "
+        f"between two products, {layers / each:.0f} times a step",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the work between the products, nearly all of which a fused kernel saves, and a part of the products",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"softmax, masks and scaling between the products: {duration_text(between)} a step",
+                     value=between, unit="ns", result="operator_details", operator="aten::_softmax"),
+            Evidence(text=f"the products: {duration_text(products)} a step", value=products, unit="ns",
+                     result="operator_details", operator="aten::bmm"),
+        ),
+        remedy="Compute attention in one call: torch.nn.functional.scaled_dot_product_attention(q, k, v), or "
+        'attn_implementation="sdpa" (or "flash_attention_2") in from_pretrained() of transformers.',
+        operator="aten::_softmax",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"attention": between + products})
+
+
+def _kernels_of(observed: Observed, operators: pl.DataFrame) -> set[str]:
+    """Return the names of the kernels that operators launched themselves."""
+    launched = columns_of(observed.tables, "kernels", "span", "operator")
+    launched = launched.filter(pl.col("operator").is_in(operators["id"].implode()))
+    rows = rows_of(columns_of(observed.tables, "spans", "id")["id"], launched["span"])
+    _, first = np.unique(span_codes(observed.tables).name[rows[rows >= 0]], return_index=True)
+    return {text for text in texts_of(observed.tables, rows[rows >= 0][first]) if text}
+
+
+def _clocks(observed: Observed, used: dict[str, float]) -> Iterator[Claim]:
+    """Clocks that heat, power or other hardware slows, by samples of the GPU while the program ran."""
+    if not has_rows(observed.tables, "counters"):
+        return
+    samples = columns_of(observed.tables, "counters", "name", "value").with_columns(pl.col("name").cast(pl.String))
+    clock = samples.filter(pl.col("name") == "SM clock")["value"].drop_nulls()
+    slowed = samples.filter(pl.col("name").is_in([f"slowed by {one}" for one in _SLOWED]))
+    if len(clock) < _FEWEST or slowed.is_empty():
+        return
+    by = slowed.group_by("name").agg(pl.col("value").mean()).sort("value", descending=True)
+    reason, part = by.row(0)
+    usual, most = float(clock.mean() or 0.0), float(clock.max() or 0.0)  # type: ignore[arg-type]
+    slower = 1 - usual / most if most else 0.0
+    if part < _SAMPLES:
+        return
+    gain = slower * sum(used.values()) * _on_path(observed, used)
+    finding = Finding(
+        cause="low-clocks",
+        title=f"the GPU runs at {usual:.0f} of {most:.0f} MHz, slowed by {str(reason).removeprefix('slowed by ')} in "
+        f"{percent_text(part)} of the samples",
+        gain_ns=round(gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(1.2 * gain),
+        basis="the time of kernels on the critical path, by the mean clock against the highest one that was seen",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{reason} in {percent_text(part)} of the samples", value=part),
+            Evidence(text=f"mean SM clock {usual:.0f} MHz, highest {most:.0f} MHz", value=usual, unit="MHz"),
+        ),
+        remedy="Look at temperature, power and fans (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); raise the power "
+        "limit if it is set low (nvidia-smi -pl), and see who else uses the machine's power and cooling.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"clocks": gain})

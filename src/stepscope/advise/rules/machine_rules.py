@@ -1,0 +1,169 @@
+"""The processor: more or fewer threads than cores, and other processes that have the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+import polars as pl
+
+from stepscope.advise.calls import each, elements, explained_calls, innermost, of_step, recorded_calls, sizes
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.verdict import DISTURBED
+from stepscope.analyse.quantities import count_text, duration_text, percent_text
+from stepscope.analyse.step.run_steps import OTHERS_USE
+from stepscope.trace.schema import SPEEDS
+
+#: Elements from which on torch distributes an operator over its threads.
+_PARALLEL = 32_768
+#: Operators that are distributed by their own libraries.
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution_backward",
+             "aten::mkldnn_convolution", "aten::_mkldnn_convolution")  # fmt: skip
+#: Cores without work from which on more threads have one.
+_IDLE = 0.5
+#: What of the ideal speed-up threads reach: least, usual, most.
+_REACHED = (0.5, 0.8, 1.0)
+#: Parts of the time of distributed operators that goes into waiting for threads without a core.
+_OVERSUBSCRIBED = (0.2, 0.6, 0.9)
+
+
+def machine_use(observed: Observed) -> Iterator[Claim]:
+    """Yield threads that do not fit the cores, and other processes."""
+    yield from _others(observed)
+    state, cores = observed.facts.get("torch.state"), _cores(observed)
+    threads = state.get("threads") if isinstance(state, dict) else None
+    if not isinstance(threads, int) or cores is None or observed.summary.on_device:
+        return
+    calls = recorded_calls(observed)
+    if calls.is_empty():
+        return
+    large = each(calls["shapes"], lambda text: max(map(elements, sizes(text)), default=0) >= _PARALLEL, pl.Boolean())
+    parallel = calls.filter((pl.col("name").is_in(_PRODUCTS) | large) & innermost(calls))
+    time = float(parallel["self"].sum())
+    most, usual = _own_cores(observed, cores)
+    if threads > most:
+        yield _too_many(observed, parallel, time, (threads, most))
+    elif usual is not None and threads < usual and not observed.summary.data_wait.workers:
+        saved = _saved_by_cores(observed, threads / usual)
+        if _idle_cores(observed, cores) >= _IDLE and saved > 0:
+            yield _too_few(observed, parallel, saved * time, (threads, usual))
+
+
+def _too_many(observed: Observed, parallel: pl.DataFrame, time: float, has: tuple[int, int]) -> Claim:
+    threads, cores = has
+    low, gain, high = (part * time for part in _OVERSUBSCRIBED)
+    finding = Finding(
+        cause="too-many-threads",
+        title=f"torch uses {threads} threads on {count_text(cores, 'core')}: they wait for each other in "
+        f"{of_step(observed, time)}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the operators that are distributed over threads; what waiting takes of them differs by machine",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"torch.get_num_threads() is {threads}, the process may use {count_text(cores, 'core')}",
+                     value=float(threads)),
+        ),
+        remedy=f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores} in the environment.",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, explained_calls(parallel))
+
+
+def _too_few(observed: Observed, parallel: pl.DataFrame, saved: float, has: tuple[int, int]) -> Claim:
+    threads, cores = has
+    time = float(parallel["self"].sum())
+    low, gain, high = (part * saved for part in _REACHED)
+    finding = Finding(
+        cause="too-few-threads",
+        title=f"torch uses {count_text(threads, 'thread')} of {count_text(cores, 'core')} in operators that take "
+        f"{of_step(observed, time)}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the operators that can be distributed, at 80 % of the speed-up that the cores allow or, where it was "
+        "measured, that a matrix product on all of them has",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"torch.get_num_threads() is {threads}, the process may use {count_text(cores, 'core')}, "
+                     "and no loader's workers use them", value=float(threads)),
+        ),
+        remedy=f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores} in the environment.",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, explained_calls(parallel))
+
+
+def _cores(observed: Observed) -> int | None:
+    """Return the cores that the process may use, by its affinity and control groups; None if unknown."""
+    machine = observed.facts.get("machine")
+    said = machine if isinstance(machine, dict) else {}
+    cores = said.get("cores") or observed.cores
+    quota = said.get("cpu_quota")
+    return max(min(int(cores), ceil(quota)) if quota else int(cores), 1) if cores else None
+
+
+def _own_cores(observed: Observed, cores: int) -> tuple[int, int | None]:
+    """Return how many threads are one a core at most, and how many would use all cores; None where that is unknown.
+
+    Ranks on one machine share its cores, unless each is bound to some. Two hardware threads of a core compute as one.
+    """
+    machine, ranks = observed.facts.get("machine"), _ranks_here(observed)
+    said = machine if isinstance(machine, dict) else {}
+    bound = said.get("cpus") is None or cores < int(said["cpus"])
+    each_has = max(cores // ranks, 1) if ranks else None
+    most = cores if bound or each_has is None else each_has
+    usual = None if each_has is None else max(each_has // int(said.get("threads_per_core") or 1), 1)
+    return most, usual
+
+
+def _ranks_here(observed: Observed) -> int | None:
+    """Return how many ranks of the job run on this machine; None if its launcher did not say."""
+    if int(observed.manifest.get("world_size") or 1) == 1:
+        return 1
+    machine = observed.facts.get("machine")
+    return machine.get("local_ranks") if isinstance(machine, dict) else None
+
+
+def _saved_by_cores(observed: Observed, part: float) -> float:
+    """Return the part of distributed operators' time that all cores save, of which the threads use this part."""
+    speeds = observed.facts.get(SPEEDS)
+    for one in speeds if isinstance(speeds, list) else ():
+        every, used = one.get("all_cores") or {}, (one.get("products") or {}).get("float32") or {}
+        if one.get("framework") == observed.framework and every and used and not one.get("disturbed"):
+            return max(1 - float(used["flops_per_s"]) / float(every["flops_per_s"]), 0.0)
+    return 1 - part
+
+
+def _idle_cores(observed: Observed, cores: int) -> float:
+    """Return how many of the process's cores nothing used while steps were recorded; all but one if unknown."""
+    others = observed.summary.run.other_cpu
+    return cores - 1.0 - (others or 0.0)
+
+
+def _others(observed: Observed) -> Iterator[Claim]:
+    steps, others = observed.run_steps, observed.summary.run.other_cpu
+    if others is None or steps["delay"].null_count() == len(steps):
+        return
+    # Other ranks of the job are other processes, too. Whether they leave each other cores, the job's findings say.
+    ranks = _ranks_here(observed) or int(observed.manifest.get("world_size") or 1)
+    if others - (ranks - 1) < OTHERS_USE:
+        return
+    known = steps.drop_nulls("delay")
+    delay = float(known["delay"].sum()) / len(known)
+    whole = float(known["dur"].sum()) / len(known)
+    if delay < DISTURBED * whole:
+        return
+    finding = Finding(
+        cause="other-processes",
+        title=f"{duration_text(delay)} of {duration_text(whole)} the training waits for a core that others have",
+        gain_ns=round(delay), gain_low_ns=round(0.8 * delay), gain_high_ns=round(delay),
+        step_ns=round(whole),
+        basis="the run-queue delay of the training thread over all steps",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"the training thread could run and had no core for {percent_text(delay / whole)} of the run",
+                     value=delay, unit="ns", result="step_times"),
+            Evidence(text=f"other processes used {others:.1f} cores", value=others),
+        ),
+        remedy="End what else runs on this machine (top shows it), start it so that it gives way to the training "
+        "(nice -n 19 COMMAND), or keep it on other cores than the training (taskset -c).",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"core wait": delay})

@@ -1,0 +1,294 @@
+"""Memory that is moved for nothing: copies between layouts, dense gradients of embeddings, pages taken anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from stepscope.advise.calls import (
+    each,
+    elements,
+    explained_calls,
+    of_step,
+    one_core,
+    outermost,
+    product_flops,
+    recorded_calls,
+    sizes,
+    within,
+)
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.analyse.quantities import bytes_text, count_text, duration_text
+from stepscope.trace.schema import SPEEDS
+from stepscope.trace.tables import has_rows
+
+#: Part of the step from which on copies and page faults are told: attention copies a little in every model.
+_TOLD = 0.1
+#: Part of the step from which on the copies are told where convolutions reorder the same tensors inside.
+_BETWEEN_CONVOLUTIONS = 0.04
+#: Part of the speed of a large product that convolutions reach without a reorder: least, usual and most saved.
+_REACHED = (0.35, 0.5, 0.7)
+#: Convolutions, the operators whose sizes are known, and the place of the data among their inputs.
+_CONVOLUTIONS = {"aten::convolution": 0, "aten::convolution_backward": 1}
+#: Part of the copies that the forward or the program itself makes; without them, the backward orders gradients.
+_ASKED = 0.25
+#: Elements of a tensor from which on its copy is told.
+_LARGE = 4096
+#: Rows of an embedding that a step uses, as part of all, up to which a sparse gradient is smaller.
+_SPARSE = 0.25
+#: Part of the step from which on dense gradients are told: with SGD, and where a sparse gradient trains otherwise.
+_PLAIN, _ADAPTIVE = 0.1, 0.4
+#: Part of the step from which on page faults are told.
+_FAULTS_TOLD = 0.25
+#: A page fault of a fresh page where this machine's is unknown: the least, the usual and the most, ns.
+_FAULT_NS = (700.0, 2000.0, 3500.0)
+#: Parts of this machine's page fault that one in a training costs: the least, the usual and the most.
+_OF_MEASURED = (0.6, 0.9, 1.2)
+_PAGE = 4096
+#: What is reused instead of taken anew, by framework.
+_REUSED = {
+    "torch": "tensors: torch.mul(a, b, out=buffer), in-place operators, optimizer.zero_grad(set_to_none=False)",
+    "jax": "arrays: jax.jit(train_step, donate_argnums=0), numpy's out=buffer for batches",
+    "paddle": "tensors: in-place operators (x.add_(y)), paddle.assign(value, output=buffer)",
+    "mindspore": "tensors and arrays: numpy's out=buffer for batches",
+}
+_MIB = 1 << 20
+#: Bytes a step from which on memory grows; parts of it that its holders must explain, and fresh pages in all steps.
+_GROWS, _HELD = _MIB, 0.5
+#: Part of the step from which on the time of its fresh pages is told.
+_GROWTH_TOLD = 0.07
+#: Bytes from which on the C library asks the system for memory, whatever it has kept.
+_LARGEST_KEPT = 32 << 20
+
+
+def memory_moves(observed: Observed) -> Iterator[Claim]:
+    """Yield memory that each step copies, fills or takes from the system without need."""
+    if observed.summary.on_device:
+        return
+    yield from _faults(observed)
+    yield from _growth(observed)
+    calls = recorded_calls(observed)
+    if observed.framework == "torch" and len(calls):
+        yield from _layouts(observed, calls)
+        yield from _embeddings(observed, calls)
+
+
+def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    rows = calls.filter(pl.col("name") == "aten::copy_")
+    turned = [_turns(*row) for row in rows.select("shapes", "strides").iter_rows()]
+    copies = rows.filter(pl.Series(turned, dtype=pl.Boolean) & (pl.col("phase") != "optimizer").fill_null(value=True))
+    time = float(copies["time"].sum())
+    asked = copies.filter((pl.col("phase") != "backward").fill_null(value=True))
+    reordering, saved = _reordering(observed, calls)
+    least = _TOLD if reordering.is_empty() else _BETWEEN_CONVOLUTIONS
+    if observed.share(time) < least or float(asked["time"].sum()) < _ASKED * time:
+        return
+    steps = observed.summary.steps.count
+    largest = copies.group_by("shapes").agg(pl.col("time").sum()).sort("time", descending=True)
+    shape = list(sizes(largest["shapes"][0])[0])
+    low, gain, high = (part * time + inside for part, inside in zip((0.6, 0.9, 1.3), saved, strict=True))
+    also = "; their convolutions reorder inside, too" if saved[1] else ""
+    evidence = [
+        Evidence(text=f"{len(copies) // steps} such copies a step, most of {shape}", value=len(copies) / steps,
+                 result="operator_details", operator="aten::copy_"),
+    ]  # fmt: skip
+    explains = explained_calls(within(calls, copies))
+    if saved[1]:
+        evidence.append(
+            Evidence(text=f"convolutions whose channels are not last take {duration_text(saved[1])} longer than their "
+                     "operations at half the speed of this machine's products", value=saved[1], unit="ns",
+                     result="operator_details", operator=str(reordering["name"][0]))
+        )  # fmt: skip
+        # What the library reorders, it puts into memory that it takes anew: these page faults are part of its time.
+        explains |= explained_calls(within(calls, reordering))
+        explains["page faults"] = faults_of_step(observed) * fault_costs(observed)[1]
+    finding = Finding(
+        cause="layout-copies",
+        title=f"{of_step(observed, time)} tensors are copied into another order of "
+        f"their dimensions{also}",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(high, observed.step_ns)),
+        basis="the copies between tensors of one shape whose dimensions lie in different orders"
+        + (", and the time of their convolutions beyond that of their operations" if saved[1] else ""),
+        confidence=Confidence.LIKELY if saved[1] else Confidence.MEASURED,
+        evidence=tuple(evidence),
+        remedy="Keep one order from the input to the loss: model.to(memory_format=torch.channels_last) and "
+        "x.contiguous(memory_format=torch.channels_last) for images; permute once before the loop; remove "
+        ".contiguous() where the next operator takes views.",
+        operator="aten::copy_",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explains)
+
+
+def _reordering(observed: Observed, calls: pl.DataFrame) -> tuple[pl.DataFrame, tuple[float, float, float]]:
+    """Return the convolutions of images whose channels are not last, and what their inner reordering costs, ns a step.
+
+    Libraries of CPUs compute in an order with the channels last and reorder other tensors at each call. The cost is the
+    time beyond the operations at a part of the speed of this machine's products; (0, 0, 0) where that is not known.
+    """
+    rows = calls.filter(pl.col("name").is_in(list(_CONVOLUTIONS)))
+    planar = [_planar(name, *row) for name, *row in rows.select("name", "shapes", "strides").iter_rows()]
+    rows = rows.filter(pl.Series(planar, dtype=pl.Boolean))
+    single, steps = one_core(observed, "float32"), max(observed.summary.steps.count, 1)
+    if rows.is_empty() or not single:
+        return rows.clear(), (0.0, 0.0, 0.0)
+    state = observed.facts.get("torch.state")
+    threads = max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
+    flops = sum(product_flops(*row) for row in rows.select("name", "shapes", "concrete").iter_rows()) / steps
+    time = float(rows["time"].sum())
+    low, usual, high = (max(time - 1e9 * flops / (part * single * threads), 0.0) for part in _REACHED)
+    return rows, (low, usual, high)
+
+
+def _planar(name: str, shapes: str | None, strides: str | None) -> bool:
+    """Return whether a convolution's data are images of several channels, which are not the innermost dimension."""
+    place = _CONVOLUTIONS[name]
+    found, steps = sizes(shapes), sizes(strides)
+    if len(found) <= place or len(steps) <= place or len(found[place]) < 4 or len(steps[place]) != len(found[place]):
+        return False
+    return found[place][1] > 1 and steps[place][1] != 1
+
+
+def _turns(shapes: str | None, strides: str | None) -> bool:
+    """Return whether a copy's two tensors have one shape, and dimensions in different orders."""
+    shape = sizes(shapes)
+    steps = sizes(strides)
+    if len(shape) < 2 or len(steps) < 2 or shape[0] != shape[1] or elements(shape[0]) < _LARGE:
+        return False
+    wide = [axis for axis, size in enumerate(shape[0]) if size > 1]
+    orders = [sorted(wide, key=lambda axis: (-one[axis], axis)) for one in steps[:2] if len(one) == len(shape[0])]
+    # A dimension without a stride is one that was expanded: the copy makes new elements.
+    return len(orders) == 2 and orders[0] != orders[1] and all(steps[1][axis] for axis in wide)
+
+
+def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    looked_up = calls.filter(
+        pl.col("name").is_in(["aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"])
+        & (pl.col("phase") == "forward")
+    )
+    tables: dict[tuple[int, ...], int] = {}
+    for text in looked_up["shapes"].unique().to_list():
+        weight, indices = (*sizes(text), (), ())[:2]
+        if len(weight) == 2 and elements(indices) < _SPARSE * weight[0]:
+            tables[weight] = max(tables.get(weight, 0), elements(indices))
+    if not tables:
+        return
+    dense = calls.filter(pl.col("name").str.ends_with("dense_backward"))
+    shaped = each(calls["shapes"], lambda text: any(shape in tables for shape in sizes(text)), pl.Boolean())
+    touching = calls.filter(shaped & pl.col("phase").is_in(["backward", "optimizer", "other"]))
+    whole = outermost(calls, pl.concat([touching, dense]).unique("row", maintain_order=True))
+    time = float(whole["time"].sum())
+    told = _PLAIN if _plain(observed) else _ADAPTIVE
+    if dense.is_empty() or observed.share(time) < told:
+        return
+    weight, rows = max(tables.items(), key=lambda item: elements(item[0]))
+    kept = rows / weight[0]
+    gain = time * (1 - kept)
+    finding = Finding(
+        cause="dense-embedding-gradient",
+        title=f"{of_step(observed, time)} goes into gradients of all {weight[0]:,} rows of "
+        f"an embedding, of which a step uses at most {rows:,}",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(1.15 * time),
+        basis="the operators that make the dense gradient, add it up and update the whole table",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"embedding of {weight[0]:,} × {weight[1]}, {rows:,} indices a step", value=float(rows),
+                     result="operator_details", operator=str(dense["name"][0])),
+        ),
+        remedy=f"torch.nn.Embedding({weight[0]}, {weight[1]}, sparse=True), with torch.optim.SGD or "
+        "torch.optim.SparseAdam for its parameters.",
+        operator=str(dense["name"][0]),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, whole)))
+
+
+def _plain(observed: Observed) -> bool:
+    """Return whether all optimizers are SGD, with which a sparse gradient trains as a dense one does."""
+    state = observed.facts.get("torch.state")
+    optimizers = state.get("optimizers") or [] if isinstance(state, dict) else []
+    return bool(optimizers) and all(one.get("class") == "SGD" for one in optimizers)
+
+
+def faults_of_step(observed: Observed) -> float:
+    """Return the page faults of the training thread in the median step of the run; 0 if unknown."""
+    known = observed.run_steps["minor_faults"].drop_nulls()
+    return float(known.median() or 0.0) if len(known) else 0.0  # type: ignore[arg-type]
+
+
+def fault_costs(observed: Observed) -> tuple[float, float, float]:
+    """Return what a page fault costs, ns: the least, the usual, the most; by this machine's own speed if known."""
+    speeds = observed.facts.get(SPEEDS)
+    measured = next((one["fault_ns"] for one in speeds if one.get("fault_ns")), None) if isinstance(speeds, list) else 0
+    return tuple(part * measured for part in _OF_MEASURED) if measured else _FAULT_NS  # type: ignore[return-value]
+
+
+def _growth(observed: Observed) -> Iterator[Claim]:
+    """Memory that every step takes and keeps, which is known by its blocks and by fresh pages in all steps."""
+    if not has_rows(observed.tables, "allocations"):
+        return
+    rows = observed.result("memory_growth")
+    whole = rows.filter(pl.col("Category") == "all")["Growth(MB/step)"]
+    held = rows.filter(pl.col("Category") != "all").sort("Growth(MB/step)", descending=True)
+    growth = float(whole.max() or 0.0) * _MIB  # type: ignore[arg-type]
+    holding = float(held["Growth(MB/step)"].sum()) * _MIB
+    if growth < _GROWS or holding < _HELD * growth or faults_of_step(observed) * _PAGE < _HELD * growth:
+        return
+    fresh = min(growth, holding) / _PAGE
+    low, time, high = (fresh * cost for cost in fault_costs(observed))
+    worth = observed.share(time) >= _GROWTH_TOLD
+    largest = held.row(0, named=True)
+    holder = str(largest["Operator"] or "unknown operators")
+    where = f" at {largest['Taken At']}" if largest["Taken At"] else ""
+    finding = Finding(
+        cause="growing-memory",
+        title=f"memory grows by {bytes_text(round(growth))} a step: what {holder} takes{where} is kept"
+        + (f"; fresh pages for it take {of_step(observed, time)}" if worth else ""),
+        gain_ns=round(time) if worth else None,
+        gain_low_ns=round(low) if worth else None,
+        gain_high_ns=round(min(high, observed.step_ns)) if worth else None,
+        basis="the fresh pages that the growth needs, at what a page fault costs on this machine" if worth else
+        "what the growth costs is memory: the process ends when none is left",
+        confidence=Confidence.LIKELY,
+        evidence=tuple(
+            Evidence(text=f"{row['Operator'] or 'an operator'} takes {row['Growth(MB/step)']:.3g} MiB a step and keeps "
+                     "it", value=row["Growth(MB/step)"], unit="MiB", result="memory_growth", operator=row["Operator"],
+                     module=row["Module"])
+            for row in held.head(3).iter_rows(named=True)
+        ),
+        remedy="Find what refers to the tensors of earlier steps: a list or dict that is appended to in the loop. Keep "
+        "numbers: history.append(loss.item()); or detached copies on the CPU of what is needed: output.detach().cpu(). "
+        "A loss or output with its graph keeps all activations of its step.",
+        operator=holder,
+    )  # fmt: skip
+    # Blocks that are kept lie between those that are freed: all fresh pages of a growing heap follow from its growth.
+    owned = faults_of_step(observed) * fault_costs(observed)[1]
+    yield Claim(finding, Depth.CAUSE, {"page faults": owned})
+
+
+def _faults(observed: Observed) -> Iterator[Claim]:
+    faults, costs = faults_of_step(observed), fault_costs(observed)
+    low, gain, high = (min(faults * cost, observed.step_ns) for cost in costs)
+    if observed.share(gain) < _FAULTS_TOLD:
+        return
+    taken = observed.tables["allocations"].filter(pl.col("bytes") > _LARGEST_KEPT).select("bytes").collect()
+    large = count_text(len(taken) // max(observed.summary.steps.count, 1), "block") if len(taken) else ""
+    finding = Finding(
+        cause="allocator-page-faults",
+        title=f"about {of_step(observed, gain)} the system gives the process "
+        f"{bytes_text(int(faults * _PAGE))} of fresh pages, step after step",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis=f"the page faults of the training thread, {costs[0] / 1000:.1f} to {costs[2] / 1000:.1f} µs each",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{faults:,.0f} page faults in the median step", value=faults, result="step_times"),
+            *((Evidence(text=f"{large} a step of more than 32 MiB, which the C library never keeps",
+                        result="memory_record"),) if large else ()),
+        ),
+        remedy=f"Reuse large {_REUSED.get(observed.framework, 'arrays')}. Or let the allocator keep its memory: "
+        "MALLOC_TOP_PAD_=268435456 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 in the environment, or LD_PRELOAD of "
+        "jemalloc or tcmalloc.",
+    )  # fmt: skip
+    # Fresh pages are taken by something: a cause that explains them owns their time.
+    yield Claim(finding, Depth.PLACE, {"page faults": gain})

@@ -1,0 +1,195 @@
+"""The type and the values of numbers: double precision, half precisions without fast operators, denormal numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from stepscope.advise.calls import (
+    ATTENTION,
+    elements,
+    explained_calls,
+    of_step,
+    one_core,
+    product_flops,
+    recorded_calls,
+    sizes,
+    texts,
+    within,
+)
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.verdict import DISTURBED
+from stepscope.analyse.quantities import percent_text
+from stepscope.trace.tables import columns_of
+
+#: Elements from which on a tensor's type decides how long an operator takes.
+_LARGE = 2048
+#: Parts of the time in double precision that single precision saves: twice the numbers a register and a cache line.
+_DOUBLE = (0.35, 0.5, 0.6)
+#: Matrix products.
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+#: Convolutions, the outermost operators whose sizes are known.
+_CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+#: Operations a second that a thread reaches in float32 at least, on processors with AVX2.
+_SINGLE = 2e10
+#: Part of the speed of a large product that those of a training reach.
+_REACHED = 0.5
+#: A product in half precision that takes this many times as long as in float32 is slow.
+_SLOW_HALF = 2.0
+#: Part of the step from which on a type of numbers is told.
+_TOLD = 0.1
+#: Smallest edge of a matrix of a product whose speed is compared.
+_EDGE = 32
+#: Operations of a product from which on its speed can be judged.
+_FLOPS = 2e6
+#: A product that is this many times slower than the fastest one of its type, of no larger sizes, is slow by its values.
+_SLOWER = 8.0
+
+
+def number_types(observed: Observed) -> Iterator[Claim]:
+    """Yield numbers that take longer than they need to."""
+    if observed.summary.on_device or observed.framework != "torch":
+        return
+    calls = recorded_calls(observed)
+    if calls.is_empty():
+        return
+    if calls["dtypes"].null_count() == len(calls):
+        return
+    inputs = calls.select("shapes", "dtypes").unique()
+    inputs = inputs.with_columns(type=pl.Series([_type(*row) for row in inputs.iter_rows()], dtype=pl.String))
+    typed = calls.join(inputs, on=["shapes", "dtypes"], how="left", nulls_equal=True, maintain_order="left")
+    yield from _double(observed, typed)
+    yield from _half(observed, typed)
+    yield from _denormal(observed, typed)
+
+
+def _type(shapes: str | None, dtypes: str | None) -> str | None:
+    """Return the type of the largest tensor of floating-point numbers among the inputs of a call."""
+    best, found = _LARGE - 1, None
+    for shape, name in zip(sizes(shapes), texts(dtypes), strict=False):
+        if name in {"double", "float", "c10::Half", "c10::BFloat16"} and elements(shape) > best:
+            best, found = elements(shape), name
+    return found
+
+
+def _double(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    double = calls.filter(pl.col("type") == "double")
+    time = float(double["self"].sum())
+    single, precise = one_core(observed, "float32"), one_core(observed, "float64")
+    saved = _DOUBLE if not single or not precise else (0.3, min(max(1 - precise / single, 0.35), 0.65), 0.7)
+    low, gain, high = (part * time for part in saved)
+    largest = double.group_by("name").agg(pl.col("self").sum()).sort("self", descending=True)
+    if not time or observed.share(gain) < _TOLD:
+        return
+    name = str(largest["name"][0])
+    finding = Finding(
+        cause="double-precision",
+        title=f"{of_step(observed, time)} operators compute in double precision",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis="the time of operators on float64 tensors; a processor computes and moves twice as many float32",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{percent_text(observed.share(time))} of the step is operators on float64, mostly {name}",
+                     value=time, unit="ns", result="operator_details", operator=name),
+        ),
+        remedy="Train in single precision: model.float(), and data as float32: torch.from_numpy(array).float(), "
+        "np.asarray(array, dtype=np.float32). NumPy makes float64 unless told otherwise.",
+        operator=name,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(double))
+
+
+def _half(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Products in a half precision that are slower than any processor computes them in single precision."""
+    names = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+    products = pl.col("name").is_in([*_PRODUCTS, *_CONVOLUTIONS]) | pl.col("name").str.starts_with(ATTENTION)
+    rows = calls.filter(pl.col("type").is_in(list(names)) & products)
+    flops = [product_flops(*row) for row in rows.select("name", "shapes", "concrete").iter_rows()]
+    rows = rows.with_columns(pl.Series("flops", flops, pl.Float64)).filter(pl.col("flops") > 0)
+    steps = max(observed.summary.steps.count, 1)
+    time, threads = float(rows["time"].sum()), _threads(observed)
+    single = _REACHED * (one_core(observed, "float32") or _SINGLE / _REACHED)
+    as_float = 1e9 * float(rows["flops"].sum()) / steps / (single * threads)
+    gain = time - as_float
+    if not time or observed.share(gain) < _TOLD or time < _SLOW_HALF * as_float:
+        return
+    speed = float(rows["flops"].sum()) / steps / time
+    kind = names[str(rows.group_by("type").agg(pl.col("time").sum()).sort("time", descending=True)["type"][0])]
+    name = str(rows.sort("time", descending=True)["name"][0])
+    finding = Finding(
+        cause="slow-half-precision",
+        title=f"{of_step(observed, time)} matrix products in {kind}, which this processor computes slowly",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(min(time, 1.1 * gain)),
+        basis=f"the time of products in {kind} less that of as many operations in float32, at {single / 1e9:.0f} "
+        "GFLOP/s a thread",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"products in {kind} run at {speed:.3g} GFLOP/s", value=time, unit="ns",
+                     result="operator_details", operator=name),
+        ),
+        remedy="Train in float32 on this processor: take .half(), .bfloat16() and torch.autocast out of the program "
+        "where it runs on a CPU; half precisions pay on processors with AMX or AVX512-FP16, and on GPUs.",
+        operator=name,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, rows)))
+
+
+def _threads(observed: Observed) -> int:
+    """Return the threads of torch; one if unknown."""
+    state = observed.facts.get("torch.state")
+    return max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
+
+
+def _denormal(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Products that run at a small part of the speed of others of their size and type."""
+    state = observed.facts.get("torch.state")
+    if isinstance(state, dict) and state.get("flush_denormal") is True:
+        return
+    if (observed.summary.run.delay_share or 0.0) > DISTURBED:  # what was interrupted looks slow
+        return
+    products = calls.filter(
+        pl.col("name").is_in(["aten::mm", "aten::addmm", "aten::bmm"]) & (pl.col("type") == "float")
+    )
+    flops = [product_flops(name, shapes) for name, shapes in products.select("name", "shapes").iter_rows()]
+    edges = [min((min(shape) for shape in sizes(text) if len(shape) > 1), default=0) for text in products["shapes"]]
+    large = pl.Series(edges, dtype=pl.Int64) >= _EDGE
+    products = products.with_columns(pl.Series("flops", flops, pl.Float64)).filter(large)
+    products = products.filter(pl.col("flops") >= _FLOPS)
+    if products["row"].len() < 2:
+        return
+    # Layers of one shape differ by their place in the step. The best call of each was not interrupted.
+    durations = columns_of(observed.tables, "spans", "id", "dur")
+    products = products.join(durations, on="id", maintain_order="left").sort("step", "ts")
+    keys = ["name", "shapes", "phase", "place"]
+    products = products.with_columns(place=pl.int_range(pl.len()).over("step", *keys[:3]))
+    groups = products.group_by(keys).agg(pl.col("dur").min().clip(1, None), pl.col("flops").median(), calls=pl.len())
+    groups = groups.with_columns(speed=pl.col("flops") / pl.col("dur"))
+    fastest = float(groups["speed"].max() or 0.0)  # type: ignore[arg-type]
+    slow = groups.filter((pl.col("speed") * _SLOWER < fastest) & (pl.col("calls") >= observed.summary.steps.count))
+    if slow.is_empty():
+        return
+    time = min(float(slow["dur"].sum()), 0.95 * observed.step_ns)
+    gain = time - float(slow["flops"].sum()) / (0.5 * fastest)
+    chosen = products.join(slow, on=keys, how="semi", nulls_equal=True)
+    slower = fastest / float(slow["speed"].min())  # type: ignore[arg-type]
+    finding = Finding(
+        cause="denormal-numbers",
+        title=f"{of_step(observed, time)} matrix products run {slower:.0f} times slower "
+        "than others: their numbers are likely denormal, below 1.2e-38",
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(min(1.2 * gain, observed.step_ns)),
+        basis="the time of the slow products less what they take at half the speed of the fastest one",
+        confidence=Confidence.POSSIBLE,
+        evidence=(
+            Evidence(text=f"{slow['name'][0]} of {slow['shapes'][0]} is {slower:.0f} times slower per operation "
+                     "than the fastest product of the step", value=slower, result="operator_details",
+                     operator=str(slow["name"][0])),
+            Evidence(text="torch.set_flush_denormal is not on"),
+        ),
+        remedy="Let the processor take denormal numbers as zero: torch.set_flush_denormal(True), before the training. "
+        "Look at what makes numbers vanish: weight decay without a gradient, products of many small factors.",
+        operator=str(slow["name"][0]),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(chosen))

@@ -1,0 +1,277 @@
+"""Python in the step: which of the program's own lines take time outside the framework, and what they wait for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.rules.data_rules import beside_training, loads_data
+from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.stacks.sampled_time import sampled_time
+
+#: Part of the step below which a place is not told.
+_TOLD = 0.05
+#: A place is outside the framework if this part of its time is.
+_PURE = 0.6
+#: A place inside another stands for it with this part of its time.
+_STANDS_FOR = 0.8
+#: Fewest looks that tell a place.
+_LOOKS = 4
+#: States in which a thread waits: cause, what it does there, and the change.
+_WAITS = {
+    "sleep": ("sleep-in-step", "sleeps", "Take the sleep out of the step."),
+    "io": (
+        "io-in-step",
+        "waits for files or the network",
+        "Keep what it reads in memory, write less often, or do it in another thread or process.",
+    ),
+    "lock": (
+        "lock-wait",
+        "waits for a lock or another thread",
+        "Shorten what the other thread does while it holds the lock, or hand the work over without waiting for it.",
+    ),
+    "child": ("subprocess-in-step", "waits for another process", "Start it once, before the loop, or do not wait."),
+    "waiting": ("wait-in-step", "waits", "Take the wait out of the step."),
+}
+#: What runs beside the training thread, by framework.
+_WORKERS = "the data loader's workers"
+_BESIDE = {"jax": "a thread or process that prepares the next batch", "mindspore": "the dataset's workers"}
+
+
+@dataclass
+class _Place:
+    """A call site or a function of the program's own code: time of the stacks that go through it, ns per step."""
+
+    file: str
+    line: int | None
+    function: str
+    depth: float = 0.0
+    outside: float = 0.0
+    total: float = 0.0
+    count: float = 0.0
+    rows: list[int] = field(default_factory=list)
+
+
+def python_code(observed: Observed) -> Iterator[Claim]:
+    """Yield what the program's own code does in the step outside of the framework, garbage collection and the GIL."""
+    looks = observed.looks
+    if looks.is_empty() or not observed.step_ns:
+        return
+    yield from _garbage(observed)
+    yield from _gil(observed)
+    yield from _places(observed, looks.filter((pl.col("phase") != "data").fill_null(value=True)))
+
+
+def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
+    looks = looks.with_columns(outside=_outside(observed, looks)).with_row_index("row")
+    left = looks.filter(~pl.col("state").is_in(["collecting", "gil"]))
+    while len(left):
+        place = _largest(observed, left)
+        if place is None:
+            return
+        chosen = left.filter(pl.col("row").is_in(place.rows))
+        yield _claim(observed, place, chosen)
+        left = left.filter(~pl.col("row").is_in(place.rows))
+
+
+def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
+    """Return the part of each row's time that is outside of the framework's operators.
+
+    A look does not tell whether native code is an operator. The recorded steps tell the time of all operators: the
+    native time beyond it is outside. It is assigned to other packages first, then to the program's own lines.
+    """
+    native = looks["state"] == "native"
+    python = looks["state"].is_in(["python"]) & ~looks["in_framework"]
+    waits = looks["state"].is_in(list(_WAITS)) & ~looks["in_framework"]
+    time = looks["time"]
+    sure = (python | waits | looks["in_library"]).cast(pl.Float64)
+    busy = observed.part("computing")
+    if observed.framework == "jax" and busy:
+        # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
+        results = waits & looks["state"].is_in(["lock", "waiting"])
+        waited = float(time.filter(results).sum())
+        sure = sure * (1 - results.cast(pl.Float64) * (min(busy / waited, 1.0) if waited else 0.0))
+    if busy is None or observed.summary.on_device or not native.any():
+        return sure * time
+    own = looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
+    beyond = max(float(time.filter(native).sum()) - busy, 0.0)
+    shares = sure
+    native &= ~looks["in_library"]
+    for chosen in (native & ~looks["in_framework"] & ~own, native & own):
+        of_chosen = float(time.filter(chosen).sum())
+        taken = min(of_chosen, beyond)
+        if taken > 0:
+            shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
+            beyond -= taken
+    return shares * time
+
+
+def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:
+    """Return the place with most time outside of the framework; of nested ones that differ little, the innermost."""
+    places: dict[tuple[str, int | None, str], _Place] = {}
+    columns = ("row", "stack", "time", "outside", "count")
+    for row, stack, time, outside, count in looks.select(columns).iter_rows():
+        own = [frame for frame in reversed(observed.stacks.get(stack, ())) if frame.own]
+        seen = set()
+        for depth, frame in enumerate(own):
+            for key, at in (
+                ((frame.file, None, frame.function), depth - 0.5),
+                ((frame.file, frame.line, frame.function), float(depth)),
+            ):
+                if key in seen or (frame.function.endswith(">") and key[1] is None):
+                    continue
+                seen.add(key)
+                place = places.setdefault(key, _Place(*key))
+                place.depth = max(place.depth, at)
+                place.outside += outside
+                place.total += time
+                place.count += count
+                place.rows.append(row)
+    least = _TOLD * observed.step_ns
+    known = [
+        place for place in places.values() if place.outside >= max(least, _PURE * place.total) and place.count >= _LOOKS
+    ]
+    if not known:
+        return None
+    most = max(place.outside for place in known)
+    return max((place for place in known if place.outside >= _STANDS_FOR * most), key=lambda place: place.depth)
+
+
+def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
+    by_state: dict[str, float] = defaultdict(float)
+    for state, outside in looks.select("state", "outside").iter_rows():
+        by_state[state] += outside
+    state = max(by_state, key=lambda name: by_state[name])
+    where = observed.place(place.file, place.line)
+    what = f"{place.function.rpartition('.<locals>.')[2]} ({where})" if place.line is None else where
+    if place.line is not None and (code := observed.code(place.file, place.line)):
+        what += f" `{code[:60]}`"
+    cause, does, remedy = _WAITS.get(
+        state,
+        (
+            "python-in-step",
+            "go into Python outside of the framework",
+            "Take it out of the step: do it once, less often, in one call of the framework or of NumPy, or in "
+            f"{_BESIDE.get(observed.framework, _WORKERS)}.",
+        ),
+    )
+    lines = _hottest(looks)
+    step = observed.step_ns
+    evidence = [
+        Evidence(
+            text=f"{duration_text(place.total)} of the step in {place.count:.0f} looks at the training thread",
+            value=place.total, unit="ns", result="python_lines", source=f"{place.file}:{place.line or lines[0][1]}",
+        ),
+        *(
+            Evidence(text=f"{observed.place(file, line)} takes {percent_text(part)} of it", value=part,
+                     source=f"{file}:{line}", result="python_lines")
+            for file, line, part in lines[:3]
+        ),
+    ]  # fmt: skip
+    error = place.total / max(place.count, 1) ** 0.5
+    finding = Finding(
+        cause=cause,
+        title=f"{duration_text(place.total)} of {duration_text(step)} {does}: {what}",
+        gain_ns=round(place.total),
+        gain_low_ns=round(max(place.outside - 2 * error, 0)),
+        gain_high_ns=round(min(place.total + 2 * error, step)),
+        basis="its time in the sampled stacks of all steps, without waits for a core; nothing else overlaps it",
+        confidence=Confidence.MEASURED if place.count >= 20 else Confidence.LIKELY,
+        evidence=tuple(evidence),
+        remedy=remedy,
+        operator=what,
+    )
+    return Claim(finding, Depth.PLACE, observed.explained(looks))
+
+
+def _hottest(looks: pl.DataFrame) -> list[tuple[str, int, float]]:
+    """Return the innermost own lines by falling part of the time."""
+    whole = float(looks["time"].sum()) or 1.0
+    by_line = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
+    rows = by_line.sort("time", "file", "line", descending=[True, False, False]).rows()
+    return [(file, line, time / whole) for file, line, time in rows]
+
+
+def _garbage(observed: Observed) -> Iterator[Claim]:
+    looks = observed.looks.filter(pl.col("state") == "collecting")
+    garbage, steps = observed.summary.garbage, max(observed.summary.steps.count, 1)
+    # Looks weigh pauses by CPU time; those that were recorded contain what the thread waited for a core.
+    sampled = float(looks["time"].sum())
+    time = sampled if looks["count"].sum() >= _LOOKS else garbage.share * observed.step_ns
+    if observed.share(time) < _TOLD or garbage.count < steps / 2:
+        return
+    lines = _hottest(looks)
+    at = f" at {observed.place(*lines[0][:2])}" if lines and lines[0][2] >= _STANDS_FOR else ""
+    explicit = bool(at) and "gc.collect" in observed.code(*lines[0][:2])
+    remedy = (
+        f"Take gc.collect() out of the step ({observed.place(*lines[0][:2])}): call it between epochs."
+        if explicit
+        else "Make fewer objects that refer to each other in the step, or call gc.freeze() before the loop and "
+        "gc.disable() with a gc.collect() between epochs."
+    )
+    finding = Finding(
+        cause="garbage-collection",
+        title=f"{duration_text(time)} of {duration_text(observed.step_ns)} Python collects garbage{at}",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.1 * time),
+        basis="the pauses of Python's collector, by samples of all steps or, where these are few, in the recorded ones",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{garbage.count} pauses in {steps} steps", value=float(garbage.count)),
+            *(Evidence(text=f"collects at {observed.place(file, line)}", source=f"{file}:{line}",
+                       result="python_lines") for file, line, _ in lines[:2]),
+        ),
+        remedy=remedy,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE if explicit else Depth.PLACE, observed.explained(looks))
+
+
+def _gil(observed: Observed) -> Iterator[Claim]:
+    looks = observed.looks.filter(pl.col("state") == "gil")
+    time = float(looks["time"].sum())
+    if observed.share(time) < _TOLD or looks["count"].sum() < _LOOKS:
+        return
+    holder, line, stack = _holder(observed)
+    if not holder:
+        return
+    who = f"thread {holder}"
+    remedy = f"Move what {who} does at {line} to another process, or let it do less Python."
+    if loads_data(observed.stacks.get(stack, ())):
+        who = "the data loader's thread"
+        remedy = f"{beside_training(observed, 1)}: a worker has a lock of its own."
+    finding = Finding(
+        cause="gil-contention",
+        title=f"{duration_text(time)} of {duration_text(observed.step_ns)} the training thread waits for Python's "
+        f"lock, which {who} holds",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.5 * time),
+        basis="the looks at which the training thread wants the GIL",
+        evidence=(
+            Evidence(text=f"the training thread wants the GIL {duration_text(time)} a step", value=time, unit="ns"),
+            Evidence(text=f"{who} runs Python at {line}", result="python_lines"),
+        ),
+        remedy=remedy,
+        operator=line,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def _holder(observed: Observed) -> tuple[str, str, int]:
+    """Return the other thread that runs most Python, its line, and a stack of it; empty if none was seen."""
+    sampled = sampled_time(observed.tables)
+    running = pl.col("state").cast(pl.String).is_in(["python", "native"])
+    others = sampled.rows.filter((pl.col("order") == 2) & running)
+    if others.is_empty():
+        return "", "", -1
+    own = sampled.frames.filter("own").sort("stack", "place")
+    frames = own.group_by("stack", maintain_order=True).agg(pl.col("file", "line").first())
+    joined = others.join(frames, on="stack")
+    if joined.is_empty():
+        return "", "", -1
+    by_place = joined.group_by("thread", "file", "line").agg(pl.col("time").sum(), pl.col("stack").min())
+    thread, file, line, _, stack = by_place.sort("time", descending=True).row(0)
+    return str(thread), observed.place(str(file), int(line)), int(stack)

@@ -1,0 +1,189 @@
+"""What was switched on to look for something and was left on: anomaly detection, and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from stepscope.advise.calls import explained_calls, of_step, recorded_calls, within
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+from stepscope.analyse.quantities import count_text, duration_text
+from stepscope.trace.tables import columns_of
+
+#: Parts of the time outside of operators that a profiler in C takes: least, usual, most.
+_PROFILED = (0.15, 0.35, 0.65)
+#: Fewest looks that tell a time.
+_LOOKS = 4
+#: The operators with which autograd looks for NaN, inside the evaluation of a node.
+_NAN_CHECKS = ("aten::isnan", "aten::_is_any_true")
+_NODE = "autograd::engine::evaluate_function"
+
+
+def settings_left_on(observed: Observed) -> Iterator[Claim]:
+    """Yield anomaly detection and hooks of the program that cost time in each step."""
+    yield from _profilers(observed)
+    if observed.framework == "torch":
+        yield from _anomaly(observed)
+        yield from _hooks(observed)
+
+
+def _anomaly(observed: Observed) -> Iterator[Claim]:
+    state, used = observed.facts.get("torch.state"), observed.facts.get("torch.used")
+    said = isinstance(state, dict) and state.get("anomaly") is True
+    said |= isinstance(used, dict) and bool(used.get("anomaly_entered"))
+    if not said and not (columns_of(observed.tables, "spans", "name")["name"] == _NAN_CHECKS[0]).any():
+        return
+    calls = recorded_calls(observed)
+    nodes = calls.filter(pl.col("name").str.starts_with(_NODE))
+    checks = calls.filter(pl.col("outer").is_in(nodes["row"].implode()))
+    checked = checks.filter(pl.col("name").is_in([*_NAN_CHECKS, "aten::item"]))
+    # A node's own code may ask for NaN; autograd does so after every node.
+    seen = len(checked.filter(pl.col("name") == _NAN_CHECKS[0])) >= max(len(nodes) / 2, 1)
+    if not seen and not said:
+        return
+    looks = observed.looks.filter(pl.col("stack").is_in(_stacks_with(observed, "traceback.py", "format_stack")))
+    traced = float(looks["time"].sum())
+    time = traced + float(checked["time"].sum())
+    evidence = [Evidence(text="anomaly detection of autograd is on in the steps")]
+    if traced:
+        evidence.append(
+            Evidence(text=f"the stack of each operator is written down: {duration_text(traced)} a step", value=traced,
+                     unit="ns", result="python_lines")
+        )  # fmt: skip
+    if len(checked):
+        evidence.append(
+            Evidence(text=f"each gradient is searched for NaN: {duration_text(float(checked['time'].sum()))} a step",
+                     value=float(checked["time"].sum()), unit="ns", result="operator_details", operator="aten::isnan")
+        )  # fmt: skip
+    finding = Finding(
+        cause="anomaly-mode",
+        title=f"{of_step(observed, time)} is autograd's anomaly detection",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.4 * time),
+        basis="the operators that look for NaN, and the samples in which stacks are written down",
+        confidence=Confidence.MEASURED if seen else Confidence.LIKELY,
+        evidence=tuple(evidence),
+        remedy="Remove torch.autograd.set_detect_anomaly(True), or enter torch.autograd.detect_anomaly() only while "
+        "you look for a NaN.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks) | explained_calls(within(calls, checked)))
+
+
+def _hooks(observed: Observed) -> Iterator[Claim]:
+    hooks = _own_hooks(observed)
+    if not hooks:
+        return
+    found: dict[int, tuple[str, int, str]] = {}
+    for stack, frames in observed.stacks.items():
+        for frame in frames:
+            hook = hooks.get((frame.file, frame.function.rpartition(".")[2]))
+            if frame.own and hook is not None:
+                found[stack] = (frame.file, hook[0], frame.function)
+    looks = observed.looks.filter(pl.col("stack").is_in(list(found)))
+    time = float(looks["time"].sum())
+    if looks["count"].sum() < _LOOKS:
+        return
+    places = list(dict.fromkeys(found.values()))
+    named = ", ".join(
+        f"{function.rpartition('.')[2]} ({observed.place(file, line)})" for file, line, function in places[:2]
+    )
+    many = sum(hooks[file, function.rpartition(".")[2]][1] for file, _, function in places)
+    error = time / max(int(looks["count"].sum()), 1) ** 0.5
+    finding = Finding(
+        cause="hooks-left-on",
+        title=f"{of_step(observed, time)} runs in hooks of the model: {named}",
+        gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0)), gain_high_ns=round(time + 2 * error),
+        basis="the samples in which a hook runs, what it calls included",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{count_text(many, 'place')} with such a hook, "
+                     f"{duration_text(time)} a step", value=time, unit="ns", result="python_lines",
+                     source=f"{places[0][0]}:{places[0][1]}"),
+        ),
+        remedy="Remove the hook when it is not needed: keep what register_forward_hook returns and call its remove(); "
+        "or let it do its work only every hundredth step.",
+        operator=named,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def _profilers(observed: Observed) -> Iterator[Claim]:
+    """A profiler or tracer of Python that was on when the window opened."""
+    python = observed.facts.get("python")
+    said = python if isinstance(python, dict) else {}
+    on = [(name, said[name]) for name in ("profile", "trace") if said.get(name)]
+    if not on:
+        return
+    name, place = on[0]
+    said_of = place if isinstance(place, dict) else {"function": place}
+    named = str(said_of.get("function") or place)
+    own = observed.looks.filter(pl.col("stack").is_in(_stacks_through(observed, said_of)))
+    python = observed.looks.filter(pl.col("state") == "python")
+    seen = float(own["time"].sum())
+    time = max(float(python["time"].sum()), _outside_operators(observed)) - seen
+    low, gain, high = (seen + part * max(time, 0.0) for part in _PROFILED)
+    shown = f"the profiler's own frames take {duration_text(seen)}" if seen else "part of which is the profiler's"
+    finding = Finding(
+        cause="profiler-left-on",
+        title=f"{named} is called at every Python call by sys.set{name}; "
+        f"{of_step(observed, seen + max(time, 0.0))} are outside of operators",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(high, observed.step_ns)),
+        basis=f"the time outside of operators, {shown}",
+        confidence=Confidence.LIKELY,
+        evidence=(Evidence(text=f"sys.get{name}() is {named} on the training thread when recording begins"),),
+        remedy="Remove the profiler, debugger or coverage tool from the training: profiler.disable(), "
+        f"sys.set{name}(None); cProfile runs while python -m cProfile or Profile.enable() is on.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(python) | observed.explained(own))
+
+
+def _outside_operators(observed: Observed) -> float:
+    """Return the time on a core outside of the framework's operators, ns per step; 0 if that is unknown."""
+    busy = observed.part("computing")
+    if busy is None or observed.summary.on_device or observed.summary.sampled < 1:
+        return 0.0
+    waits = observed.looks.filter(~pl.col("state").is_in(["python", "native", "collecting"]))
+    return max(observed.step_ns - busy - float(waits["time"].sum()), 0.0)
+
+
+def _stacks_through(observed: Observed, place: dict[str, Any]) -> list[int]:
+    """Return the stacks through a function of Python code; none for one in C, which has no file."""
+    file, function = place.get("file"), str(place.get("function") or "").rpartition(".")[2]
+    return [
+        stack
+        for stack, frames in observed.stacks.items()
+        if file and any(frame.file == file and frame.function.rpartition(".")[2] == function for frame in frames)
+    ]
+
+
+def _own_hooks(observed: Observed) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the hooks of the facts by file and name of the function: the line it begins at, and how many have it."""
+    state, used = observed.facts.get("torch.state"), observed.facts.get("torch.used")
+    listed: list[dict[str, Any]] = []
+    if isinstance(state, dict):
+        listed += state.get("global_hooks") or []
+        for model in state.get("models") or []:
+            listed += model.get("hooks") or []
+    if isinstance(used, dict):
+        listed += used.get("tensor_hooks") or []
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for hook in listed:
+        file, line, name = hook.get("file"), hook.get("line"), str(hook.get("function") or "")
+        if file and line is not None:
+            _, before = found.get((file, name.rpartition(".")[2]), (0, 0))
+            many = int(hook.get("count") or hook.get("registered") or 1)
+            found[file, name.rpartition(".")[2]] = (int(line), before + many)
+    return found
+
+
+def _stacks_with(observed: Observed, file: str, function: str) -> list[int]:
+    """Return the stacks in which a function of Python's own library runs, which the program itself did not call."""
+    found = []
+    for stack, frames in observed.stacks.items():
+        own = next((place for place, frame in enumerate(frames) if frame.own), len(frames))
+        if any(frame.file.endswith(f"/{file}") and frame.function.endswith(function) for frame in frames[:own]):
+            found.append(stack)
+    return found

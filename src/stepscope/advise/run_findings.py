@@ -1,0 +1,67 @@
+"""The findings of a run: of its only rank; or of the job, and those that its ranks share."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stepscope.advise.finding import MISFITS, Finding, Findings, by_gain
+from stepscope.advise.job_findings import job_findings
+from stepscope.advise.rank_findings import rank_findings
+from stepscope.cluster.job import Job
+from stepscope.errors import InputError
+from stepscope.run import RankRun, Run
+
+#: A job of more ranks is judged by what its ranks are to each other: reading all of one costs seconds.
+_FEW_RANKS = 8
+
+
+def findings(run: str | Path | Run) -> Findings:
+    """Return what makes the steps of a run slow, the most important first; a healthy run has none.
+
+    Of a job, what does not fit together stands first, then what holds up its ranks and what they share.
+
+    Args:
+        run: A run, or anything that :func:`stepscope.open` takes.
+
+    Raises:
+        NotARunError: The path holds neither a run nor a capture.
+        InputError: The path cannot be read.
+    """
+    opened = run if isinstance(run, Run) else Run(run)
+    alone = len(opened.ranks) == 1
+    return Findings(rank_findings(opened.ranks[0]) if alone else findings_of_job(opened, opened.job))
+
+
+def findings_of_job(run: Run, opened: Job) -> list[Finding]:
+    """Return the findings of a job of several ranks, and those that at least half of its ranks share."""
+    of_job = job_findings(opened)
+    misfits = [finding for finding in of_job if finding.cause in MISFITS]
+    others = [finding for finding in of_job if finding.cause not in MISFITS]
+    return [*misfits, *by_gain([*others, *_shared(run.ranks)])]
+
+
+def _shared(ranks: Sequence[RankRun]) -> list[Finding]:
+    """Return the findings that at least half of the ranks have: of each cause, that of the median gain."""
+    if len(ranks) > _FEW_RANKS or any(rank.reduced for rank in ranks):
+        return []
+    by_cause: dict[str, list[tuple[int, Finding]]] = defaultdict(list)
+    for rank in ranks:
+        try:
+            found = rank_findings(rank)
+        except InputError:
+            continue  # the job's findings name it
+        for finding in {finding.cause: finding for finding in reversed(found)}.values():
+            by_cause[finding.cause].append((rank.rank, finding))
+    shared = []
+    for alike in by_cause.values():
+        if 2 * len(alike) >= len(ranks):
+            gain = statistics.median_low(finding.gain_ns or 0 for _, finding in alike)
+            chosen = next(finding for _, finding in alike if (finding.gain_ns or 0) == gain)
+            some = () if len(alike) == len(ranks) else tuple(rank for rank, _ in alike)
+            shared.append(msgspec.structs.replace(chosen, ranks=some))
+    return shared

@@ -1,0 +1,82 @@
+"""The first sentence about a rank: the title of its first finding, or why nothing can or need be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.advise.finding import Finding
+from stepscope.analyse.quantities import percent_text
+from stepscope.analyse.step.run_steps import OTHERS_USE
+from stepscope.analyse.step.summary import Summary
+
+#: Waiting for a core; a smaller part can be left out of the calls that it fell into.
+DISTURBED = 0.2
+#: Kernels of templates have names of a thousand characters; the sentence shows so many of them.
+NAME_LENGTH = 80
+
+
+def rank_verdict(findings: Sequence[Finding], summary: Summary) -> str:
+    """Return the sentence that terminal and page begin with.
+
+    Args:
+        findings: The findings of the rank, the most important first.
+        summary: Its numbers.
+    """
+    if findings:
+        return f"{findings[0].title}."
+    reasons = (reason(summary) for reason in (_nothing, _disturbed, _not_typical))
+    return next(filter(None, reasons), None) or _well(summary)
+
+
+def _nothing(summary: Summary) -> str | None:
+    if summary.steps.total_ns and not summary.split and summary.not_recorded and not summary.sampled < 1:
+        return "What a step consists of is not in this capture: it lacks the files with the work of the device."
+    if summary.steps.total_ns:
+        return None
+    if summary.not_recorded:
+        return "No event with a time is in this capture; what its files state stands in the results."
+    return "Nothing was recorded: the trace holds no operator and no device work."
+
+
+def _disturbed(summary: Summary) -> str | None:
+    run = summary.run
+    if (run.delay_share or 0) <= DISTURBED:
+        return None
+    share = percent_text(run.delay_share or 0)
+    if run.other_cpu is not None and run.other_cpu < OTHERS_USE:
+        return (
+            f"Too few cores: the training thread waits {share} of the recorded time for a core, which threads and "
+            "workers of the program itself have. Give it fewer of them, or more cores."
+        )
+    return (
+        f"Disturbed: the training thread waited {share} of the recorded time for a core that something else had. "
+        "End what runs beside the training, and record again; the times below are partly those of the wait."
+    )
+
+
+def _not_typical(summary: Summary) -> str | None:
+    found = summary.run.typical
+    if found is None or found.typical:
+        return None
+    recorded, others = (f"{ns / 1e6:.3g} ms" for ns in (found.recorded_ns, found.others_ns))
+    return (
+        f"Not typical: the recorded steps take {recorded}, the other {found.others:,} {others}. "
+        "Record other steps before you trust where these go."
+    )
+
+
+def _well(summary: Summary) -> str:
+    host = "operators' self time" if summary.sampled == 1 else "steps, estimated from a sample"
+    said = ["Nothing stands out"]
+    largest = max(summary.split, key=lambda part: part.share, default=None)
+    if largest is not None and largest.share:
+        said.append(f"the step is {percent_text(largest.share)} {largest.name}")
+    for entries, what in ((summary.kernels, "device work"), (summary.operators, host)):
+        if entries:
+            name = entries[0].name
+            name = name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+            said.append(f"{name} is {percent_text(entries[0].share)} of the {what}")
+            break
+    else:
+        return "No operator and no device work was recorded."
+    return f"{said[0]}: {', '.join(said[1:])}."
