@@ -1,0 +1,377 @@
+"""Straight lines through the ends of the same collectives: the numbers behind :mod:`stepscope.cluster.clocks`.
+
+All members of a collective end together, within the exit jitter. So the ends on the clock of a rank, against the median
+over the members, lie on a line: offset and drift of that clock against the channel. The lines of all channels make
+a graph; least squares over the graph, by conjugate gradients, give each rank one line. Both are repeated: better clocks
+make better medians. Nothing is larger than the number of rows, so that 1,024 ranks take a second or two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+#: Normal distribution: standard deviation of one whose median absolute deviation is 1.
+MAD = 1.4826
+_HUBER = 1.345
+_ROUNDS, _SETTLED = 12, 30.0
+#: Drifts of two clocks against each other that are usual (1e-4 is 100 ppm).
+_DRIFT = 1e-4
+#: Part of the exit jitter that does not average out: some ranks always leave a little later.
+_LASTING = 0.1
+_FLOOR = 20.0
+_DRAWS = 24
+#: With more rows than these, the scatter of an edge is its own.
+_ENOUGH = 6
+#: Parts of a recording in which ends are compared with the line, and ends at its beginning and its end.
+_PARTS, _LAST = 8, 5
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The ends of collectives that are used, one row a rank and collective.
+
+    Attributes:
+        rank: Index of the rank.
+        meeting: Index of the collective.
+        channel: Index of the channel.
+        local: End by the clock of the rank, in ns since a moment of its own.
+        edge: Index of the pair of channel and rank; ``edge_rank`` and ``edge_channel`` name the two.
+        bias: For each edge, by how many ns its ends may be late all the time.
+        resolution: Step of the times, in ns.
+    """
+
+    rank: Integers
+    meeting: Integers
+    channel: Integers
+    local: Floats
+    edge: Integers
+    edge_rank: Integers
+    edge_channel: Integers
+    bias: Floats
+    resolution: float
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The clocks, job time = ``offset`` + local + ``drift`` × (local − ``centre``), all in ns, by index of the rank.
+
+    Attributes:
+        offset: Job time less local time at ``centre``.
+        drift: Rate of the job's clock against this one, less 1.
+        centre: Middle of the ends of the rank, by its own clock.
+        reach: Half the time between its first and its last end.
+        noise: Exit jitter of each rank: a standard deviation, by the median absolute deviation.
+        scatter: The same, by the differences between one end and the next.
+        bend: How far the ends of a part of the recording lie off the line, more than chance explains.
+        count: Number of ends of each rank.
+        deviation: Standard deviation of the offset at ``centre``.
+        end_deviation: The same at the first or the last end, whichever is larger.
+        drift_deviation: Standard deviation of the drift.
+        component: Ranks with the same number share collectives, directly or through others.
+        reference: For each rank, the rank whose clock is that of its component.
+    """
+
+    offset: Floats
+    drift: Floats
+    centre: Floats
+    reach: Floats
+    noise: Floats
+    scatter: Floats
+    bend: Floats
+    count: Integers
+    deviation: Floats
+    end_deviation: Floats
+    drift_deviation: Floats
+    component: Integers
+    reference: Integers
+
+
+def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> Lines:
+    """Fit the clocks.
+
+    Args:
+        ends: The ends.
+        start: For each rank, a first offset: true within the drift of the window.
+        component: Number of the component of each rank.
+        reference: For each rank, the rank whose clock is that of its component.
+    """
+    ranks = len(start)
+    low, high = np.full(ranks, np.inf), np.full(ranks, -np.inf)
+    np.minimum.at(low, ends.rank, ends.local)
+    np.maximum.at(high, ends.rank, ends.local)
+    seen = np.isfinite(low)
+    centre = np.bincount(ends.rank, weights=ends.local, minlength=ranks) / np.maximum(
+        np.bincount(ends.rank, minlength=ranks), 1
+    )
+    reach = np.where(seen, np.maximum(high - centre, centre - low), 0.0)
+    offset, drift = start.copy(), np.zeros(ranks)
+    scale = max(float(reach.max(initial=0.0)), 1.0)
+    for _ in range(_ROUNDS):
+        time = ends.local + offset[ends.rank] + drift[ends.rank] * (ends.local - centre[ends.rank])
+        apart = time - _median(time, ends.meeting)
+        middle = float(np.median(time)) if len(time) else 0.0
+        graph = _Graph.of(ends, (time - middle, scale), apart, ranks)
+        solution = graph.solve(graph.line[:, :, None])[:, :, 0]
+        at_centre = (centre + offset - middle) / scale
+        change = solution[:, 0] + solution[:, 1] * at_centre
+        offset -= change
+        drift -= solution[:, 1] / scale
+        if np.abs(change).max(initial=0.0) + np.abs(solution[:, 1]).max(initial=0.0) < _SETTLED:
+            break
+    noise = _of_members(_deviation(apart, ends.rank, ranks), ends, ranks)
+    count = np.bincount(ends.rank, minlength=ranks)
+    bend, scatter = _bends(apart, ends, ranks)
+    deviation, end_deviation, drift_deviation = graph.with_misfits().spread(at_centre, reach / scale, reference)
+    # The clock of the reference is the job's: the others' lines are seen from it.
+    rate = drift[reference]
+    base = offset[reference] + (centre + offset - centre[reference] - offset[reference]) * rate
+    floor = max(_FLOOR, 0.3 * ends.resolution)
+    return Lines(
+        offset=np.where(reference == np.arange(ranks), 0.0, offset - base),
+        drift=drift - rate,
+        centre=centre,
+        reach=reach,
+        noise=np.where(count > 0, np.maximum(noise, floor), 0.0),
+        scatter=np.maximum(scatter, floor),
+        bend=bend,
+        count=count,
+        deviation=deviation,
+        end_deviation=end_deviation,
+        drift_deviation=np.where(count > 0, drift_deviation / scale, np.inf),
+        component=component,
+        reference=reference,
+    )
+
+
+def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats]:
+    """Return for each rank how far its ends leave the line in a part of the recording, and their scatter."""
+    apart = apart - _median(apart, ends.edge)
+    order = _order(ends.local, ends.rank)
+    rank, left = ends.rank[order], apart[order]
+    inside = np.flatnonzero(rank[1:] == rank[:-1])
+    scatter = _deviation(left[inside + 1] - left[inside], rank[inside], ranks) / np.sqrt(2)
+    count = np.bincount(rank, minlength=ranks)
+    place = np.arange(len(rank)) - (np.cumsum(count) - count)[rank]
+    bend = np.zeros(ranks)
+    # Equal parts; and the first and the last few ends, which a clock that is set near an end leaves alone.
+    whole = rank * _PARTS + place * _PARTS // np.maximum(count[rank], 1)
+    first, last = place < _LAST, place >= count[rank] - _LAST
+    for part, members in ((whole, slice(None)), (rank * _PARTS, first), (rank * _PARTS, last)):
+        size = np.bincount(part[members], minlength=ranks * _PARTS)
+        middle = np.abs(_midmeans(left[members], part[members], ranks * _PARTS))
+        # A clock that was set moves all ends alike; ends that are late now and then differ among themselves.
+        own = np.maximum(_deviation(left[members], part[members], ranks * _PARTS), np.repeat(scatter, _PARTS))
+        beyond = np.where(size >= 3, middle - 4 * own / np.sqrt(np.maximum(size, 1)), 0.0)
+        bend = np.maximum(bend, beyond.reshape(ranks, _PARTS).max(axis=1))
+    return bend, scatter
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Lines of the edges between ranks and channels, and how well each is known.
+
+    Attributes:
+        ends: The rows that they are made of.
+        ranks: Number of ranks.
+        line: Offset and slope of each edge.
+        covariance: Their covariance.
+    """
+
+    ends: Ends
+    ranks: int
+    line: Floats
+    covariance: Floats
+
+    @classmethod
+    def of(cls, ends: Ends, times: tuple[Floats, float], apart: Floats, ranks: int) -> _Graph:
+        """Fit a robust line to each edge; the times are in ns and come with the scale of the slopes."""
+        scale = times[1]
+        time = times[0] / scale
+        edges = len(ends.edge_rank)
+        count = np.bincount(ends.edge, minlength=edges).astype(float)
+        line: Floats = np.zeros((edges, 2))
+        line[:, 0] = _median_of_groups(apart, ends.edge, edges)
+        for turn in range(4):
+            left = apart - line[ends.edge, 0] - line[ends.edge, 1] * time
+            if turn % 2 == 0:
+                noise = _pooled(left, ends, count)
+            size = np.abs(left) / noise[ends.edge]
+            weight = np.where(size > _HUBER, _HUBER / np.maximum(size, 1e-9), 1.0)
+            information, moment = _normal(ends.edge, weight, time, apart, edges)
+            # A slope that few or close rows cannot show is one that clocks have.
+            prior = np.zeros((edges, 2, 2))
+            prior[:, 1, 1] = (noise / (_DRIFT * scale)) ** 2
+            line[:] = np.linalg.solve(information + prior, moment[:, :, None])[:, :, 0]
+        # Of few rows the scatter is not known well either.
+        covariance = np.linalg.inv(information + prior) * ((noise * (1 + 4 / count)) ** 2)[:, None, None]
+        covariance[:, 0, 0] += (_LASTING * noise) ** 2 + ends.bias**2
+        return cls(ends, ranks, line, covariance)
+
+    def with_misfits(self) -> _Graph:
+        """Return the graph with larger errors where the lines of the edges contradict each other."""
+        solved, channels = self._both(self.line[:, :, None])
+        misfit = (self.line - solved[self.ends.edge_rank, :, 0] + channels[self.ends.edge_channel, :, 0])[:, 0]
+        covariance = self.covariance.copy()
+        covariance[:, 0, 0] += misfit**2
+        return replace(self, covariance=covariance)
+
+    def solve(self, lines: Floats) -> Floats:
+        """Return the line of each rank, of lines of the edges (edges × 2 × several)."""
+        return self._both(lines)[0]
+
+    def spread(self, centre: Floats, reach: Floats, reference: Integers) -> tuple[Floats, Floats, Floats]:
+        """Return standard deviations of each rank's line: in the middle, at its ends, of its slope.
+
+        They are those against the reference, or against the mean of its component, whichever is larger.
+
+        They come from trials: the lines of the edges, wrong by chance, are solved as the real ones are.
+        """
+        chance = np.random.default_rng(7).standard_normal((len(self.line), 2, _DRAWS))
+        errors = self._both(np.linalg.cholesky(self.covariance) @ chance, accuracy=1e-8)[0]
+        members = np.maximum(np.bincount(reference, minlength=self.ranks), 1)[:, None, None]
+        sums = np.zeros_like(errors)
+        np.add.at(sums, reference, errors)
+        largest = np.zeros((4, self.ranks))
+        for against in (errors[reference], (sums / members)[reference]):
+            left = errors - against
+            places = [left[:, 0] + left[:, 1] * place[:, None] for place in (centre, centre - reach, centre + reach)]
+            found = [np.sqrt((one**2).mean(axis=1)) for one in (*places, left[:, 1])]
+            largest = np.maximum(largest, found)
+        return largest[0], np.maximum(largest[1], largest[2]), largest[3]
+
+    def _both(self, lines: Floats, accuracy: float = 1e-14) -> tuple[Floats, Floats]:
+        """Return the lines of ranks and channels: conjugate gradients on the normal equations of the graph."""
+        precision = np.linalg.inv(self.covariance)
+        rank, channel = self.ends.edge_rank, self.ends.edge_channel
+        nodes = self.ranks + int(channel.max(initial=-1)) + 1
+        to, off = np.concatenate((rank, self.ranks + channel)), np.concatenate((precision, precision))
+        order = np.argsort(to, kind="stable")
+        starts = np.flatnonzero(np.diff(to[order], prepend=-1))
+        present = to[order][starts]
+
+        def gathered(values: Floats) -> Floats:
+            sums = np.zeros((nodes, *values.shape[1:]))
+            sums[present] = np.add.reduceat(np.concatenate((values, -values))[order], starts, axis=0)
+            return sums
+
+        blocks = np.zeros((nodes, 2, 2))
+        blocks[present] = np.add.reduceat(off[order], starts, axis=0)
+        # Drift is held, by far less than any collective says, so that every node has one line.
+        blocks[:, 1, 1] += 1e-12 * max(float(blocks[:, 1, 1].max(initial=0.0)), 1e-12)
+        blocks[:, 0, 0] += 1e-300
+        empty = np.setdiff1d(np.arange(nodes), present)
+        blocks[empty] = np.eye(2)
+        inverse = np.linalg.inv(blocks)
+        right = gathered(precision @ lines)
+        found = np.zeros_like(right)
+        rest = right
+        step = inverse @ rest
+        size = (rest * step).sum(axis=(0, 1))
+        first = np.maximum(size, 1e-300)
+        for _ in range(4 * nodes + 50):
+            if (size <= accuracy * first).all():
+                break
+            moved = gathered(precision @ (step[rank] - step[self.ranks + channel]))
+            length = size / np.maximum((step * moved).sum(axis=(0, 1)), 1e-300)
+            found = found + length * step
+            rest = rest - length * moved
+            towards = inverse @ rest
+            before, size = size, (rest * towards).sum(axis=(0, 1))
+            step = towards + size / np.maximum(before, 1e-300) * step
+        return found[: self.ranks], found[self.ranks :]
+
+
+def _pooled(left: Floats, ends: Ends, count: Floats) -> Floats:
+    """Return the exit jitter of each edge: its own, and for few rows that of its channel and of the job."""
+    channels = int(ends.edge_channel.max(initial=-1)) + 1
+    own = _deviation(left, ends.edge, len(count))
+    whole = _deviation(left, ends.channel, channels)[ends.edge_channel]
+    enough = count > _ENOUGH
+    job = float(np.median(own[enough] if enough.any() else whole)) if len(own) else 0.0
+    members = np.bincount(ends.edge_channel, minlength=channels)[ends.edge_channel]
+    # The median of two ends lies in the middle between them, and moves with each.
+    alone = np.sqrt(members / np.maximum(members - 1, 1))
+    # Two rows are always on a line.
+    free = np.maximum(count - 2, 0)
+    near = np.minimum(free, _ENOUGH)
+    both: Floats = np.sqrt((free * own**2 + near * whole**2 + 4 * job**2) / (free + near + 4)) * alone
+    floor = max(_FLOOR, 0.3 * ends.resolution)
+    jitter: Floats = np.maximum(both, floor)
+    return jitter
+
+
+def _of_members(noise: Floats, ends: Ends, ranks: int) -> Floats:
+    """Correct the jitter of ranks for the size of their channels, as :func:`_pooled` does."""
+    members = np.bincount(ends.edge_channel)[ends.channel]
+    count = np.maximum(np.bincount(ends.rank, minlength=ranks), 1)
+    mean = np.maximum(np.bincount(ends.rank, weights=members, minlength=ranks) / count, 2)
+    corrected: Floats = noise * np.sqrt(mean / (mean - 1))
+    return corrected
+
+
+def _normal(edge: Integers, weight: Floats, time: Floats, apart: Floats, edges: int) -> tuple[Floats, Floats]:
+    information, moment = np.empty((edges, 2, 2)), np.empty((edges, 2))
+    total, once, twice, offset, slope = (
+        np.bincount(edge, weights=weight * factor, minlength=edges)
+        for factor in (1.0, time, time * time, apart, apart * time)
+    )
+    information[:, 0, 0], information[:, 1, 1] = total, twice
+    information[:, 0, 1] = information[:, 1, 0] = once
+    moment[:, 0], moment[:, 1] = offset, slope
+    return information, moment
+
+
+def _median(values: Floats, group: Integers) -> Floats:
+    """Return for each value the median of its group."""
+    return _median_of_groups(values, group, int(group.max(initial=-1)) + 1)[group]
+
+
+def _median_of_groups(values: Floats, group: Integers, groups: int) -> Floats:
+    """Return the median of each group; 0 for one without values."""
+    count = np.bincount(group, minlength=groups)
+    ordered = values[_order(values, group)]
+    first = np.cumsum(count) - count
+    last = max(len(values) - 1, 0)
+    low, high = np.clip(first + (count - 1) // 2, 0, last), np.clip(first + count // 2, 0, last)
+    if not len(values):
+        return np.zeros(groups)
+    return np.where(count > 0, (ordered[low] + ordered[high]) / 2, 0.0)
+
+
+def _order(values: Floats, group: Integers) -> Integers:
+    """Return the order of the values by group, then by value."""
+    order = np.argsort(values)
+    # numpy sorts 16 bits by radix: five times as fast as `lexsort`.
+    for shift in range(0, max(int(group.max(initial=0)).bit_length(), 1), 16):
+        order = order[np.argsort((group[order] >> shift & 0xFFFF).astype(np.uint16), kind="stable")]
+    return order
+
+
+def _midmeans(values: Floats, group: Integers, groups: int) -> Floats:
+    """Return the mean of the middle half of each group; 0 for one without values."""
+    count = np.bincount(group, minlength=groups)
+    order = _order(values, group)
+    place = (np.arange(len(values)) - (np.cumsum(count) - count)[group[order]] + 0.5) / count[group[order]]
+    middle = order[(place > 0.25) & (place < 0.75)]
+    kept = np.bincount(group[middle], minlength=groups)
+    return np.bincount(group[middle], weights=values[middle], minlength=groups) / np.maximum(kept, 1)
+
+
+def _deviation(values: Floats, group: Integers, groups: int) -> Floats:
+    """Return the standard deviation of each group, of which values far out count no more than those at three of it.
+
+    It is by the median absolute deviation, and not less than the mean square; a little more for small groups.
+    """
+    middle = _median_of_groups(values, group, groups)
+    count = np.maximum(np.bincount(group, minlength=groups), 1)
+    left = np.abs(values - middle[group])
+    deviation = MAD * _median_of_groups(left, group, groups)
+    square = np.bincount(group, weights=np.minimum(left, 3 * deviation[group]) ** 2, minlength=groups) / count
+    return np.maximum(deviation, np.sqrt(square)) * (1 + 1.5 / count)

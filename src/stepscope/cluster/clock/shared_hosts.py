@@ -1,0 +1,136 @@
+"""Ranks of one host have one clock: it joins ranks that no collective joins, and those without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.cluster.clock.line_fit import Flags, Floats, Integers
+from stepscope.cluster.job_tables import Frame
+
+#: How far clocks of one host may lie apart, in ns, where no collective compares any: those of processes, and those of
+#: devices, whose times CUPTI converts for each process.
+_PROCESSES, _DEVICES = 20_000.0, 500_000.0
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The clocks so far, by index of the rank; those of one component are against one of its ranks.
+
+    Attributes:
+        base: A time of each rank, in ns, at which ``offset`` holds.
+        offset: Job time less local time, in ns.
+        drift: Rate of the job's clock against this one, less 1; 0 where ``drift_known`` is false.
+        drift_known: Whether the drift is known.
+        uncertainty: Most that the offset is wrong while the rank was recorded, in ns.
+        component: Ranks with the same number are compared with each other.
+        reference: For each rank, the rank whose clock is that of its component.
+        reasons: Why the clock is not known; empty where it is.
+    """
+
+    base: Integers
+    offset: Floats
+    drift: Floats
+    drift_known: Flags
+    uncertainty: Floats
+    component: Integers
+    reference: Integers
+    reasons: list[str]
+
+    def at(self, rank: int, time: int) -> float:
+        """Return the offset of a rank at one of its times, in ns."""
+        return float(self.offset[rank] + self.drift[rank] * float(time - self.base[rank]))
+
+
+def joined(names: Frame, found: Estimates) -> Estimates:
+    """Join to the largest component what shares a host with it, and give all others a reason."""
+    good = np.array([not reason for reason in found.reasons], bool)
+    if not good.any():
+        return found
+    host = _hosts(names)
+    spread = _spread(names, found, host, good)
+    found = _pooled(found, host, spread, good)
+    numbers, sizes = np.unique(found.component[good], return_counts=True)
+    main = good & (found.component == numbers[int(np.argmax(sizes))])
+    waiting = [good & (found.component == number) for number in numbers if number != numbers[int(np.argmax(sizes))]]
+    while joinable := [members for members in waiting if np.isin(host[members], host[main & (host >= 0)]).any()]:
+        found = _moved(found, joinable[0], main, host, spread)
+        main = main | joinable[0]
+        waiting = [members for members in waiting if not (members & main).any()]
+    return replace(found, reasons=_reasons(found, good, main))
+
+
+def _hosts(names: Frame) -> Integers:
+    """Return the number of the host of each rank; −1 where the rank has a clock of its own, or none is named."""
+    text = names["host"].fill_null("")
+    named = names["wall_clock"].fill_null(value=True) & (text != "")
+    return np.where(named.to_numpy(), text.rank("dense").to_numpy().astype(np.int64), -1)
+
+
+def _spread(names: Frame, found: Estimates, host: Integers, good: Flags) -> Floats:
+    """Return how far clocks of one host may lie apart; hosts whose ranks do not have one clock lose their number."""
+    spread = np.where(names["device"].fill_null("cpu").eq("cpu").to_numpy(), _PROCESSES, _DEVICES)
+    seen: list[float] = []
+    for number in np.unique(host[host >= 0]):
+        everyone = np.flatnonzero(host == number)
+        for component in np.unique(found.component[everyone]):
+            same = everyone[good[everyone] & (found.component[everyone] == component)]
+            if len(same) > 1:
+                time = int(np.median(found.base[same]))
+                apart = float(np.ptp([found.at(int(rank), time) for rank in same]))
+                allowed = float(found.uncertainty[same].max())
+                if apart > spread[same].max() + 2 * allowed:
+                    host[everyone] = -1
+                seen.append(apart + allowed)
+        if not good[everyone].all():  # one was set: so were, perhaps, the others
+            host[everyone] = -1
+    return np.minimum(spread, max(seen)) if seen else spread
+
+
+def _pooled(found: Estimates, host: Integers, spread: Floats, good: Flags) -> Estimates:
+    """Return the estimates with the clock of the host for ranks whose own collectives say less."""
+    offset, drift, known = found.offset.copy(), found.drift.copy(), found.drift_known.copy()
+    uncertainty = found.uncertainty.copy()
+    for number in np.unique(host[host >= 0]):
+        everyone = np.flatnonzero(good & (host == number))
+        for component in np.unique(found.component[everyone]):
+            same = everyone[found.component[everyone] == component]
+            best = int(same[np.argmin(found.uncertainty[same])])
+            error = float(found.uncertainty[best])
+            if (reference := int(found.reference[same[0]])) in same:  # the clock of this host is that of the job
+                best, error = reference, 0.0
+            for rank in same[error + spread[same] < found.uncertainty[same]]:
+                offset[rank] = found.at(best, int(found.base[rank]))
+                drift[rank], known[rank] = found.drift[best], found.drift_known[best]
+                uncertainty[rank] = error + spread[rank]
+    return replace(found, offset=offset, drift=drift, drift_known=known, uncertainty=uncertainty)
+
+
+def _moved(found: Estimates, members: Flags, main: Flags, host: Integers, spread: Floats) -> Estimates:
+    """Return the estimates with a component moved so that its ranks on hosts of ``main`` have the clocks of these."""
+    offset, drift, known = found.offset.copy(), found.drift.copy(), found.drift_known.copy()
+    moves, errors = [], []
+    for rank in np.flatnonzero(members & np.isin(host, host[main & (host >= 0)])):
+        there = np.flatnonzero(main & (host == host[rank]))
+        time = int(found.base[rank])
+        moves.append(float(np.median([found.at(int(one), time) for one in there])) - float(found.offset[rank]))
+        errors.append(float(found.uncertainty[there].min() + spread[rank]))
+        drifting = there[known[there]]
+        if not known[rank] and len(drifting):
+            drift[rank], known[rank] = float(np.median(drift[drifting])), True
+    offset[members] += float(np.median(moves))
+    uncertainty = found.uncertainty + np.where(members, min(errors) + float(np.ptp(moves)) / 2, 0.0)
+    return replace(found, offset=offset, drift=drift, drift_known=known, uncertainty=uncertainty)
+
+
+def _reasons(found: Estimates, good: Flags, main: Flags) -> list[str]:
+    """Say of every rank outside ``main`` why it has no clock."""
+    reasons = list(found.reasons)
+    alone = int(main.sum()) == 1 and len(reasons) > 1
+    for rank in np.flatnonzero(good & ~main | (good & alone)):
+        several = int((good & (found.component == found.component[rank])).sum()) > 1
+        reasons[rank] = "it shares no collective with " + (
+            "the ranks that have the clock of the job" if several else "another rank"
+        )
+    return reasons

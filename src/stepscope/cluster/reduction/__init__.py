@@ -1,0 +1,1 @@
+"""Captures → summaries of ranks, here or on other machines."""
