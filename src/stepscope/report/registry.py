@@ -10,13 +10,22 @@ from stepscope.report.ascend.layout import Ascend
 from stepscope.report.ascend.variant import MINDSPORE, PYTORCH
 from stepscope.report.files.csv_results import Csv
 from stepscope.report.files.json_results import Json
+from stepscope.report.files.memory_viz import MemoryViz
 from stepscope.report.files.sqlite_database import Database
 from stepscope.report.protocol import Format
+from stepscope.report.stacks.pprof_file import PprofProfile
+from stepscope.report.stacks.stack_files import CollapsedStacks, Firefox, Speedscope
 from stepscope.report.timeline.chrome_trace import TraceView
 from stepscope.report.timeline.perfetto.writer import Pftrace
 
 #: Every format, in the order they are written.
-FORMATS: dict[str, Format] = {chosen.name: chosen for chosen in (Csv(), Json(), Database(), TraceView(), Pftrace())}
+FORMATS: dict[str, Format] = {
+    chosen.name: chosen
+    for chosen in (
+        *(Csv(), Json(), Database(), TraceView(), Pftrace()),
+        *(Speedscope(), PprofProfile(), Firefox(), CollapsedStacks(), MemoryViz()),
+    )
+}
 
 #: Layouts of other tools by name; a layout makes a directory a rank.
 LAYOUTS: dict[str, Ascend] = {
@@ -24,6 +33,16 @@ LAYOUTS: dict[str, Ascend] = {
     "ascend_ms": Ascend(variant=MINDSPORE),
     "ascend_pt": Ascend(variant=PYTORCH),
 }
+
+
+#: Formats that a job has files of; each rank has files of all formats. Where a JSON file is asked for, it is a table.
+JOB_FORMATS = ("csv", "json", "db")
+
+
+def select_of_job(names: str, *, pretty: bool = False) -> list[Format]:
+    """Return the formats named that a job has files of; arguments and errors as with :func:`select`."""
+    chosen = [output for output in select(names, pretty=pretty) if output.name in JOB_FORMATS]
+    return [replace(output, tables=True) if isinstance(output, Json) else output for output in chosen]
 
 
 def select(names: str, *, pretty: bool = False) -> list[Format]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -40,12 +41,32 @@ def unprintable_as_json(json: str) -> str:
 
     Line breaks between values, which an indented document has, stay.
     """
+    if json.isascii() and json.isprintable():
+        return json
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", json)
 
 
 def storable(text: str) -> str:
     r"""Return ``text`` with lone surrogates, which no UTF-8 file can hold, written as ``\uNNNN``."""
     return text if text.isascii() else _SURROGATE.sub(lambda match: _escape(match[0]), text)
+
+
+def json_bytes(value: object) -> bytes:
+    """Return plain values as JSON in UTF-8; the path of a file may hold lone surrogates, which become storable."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_all_storable(value))
+
+
+def _all_storable(value: object) -> object:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(key): _all_storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_storable(item) for item in value]
+    return value
 
 
 def csv_cell(text: str) -> str:
@@ -63,8 +84,10 @@ def csv_cells(texts: Sequence[pl.Series]) -> list[pl.Series]:
     columns = [column.cast(pl.String) for column in texts]
     if not columns:
         return columns
-    together = pl.concat([column.alias("") for column in columns])
-    hostile = np.flatnonzero(together.str.contains(_CSV_HOSTILE).fill_null(value=False).to_numpy())
+    found = pl.concat([column.alias("") for column in columns]).str.contains(_CSV_HOSTILE)
+    if not found.any():
+        return columns
+    hostile = np.flatnonzero(found.fill_null(value=False).to_numpy())
     ends = np.cumsum([len(column) for column in columns])
     for number in np.unique(np.searchsorted(ends, hostile, side="right")).tolist():
         column = columns[number]

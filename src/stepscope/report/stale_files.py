@@ -9,14 +9,15 @@ from pathlib import Path
 import msgspec
 
 from stepscope.report.protocol import Format, Source
-from stepscope.report.whole_files import replacing
+from stepscope.report.whole_files import write_whole
+from stepscope.trace.run_directory import size_and_sum
 
 #: In the directory of the files: what the files of each format were made of.
 _RECORD = ".written.json"
 
 
 class _Written(msgspec.Struct):
-    """Files of one format: what they were made of; name, size in bytes and time of change in ns of each."""
+    """Files of one format: what they were made of; name, size in bytes and CRC32 of each."""
 
     made_of: str
     files: list[tuple[str, int, int]]
@@ -40,8 +41,7 @@ def write_stale(
     paths: list[Path] = []
     stale = False
     for output in formats:
-        # The format's own options stand in its repr.
-        state, before = f"{made_of} {output!r}", record.get(output.name)
+        state, before = _state(output, made_of), record.get(output.name)
         if before is not None and before.made_of == state and before.files == _described(directory, before):
             paths += [directory / name for name, _, _ in before.files]
             continue
@@ -49,14 +49,24 @@ def write_stale(
         for name, _, _ in before.files if before is not None else []:
             if directory / name not in written:
                 (directory / name).unlink(missing_ok=True)
-        described = [(path.relative_to(directory).as_posix(), *_size_and_time(path)) for path in written]
+        described = [(path.relative_to(directory).as_posix(), *size_and_sum(path)) for path in written]
         record[output.name] = _Written(state, described)
         paths += written
         stale = True
     if stale and made_of is not None:
-        with replacing(directory / _RECORD) as temporary:
-            temporary.write_bytes(msgspec.json.encode(record))
+        write_whole(directory / _RECORD, msgspec.json.encode(record))
     return paths
+
+
+def fresh(output: Format, directory: Path, made_of: str | None) -> bool:
+    """Return whether the files of a format are there, as they were written, and would be written the same."""
+    written = _read(directory).get(output.name) if made_of is not None else None
+    same = written is not None and written.made_of == _state(output, made_of)
+    return same and written is not None and written.files == _described(directory, written)
+
+
+def _state(output: Format, made_of: str | None) -> str:
+    return f"{made_of} {output!r}"  # the format's own options stand in its repr
 
 
 def _read(directory: Path) -> dict[str, _Written]:
@@ -68,10 +78,5 @@ def _read(directory: Path) -> dict[str, _Written]:
 def _described(directory: Path, written: _Written) -> list[tuple[str, int, int]] | None:
     """Return the files as they are; None if one is missing."""
     with suppress(OSError):
-        return [(name, *_size_and_time(directory / name)) for name, _, _ in written.files]
+        return [(name, *size_and_sum(directory / name)) for name, _, _ in written.files]
     return None
-
-
-def _size_and_time(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns

@@ -37,7 +37,9 @@ from stepscope.report.files.csv_results import Csv
 from stepscope.report.files.json_results import Json, dumps
 from stepscope.report.protocol import Source
 from stepscope.report.whole_files import replacing
-from stepscope.trace.run_directory import Manifest
+from stepscope.trace.manifest import Manifest
+from stepscope.trace.run_directory import make_private
+from stepscope.trace.tables import is_derived_fact
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _INFO, _METADATA = "profiler_info_{rank}.json", "profiler_metadata.json"
@@ -102,7 +104,7 @@ def _text(output: Path, source: Source, work: RankWork, variant: Variant) -> Non
         npu_trace.write(work, output / "trace_view.json")
     else:
         ascend_trace.write(source, work, variant, output / "trace_view.json")
-    if work.calls:
+    if work.communication_known:
         stepless = not work.windows.declared
         document(ascend_calls.communication(work.calls, stepless=stepless), output / "communication.json")
         document(work.matrix, output / "communication_matrix.json")
@@ -128,8 +130,7 @@ def _rank_name(source: Source, work: RankWork) -> str:
     processes = [process for process in tracks["process"] if process]
     worker = manifest.get("worker") or manifest.get("host") or (hosts[0] if hosts else f"rank{rank}")
     process = manifest.get("process") or (processes[0] if processes else rank)
-    first = work.located["ts"].min()
-    start = manifest.get("window", {}).get("start_ns") or (first if isinstance(first, int) else 0)
+    start = manifest.get("window", {}).get("start_ns") or (int(work.located.ts.min()) if len(work.located) else 0)
     moment = datetime.fromtimestamp(start // 10**9, UTC)
     time = f"{moment:%Y%m%d%H%M%S}{start // 10**6 % 1000:03d}"
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", str(worker)).strip("-.")[:100] or f"rank{rank}"
@@ -156,7 +157,7 @@ def _has_config(facts: dict[str, Any]) -> bool:
 def _facts_of(source: Source) -> dict[str, Any]:
     """Return the facts of the source; a value that is not JSON stays text."""
     facts: dict[str, Any] = {}
-    for key, text in source.tables["metadata"].collect().iter_rows():
+    for key, text in source.tables["metadata"].filter(~is_derived_fact()).collect().iter_rows():
         try:
             facts[key] = json.loads(text)
         except (ValueError, RecursionError):
@@ -212,7 +213,7 @@ def _replacing(target: Path) -> Iterator[Path]:
     """Yield a new directory (0700) that replaces one that stepscope wrote, once it is complete."""
     _refuse_foreign(target)
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(target.parent)
         temporary = Path(tempfile.mkdtemp(prefix=".stepscope-", dir=target.parent))
     except OSError as error:
         raise _refused(target, error) from None

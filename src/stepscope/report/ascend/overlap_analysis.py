@@ -7,6 +7,7 @@ stepscope's own arithmetic.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,12 +19,14 @@ from stepscope.analyse.device import kernel_details
 from stepscope.analyse.intervals import EMPTY, Intervals, Times, subtract, union
 from stepscope.analyse.operators import operator_calls
 from stepscope.analyse.step import activity as working
-from stepscope.analyse.step.activity import Windows, Work
+from stepscope.analyse.step.activity import Located, Windows, Work
 from stepscope.analyse.units import us
 from stepscope.report.ascend.calls import Call, calls, communication_matrix, recorded_matrix
 from stepscope.report.ascend.variant import Variant
+from stepscope.trace.ascend_columns import COLUMNS
 from stepscope.trace.tables import Tables
 
+_STEPS = "step_trace_time.csv"
 _FOREVER = np.iinfo(np.int64).max
 
 
@@ -47,6 +50,29 @@ class RankWork:
         """Whether an NPU's profiler recorded tasks."""
         return bool(self.tables["tasks"].select(pl.len()).collect().item())
 
+    def fact(self, key: str) -> Any:  # noqa: ANN401 - any JSON value
+        """Return a fact that the reader noted of the capture; None if it is not there."""
+        rows = self.tables["metadata"].filter(pl.col("key") == key).select("value").collect()
+        return json.loads(rows.item()) if len(rows) else None
+
+    def recorded_columns(self, file: str) -> list[str] | None:
+        """Return the columns that the capture's own file of that name has; None if the capture has no such file."""
+        found: list[str] | None = (self.fact(COLUMNS) or {}).get(file)
+        return found
+
+    def with_device(self, file: str, variant: Variant) -> bool:
+        """Return whether a file begins with the device: as that of the capture does, else as the variant's."""
+        columns = self.recorded_columns(file)
+        return variant.device_columns if columns is None else "Device_id" in columns
+
+    @cached_property
+    def communication_known(self) -> bool:
+        """Whether communication has more than times: at some levels, an NPU's profiler records no more than these."""
+        if not self.recorded_by_npu:
+            return bool(self.calls)
+        times = self.tables["collectives"].select(pl.col("transit", "wait").is_not_null().any()).collect().row(0)
+        return any(times) or any(call.transfers for call in self.calls) or bool(recorded_matrix(self.tables))
+
     @cached_property
     def matrix(self) -> dict[str, Any]:
         """Its communication by link: as recorded, else computed from ``calls``."""
@@ -68,7 +94,7 @@ class RankWork:
         return self.pieces.filter(pl.col("kind") != "memcpy")
 
     @cached_property
-    def located(self) -> pl.DataFrame:
+    def located(self) -> Located:
         """The spans on host threads and device streams."""
         return working.located(self.tables)
 
@@ -99,18 +125,45 @@ class RankWork:
         }
 
     def step_trace_time(self, variant: Variant) -> pl.DataFrame:
-        """Return one row per step in µs, by Ascend's arithmetic; none if nothing was recorded."""
+        """Return one row per step in µs: what the capture states, else Ascend's arithmetic; none without any work."""
+        columns = self.recorded_columns(_STEPS) or []
+        device = [pl.lit(self._device).alias("Device_id")] if "Device_id" in columns else []
+        frame = self._stated_steps()
+        frame = self._computed_steps(variant) if frame is None else frame
+        return frame.select(*device, pl.all())
+
+    @cached_property
+    def _device(self) -> int:
+        """Return the number of the device that did the work."""
+        number = self.tables["tracks"].select(pl.col("device").cast(pl.String).str.extract(r"^\w+:(\d+)$")).collect()
+        known = number.to_series().drop_nulls()
+        return int(known[0]) if len(known) else 0
+
+    def _stated_steps(self) -> pl.DataFrame | None:
+        """Return the steps as the profiler of an NPU stated them, if it did so for all that are here."""
+        rows = working.stated(self.tables, "step_trace_time") if self.recorded_by_npu else []
+        steps = self.windows.number.tolist() if self.windows.declared else [None]
+        chosen = [row for row in rows if row["Step"] in steps]
+        if not rows or len(chosen) != len(steps):
+            return None
+        frame = pl.DataFrame(chosen, infer_schema_length=None)
+        return frame.with_columns(pl.col("Step").fill_null(0).cast(pl.Int64), pl.exclude("Step").cast(pl.Float64))
+
+    def _computed_steps(self, variant: Variant) -> pl.DataFrame:
+        """Return the steps by Ascend's arithmetic."""
         steps, lanes = self.windows, self.overlap
         communication = _begun(lanes["Communication"], steps)
         exposed = _begun(lanes["Communication(Not Overlapped)"], steps)
-        waited = [(call.operation.start, call.end) for call in self.calls if call.operation.point_to_point]
+        waited = [(call.operation.start, call.end) for call in self.calls if _is_bubble(call, variant)]
         bubble = _begun(Intervals(*np.array(waited, np.int64).reshape(-1, 2).T), steps)
         columns = {
             "Computing": _begun(lanes["Computing"], steps),
             "Communication(Not Overlapped)": exposed,
             "Overlapped": communication - exposed,
             "Communication": communication,
-            "Free": lanes["Free"].within(steps.start, steps.end),
+            "Free": _begun(lanes["Free"], steps)
+            if variant.stage_of_work
+            else lanes["Free"].within(steps.start, steps.end),
             "Stage": self._stage(variant) - bubble,
             "Bubble": bubble,
             "Communication(Not Overlapped and Exclude Receive)": exposed - bubble,
@@ -123,7 +176,7 @@ class RankWork:
         """Return the time from the start of the first to the end of the last event that begins in each step."""
         events = [(call.operation.start, call.end) for call in self.calls]
         if variant.stage_of_work:
-            lanes = (self.overlap["Computing"], self.overlap["Communication"])
+            lanes = (self.overlap["Computing"], self.overlap["Communication"], self.overlap["Free"])
             events = [pair for lane in lanes for pair in zip(lane.start.tolist(), lane.end.tolist(), strict=True)]
         events.sort()
         start, end = (np.array([pair[side] for pair in events], np.int64) for side in (0, 1))
@@ -143,9 +196,14 @@ class RankWork:
         if steps.declared:
             origin = steps.start
         else:
-            hosts = self.located.filter(~pl.col("on_stream"))["ts"].to_numpy()
+            hosts = self.located.ts[~self.located.on_stream]
             origin = np.full(len(steps.start), hosts.min(initial=_FOREVER))
         return np.where((begun < steps.end) & (origin < begun), begun - origin, 0)
+
+
+def _is_bubble(call: Call, variant: Variant) -> bool:
+    """Return whether an operation waits for another stage: torch_npu counts those that receive, MindSpore sends too."""
+    return call.type.startswith("hcom_receive") if variant.stage_of_work else call.operation.point_to_point
 
 
 def _waiting(tables: Tables) -> pl.DataFrame:

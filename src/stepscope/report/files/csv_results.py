@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -15,7 +15,7 @@ import polars as pl
 from stepscope.report.files.json_results import dumps
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import csv_cell, csv_cells
-from stepscope.report.whole_files import replacing
+from stepscope.report.whole_files import replacing, write_whole
 from stepscope.trace.tables import with_series
 
 #: Tables of up to so many rows are written together: one plan for each would cost more than the writing.
@@ -40,23 +40,27 @@ class Csv:
         for name, result in source.results.items():
             path = directory / f"{name}.csv"
             if isinstance(result, pl.DataFrame):
-                frames[path] = result
                 written.append(path)
+                if len(result) <= _FEW_ROWS:
+                    frames[path] = result
+                    continue
+                with replacing(path) as temporary:  # at once: it must not stay in memory beside the next results
+                    _write_tables([temporary], [result])
             elif _on_its_side(result):
                 with replacing(path) as temporary:
                     _write_lines(result, temporary)
                 written.append(path)
-        small = [path for path, frame in frames.items() if len(frame) <= _FEW_ROWS]
-        for together in (small, *([path] for path in frames if path not in small)):
-            _write_tables(together, _safe([frames[path] for path in together]))
+            del result
+        small = {path: BytesIO() for path in frames}
+        _write_tables(small.values(), list(frames.values()))
+        for path, file in small.items():
+            write_whole(path, file.getbuffer())
         return written
 
 
-def _write_tables(paths: Sequence[Path], tables: Sequence[pl.DataFrame]) -> None:
-    with ExitStack() as stack:
-        files = [stack.enter_context(replacing(path)) for path in paths]
-        pairs = zip(files, tables, strict=True)
-        pl.collect_all([table.lazy().sink_csv(file, float_precision=3, lazy=True) for file, table in pairs])
+def _write_tables(files: Iterable[Path | BytesIO], tables: Sequence[pl.DataFrame]) -> None:
+    pairs = zip(files, _safe(tables), strict=True)
+    pl.collect_all([table.lazy().sink_csv(file, float_precision=3, lazy=True) for file, table in pairs])
 
 
 def safe(table: pl.DataFrame) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,16 +37,16 @@ class Database:
         with replacing(path) as temporary, closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             # The file replaces the old one only when complete, so there is nothing to roll back to.
             connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN")
-            for name in TABLES:
-                _insert(connection, name, source.tables[name].collect())
-            documents = {"manifest": dumps(source.manifest)}
+            for name, table in source.tables.items():
+                _insert(connection, name, table.collect())
+            documents = {"manifest": dumps(source.manifest)} if source.manifest else {}
             for name, result in source.results.items():
                 if isinstance(result, pl.DataFrame):
                     _insert(connection, name, result)
                 else:
                     documents[name] = dumps(result)
             _insert(connection, "documents", pl.DataFrame({"name": list(documents), "json": list(documents.values())}))
-            _index(connection)
+            _index(connection, source.tables)
             connection.execute("COMMIT")
         return [path]
 
@@ -59,9 +60,9 @@ def _insert(connection: sqlite3.Connection, name: str, frame: pl.DataFrame) -> N
         connection.executemany(statement, batch.rows())
 
 
-def _index(connection: sqlite3.Connection) -> None:
+def _index(connection: sqlite3.Connection, tables: Collection[str]) -> None:
     for table, columns in _INDEXES.items():
-        for column in columns:
+        for column in columns if table in tables else ():
             connection.execute(f"CREATE INDEX {_quoted(f'{table}_{column}')} ON {_quoted(table)} ({_quoted(column)})")
 
 

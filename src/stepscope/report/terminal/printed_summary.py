@@ -1,101 +1,86 @@
-"""The summary in the terminal: how long a step takes, what it consists of, and what to look at first."""
+"""The summary in the terminal: how long a step takes, what it consists of, and what would make it shorter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import PurePath
 
-from rich.console import Console, Group, OverflowMethod, RenderableType
-from rich.padding import Padding
+from rich.console import Console, RenderableType
 from rich.rule import Rule
-from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.advise.finding import Finding
+from stepscope.advise.verdict import rank_verdict
+from stepscope.analyse.quantities import bytes_text, count_text, number_text, percent_text, rate_text
 from stepscope.analyse.step.summary import Entry, StepPart, Summary
 from stepscope.collect.frameworks import FRAMEWORKS
-from stepscope.report.safe_text import printable
-from stepscope.report.terminal.quantities import bytes_text, count_text, duration_text, percent_text
+from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
+from stepscope.report.terminal.run_lines import preempted_text, run_lines, spread_text
 from stepscope.trace.losses import Loss
-from stepscope.trace.run_directory import Manifest
+from stepscope.trace.manifest import Manifest
 
-#: Wider than this the eye loses the line.
-_WIDEST = 104
+#: Findings that are told, and lines of a text about one.
+_TOLD, _LINES = 3, 3
 #: Operators and kernels named.
 _NAMED = 5
-#: Characters of one text from the trace, so that a name of a megabyte leaves room for the rest.
-_LONGEST = 300
 #: Narrower than this, names need the room more than the shares' bars.
 _METERS_FROM = 72
-#: Width of the labels in front of the single facts.
-_LABEL = 12
-
-_STRONG, _QUIET, _WARNING, _OURS, _POINT = "bold", "dim", "yellow", "#2fa37c", "#e0a030"
-#: Colour of each part of the step, distinct also without red and green, on dark and light ground; and
-#: its sign without colour, in Unicode and in ASCII.
-_PARTS: dict[str, tuple[str, str, str]] = {
-    "computing": ("#2fa37c", "█", "#"),
-    "communication": ("#8f7ee7", "▓", "="),
-    "copy": ("#4aa3d8", "▒", "+"),
-    "data wait": ("#e0a030", "░", "~"),
-    "host only": ("#d9705f", "▚", "-"),
-    "idle": ("#80868f", "·", "."),
-}
+#: Width of a column of rates.
+_RATE = 14
 
 
-def render(summary: Summary, manifest: Manifest, console: Console) -> None:
-    """Print the summary of a rank.
-
-    On a terminal it is in colour; elsewhere, and with NO_COLOR, it is plain text with signs in place of colours. Names
-    from the trace are shown as text, whatever is in them. Nothing is wider than the console.
+def render(summary: Summary, findings: Sequence[Finding], manifest: Manifest, console: Console) -> None:
+    """Print the summary of a rank; see :class:`~.console_page.ConsolePage`.
 
     Args:
         summary: What to show.
+        findings: The findings of the rank, the most important first; three are told.
         manifest: The rank's manifest; what it lacks is left out.
         console: Where to print.
     """
-    page = _Page(summary, manifest, console)
-    options = console.options.update(width=page.width, highlight=False)
-    for line in console.render_lines(Padding(Group(*page.parts()), (0, 1)), options, pad=False):
-        console.print(Segments([*_stripped(line), Segment.line()]), end="", soft_wrap=True)
+    page = SummaryPage(summary, findings, manifest, console)
+    page.print(page.parts())
 
 
-def _stripped(line: list[Segment]) -> list[Segment]:
-    """Return a line without the spaces at its end, so that a log of it has none."""
-    kept = list(line)
-    while kept and not kept[-1].text.strip(" "):
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(" "), kept[-1].style)
-    return kept
+class SummaryPage(ConsolePage):
+    """The parts of one summary, from top to bottom; and its texts, for other pages."""
 
-
-class _Page:
-    """The parts of one summary, from top to bottom."""
-
-    def __init__(self, summary: Summary, manifest: Manifest, console: Console) -> None:
+    def __init__(self, summary: Summary, findings: Sequence[Finding], manifest: Manifest, console: Console) -> None:
+        super().__init__(console)
+        self.findings_of_rank = findings
         self.summary = summary
         self.manifest = manifest
-        self.width = min(console.width, _WIDEST)
-        self.inside = self.width - 2
-        self.encoding = console.encoding
-        self.ascii = console.options.ascii_only
-        self.overflow: OverflowMethod = "crop" if self.ascii else "ellipsis"
-        self.coloured = console.color_system is not None and not console.no_color
         self.steps = max(summary.steps.count, 1)
 
     def parts(self) -> Iterator[RenderableType]:
+        """Yield the screen from top to bottom."""
         yield Text()
-        yield self.title()
-        yield Rule(style=_QUIET, characters="-" if self.ascii else "─")
-        yield self.durations()
-        if self.summary.split and self.summary.steps.total_ns:
+        yield self.title(self.program, self.where())
+        yield Rule(style=QUIET, characters="-" if self.ascii else "─")
+        sentence = rank_verdict(self.findings_of_rank, self.summary)
+        yield self.cut(Text(self.shown(sentence), style=STRONG), self.inside, _LINES + 1)
+        if self.findings_of_rank:
             yield Text()
-            yield self.bar()
-            yield self.legend()
+            yield self.findings(self.findings_of_rank[:_TOLD], sentence, self.summary.steps.mean_ns or None, _LINES)
+        yield Text()
+        yield from self.numbers()
+
+    def numbers(self) -> Iterator[RenderableType]:
+        """Yield what stands below the findings."""
+        yield self.flow(self.durations())
+        yield self.labelled(run_lines(self.summary.run, self.time, self.inside - LABEL - 1, ascii_only=self.ascii))
+        if (self.split or self.summary.not_recorded) and self.summary.steps.total_ns:
+            yield Text()
+            if self.split:
+                yield self.bar(self.split)
+            yield self.legend(self.split, self.summary.not_recorded)
+            if self.summary.phases:
+                yield self.phases(self.summary.phases)
         sampled = self.summary.sampled
-        host = "operators by self time" if sampled == 1 else f"operators, {100 * sampled:.3g} % sample"
+        host = "operators by self time" if sampled == 1 else f"operators, {number_text(100 * sampled)} % sample"
         tables = ((host, self.summary.operators), ("device work by time", self.summary.kernels))
         for heading, entries in tables:
             if entries:
@@ -104,107 +89,93 @@ class _Page:
         yield Text()
         yield self.facts()
         yield Text()
-        yield self.first()
-        yield Text()
 
-    def title(self) -> RenderableType:
-        grid = Table.grid(expand=True, padding=(0, 1))
-        grid.add_column(ratio=1, no_wrap=True, overflow=self.overflow)
-        grid.add_column(justify="right", no_wrap=True, overflow=self.overflow, max_width=self.inside * 2 // 3)
-        program = self.shown(_program(self.manifest))
-        name = Text.assemble(("stepscope", f"{_STRONG} {_OURS}"), (f"  {program}", _STRONG))
-        grid.add_row(
-            name, Text(self.separator().join(map(self.shown, _where(self.summary, self.manifest))), style=_QUIET)
-        )
-        return grid
+    @property
+    def split(self) -> Sequence[StepPart]:
+        """The parts of the step; none if nothing is recorded that could work: all of it would count as idle."""
+        parts = self.summary.split
+        worked = self.summary.operators or self.summary.kernels
+        return parts if worked or any(part.share and part.name != "idle" for part in parts) else ()
 
-    def durations(self) -> RenderableType:
+    @property
+    def program(self) -> str:
+        """What was recorded."""
+        named = self.manifest.get("worker") or self.manifest.get("imported_from") or ""
+        return PurePath(str(named)).name
+
+    def where(self) -> Iterator[str]:
+        """Yield where it ran: framework, devices, rank, and its status unless it is complete."""
+        for framework in FRAMEWORKS.values():
+            described = self.manifest.get("collectors", {}).get(framework.operators.name, {})
+            if isinstance(described, dict) and described.get("version"):
+                yield f"{framework.title} {described['version']}"
+        if self.manifest.get("source") == "import":
+            yield "imported"
+        yield ", ".join(_ranges(self.summary.devices)) if self.summary.on_device else "cpu"
+        world = self.manifest.get("world_size") or 1
+        yield f"rank {self.manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
+        status = str(self.manifest.get("status", "complete"))
+        if status != "complete":
+            yield status
+
+    def durations(self) -> list[Text]:
+        """Return how many steps there are, how long they take, and how they were found."""
         steps = self.summary.steps
         if not steps.count:
-            whole = f"the whole recording: {self.time(steps.total_ns)}"
-            return self.flow([Text("no steps found", style=_STRONG), Text(whole, style=_QUIET)])
-        facts = [
-            Text(count_text(steps.count, "step"), style=_STRONG),
-            Text(f"mean {self.time(steps.mean_ns)}", style=_STRONG),
-            Text(f"p50 {self.time(steps.p50_ns)}"),
-            Text(f"p95 {self.time(steps.p95_ns)}"),
-            Text(f"{steps.per_second:.3g} steps/s", style=_QUIET),
-            Text(self.shown(_how_found(self.summary, self.manifest)), style=_QUIET),
+            whole = f"the whole recording: {self.time(steps.total_ns)}" if steps.total_ns else "no event with a time"
+            return [Text("no steps found", style=STRONG), Text(whole, style=QUIET)]
+        several = [
+            Text(f"mean {self.time(steps.mean_ns)}", style=STRONG),
+            Text(f"median {self.time(steps.p50_ns)}"),
+            Text(spread_text(steps, self.time)),
         ]
-        return self.flow(facts)
-
-    def flow(self, facts: Iterable[Text]) -> Text:
-        """Put facts beside each other, and on the next line where they do not fit."""
-        lines = [Text()]
-        for fact in facts:
-            if lines[-1] and lines[-1].cell_len + 3 + fact.cell_len > self.inside:
-                lines.append(Text())
-            lines[-1].append("   " if lines[-1] else "").append_text(fact)
-        return Text("\n").join(lines)
-
-    def bar(self) -> RenderableType:
-        line = Text(no_wrap=True)
-        for part, cells in zip(self.summary.split, _cells(self.summary.split, self.inside), strict=True):
-            # The same colour behind the sign closes the seams that some fonts leave between blocks.
-            colour = _PARTS[part.name][0]
-            line.append(self.sign(part.name) * cells, style=f"{colour} on {colour}" if self.coloured else colour)
-        return line
-
-    def legend(self) -> RenderableType:
-        """Name the parts in columns of one width, as many as fit; parts that take no time are left out."""
-        items = []
-        for part in self.summary.split:
-            if part.total_ns:
-                sign = "■" if self.coloured and not self.ascii else self.sign(part.name)
-                item = Text.assemble((f"{sign} ", _PARTS[part.name][0]), f"{part.name} ")
-                item.append(percent_text(part.share), style=_STRONG)
-                items.append(item.append(f" {self.time(part.mean_ns)}", style=_QUIET))
-        widest = max(item.cell_len for item in items) + 3
-        columns = max(1, min(len(items), (self.inside + 3) // widest))
-        grid = Table.grid(padding=(0, 3, 0, 0))
-        for _ in range(columns):
-            grid.add_column(no_wrap=True, overflow=self.overflow)
-        for first in range(0, len(items), columns):
-            grid.add_row(*items[first : first + columns])
-        return grid
+        return [
+            Text(count_text(steps.count, "step"), style=STRONG),
+            *(several if steps.count > 1 else [Text(self.time(steps.mean_ns), style=STRONG)]),
+            Text(f"{number_text(steps.per_second)} steps/s", style=QUIET),
+            Text(self.shown(_how_found(self.summary, self.manifest)), style=QUIET),
+        ]
 
     def entries(self, heading: str, entries: Sequence[Entry]) -> RenderableType:
+        """Return a row for each operator."""
         per = "/step" if self.summary.steps.count else ""
-        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False, header_style=_QUIET)
+        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
         table.add_column(heading, ratio=1, no_wrap=True, overflow=self.overflow)
         for name in (f"calls{per}", f"time{per}", "share"):
             table.add_column(name, justify="right", no_wrap=True, overflow=self.overflow)
         errors = any(entry.error_ns for entry in entries)
         if errors:
             table.add_column("+-" if self.ascii else "±", justify="right", no_wrap=True, overflow=self.overflow)
-        meter = self.inside // 6 if self.inside >= _METERS_FROM else 0
+        rates = any(entry.flops for entry in entries)
+        if rates:
+            table.add_column("rate", justify="right", no_wrap=True, overflow=self.overflow)
+        meter = self.inside // 6 if self.inside >= _METERS_FROM + (_RATE if rates else 0) else 0
         if meter:
             table.add_column(width=meter, no_wrap=True)
         largest = max(entry.share for entry in entries)
         for entry in entries:
             table.add_row(
-                Text(self.shown(_short(entry.name)), no_wrap=True, overflow=self.overflow),
-                Text(f"{entry.count / self.steps:.4g}", style=_QUIET),
+                Text(self.shown(entry.name), no_wrap=True, overflow=self.overflow),
+                Text(number_text(entry.count / self.steps), style=QUIET),
                 self.time(entry.total_ns / self.steps),
-                Text(percent_text(entry.share), style=_STRONG),
-                *([Text(percent_text(entry.error_ns / entry.total_ns), style=_QUIET)] if errors else []),
+                Text(percent_text(entry.share), style=STRONG),
+                *([Text(percent_text(entry.error_ns / entry.total_ns), style=QUIET)] if errors else []),
+                *([rate_text(entry.flops, entry.total_ns) if entry.flops else ""] if rates else []),
                 *([self.meter(entry.share / largest if largest else 0.0, meter)] if meter else []),
             )
         return table
 
     def facts(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        grid.add_column(width=_LABEL, style=_QUIET, no_wrap=True, overflow=self.overflow)
-        grid.add_column(ratio=1, overflow="fold")
-        for label, fact in self.known():
-            grid.add_row(label, fact)
-        return grid
+        """Return what is known besides."""
+        return self.labelled(self.known())
 
     def known(self) -> Iterator[tuple[str, Text]]:
         """Yield what is known besides: data wait, garbage, memory, losses; and nothing about what was not recorded."""
         waits, garbage = self.summary.data_wait, self.summary.garbage
+        if self.summary.preempted:
+            yield "operators", Text(preempted_text(self.summary, self.time))
         if self.summary.sampled < 1:
-            recorded = f"{100 * self.summary.sampled:.3g} % of the operators was recorded"
+            recorded = f"{number_text(100 * self.summary.sampled)} % of the operators was recorded"
             error = f"calls and times are estimates, with their standard error ({'+-' if self.ascii else '±'})"
             idle = "; idle is also what only the host does" if self.summary.split else ""
             yield "sample", Text(f"{recorded}: {error}{idle}")
@@ -216,15 +187,18 @@ class _Page:
             pauses = count_text(garbage.count, "pause")
             share = f"{percent_text(garbage.share)} of the steps"
             yield "garbage", Text(f"{pauses} of Python's collector, {self.time(garbage.total_ns)}, {share}")
+        if self.summary.not_recorded:
+            yield "not recorded", Text(f"{', '.join(self.summary.not_recorded)}: not in this capture")
         memory = list(self.memory())
         if memory:
-            yield "memory peak", Text(self.separator().join(memory))
+            yield "memory peak", Text(self.separator.join(memory))
         recorder = _recorder(self.manifest)
         if recorder:
-            yield "recorded by", Text(self.shown(recorder), style=_QUIET)
+            yield "recorded by", Text(self.shown(recorder), style=QUIET)
         yield "lost", self.losses()
 
     def memory(self) -> Iterator[str]:
+        """Yield the peak of each device."""
         for peak in self.summary.memory:
             known = [
                 f"{bytes_text(amount)} {what}"
@@ -241,69 +215,40 @@ class _Page:
         losses = _by_name(self.summary.losses)
         missing = [loss for loss in losses if loss.severity != "info"]
         notes = [loss for loss in losses if loss.severity == "info"]
-        text = Text() if missing else Text("nothing")
+        text = Text() if missing else Text(self.nothing())
         for number, loss in enumerate(missing):
             text.append("\n" if number else "")
-            text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}. ", style=_WARNING)
+            text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}. ", style=WARNING)
             text.append(self.shown(loss.advice))
         if notes:
             named = ", ".join(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}" for loss in notes)
-            text.append("\n" if missing else "; ").append(f"for information: {named}", style=_QUIET)
+            text.append("\n" if missing else "; ").append(f"for information: {named}", style=QUIET)
         return text
 
-    def first(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        grid.add_column(no_wrap=True, overflow=self.overflow)
-        grid.add_column(ratio=1, overflow="fold")
-        sign = ">" if self.ascii else "▶"
-        grid.add_row(Text(f"{sign} look first", style=f"{_STRONG} {_POINT}"), Text(self.shown(self.summary.look_first)))
-        return grid
+    def nothing(self) -> str:
+        """Say that nothing was lost, and how that is known."""
+        if self.summary.totals_compared:
+            return "nothing (checked against the file's own totals)"
+        # A recorder of ours counts its losses itself; a file of another tool shows only what is visibly damaged.
+        of_others = self.manifest.get("source") == "import"
+        return "nothing that the file shows (it states no totals to check against)" if of_others else "nothing"
 
     def meter(self, fraction: float, width: int) -> Text:
         """Draw a fraction of the first entry's bar, to half a cell."""
         halves = round(2 * fraction * width)
         if self.ascii:
-            return Text("#" * (halves // 2), style=_OURS)
-        return Text("━" * (halves // 2) + "╸" * (halves % 2), style=_OURS)
-
-    def shown(self, text: object) -> str:
-        """Return text from the trace as the terminal can show it, on one line."""
-        text = str(text)
-        if len(text) > _LONGEST:
-            text = text[:_LONGEST] + ("..." if self.ascii else "…")
-        return printable(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
-
-    def sign(self, part: str) -> str:
-        _, unicode, plain = _PARTS[part]
-        if self.ascii:
-            return plain
-        return "█" if self.coloured else unicode
-
-    def time(self, ns: float) -> str:
-        return duration_text(ns, micro="u" if self.ascii else "µ")
-
-    def separator(self) -> str:
-        return " | " if self.ascii else " · "
+            return Text("#" * (halves // 2), style=OURS)
+        return Text("━" * (halves // 2) + "╸" * (halves % 2), style=OURS)
 
 
-def _program(manifest: Manifest) -> str:
-    named = manifest.get("worker") or manifest.get("imported_from") or ""
-    return PurePath(str(named)).name
-
-
-def _where(summary: Summary, manifest: Manifest) -> Iterator[str]:
-    for framework in FRAMEWORKS.values():
-        described = manifest.get("collectors", {}).get(framework.operators.name, {})
-        if isinstance(described, dict) and described.get("version"):
-            yield f"{framework.title} {described['version']}"
-    if manifest.get("source") == "import":
-        yield "imported"
-    yield ", ".join(summary.devices) if summary.on_device else "cpu"
-    world = manifest.get("world_size") or 1
-    yield f"rank {manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
-    status = str(manifest.get("status", "complete"))
-    if status != "complete":
-        yield status
+def _ranges(devices: Iterable[str]) -> Iterator[str]:
+    """Write devices of consecutive numbers as one: ``cuda:0-7``."""
+    split = [device.rpartition(":") for device in devices]
+    numbered = sorted((kind, int(number)) for kind, _, number in split if number.isdecimal())
+    yield from (device for device, (_, _, number) in zip(devices, split, strict=True) if not number.isdecimal())
+    for (kind, _), group in groupby(enumerate(numbered), key=lambda one: (one[1][0], one[1][1] - one[0])):
+        numbers = [number for _, (_, number) in group]
+        yield f"{kind}:{numbers[0]}" + (f"-{numbers[-1]}" if len(numbers) > 1 else "")
 
 
 def _recorder(manifest: Manifest) -> str:
@@ -317,11 +262,12 @@ def _recorder(manifest: Manifest) -> str:
 
 
 def _by_name(losses: Iterable[Loss]) -> list[Loss]:
-    """Return one loss a name; which source lost how much stands in the table."""
-    found: dict[str, Loss] = {}
+    """Return one loss a name and advice, of those for information one a name; the table has the sources."""
+    found: dict[tuple[str, str], Loss] = {}
     for loss in losses:
-        before = found.get(loss.what)
-        found[loss.what] = replace(loss, count=loss.count + before.count) if before else loss
+        key = loss.what, "" if loss.severity == "info" else loss.advice
+        before = found.get(key)
+        found[key] = replace(loss, count=loss.count + before.count) if before else loss
     return list(found.values())
 
 
@@ -329,27 +275,10 @@ def _how_found(summary: Summary, manifest: Manifest) -> str:
     by = str(manifest.get("steps", {}).get("by", ""))
     if not summary.steps.inferred:
         return f"declared by {by}" if by else "marked in the trace"
-    return "found by the optimizer" if "optimizer" in by else by or "inferred"
+    return f"found by {'the optimizer' if 'optimizer' in by else by}" if by else "inferred"
 
 
 def _loading(workers: int | None) -> str:
     if workers is None:
         return ""
     return f", {count_text(workers, 'worker')}" if workers else ", no workers"
-
-
-def _cells(parts: tuple[StepPart, ...], width: int) -> list[int]:
-    """Share ``width`` cells out by largest remainder."""
-    exact = [part.share * width for part in parts]
-    cells = [int(each) for each in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda part: cells[part] - exact[part])
-    for part in by_remainder[: max(0, width - sum(cells))]:
-        cells[part] += 1
-    return cells
-
-
-def _short(name: str) -> str:
-    """Return a C++ kernel's name without what all of them begin with; any other name as it is."""
-    for noise in ("void ", "at::native::", "(anonymous namespace)::"):
-        name = name.replace(noise, "")
-    return name

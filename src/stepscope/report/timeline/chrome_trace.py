@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
@@ -49,12 +50,19 @@ _CATEGORIES: dict[str, tuple[str, str]] = {
     "garbage": ("python_gc", "python_gc"),
     "overhead": ("overhead", "overhead"),
     "compile": ("user_annotation", "user_annotation"),
+    "other": ("user_annotation", "kernel"),
 }
 _STREAM = Argument("stream", "stream", "integer")
 #: How PyTorch names its range around a collective: ``nccl:all_reduce``, not ``c10d::allreduce_``.
 _BACKEND_RANGE = re.compile(r"\w+:(?!:)")
 #: Kineto's category (and name) of each kind of arrow.
-_ARROWS = {"launch": "ac2g", "forward_backward": "fwdbwd", "send_receive": "send_receive", "other": "flow"}
+_ARROWS = {
+    "launch": "ac2g",
+    "forward_backward": "fwdbwd",
+    "send_receive": "send_receive",
+    "other": "flow",
+    "wait": "wait",
+}
 
 
 @dataclass(frozen=True)
@@ -69,19 +77,36 @@ class TraceView:
 
     def write(self, source: Source, directory: Path) -> list[Path]:
         """Write the file; see :class:`stepscope.report.protocol.Format`."""
+        return self.write_ranks([source], directory)
+
+    def write_ranks(self, sources: Iterable[Source], directory: Path) -> list[Path]:
+        """Write one file of several ranks; see :class:`stepscope.report.protocol.TimelineFormat`.
+
+        What the file says of itself (``distributedInfo``, …) is what the first rank says.
+        """
         path = directory / "trace_view.json"
-        timeline = build(source, step_name="ProfilerStep#", marked_steps=False)
-        base = timeline.start // WEEK * WEEK
+        base, arrows = 0, 0
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_head(source, timeline, base).encode("utf-8"))
-            for begin in range(0, len(timeline.slices), _CHUNK):
-                _write_lines(file, _slices(timeline, timeline.slices[begin : begin + _CHUNK], base))
-            for begin in range(0, len(timeline.arrows), _CHUNK):
-                _write_lines(file, _arrows(timeline, timeline.arrows[begin : begin + _CHUNK], base, begin))
-            for number, counter in enumerate(timeline.counters):
-                _write_lines(file, _samples(counter, number, base))
+            for place, source in enumerate(sources):
+                timeline = build(source, step_name="ProfilerStep#", marked_steps=False)
+                if place == 0:
+                    base = timeline.start // WEEK * WEEK
+                    file.write(_head(source, timeline, base).encode("utf-8"))
+                else:
+                    file.write("".join(f",{name}\n" for name in _names(timeline)).encode("utf-8"))
+                _write_rank(file, timeline, base, arrows)
+                arrows += len(timeline.arrows)
             file.write(b"]}\n")
         return [path]
+
+
+def _write_rank(file: BufferedWriter, timeline: Timeline, base: int, arrows: int) -> None:
+    for begin in range(0, len(timeline.slices), _CHUNK):
+        _write_lines(file, _slices(timeline, timeline.slices[begin : begin + _CHUNK], base))
+    for begin in range(0, len(timeline.arrows), _CHUNK):
+        _write_lines(file, _arrows(timeline, timeline.arrows[begin : begin + _CHUNK], base, arrows + begin))
+    for number, counter in enumerate(timeline.counters):
+        _write_lines(file, _samples(counter, number, base))
 
 
 def _head(source: Source, timeline: Timeline, base: int) -> str:

@@ -66,9 +66,11 @@ class Places:
 
     Args:
         tracks: Rows of the table `tracks`, in the order to show.
+        label: What the rank is called among several, whose process numbers may be the same; empty for a rank alone.
     """
 
-    def __init__(self, tracks: Iterable[Track]) -> None:
+    def __init__(self, tracks: Iterable[Track], label: str = "") -> None:
+        self._label = label
         self.tracks = list(tracks)
         self.rank = self.tracks[0]["rank"] if self.tracks else 0
         self._processes: dict[_Key, Process] = {}
@@ -114,11 +116,10 @@ class Places:
             kind, wanted = key
             pids = {process.pid for process in self._processes.values()}
             made_up = _MADE_UP_PROCESS + 1000 * (self.rank % _RANKS) + len(pids)
-            pid = (
-                wanted if isinstance(wanted, int) and 0 < wanted < _MADE_UP_PROCESS and wanted not in pids else made_up
-            )
-            where = f" on {host}" if host else ""
-            name = f"rank {self.rank}{where}: {'cpu' if kind == 'host' else wanted}"
+            is_free = isinstance(wanted, int) and 0 < wanted < _MADE_UP_PROCESS and wanted not in pids
+            pid = wanted if isinstance(wanted, int) and is_free and not self._label else made_up
+            label = self._label or f"rank {self.rank}{f' on {host}' if host else ''}"
+            name = f"{label}: {'cpu' if kind == 'host' else wanted}"
             self._processes[key] = Process(pid, name, len(pids))
             # The main thread of a host process may have the process's number, as it has in the system.
             self._taken[pid] = {0} if kind == "host" else {0, pid}

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import polars as pl
 
 from stepscope.report.timeline.word_lists import Vocabulary
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import ARGUMENTS, Tables
 
 Form: TypeAlias = Literal["integer", "float", "text"]
 
@@ -29,32 +29,6 @@ class Argument:
     form: Form
 
 
-#: Columns of the detail tables, by table: (argument, column, form). `json` is text that holds JSON already.
-_COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "operators": (
-        ("External id", "external", "integer"), ("Input Dims", "shapes", "json"), ("Input type", "dtypes", "json"),
-        ("Input Strides", "strides", "json"), ("Concrete Inputs", "concrete", "json"),
-        ("Module Hierarchy", "module", "text"), ("Fwd thread id", "forward_thread", "integer"),
-        ("flops", "flops", "integer"), ("Call stack", "stack", "text"),
-    ),
-    "kernels": (
-        ("External id", "external", "integer"), ("device", "device", "integer"), ("context", "context", "integer"),
-        ("stream", "stream", "integer"), ("registers per thread", "registers", "integer"),
-        ("shared memory", "shared_memory", "integer"), ("blocks per SM", "blocks_per_sm", "float"),
-        ("warps per SM", "warps_per_sm", "float"), ("grid", "grid", "json"), ("block", "block", "json"),
-        ("est. achieved occupancy %", "occupancy", "float"), ("bytes", "bytes", "integer"),
-        ("memory bandwidth (GB/s)", "bandwidth", "float"), ("graph id", "graph", "integer"),
-        ("graph node id", "graph_node", "integer"), ("stream priority", "priority", "integer"),
-    ),
-    "collectives": (
-        ("Collective name", "operation", "text"), ("Process Group Name", "group", "text"),
-        ("Process Group Ranks", "group_ranks", "json"), ("Group size", "group_size", "integer"),
-        ("dtype", "dtype", "text"), ("bytes in", "bytes_in", "integer"), ("bytes out", "bytes_out", "integer"),
-        ("Src Rank", "source", "integer"), ("Dst Rank", "destination", "integer"), ("transport", "transport", "text"),
-        ("Seq", "sequence", "integer"),
-    ),
-    "arguments": (("arguments", "arguments", "json"),),
-}  # fmt: skip
 _FORMS: dict[str, Form] = {"integer": "integer", "float": "float", "text": "text", "json": "text"}
 
 #: Arguments that are columns of the slices themselves.
@@ -86,7 +60,7 @@ class Details:
         found, arguments = {}, {}
         for name, frame in _sources(tables).items():
             collected = frame.sort("span", maintain_order=True).collect()
-            wanted = [entry for entry in _COLUMNS[name] if collected[entry[1]].null_count() < len(collected)]
+            wanted = [entry for entry in ARGUMENTS[name] if collected[entry[1]].null_count() < len(collected)]
             columns = {column: _prepared(collected[column], form, texts) for _, column, form in wanted}
             found[name] = pl.DataFrame({"span": collected["span"], **columns})
             arguments[name] = tuple(Argument(label, column, _FORMS[form]) for label, column, form in wanted)

@@ -87,7 +87,7 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
         marked_steps: Whether steps that the source file already marked, under that name, get a slice as well.
     """
     tables = source.tables
-    places = Places(tables["tracks"].sort("order", "id").collect().to_dicts())
+    places = Places(tables["tracks"].sort("order", "id").collect().to_dicts(), source.label)
     columns = ("id", "track", "ts", "dur", "name", "kind", "correlation", "sequence")
     spans = tables["spans"].select(columns).with_columns(pl.col("kind").cast(pl.String)).collect()
     steps = _steps(tables, step_name)

@@ -21,6 +21,7 @@ from stepscope.report.protocol import Result, Source
 from stepscope.report.safe_text import storable
 from stepscope.trace import ascend_columns as ascend
 from stepscope.trace.ascend_columns import AscendColumn, unit_of
+from stepscope.trace.tables import is_derived_fact
 
 #: ``ENUM_API_TYPE``.
 _API_TYPES = {number: level for number, level, _ in ascend.LAYERS}
@@ -99,7 +100,8 @@ def events(source: Source, work: RankWork, variant: Variant, rank: int) -> dict[
 
 def _facts(source: Source, work: RankWork, rank: int) -> dict[str, pl.DataFrame]:
     hosts = [host for host in source.tables["tracks"].select("host").collect()["host"].cast(pl.String) if host]
-    ends = work.located.select(pl.col("ts").min().alias("startTimeNs"), pl.col("end").max().alias("endTimeNs"))
+    located = pl.DataFrame({"ts": work.located.ts, "end": work.located.end})
+    ends = located.select(pl.col("ts").min().alias("startTimeNs"), pl.col("end").max().alias("endTimeNs"))
     devices = work.pieces["device_name"].unique().sort().to_list()
     enumeration = {"id": pl.Int64, "name": pl.String}
     return {
@@ -121,7 +123,8 @@ def _facts(source: Source, work: RankWork, rank: int) -> dict[str, pl.DataFrame]
 
 def _metadata(source: Source, work: RankWork) -> list[tuple[str, str]]:
     version = [("SCHEMA_VERSION_MAJOR", "1"), ("SCHEMA_VERSION_MINOR", "0"), ("SCHEMA_VERSION_MICRO", "0")]
-    facts = {key: text for key, text in source.tables["metadata"].collect().iter_rows() if key != "traceEvents"}
+    rows = source.tables["metadata"].filter(~is_derived_fact()).collect().iter_rows()
+    facts = {key: text for key, text in rows if key != "traceEvents"}
     groups = parallel_group_info(work.calls)
     known = {"parallel_group_info": json.dumps(groups)} if groups else {}
     return [*version, ("SCHEMA_VERSION", "1.0.0"), *{**known, **facts}.items()]

@@ -61,7 +61,11 @@ def analysis(work: RankWork, variant: Variant) -> dict[str, pl.DataFrame]:
         "CommAnalyzerBandwidth": (row for call in work.calls for row in _sizes(work, call)),
         "CommAnalyzerMatrix": _links(work) if variant is PYTORCH else _operation_links(work),
     }
-    summed = {name: pl.DataFrame(list(found), infer_schema_length=None) for name, found in rows.items() if work.calls}
+    summed = {
+        name: pl.DataFrame(list(found), infer_schema_length=None)
+        for name, found in rows.items()
+        if work.communication_known
+    }
     return {"StepTraceTime": _steps(work, variant), **summed}
 
 

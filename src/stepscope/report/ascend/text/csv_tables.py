@@ -11,6 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.analyse.operators import operator_calls
+from stepscope.analyse.operators.operator_details import FRAMES_JOINED
 from stepscope.analyse.units import timestamp_us, us
 from stepscope.report.ascend.overlap_analysis import RankWork
 from stepscope.report.ascend.variant import MINDSPORE, Variant
@@ -22,6 +24,8 @@ from stepscope.trace import ascend_columns as ascend
 from stepscope.trace.ascend_columns import AscendColumn, unit_of
 
 _NOT_KNOWN = "N/A"
+#: Types of tasks whose time torch_npu counts as that of AI Cores: in its timeline, and in its database.
+_AI_CORE = ("AI_CORE", "KERNEL_AICORE", "KERNEL_AIVEC")
 #: Our column of ``kernel_details.csv`` → value for the unknown, if it is not ``N/A``.
 _UNKNOWN = {"step": None, "model": ascend.UNKNOWN_32, "blocks": 0}
 #: Files that only the capture of an NPU has.
@@ -45,8 +49,8 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
         "step_trace_time": work.step_trace_time(variant),
         "kernel_details": kernel_details(work, variant),
         "op_statistic": op_statistic(work, variant),
-        "api_statistic": api_statistic(frames["api_statistic"], variant),
-        "operator_details": operator_details(frames["operator_details"], variant),
+        "api_statistic": api_statistic(work, frames["api_statistic"], variant),
+        "operator_details": operator_details(work, frames["operator_details"], variant),
         "memory_record": memory_record(frames["memory_record"], variant),
         "operator_memory": _file(frames["operator_memory"], ascend.OPERATOR_MEMORY, variant),
         "dataset": frames["dataset"],
@@ -61,6 +65,8 @@ def files(work: RankWork, results: Mapping[str, Result], variant: Variant) -> di
 def write(frame: pl.DataFrame, path: Path) -> None:
     """Write one table; texts are safe in a spreadsheet, and lines within a cell stay lines."""
     stacks = [name for name in frame.columns if name in ("Call Stack", "Input Shapes")]
+    if "Call Stack" in stacks:  # a frame a line, as torch_npu writes it
+        frame = frame.with_columns(pl.col("Call Stack").str.replace_all(FRAMES_JOINED, ";\n", literal=True))
     guarded = pl.element().map_elements(csv_cell, return_dtype=pl.String, skip_nulls=True)
     lines = {name: frame[name].str.split("\n").list.eval(guarded).list.join("\n") for name in stacks}
     # Times are safe: those that are text are numbers with a tab.
@@ -100,12 +106,18 @@ def _cell(result: pl.DataFrame, sort: str, header: str, variant: Variant) -> pl.
 
 
 def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
-    """Return the work that computes or communicates, in order of start, with its counters."""
+    """Return the work that computes or communicates, in order of start, with its counters.
+
+    Of a capture that has such a file, the columns are those of that file: they differ by the level of the recording.
+    """
+    recorded = work.recorded_columns("kernel_details.csv")
     rows = pl.concat([_computing(work, variant), _communication(work)], how="diagonal").sort("ts", maintain_order=True)
+    if recorded is not None and not {"OP State", "Input Shapes"} & set(recorded):  # the lowest level has no types
+        rows = rows.with_columns(pl.lit(None, pl.String).alias("op_type"))
     shown = []
     for column in ascend.KERNEL_DETAILS:
         header, name = column.header(mindspore=variant is MINDSPORE), column.ours
-        if not header:
+        if not header or (recorded is not None and not set(column.headers) & set(recorded)):
             continue
         if column.sort == ascend.STAMP:
             cell = timestamp_us(name).cast(pl.String) + "\t"
@@ -118,7 +130,7 @@ def kernel_details(work: RankWork, variant: Variant) -> pl.DataFrame:
         shown.append(cell.alias(header))
     found = pl.concat([rows.select(shown), _counters(work, rows["id"])], how="horizontal")
     step = ascend.KERNEL_DETAILS[0].header(mindspore=variant is MINDSPORE)
-    return found if work.windows.declared else found.drop(step)
+    return found if work.windows.declared else found.drop(step, strict=False)
 
 
 def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
@@ -127,6 +139,7 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
     pieces = pieces.join(modules, on="id", how="left", maintain_order="left")
     pieces = pieces.join(task_details(work), on="id", how="left", maintain_order="left")
     recorded = pl.col("operation").is_not_null()
+    by_npu = pl.col("type").is_not_null()  # what its profiler did not say stays unknown
     # What an NPU's profiler recorded has the operator in its name already.
     launching = pl.when(~recorded).then("operator_name") if variant.processes else pl.lit(None, pl.String)
     owner = pl.when(pl.col("kind") == "operator").then("module").otherwise(launching)
@@ -142,8 +155,8 @@ def _computing(work: RankWork, variant: Variant) -> pl.DataFrame:
         pl.when(recorded).then("recorded_context").otherwise("context").alias("context"),
         pl.coalesce("task", pl.when(~recorded).then(pl.int_range(pl.len()))).alias("task"),
         pl.concat_str(owner, "name", separator="/", ignore_nulls=True).alias("name"),
-        pl.coalesce("operation", "name").alias("op_type"),
-        pl.coalesce("core", core()).alias("core"),
+        pl.coalesce("operation", pl.when(~by_npu).then("name")).alias("op_type"),
+        pl.coalesce("core", pl.when(~by_npu).then(core())).alias("core"),
         pl.coalesce("recorded_blocks", grid).alias("blocks"),
         pl.when(recorded).then(quoted).otherwise(texts(pieces["shapes"], kernel_shapes)).alias("input_shapes"),
         pl.when(recorded).then("input_dtypes").otherwise(texts(pieces["dtypes"], kernel_types)).alias("input_dtypes"),
@@ -195,7 +208,7 @@ def _communication(work: RankWork) -> pl.DataFrame:
     ]
     schema = {"id": pl.Int64, "step": pl.Int32, "ts": pl.Int64, "dur": pl.Int64, "name": pl.String, "type": pl.String}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    known = task_details(work).select("id", "recorded_step", "wait", "model")
+    known = task_details(work).select("id", "recorded_step", "wait", "model", "core")
     frame = frame.join(known, on="id", how="left", maintain_order="left")
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1)
     return frame.select(
@@ -203,13 +216,15 @@ def _communication(work: RankWork) -> pl.DataFrame:
         pl.col("type").alias("op_type"),
         pl.coalesce("recorded_step", pl.when(pl.col("step") >= 0).then("step")).alias("step"),
         pl.coalesce("wait", (pl.col("ts") - ended).clip(0).fill_null(0)).alias("gap"),
-        pl.lit("HCCL").alias("core"),
+        pl.col("core").fill_null("HCCL"),
     )
 
 
 def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
     """Return the computing work by type, longest total first; their share is of all computing."""
     rows = work.computing.join(task_details(work).select("id", "operation", "core"), on="id", how="left")
+    if work.recorded_by_npu:  # at the lowest level no file says what type of operator a kernel is
+        rows = rows.drop_nulls("operation")
     named = (pl.coalesce("operation", "name").alias("name"), pl.coalesce("core", core()).alias("core"))
     grouped = rows.group_by("device_name", *named).agg(
         pl.len().alias("count"),
@@ -231,24 +246,32 @@ def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
         us("most").alias("Max Time(us)"),
         share.alias("Ratio(%)"),
     )
-    return shown if variant.device_columns else shown.drop("Device_id", "Model Name")
+    if work.with_device("op_statistic.csv", variant):
+        recorded = work.recorded_columns("op_statistic.csv")
+        return shown if recorded is None else shown.select(name for name in shown.columns if name in recorded)
+    return shown.drop("Device_id", "Model Name")
 
 
-def api_statistic(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+def api_statistic(work: RankWork, result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return calls of the device's runtime and driver, waits and communication calls; of the host, in µs."""
-    if variant.device_columns:
+    if work.with_device("api_statistic.csv", variant):
         return result.with_columns(pl.lit("host").alias("Device_id"))
     # The layers of CANN have short names in torch_npu's file.
     short = {"AscendCL": "acl", "Communication": "hccl"} if "AscendCL" in result["Level"] else {}
     return result.drop("Device_id").with_columns(pl.col("Level").replace(short).str.to_lowercase())
 
 
-def operator_details(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
+def operator_details(work: RankWork, result: pl.DataFrame, variant: Variant) -> pl.DataFrame:
     """Return every operator call; MindSpore's file has only those whose shapes were recorded."""
-    rows = result.drop_nulls("Input Shapes") if variant is MINDSPORE else result
+    on_cores = work.tables["tasks"].filter(pl.col("type").cast(pl.String).is_in(_AI_CORE)).select("span").collect()
+    operators = operator_calls.host_operators(work.tables)
+    times = operator_calls.device_time(work.tables, operators, on_cores["span"])
+    cores = operators.select("ts", "id", own=pl.Series(times[0]), whole=pl.Series(times[1])).sort("ts", "id")
+    named = {"own": "Device Self Duration With AICore(us)", "whole": "Device Total Duration With AICore(us)"}
+    rows = result.hstack(cores.select(us(name).alias(title) for name, title in named.items()))
+    rows = rows.drop_nulls("Input Shapes") if variant is MINDSPORE else rows
     rows = rows.with_columns(texts(rows["Input Shapes"], operator_shapes).alias("Input Shapes"))
-    cores = [pl.lit(0.0).alias(f"Device {which} Duration With AICore(us)") for which in ("Self", "Total")]
-    return _file(rows.with_columns(cores), ascend.OPERATOR_DETAILS, variant)
+    return _file(rows, ascend.OPERATOR_DETAILS, variant)
 
 
 def memory_record(result: pl.DataFrame, variant: Variant) -> pl.DataFrame:

@@ -54,7 +54,13 @@ _CATEGORIES = {
     "garbage": "python_gc",
     "overhead": "overhead",
 }
-_ARROWS = {"launch": "HostToDevice", "forward_backward": "fwdbwd", "send_receive": "send_receive", "other": "flow"}
+_ARROWS = {
+    "launch": "HostToDevice",
+    "forward_backward": "fwdbwd",
+    "send_receive": "send_receive",
+    "other": "flow",
+    "wait": "wait",
+}
 
 
 def write(source: Source, work: RankWork, variant: Variant, path: Path) -> None:
@@ -278,7 +284,9 @@ def _overlap(work: RankWork, threads: _TraceThreads) -> pl.DataFrame:
         pl.DataFrame({"lane": name, "name": dumps(name), "ts": lane.start, "dur": lane.end - lane.start})
         for name, lane in work.overlap.items()
     ]
-    frame = pl.concat(part.cast({"lane": pl.String, "name": pl.String}) for part in parts)
+    # A lane without events has columns of no type.
+    schema = {"lane": pl.String, "name": pl.String, "ts": pl.Int64, "dur": pl.Int64}
+    frame = pl.concat(part.cast(schema) for part in parts)  # type: ignore[arg-type]
     return _on_threads(frame.with_columns(args=pl.lit("")), "lane", "Overlap Analysis", "{}", threads)
 
 

@@ -19,7 +19,7 @@ from stepscope.report.ascend.text.csv_tables import operator_shapes, operator_ty
 from stepscope.report.ascend.text.device_trace import members, slice_lines, us_text
 from stepscope.report.files.json_results import dumps
 from stepscope.report.whole_files import replacing
-from stepscope.trace.ascend_columns import LAYERS, MODULE_MEMORY, UNKNOWN_32
+from stepscope.trace.ascend_columns import COMMUNICATION_PROCESS, LAYERS, MODULE_MEMORY, UNKNOWN_32
 
 #: Process of the trace → its order, which is part of its number.
 _ORDER = {"CANN": 7, "Ascend Hardware": 13, "HCCL": 15, "Overlap Analysis": 23}
@@ -68,13 +68,17 @@ class _NpuTrace:
             ),
             on="track",
         )
+        self._communication_process = str(work.fact(COMMUNICATION_PROCESS) or "HCCL")
         self._names: dict[int, tuple[str, str]] = {}
         self._threads: dict[tuple[int, int], str] = {}
         self._lanes = self._hccl_lanes()
 
-    def _pid(self, name: str, place: int | None = None) -> int:
+    def _pid(self, name: str, place: int | None = None, *, shown: bool = True) -> int:
+        """Return the number of a process; it is named in the file if something is shown in it."""
         pid = self._process << 10 | (_ORDER[name] if place is None else place) << 5 | self._device
-        self._names[pid] = (name, "CPU" if name == "CANN" else "NPU")
+        if shown:
+            written = self._communication_process if name == "HCCL" else name
+            self._names[pid] = (written, "CPU" if name == "CANN" else "NPU")
         return pid
 
     def _hccl_lanes(self) -> pl.DataFrame:
@@ -154,7 +158,7 @@ class _NpuTrace:
         level = layer.replace_strict(_LEVELS, default="runtime", return_dtype=pl.String)
         thread = pl.col("thread").fill_null(0)
         args = members({"Thread Id": thread, "level": pl.format('"{}"', level), "connection_id": "correlation"})
-        pid = self._pid("CANN")
+        pid = self._pid("CANN", shown=bool(len(frame)))
         for thread in frame["thread"].drop_nulls().unique():
             self._threads[pid, thread] = f"Thread {thread}"
         return _lines(frame.with_columns(args.alias("args"), *self._on_threads()).with_columns(pid=pl.lit(pid)))
@@ -210,7 +214,7 @@ class _NpuTrace:
                 "count": "count",
             }
         )
-        return _lines(frame.with_columns(args.alias("args"), pid=pl.lit(self._pid("HCCL"))))
+        return _lines(frame.with_columns(args.alias("args"), pid=pl.lit(self._pid("HCCL", shown=bool(len(frame))))))
 
     def _planes(self) -> pl.Series:
         frame = self._with_details("other").join(self._lanes, on="lane", how="inner", maintain_order="left")
@@ -233,7 +237,9 @@ class _NpuTrace:
             "rdma type": _json(frame["rdma type"]),
             "bandwidth(GB/s)": "bandwidth",
         }
-        return _lines(frame.with_columns(members(fields).alias("args"), pid=pl.lit(self._pid("HCCL"))))
+        return _lines(
+            frame.with_columns(members(fields).alias("args"), pid=pl.lit(self._pid("HCCL", shown=bool(len(frame)))))
+        )
 
     def _overlap(self) -> pl.Series:
         pid = self._pid("Overlap Analysis")
@@ -265,12 +271,12 @@ class _NpuTrace:
         is_call = on_thread & (pl.col("kind") == "runtime") & ~pl.col("name").cast(pl.String).str.contains(QUEUED)
         pid = (
             pl.when(is_call)
-            .then(self._pid("CANN"))
+            .then(self._pid("CANN", shown=False))
             .when(on_thread)
             .then(pl.col("process").fill_null(self._process))
             .when(pl.col("stream").is_not_null())
-            .then(self._pid("Ascend Hardware"))
-            .otherwise(self._pid("HCCL"))
+            .then(self._pid("Ascend Hardware", shown=False))
+            .otherwise(self._pid("HCCL", shown=False))
         )
         tid = pl.coalesce("thread", "stream", "tid", pl.lit(0, pl.Int64))
         line = pl.concat_str(

@@ -90,9 +90,9 @@ class Head:
         self.argument_number = {name: number for number, name in enumerate(names, 1)}
         self.category_number = {kind: number for number, kind in enumerate(KINDS, 1)}
 
-    def packets(self) -> Iterator[bytes]:
-        """Yield the head, a packet at a time."""
-        yield self._clocks()
+    def packets(self, *, first: bool = True) -> Iterator[bytes]:
+        """Yield the head, a packet at a time; the ``first`` of several ranks says of the clocks what holds for all."""
+        yield self._clocks() if first else self._packet(_CLEARED)
         yield from self._texts()
         yield from self._tracks()
 

@@ -7,7 +7,7 @@ nothing has to be installed and writing keeps up with reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -78,16 +78,21 @@ class Pftrace:
 
     def write(self, source: Source, directory: Path) -> list[Path]:
         """Write the file; see :class:`stepscope.report.protocol.Format`."""
+        return self.write_ranks([source], directory)
+
+    def write_ranks(self, sources: Iterable[Source], directory: Path) -> list[Path]:
+        """Write one file of several ranks; see :class:`stepscope.report.protocol.TimelineFormat`."""
         path = directory / "trace.pftrace"
-        timeline = build(source, step_name="step ", marked_steps=True)
-        head = Head(timeline)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            for packet in head.packets():
-                file.write(packet)
-            for packets in _Slices(timeline, head).packets():
-                file.write(packets)
-            for counter, uuid in zip(timeline.counters, head.counter_uuid, strict=True):
-                file.write(_samples(counter, uuid, head))
+            for place, source in enumerate(sources):
+                timeline = build(source, step_name="step ", marked_steps=True)
+                head = Head(timeline)
+                for packet in head.packets(first=place == 0):
+                    file.write(packet)
+                for packets in _Slices(timeline, head).packets():
+                    file.write(packets)
+                for counter, uuid in zip(timeline.counters, head.counter_uuid, strict=True):
+                    file.write(_samples(counter, uuid, head))
         return [path]
 
 

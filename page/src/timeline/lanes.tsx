@@ -1,0 +1,105 @@
+// The rows in view: names on the left, the picture on the right, and what lies over it.
+
+import { useRef } from "preact/hooks";
+import { duration, percent, shown } from "../format";
+import type { Timeline as Times } from "../model";
+import type { Api, Selected } from "./api";
+import { Arrows, clockText, MarkLines, type Mark, RankRow, type Seen } from "./over";
+import type { Hits, Picture } from "./picture";
+import { ROW, type Rows, type ShownRow } from "./rows";
+import type { Selection } from "./selection";
+import { type Range, useDrag, useWheel, type Window } from "./window";
+
+interface Given {
+  api: Api;
+  time: Window;
+  rows: Rows;
+  picture: Picture;
+  selection: Selection;
+  range: Range | null;
+  setRange: (range: Range | null) => void;
+  marks: Mark[];
+  arrows: boolean;
+}
+
+export function Lanes({ api, time, rows, picture, selection, range, setRange, marks, arrows }: Given) {
+  const { a, b, move } = time;
+  const { width, hits } = picture;
+  const { selected, facts } = selection;
+  const box = useRef<HTMLDivElement>(null);
+  const at = (x: number, y: number): Selected | null => {
+    const row = rows.list.find((one) => one.lane >= 0 && one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW);
+    return row && hits.current ? spanAt(hits.current, row, a + ((b - a) * x) / width, ((b - a) / width) * 3) : null;
+  };
+  useWheel(box, time, width, (by) => rows.scrollTo(rows.top + by));
+  const drag = useDrag(time, { width, setRange, at, select: selection.select, measure: selection.measure });
+  const seen: Seen = { a, b, width, top: rows.top, height: rows.height };
+  return (
+    <div class="rows" style={{ height: `${rows.height}px` }}>
+      <div class="names">{rows.visible.filter((row) => row.what !== "path").map((row) => (
+        <div key={`${row.what}${row.rank}:${row.lane}`} class={`lane ${row.what}`} style={{ top: `${row.y - rows.top}px` }}><Name row={row} of={api.of} rows={rows} /></div>
+      ))}</div>
+      <div class="area" ref={box} tabIndex={0} role="application" aria-label="Timeline; press ? for its keys" {...drag}
+        onDblClick={() => selected && move(selected.start - selected.dur * 0.1, selected.start + selected.dur * 1.1, true)}>
+        <div ref={picture.holder} class="holder" />
+        {rows.visible.filter((row) => row.what === "rank" || row.what === "waiting").map((row) => <OfRank key={`${row.what}${row.rank}`} api={api} row={row} seen={seen} />)}
+        {arrows && selected && facts && <Arrows rows={rows.list} from={selected} arrows={facts.flows} seen={seen} />}
+        <MarkLines marks={marks} seen={seen} />
+        {range && <div class="range" style={{ left: `${((range[0] - a) / (b - a)) * width}px`, width: `${((range[1] - range[0]) / (b - a)) * width}px` }}><span>{duration(range[1] - range[0])}</span></div>}
+      </div>
+      <div class="bar-of" aria-hidden="true">{rows.total > rows.height && <i style={{ top: `${(100 * rows.top) / rows.total}%`, height: `${(100 * rows.height) / rows.total}%` }} />}</div>
+    </div>
+  );
+}
+
+/** Over the picture, the row of a rank; or why its lanes are not there. */
+function OfRank({ api, row, seen }: { api: Api; row: ShownRow; seen: Seen }) {
+  const about = api.of.ranks.find((one) => one.rank === row.rank)!;
+  const why = about.absent ?? api.ranks.failed.get(row.rank);
+  const said = row.what === "waiting" ? "reading …" : why ? `not shown: ${shown(why, 200)}` : "";
+  if (said) return <p class="saying muted" style={{ top: `${row.y - seen.top}px` }}>{said}</p>;
+  return <RankRow row={row} of={about} steps={api.ranks.known.get(row.rank)?.steps ?? []} seen={seen} />;
+}
+
+/** The name of a row, with what folds it. */
+function Name({ row, of, rows }: { row: ShownRow; of: Times; rows: Rows }) {
+  const { track } = row;
+  const job = of.ranks.length > 1;
+  const open = rows.isOpen(row);
+  if (row.what === "idle") return <span class="over">why it is idle</span>;
+  if (row.what === "rank") {
+    const about = of.ranks.find((one) => one.rank === row.rank)!;
+    const text = `rank ${row.rank}${about.host ? ` · ${about.host}` : ""}`;
+    return (
+      <button class="fold" aria-expanded={open} title={shown(`${text} · ${clockText(about)}`, 400)} onClick={() => rows.fold(row)}>
+        <span class="caret">{open ? "▾" : "▸"}</span><span class="text">{shown(text, 40)}</span><span class={about.reason ? "loose" : "muted"}>{about.reason ? "not aligned" : clockText(about)}</span>
+      </button>
+    );
+  }
+  if (!row.first || !track) return null;
+  const rank = job && rows.isPinned(track) ? `rank ${track.rank} · ` : "";
+  return (
+    <button class="fold" aria-expanded={open} title={shown(`${rank}${track.group} · ${track.name}`, 400)} onClick={() => rows.fold(row)}>
+      <span class="caret">{track.lanes.length > 1 ? (open ? "▾" : "▸") : " "}</span>
+      <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, of.total))}</span>
+    </button>
+  );
+}
+
+/** The span of a row at a time, or near it. */
+function spanAt(known: Hits, row: ShownRow, time: number, near: number): Selected | null {
+  const index = known.lanes.indexOf(row.lane);
+  if (index < 0) return null;
+  let first = 0;
+  for (let i = 0; i < index; i++) first += known.number[i]!;
+  let best: Selected | null = null;
+  for (let i = first; i < first + known.number[index]!; i++) {
+    const start = known.start[i]!;
+    const dur = known.width[i]!;
+    const inside = start <= time && time < start + dur;
+    if (!inside && (best || start > time + near || time - near >= start + dur)) continue;
+    best = { rank: row.rank, place: known.place[i]!, lane: row.lane, start, dur, name: known.name[i]!, kind: known.kind[i]! };
+    if (inside) break;
+  }
+  return best;
+}

@@ -1,0 +1,91 @@
+// The line above the lanes: search, filter, overlays, and the ways to other windows.
+
+import { useEffect, useState } from "preact/hooks";
+import { count, duration } from "../format";
+import { go, said } from "../state";
+import type { Api, Selected } from "./api";
+import type { Rows } from "./rows";
+import type { Window } from "./window";
+
+export type Overlay = "idle" | "path" | "arrows";
+
+interface Given {
+  api: Api;
+  time: Window;
+  rows: Rows;
+  query: string;
+  setQuery: (text: string) => void;
+  found: number[];
+  selected: Selected | null;
+  select: (span: Selected | null, show?: boolean) => void;
+  over: Set<string>;
+  toggle: (what: Overlay) => void;
+  setProblem: (text: string) => void;
+  /** Whether the keys act on this timeline; of two side by side, on one of them. */
+  active: boolean;
+}
+
+export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: Given) {
+  const { of, ranks } = api;
+  const { a, b, move } = time;
+  const job = of.ranks.length > 1;
+  const left = ranks.known.size < of.ranks.length ? `${count(ranks.known.size)} of ${count(of.ranks.length)} ranks read` : "";
+  return (
+    <div class="tools">
+      <Search api={api} {...search} />
+      <input type="search" placeholder={job ? "filter ranks, lanes" : "filter lanes"} aria-label="filter lanes" value={rows.filter} onInput={(event) => rows.setFilter(event.currentTarget.value)} />
+      <span class="muted">{duration(b - a)} of {duration(Math.max(of.total, time.all[1] - time.all[0]))}{of.spans < of.of ? ` · this file holds ${count(of.spans)} of ${count(of.of)} spans` : ""}</span>
+      <span class="muted rest" title={left}>{left}</span>
+      <button aria-pressed={over.has("path")} onClick={() => toggle("path")} title="C">critical path</button>
+      <button aria-pressed={over.has("idle")} onClick={() => toggle("idle")} title="E">idle</button>
+      <button aria-pressed={over.has("arrows")} onClick={() => toggle("arrows")} title="V">arrows</button>
+      <button onClick={() => move(...time.focus, true)}>median step</button>
+      <button onClick={() => move(...time.all, true)}>everything</button>
+      {api.source.live && <Perfetto api={api} ranks={rows.here} a={a} b={b} setProblem={setProblem} />}
+    </div>
+  );
+}
+
+type OfSearch = Pick<Given, "api" | "query" | "setQuery" | "found" | "selected" | "select" | "active">;
+
+function Search({ api, query, setQuery, found, selected, select, active }: OfSearch) {
+  const [number, setNumber] = useState<number | null>(null);
+  useEffect(() => {
+    let current = true;
+    setNumber(null);
+    if (found.length) void api.count(found).then((value) => current && setNumber(value));
+    return () => void (current = false);
+  }, [api, found]);
+  const next = (back: boolean): void => void api.find(found, selected, back).then((span) => span && select(span, true));
+  const read = api.ranks.known.size;
+  return (
+    <>
+      <input id={active ? "search" : undefined!} type="search" placeholder="search the run  ( / )" aria-label="search the whole run" value={query}
+        onInput={(event) => { setQuery(event.currentTarget.value); go({ q: event.currentTarget.value }); }}
+        onKeyDown={(event) => { if (event.key === "Enter") next(event.shiftKey); }} />
+      {query && <span class="muted">{found.length ? `${number === null ? "…" : count(number)} spans of ${count(found.length)} ${found.length === 1 ? "name" : "names"}` : "no name matches"}{read < api.of.ranks.length ? `, in the ${count(read)} ranks that are read` : ""}</span>}
+    </>
+  );
+}
+
+/** The window as a file for ui.perfetto.dev. */
+function Perfetto({ api, ranks, a, b, setProblem }: { api: Api; ranks: number[]; a: number; b: number; setProblem: (text: string) => void }) {
+  const [busy, setBusy] = useState(false);
+  const save = async (): Promise<void> => {
+    setBusy(true);
+    try {
+      const url = URL.createObjectURL(await api.perfetto(ranks.filter((rank) => api.ranks.known.has(rank)), a, b));
+      const anchor = document.createElement("a");
+      anchor.href = url;
+      anchor.download = "window.pftrace";
+      anchor.click();
+      setTimeout(() => URL.revokeObjectURL(url), 10_000);
+      said.value = "saved window.pftrace";
+    } catch (error) {
+      setProblem(error instanceof Error ? error.message : String(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return <button disabled={busy} onClick={() => void save()} title="saves window.pftrace: open it at ui.perfetto.dev">Perfetto</button>;
+}

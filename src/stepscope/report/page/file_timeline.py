@@ -1,0 +1,144 @@
+"""The timeline that one file holds: the spans of all ranks, their overlays and arrows, as many as it has room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.errors import InputError
+from stepscope.report.page.content import Shown, median_step
+from stepscope.report.page.lane_spans import Array, LaneSpans, lane_spans
+from stepscope.report.page.overlays import overlay_spans
+from stepscope.report.page.rank_timelines import lanes_shown
+from stepscope.report.page.span_flows import span_flows
+from stepscope.run import RankRun
+
+#: Spans of a timeline in one file; of more, those of the median step, and of these the longest.
+MOST_SPANS = 250_000
+#: Pieces of overlays, and arrows.
+_MOST_PIECES, _MOST_ARROWS = 100_000, 100_000
+#: Ranks whose spans are in one file.
+MOST_RANKS = 64
+
+
+class FileTimeline:
+    """Collects the spans of the ranks of a run. Every rank has an equal share of the room.
+
+    Args:
+        shown: The rank that the page shows first.
+        head: The content of the page; its timeline and its names are completed.
+        spans: The timeline of that rank.
+    """
+
+    def __init__(self, shown: Shown, head: dict[str, Any], spans: LaneSpans) -> None:
+        self._shown = shown
+        self._timeline = head["timeline"]
+        self._names = head["names"]
+        self._codes = {name: code for code, name in enumerate(self._names)}
+        self._parts: list[LaneSpans] = []
+        self._arrows: list[npt.NDArray[np.int64]] = []
+        self._count = 0
+        steps = self._timeline["steps"]
+        self._window = median_step(steps) if steps else [0, self._timeline["total"]]
+        self._cut = False
+        ranks = {rank.rank: rank for rank in shown.run.ranks}
+        chosen = _nearest([row["rank"] for row in self._timeline["ranks"]], shown.rank.rank)
+        self._share = max(1, len(chosen))
+        self._timeline["of"] = 0
+        for row in self._timeline["ranks"]:
+            number = row["rank"]
+            if number == shown.rank.rank:
+                self._add(row, shown.rank, spans)
+            elif number not in chosen:
+                row["absent"] = f"this file holds {MOST_RANKS} ranks; `stepscope view` shows all"
+            else:
+                self._add_other(row, ranks[number])
+        begin, end = self._window if self._cut else (0, self._timeline["total"])
+        self._timeline.update(begin=begin, end=end, spans=sum(len(part.start) for part in self._parts[::2]))
+
+    def _add_other(self, row: dict[str, Any], rank: RankRun) -> None:
+        """Add a rank beside the one that the page shows; one that cannot be read says why."""
+        try:
+            spans = lane_spans(rank.shown)
+            row["read"] = self._shown.clocks.read(rank.rank, rank.shown, spans.origin, spans.lanes)
+            self._add(row, rank, spans)
+        except InputError as error:
+            row["absent"] = error.message
+        finally:
+            rank.release()
+
+    def _add(self, row: dict[str, Any], rank: RankRun, spans: LaneSpans) -> None:
+        read = row["read"]
+        slope = 1 + read["drift"]
+        begin, end = (round((time - read["shift"]) / slope) for time in self._window)
+        kept = self._kept(spans, (begin, end), MOST_SPANS // self._share)
+        over = overlay_spans(rank.shown, spans.lanes, spans.origin, spans.total)
+        over = over.within(begin, end) if self._cut else over
+        over = _longest(over, _MOST_PIECES // self._share)
+        self._timeline["of"] += len(spans.start)
+        first = self._count
+        for part in (kept, over):
+            self._parts.append(part)
+            self._count += len(part.start)
+        read["over"] = len(read["lanes"])
+        read["lanes"] += lanes_shown(over.lanes)
+        arrows = span_flows(rank.shown, kept.row)
+        columns = np.stack([arrows.begin + first, arrows.end + first, arrows.kind])
+        self._arrows.append(columns[:, : _MOST_ARROWS // self._share])
+
+    def _kept(self, spans: LaneSpans, window: tuple[int, int], most: int) -> LaneSpans:
+        """Return the spans of a rank that go into the file."""
+        if len(spans.start) <= most:
+            return spans
+        self._cut = True
+        return _longest(spans.within(*window), most)
+
+    def columns(self) -> list[tuple[str, npt.NDArray[Any]]]:
+        """Return the columns of all spans, rank after rank, and those of the arrows."""
+        edges = np.cumsum([0, *(len(part.lanes) for part in self._parts)])
+        lane, first = [], []
+        for part, before in zip(self._parts, edges, strict=False):
+            own = np.repeat(np.arange(len(part.lanes)), np.diff(part.edges))
+            lane.append(own + before)
+            first.append(np.r_[True, own[1:] != own[:-1]][: len(own)])
+        begins = np.concatenate(first)
+        starts = np.concatenate([part.start for part in self._parts])
+        start = np.diff(starts, prepend=0)
+        start[begins] = starts[begins]
+        joined = {
+            name: np.concatenate([getattr(part, name) for part in self._parts]) for name in ("dur", "kind", "row")
+        }
+        arrows = np.concatenate(self._arrows, axis=1)
+        return [
+            ("lane", np.concatenate(lane).astype("<u4")),
+            ("start", start.astype("<i8")),
+            ("dur", joined["dur"].astype("<i8")),
+            ("name", np.concatenate([self._coded(part) for part in self._parts]).astype("<u4")),
+            ("kind", joined["kind"].astype("u1")),
+            ("row", (joined["row"] + 1).astype("<u4")),
+            ("begin", np.diff(arrows[0], prepend=0).astype("<u4")),
+            ("end", arrows[1].astype("<u4")),
+            ("arrow", arrows[2].astype("u1")),
+        ]
+
+    def _coded(self, part: LaneSpans) -> Array:
+        """Return the name of each span as a number of the page's names."""
+        codes = np.array([self._codes.setdefault(name, len(self._codes)) for name in part.names], np.int64)
+        self._names += list(self._codes)[len(self._names) :]
+        return codes[part.name] if len(codes) else np.zeros(0, np.int64)
+
+
+def _nearest(numbers: list[int], first: int) -> set[int]:
+    """Return the ranks whose spans go into the file: those next to the one that the page shows."""
+    place = numbers.index(first)
+    low = max(0, min(place - MOST_RANKS // 2, len(numbers) - MOST_RANKS))
+    return set(numbers[low : low + MOST_RANKS])
+
+
+def _longest(spans: LaneSpans, most: int) -> LaneSpans:
+    if len(spans.start) <= most:
+        return spans
+    least = int(np.partition(spans.dur, len(spans.dur) - most)[len(spans.dur) - most])
+    return spans.lasting(least + 1)

@@ -1,0 +1,100 @@
+"""Spans by what they lie in: the calls of equal names and surroundings, added up over the recorded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stepscope.report.page.lane_spans import KIND_NAMES, Array, LaneSpans
+
+#: Nodes that a page holds; those with least time are left out first, their time stays that of the node around them.
+MOST_NODES = 20_000
+
+
+def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tuple[dict[str, Any] | None, int]:
+    """Return the tree, and how many nodes were left out of it.
+
+    A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``
+    and ``children``, widest first. The outermost spans of threads and streams are children of the root, side by side;
+    steps, and the lanes of annotations, which say again what a thread said, are left out.
+
+    Args:
+        spans: The timeline.
+        ranges: Times to add up, ns since the origin: spans that start in one of them; all if there are none.
+    """
+    path = _paths(spans)
+    lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
+    works = np.array([one.kind in ("thread", "stream") for one in spans.lanes], np.bool_)
+    keep = works[lane] & (spans.kind != KIND_NAMES.index("step"))
+    if ranges:
+        begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
+        step = np.searchsorted(begin, spans.start, side="right") - 1
+        keep = (step >= 0) & (spans.start < end[np.maximum(step, 0)])
+    if not keep.any():
+        return None, 0
+    size = int(path.max()) + 1
+    value = np.bincount(path[keep], spans.dur[keep], size)
+    count = np.bincount(path[keep], minlength=size)
+    first = np.zeros(size, np.int64)
+    first[path[::-1]] = np.arange(len(path))[::-1]
+    around = np.full(size, -1, np.int64)
+    parent = _parents(spans)
+    around[path] = np.where(parent >= 0, path[np.maximum(parent, 0)], -1)
+    widest = np.argsort(-value, kind="stable")
+    chosen = [int(node) for node in widest[:MOST_NODES] if value[node] > 0 or count[node]]
+    nodes: dict[int, dict[str, Any]] = {-1: {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "children": []}}
+    for node in chosen:
+        place = int(first[node])
+        nodes[node] = {
+            "name": int(spans.name[place]),
+            "kind": int(spans.kind[place]),
+            "value": int(value[node]),
+            "self": int(value[node]),
+            "count": int(count[node]),
+            "children": [],
+        }
+    for node in chosen:
+        above = int(around[node])
+        while above not in nodes:
+            above = int(around[above])
+        nodes[above]["children"].append(nodes[node])
+        nodes[above]["self"] -= nodes[node]["value"]
+    root = nodes[-1]
+    root["value"], root["self"] = sum(child["value"] for child in root["children"]), 0
+    return root, int((count > 0).sum()) - len(chosen)
+
+
+def _parents(spans: LaneSpans) -> Array:
+    """Return for each span the place of the span around it, on the lane one up of its track; −1 for the outermost."""
+    place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(spans.lanes)}
+    parent = np.full(len(spans.start), -1, np.int64)
+    for (track, crossing, depth), lane in place.items():
+        mine = slice(int(spans.edges[lane]), int(spans.edges[lane + 1]))
+        above = next((place[found] for up in range(depth) if (found := (track, crossing, depth - 1 - up)) in place), -1)
+        if above < 0:
+            continue
+        low, high = int(spans.edges[above]), int(spans.edges[above + 1])
+        around = low + np.searchsorted(spans.start[low:high], spans.start[mine], side="right") - 1
+        inside = (around >= low) & (spans.start[mine] < (spans.start + spans.dur)[np.maximum(around, low)])
+        parent[mine] = np.where(inside, around, -1)
+    return parent
+
+
+def _paths(spans: LaneSpans) -> Array:
+    """Number the spans so that those of equal names in equal surroundings share a number."""
+    parent = _parents(spans)
+    path = np.full(len(spans.start), -1, np.int64)
+    lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
+    depth = np.array([one.depth for one in spans.lanes], np.int64)[lane]
+    known = 0
+    for level in range(int(depth.max(initial=-1)) + 1):
+        rows = np.flatnonzero(depth == level)
+        above = np.where(parent[rows] >= 0, path[np.maximum(parent[rows], 0)], -1)
+        # Spans of different kinds, or whose track has no span around them, never share a number across tracks' kinds.
+        keys = np.stack([above, spans.name[rows].astype(np.int64), spans.kind[rows].astype(np.int64)], axis=1)
+        _, numbers = np.unique(keys, axis=0, return_inverse=True)
+        path[rows] = known + numbers.reshape(-1)
+        known += int(numbers.max(initial=-1)) + 1
+    return path

@@ -1,0 +1,195 @@
+"""Tables of a rank → its timeline: spans by lane and time, as columns.
+
+A lane is one row of the picture: spans of one track at one depth, which do not overlap. The spans of a track that cross
+each other lie on lanes of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.report.timeline.lanes import assign
+from stepscope.trace.schema import KINDS
+from stepscope.trace.tables import Tables, collected, columns_of
+
+Array = npt.NDArray[np.int64]
+
+#: Kinds of spans by their number in :attr:`LaneSpans.kind`; the browser gives each a colour.
+KIND_NAMES: tuple[str, ...] = tuple(KINDS)
+
+
+class TimelineLane(msgspec.Struct, frozen=True):
+    """One row of the timeline.
+
+    Attributes:
+        track: ``tracks.id``.
+        name: Name of the track.
+        group: Name of the process or device that it belongs to.
+        kind: Kind of the track: thread, stream, …
+        depth: Number of spans around each of its spans.
+        crossing: 0 for the main lanes of a track; 1, 2, … for spans that cross those.
+        main: Whether it is of the thread that trains: the one with the steps, else the process's first thread, else
+            the one with most spans.
+        busy: Time that its spans cover, ns.
+        count: Number of its spans.
+    """
+
+    track: int
+    name: str
+    group: str
+    kind: str
+    depth: int
+    crossing: int
+    main: bool
+    busy: int
+    count: int
+
+
+@dataclass(frozen=True)
+class LaneSpans:
+    """The spans of a timeline, ordered by lane, then start.
+
+    Attributes:
+        origin: Start of the first span or step, ns since the Unix epoch.
+        total: Time from there to the last end, ns.
+        lanes: The lanes in the order to show.
+        edges: Per lane the index of its first span, and the number of spans at the end.
+        start: Start of each span, ns since ``origin``.
+        dur: Duration, ns.
+        name: Index of its name in ``names``.
+        kind: Index of its kind in :data:`KIND_NAMES`.
+        row: ``spans.id``.
+        names: The names.
+    """
+
+    origin: int
+    total: int
+    lanes: tuple[TimelineLane, ...]
+    edges: Array
+    start: Array
+    dur: Array
+    name: npt.NDArray[np.uint32]
+    kind: npt.NDArray[np.uint8]
+    row: Array
+    names: list[str]
+
+    def within(self, begin: int, end: int) -> LaneSpans:
+        """Return the spans that touch a range of time, ns since ``origin``, with the same lanes and names."""
+        return self._only((self.start < end) & (self.start + self.dur >= begin))
+
+    def lasting(self, least: int) -> LaneSpans:
+        """Return the spans that last at least so many ns, with the same lanes and names."""
+        return self._only(self.dur >= least)
+
+    def _only(self, keep: npt.NDArray[np.bool_]) -> LaneSpans:
+        lane = np.repeat(np.arange(len(self.lanes)), np.diff(self.edges))[keep]
+        edges = np.searchsorted(lane, np.arange(len(self.lanes) + 1))
+        columns = ("start", "dur", "name", "kind", "row")
+        return replace(self, edges=edges, **{column: getattr(self, column)[keep] for column in columns})
+
+
+def lane_spans(tables: Tables) -> LaneSpans:
+    """Return the timeline of a rank."""
+    spans = columns_of(tables, "spans", "id", "track", "depth", "ts", "dur", "name", "kind")
+    track, depth, ts, dur = (spans[name].to_numpy() for name in ("track", "depth", "ts", "dur"))
+    _, crossing = assign(track.astype(np.int64), ts, dur)
+    steps = columns_of(tables, "steps", "ts", "dur")
+    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
+    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
+    keys = pl.DataFrame({"track": track, "crossing": crossing, "depth": depth, "dur": dur})
+    found = keys.group_by("track", "crossing", "depth").agg(pl.col("dur").sum().alias("busy"), pl.len().alias("count"))
+    lanes = _in_order(tables, found)
+    place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
+    numbers = pl.DataFrame(
+        [(*key, index) for key, index in place.items()],
+        schema={"track": pl.Int32, "crossing": pl.Int64, "depth": pl.Int32, "lane": pl.Int64},
+        orient="row",
+    )
+    lane = keys.lazy().join(numbers.lazy(), on=["track", "crossing", "depth"], how="left", maintain_order="left")
+    lane_of = lane.select("lane").collect()["lane"].to_numpy()
+    order = np.lexsort((ts, lane_of))
+    texts = spans["name"].cast(pl.Categorical)
+    names, codes = _names(texts)
+    return LaneSpans(
+        origin=origin,
+        total=max(0, end - origin),
+        lanes=lanes,
+        edges=np.searchsorted(lane_of[order], np.arange(len(lanes) + 1)),
+        start=(ts - origin)[order],
+        dur=dur[order].astype(np.int64),
+        name=codes[order],
+        kind=spans["kind"].to_physical().to_numpy().astype(np.uint8)[order],
+        row=spans["id"].to_numpy()[order],
+        names=names,
+    )
+
+
+def _training_thread(tables: Tables, found: pl.DataFrame) -> int:
+    """Return the track of the thread that trains; −1 without host threads."""
+    threads = tables["tracks"].filter(pl.col("kind").cast(pl.String) == "thread").select("id", "thread", "process")
+    rows = threads.pipe(collected, tables)
+    steps = columns_of(tables, "spans", "track", "kind").filter(pl.col("kind").cast(pl.String) == "step")["track"]
+    size = dict(found.group_by("track").agg(pl.col("count").sum()).iter_rows())
+    stepped = set(steps.to_list())
+    ranked = (
+        (track in stepped, thread is not None and thread == process, size.get(track, 0), -track)
+        for track, thread, process in rows.iter_rows()
+    )
+    return -max(ranked, default=(False, False, 0, 1))[-1]
+
+
+def _names(texts: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32]]:
+    """Return the distinct texts, and of each row the index of its own."""
+    codes = texts.to_physical().to_numpy()
+    used, inverse = np.unique(codes, return_inverse=True)
+    first = np.zeros(len(used), np.int64)
+    first[inverse[::-1]] = np.arange(len(codes))[::-1]
+    return texts.cast(pl.String)[first].to_list(), inverse.astype(np.uint32)
+
+
+def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[TimelineLane, ...]:
+    """Return the lanes: host before devices, the main thread first, then by work; a track's lanes stay together."""
+    columns = ("id", "kind", "device", "process", "thread", "name", "order", "rank", "host")
+    tracks = tables["tracks"].select(pl.col("id").alias("track"), *columns[1:])
+    work = found.group_by("track").agg(pl.col("busy").filter(pl.col("depth") == 0).sum().alias("work"))
+    rows = (
+        found.lazy()
+        .join(tracks, on="track", how="left")
+        .join(work.lazy(), on="track", how="left")
+        .with_columns(
+            on_device=pl.col("device").cast(pl.String) != "cpu",
+            main=pl.col("track") == _training_thread(tables, found),
+        )
+        .sort(
+            "on_device",
+            "process",
+            "device",
+            "main",
+            "work",
+            "order",
+            "track",
+            "crossing",
+            "depth",
+            descending=[False, False, False, True, True, False, False, False, False],
+        )
+        .pipe(collected, tables)
+    )
+    return tuple(
+        TimelineLane(
+            track=row["track"],
+            name=row["name"],
+            group=row["device"] if row["on_device"] else f"process {row['process']}" if row["process"] else "host",
+            kind=row["kind"],
+            depth=row["depth"],
+            crossing=row["crossing"],
+            main=row["main"],
+            busy=row["busy"],
+            count=row["count"],
+        )
+        for row in rows.iter_rows(named=True)
+    )
