@@ -17,16 +17,23 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "stepscope.results": ("function", "extension", "doc"),
     "stepscope.formats": ("name", "write"),
     "stepscope.rules": (),
+    "stepscope.communication": ("transport", "kernels", "operators"),
 }
+
+
+@cache
+def _installed() -> Any:  # noqa: ANN401 - its type differs between versions of Python
+    """Return all entry points: reading what is installed takes some 20 ms, whatever is asked for."""
+    from importlib.metadata import entry_points
+
+    return entry_points()
 
 
 @cache
 def extensions(group: str) -> dict[str, Any]:
     """Return the objects that installed packages offer in one of :data:`GROUPS`, by the name of their entry point."""
-    from importlib.metadata import entry_points
-
     found: dict[str, Any] = {}
-    for entry in entry_points(group=group):
+    for entry in _installed().select(group=group):
         try:
             loaded = entry.load()
         except Exception as error:  # noqa: BLE001 - law 1: another package's error must not end a training

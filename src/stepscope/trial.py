@@ -42,7 +42,7 @@ def check() -> Check | None:
     """Run the trial on this machine's GPUs and store its result; None if torch is not installed or finds no GPU."""
     if importlib.util.find_spec("torch") is None:
         return None
-    facts = ask([sys.executable, "-m", "stepscope.trial"], of="torch", seconds=_PATIENCE)
+    facts = ask("stepscope.trial", of="torch", seconds=_PATIENCE)
     reason = facts["error"] if "error" in facts else facts["gpus"]
     if reason is None:
         return None
@@ -154,7 +154,7 @@ def record(collector: str, device: str, output: Path) -> None:
     step = _training(torch, device)
     for _ in range(2):  # one-time initialisation is not recorded
         step()
-    options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "counters_hz": 0}
+    options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "counters_hz": 0, "stacks_hz": 0}
     with stepscope.profile(output=output, collector=collector, analyse="later", **options) as window:
         for _ in range(_STEPS):
             step()

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--to",
         metavar="FORMAT",
-        help="pftrace (ui.perfetto.dev), trace (Chrome JSON), db (SQLite), csv, json, or all; several with commas",
+        help="pftrace (ui.perfetto.dev), trace (Chrome JSON), speedscope, pprof, firefox (profiler.firefox.com), "
+        "collapsed (flame graphs), memory_viz (pytorch.org/memory_viz), db (SQLite), csv, json, or all; several with "
+        "commas",
     )
     what.add_argument(
         "--layout",
@@ -34,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--type", default="text", help="files of the layout: text, db, or text,db (default: text)")
     parser.add_argument(
-        "-o", "--output", type=Path, help="directory for the files (default: results/ of each rank, RUN/ascend)"
+        "-o",
+        "--output",
+        type=Path,
+        help="directory for the files (default: results/ of each rank, RUN/cluster, RUN/ascend)",
     )
     parser.add_argument("--pretty", action="store_true", help="indent JSON files")
     options.add_steps(parser)
@@ -57,21 +62,42 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _formats(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
-    from stepscope.cli.outputs import write
+    from stepscope.cli.outputs import WITH_WAITS, write, write_with_waits
+    from stepscope.report import registry
 
+    chosen = registry.select(arguments.to, pretty=arguments.pretty)
+    if len(run.ranks) > 1:
+        from stepscope.report.job_files import job_directory, write_job
+        from stepscope.report.protocol import TimelineFormat
+        from stepscope.report.timeline.job_timeline import aligned
+
+        of_job = registry.select_of_job(arguments.to, pretty=arguments.pretty)
+        cluster = arguments.output and arguments.output / "cluster"
+        yield from write_job(run, of_job, cluster)
+        timelines = [output for output in chosen if isinstance(output, TimelineFormat)]
+        for output in timelines:
+            yield from output.write_ranks(aligned(run), cluster or job_directory(run))
+        nested = [output for output in chosen if output.name in WITH_WAITS]
+        yield from write_with_waits(run.ranks, run, nested, directory=arguments.output)
+        chosen = [output for output in chosen if output not in [*timelines, *nested]]
     for rank in run.ranks:
         directory = arguments.output
         if directory is not None and len(run.ranks) > 1:
             directory /= rank.directory.path.name
-        yield from write(rank, arguments.to, pretty=arguments.pretty, directory=directory)
+        yield from write(rank, chosen, directory=directory)
 
 
 def _layout(run: Run, arguments: argparse.Namespace) -> Iterator[Path]:
     """Write the ranks side by side into one directory, as tools expect them."""
     from stepscope.report import registry
+    from stepscope.report.job_files import source_in_job
     from stepscope.report.protocol import Source
 
     layout = registry.layout(arguments.layout, arguments.type)
-    directory = arguments.output or run.ranks[0].directory.path.parent / layout.name
+    first = run.ranks[0]
+    directory = arguments.output or first.directory.path.parent / f"{layout.name}{first.selection}"
     for rank in run.ranks:
-        yield from layout.write(Source(rank.tables, rank.results, rank.manifest), directory)
+        alone = len(run.ranks) == 1
+        source = Source(rank.shown, rank.results, rank.manifest) if alone else source_in_job(rank, run)
+        yield from layout.write(source, directory)
+        rank.release()

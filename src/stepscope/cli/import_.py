@@ -1,10 +1,12 @@
 """Make a run of what another tool recorded, with the same tables and results.
 
 Kineto or Chrome JSON, also gzipped; JSON and protobuf of Paddle's profilers, those of fluid.profiler too; XPlane files
-of JAX and XLA (*.xplane.pb); or directories: of torch.profiler.tensorboard_trace_handler, any number of ranks and
-windows; plugins/profile/<time> of JAX, in which every host is a rank; of a profiler of Ascend devices (*_ascend_ms,
-*_ascend_pt, PROF_*) or of MindSpore on a CPU; or any directory above several of these. The files are copied. Those of
-several ranks become the ranks of one run, which is named after the directory.
+of JAX and XLA (*.xplane.pb); JSON of rocprofv3; SQLite exports of Nsight Systems; Perfetto's *.pftrace; profiles of
+py-spy and others in the form of speedscope, pprof or collapsed stacks; or directories: of
+torch.profiler.tensorboard_trace_handler, any number of ranks and windows; plugins/profile/<time> of JAX, in which every
+host is a rank; of a profiler of Ascend devices (*_ascend_ms, *_ascend_pt, PROF_*) or of MindSpore on a CPU; or any
+directory above several of these. The files are copied. Those of several ranks become the ranks of one run, which is
+named after the directory.
 """
 
 from __future__ import annotations
@@ -63,11 +65,16 @@ def _window(text: str) -> str:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Copy the traces into a new run, read them, write the results and print the summary."""
-    from stepscope.cli.outputs import show, write_all
+    from stepscope.cli.outputs import Wanted, show, write_all
 
     with imported(arguments.trace, arguments.output, quiet=arguments.quiet, window=arguments.window) as run:
-        _remove(write_all(run, "csv,json", pretty=False), run)
-    show(run, quiet=arguments.quiet)
+        written = write_all(run, Wanted())
+        _remove(written.unreadable, run)
+    if arguments.quiet:
+        options.output_console().print(str(run.path), soft_wrap=True, markup=False)
+    else:
+        show(run, written.job)
+    _say_left_out(run)
     return 0
 
 
@@ -77,7 +84,7 @@ def opened(path: Path, *, steps: tuple[int, int] | None, quiet: bool) -> Iterato
     from stepscope.run import Run
     from stepscope.trace import run_directory
 
-    if not path.exists() or run_directory.ranks(path) or run_directory.runs(path):
+    if not run_directory.exists(path) or run_directory.ranks(path) or run_directory.runs(path):
         with options.reading_progress(quiet=quiet) as progress:
             yield Run(path, steps=steps, progress=progress)
     else:
@@ -99,7 +106,7 @@ def imported(traces: list[Path], output: Path, *, quiet: bool, window: str = "al
             raise UsageError(message, f"Use `stepscope report {trace}`, or import the capture/ of a rank.")
     found = sniff.ranks([sniff.look(trace) for trace in traces], window)
     _say_ranks(found.numbered)
-    _say_left_out(found.left_out, sum(map(len, found.captures.values())))
+    _warn_of_left_out(found.left_out, sum(map(len, found.captures.values())))
     check_writable(output)
     directory = _new_run(output, traces)
     lowest = min(found.captures)
@@ -107,7 +114,7 @@ def imported(traces: list[Path], output: Path, *, quiet: bool, window: str = "al
         for rank, captures in found.captures.items():
             # What is left out is named in the manifest of its rank, else of the first.
             left_out = [one for one in found.left_out if (one.rank if one.rank in found.captures else lowest) == rank]
-            adopt(captures, RankDirectory(directory / f"rank{rank}"), world_size=len(found.captures), left_out=left_out)
+            adopt(captures, RankDirectory(directory / f"rank{rank}"), world_size=found.world_size, left_out=left_out)
         with options.reading_progress(quiet=quiet) as progress:
             yield Run(directory, progress=progress)
     except BaseException:
@@ -124,28 +131,46 @@ def _say_ranks(numbered: Mapping[int, str]) -> None:
         sys.stderr.write(f"stepscope: no file says its rank; in order of name: {', '.join(named)}{more}.\n")
 
 
-def _say_left_out(left_out: Sequence[Capture], kept: int) -> None:
+def _warn_of_left_out(left_out: Sequence[Capture], kept: int) -> None:
     for capture in left_out:
         sys.stderr.write(f"stepscope: {capture.root} is left out: {capture.fault}\n")
     if left_out:
         sys.stderr.write(f"stepscope: {kept} of {kept + len(left_out)} captures are imported.\n")
 
 
+def _say_left_out(run: Run) -> None:
+    """Say on the last line what is not in the run: what was said before may have scrolled away."""
+    names = [Path(path).name for rank in run.ranks for path in rank.manifest.get("left_out", {})]
+    if names:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        sys.stderr.write(
+            f"stepscope: left out: {', '.join(names[:_MOST_NAMED])}{more}. The first rank's losses say why.\n"
+        )
+
+
 def _remove(unreadable: Mapping[Path, str], run: Run) -> None:
     """Remove the directories of ranks that cannot be read, and name them in the manifest of the first rank."""
-    for path in unreadable:
+    from stepscope.run import RankRun
+    from stepscope.trace.run_directory import RankDirectory
+
+    left_out = {}
+    for path, why in unreadable.items():
+        origin = RankDirectory(path).read_manifest().get("imported_from", path.name)
+        left_out[origin] = {"loss": "rank_left_out", "reason": why}
         shutil.rmtree(path, ignore_errors=True)
-    if unreadable:
+    if left_out:
         directory = run.ranks[0].directory
         manifest = directory.read_manifest()
-        left_out = {path.name: {"loss": "file_unreadable", "reason": why} for path, why in unreadable.items()}
         directory.write_manifest({**manifest, "left_out": {**manifest.get("left_out", {}), **left_out}})
+        run.ranks[0] = RankRun(directory)  # its losses are others now
 
 
 def _new_run(output: Path, traces: Sequence[Path]) -> Path:
     """Return a directory that does not exist yet, named after the job; an import never writes into another run."""
     if len(traces) == 1 and not traces[0].is_dir():
-        name = re.split(r"(?:\.pt\.trace)?\.json|\.xplane\.pb", traces[0].name)[0]
+        name = re.split(r"(?:\.pt\.trace)?\.json|\.xplane\.pb|\.(?:sqlite|pftrace|folded|collapsed)\b", traces[0].name)[
+            0
+        ]
     else:
         directories = [trace if trace.is_dir() else trace.parent for trace in traces]
         directory = Path(os.path.commonpath([path.resolve() for path in directories]))

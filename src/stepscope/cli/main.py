@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from stepscope.errors import StepscopeError
 
 #: Verbs in the order of the help; each is a module of this package: HELP, ``add_arguments``, ``execute``.
-VERBS = ("run", "report", "import_", "check", "export", "timeline", "doctor")
+VERBS = (
+    "run", "report", "view", "compare", "import_", "reduce", "merge", "check", "export", "query", "timeline", "doctor"
+)  # fmt: skip
 
 EXAMPLES = """\
 examples:
@@ -43,7 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code: 0 done, 2 usage, 4 unreadable input, 5 internal, 130 interrupted.
 
-    ``stepscope run`` returns the exit code of the script.
+    ``stepscope run`` returns the exit code of the script; ``stepscope check`` 3 for a job whose ranks do not fit
+    together; ``stepscope compare`` 3 if a limit was exceeded, and with ``--strict`` 6 if one cannot be told.
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from stepscope.run import Progress
 
 DEFAULT_OUTPUT = options.DEFAULT_OUTPUT
+#: What ``--rank`` says for all ranks.
+EVERY_RANK = "all"
 
 
 def output_console() -> Console:
@@ -55,6 +58,18 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=_range, metavar="A-B", help="only steps A to B, both included")
 
 
+def add_rank(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--rank`` to a verb: a number, :data:`EVERY_RANK`, or None."""
+    parser.add_argument("--rank", type=_rank, metavar="N|all", help=what)
+
+
+def _rank(text: str) -> int | str:
+    if text == EVERY_RANK or text.isdecimal():
+        return text if text == EVERY_RANK else int(text)
+    message = f"{text!r} is not a rank; write a number from 0, or {EVERY_RANK}"
+    raise argparse.ArgumentTypeError(message)
+
+
 def _range(text: str) -> tuple[int, int]:
     try:
         return options.step_range(text)
@@ -73,5 +88,29 @@ def reading_progress(*, quiet: bool) -> Iterator[Progress | None]:
 
     columns = (progress.TextColumn("reading"), progress.BarColumn(), progress.DownloadColumn())
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("reading", total=None, visible=False)  # until the size is known
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=total > 0)
+
+
+#: Exit code of a command that was told to fail on a finding that there is.
+FAILED = 3
+
+
+def add_fail_on(parser: argparse.ArgumentParser) -> None:
+    """Add ``--fail-on``."""
+    parser.add_argument(
+        "--fail-on",
+        type=_condition,
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="end with exit code 3 on a finding: any; one of a cause, such as data-loader-slow; "
+        "one that saves a part of the step, such as gain:10%%. It can be repeated",
+    )
+
+
+def _condition(text: str) -> str:
+    if re.fullmatch(r"any|gain:\d+(?:\.\d+)?%|[a-z0-9]+(?:-[a-z0-9]+)*", text):
+        return text
+    message = f"{text!r} is not a condition; use any, a cause such as data-loader-slow, or gain:10%"
+    raise argparse.ArgumentTypeError(message)

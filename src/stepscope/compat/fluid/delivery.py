@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepscope.compat.fluid.events import Recorded
     from stepscope.read.paddle.fluid_profile import Profile
     from stepscope.run import RankRun
-    from stepscope.trace.run_directory import Manifest
+    from stepscope.trace.manifest import Manifest
 
 _LOG = logging.getLogger("stepscope")
 
@@ -89,7 +89,7 @@ def _read(block: Block) -> Recorded:
         frames = run.read()
         _say_losses(run.manifest, frames["losses"])
         runs.append(run)
-        found.append(tables.lazy(frames))
+        found.append(tables.with_short_names(tables.lazy(frames)))
     recorded = events.recorded(found)
     if block.state == "GPU" and not recorded.events["gpu"].sum():
         _LOG.warning("stepscope: state is 'GPU', but no GPU work was recorded%s: all times are 0.", _why(runs[-1]))

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.read.paddle.paddle_tables import CONTAINER
+
 _Integers = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
@@ -28,7 +30,7 @@ _PARTS = (
     ("node_creation", re.compile(r"^\S+ node_creation$")),
 )
 #: Paddle's own ranges that are not events: each holds exactly one operator, or all of them.
-_OWN = re.compile(r"^(?:\S+ pybind_imperative_func|Local_\w+|default-\d+|[A-Z]\w*::\w+)$")
+_OWN = re.compile(rf"^(?:\S+ pybind_imperative_func|Local_\w+|default-\d+|[A-Z]\w*::\w+)$|{CONTAINER}")
 _COPY = re.compile(r"^cu(?:da)?Memcpy")
 
 

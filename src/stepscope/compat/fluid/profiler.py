@@ -31,6 +31,8 @@ __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "sto
 _STATES = ("CPU", "GPU", "All")
 _TRACER_OPTIONS = ("Default", "OpDetail", "AllOpDetail")
 _SORTED_KEYS = (None, "default", "calls", "total", "max", "min", "ave")
+#: As the document's text spells it; its list of allowed values has ``calls``.
+_SPELLED = {"call": "calls"}
 _DEFAULT_PATH = "/tmp/profile"  # noqa: S108 - the document's own default
 
 _lock = threading.RLock()
@@ -78,7 +80,7 @@ def profiler(
         OutputError: The profile file cannot be written. Nothing has run yet.
     """
     block = _block(state, tracer_option)
-    _check_key(sorted_key)
+    sorted_key = _checked_key(sorted_key)
     path = absolute(Path(profile_path))
     delivery.check_writable(path)
     with _lock:
@@ -121,7 +123,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str | os.PathLike
         current = recorder()
         if not current.running:
             return
-        _check_key(sorted_key)
+        sorted_key = _checked_key(sorted_key)
         path = absolute(Path(profile_path))
         block, _started = _started, None
         if block is not None and block in current.blocks:
@@ -161,7 +163,9 @@ def _block(state: str, tracer_option: str) -> Block:
     return Block(state, tracer_option)
 
 
-def _check_key(sorted_key: str | None) -> None:
+def _checked_key(sorted_key: str | None) -> str | None:
+    sorted_key = _SPELLED.get(sorted_key or "", sorted_key)
     if sorted_key not in _SORTED_KEYS:
         message = "The sorted_key must be None or in 'calls', 'total', 'max', 'min' and 'ave'"
         raise ArgumentError(message)
+    return sorted_key

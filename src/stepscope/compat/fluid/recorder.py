@@ -8,7 +8,6 @@ removed with the last block, unless :data:`RUNS` names a directory to keep them 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import shutil
@@ -102,10 +101,7 @@ class FluidRecorder:
         """Drop what has been recorded."""
         self._end_window()
         for window in {window for block in self.blocks for window in block.windows}:
-            window.wait()
-            shutil.rmtree(window.rank_path, ignore_errors=True)
-            with contextlib.suppress(OSError):  # it may hold other ranks of the job
-                window.path.rmdir()
+            window.remove()
         for block in self.blocks:
             block.windows.clear()
         if not self.halted:
@@ -180,7 +176,9 @@ class FluidRecorder:
         """
         only_cpu = all(block.state == "CPU" for block in self.blocks)
         memory = "paddle" in sys.modules and "torch" not in sys.modules
-        return Options(activities=(Activity.CPU,) if only_cpu else (), profile_memory=memory, counters_hz=0)
+        return Options(
+            activities=(Activity.CPU,) if only_cpu else (), profile_memory=memory, counters_hz=0, stacks_hz=0
+        )
 
 
 _recorder = FluidRecorder()

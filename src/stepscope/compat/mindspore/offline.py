@@ -37,9 +37,9 @@ def analyse(
 ) -> None:
     """Compute the results of runs, and print their summaries on standard error.
 
-    The results of a run are written to its ``results/``. A directory that MindSpore's own profiler wrote on a CPU
-    (``…_ascend_ms``) is imported as a run in ``STEPSCOPE_OUTPUT`` below it; one that an Ascend device's profiler wrote,
-    as a run in ``STEPSCOPE_OUTPUT`` beside it. Existing files are not changed.
+    The results of a run are written to its ``results/``, those of a ``step_list`` beside it. A directory that
+    MindSpore's own profiler wrote on a CPU (``…_ascend_ms``) is imported as a run in ``STEPSCOPE_OUTPUT`` below it; one
+    that an Ascend device's profiler wrote, as a run in ``STEPSCOPE_OUTPUT`` beside it. Existing files are not changed.
 
     Args:
         profiler_path: A run, a directory that MindSpore's or torch_npu's own profiler wrote, or a directory of such.

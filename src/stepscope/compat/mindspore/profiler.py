@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from sys import getsizeof
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.session.recorded import RecordedWindow
-from stepscope.collect.session.window import COMPLETE
-from stepscope.collect.start import environment
+from stepscope.collect.session.rehearsal import rehearse
+from stepscope.collect.session.window import ending
+from stepscope.collect.start import environment, stand_in
 from stepscope.collect.start.profile import add_metadata, add_metadata_json
 from stepscope.compat.mindspore import handler, offline, operators, results, situations, switches
 from stepscope.compat.mindspore.parameters import resolve
-from stepscope.compat.mindspore.recorder import MindSporeRecorder, Plan
+from stepscope.compat.mindspore.recorder import MindSporeRecorder, Plan, end_replaced
 from stepscope.compat.mindspore.schedules import ScheduleFunction, always, is_schedule
 from stepscope.compat.mindspore.vocabulary import ProfileOption, ProfilerAction, _ExperimentalConfig
 from stepscope.errors import ArgumentError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 _Self = TypeVar("_Self", bound="_Handle")
+
+#: Where MindSpore 1.x wrote its files, in the directory of results; here with ``stepscope run --as mindspore``.
+_OLD_RESULTS = "profiler"
 
 #: MindSpore 2.10's limit in bytes. MindSpore compares the size of its dictionary; here keys and values are summed.
 LIMIT = 100 << 20
@@ -64,21 +70,29 @@ class _Handle:
 
     def _make(self, given: Mapping[str, Any], schedule: ScheduleFunction | None) -> None:
         """Make the recorder, and start it if ``start_profile`` is True."""
+        end_replaced(sys._getframe(2))  # the program's
         values = resolve(given)
         plan = Plan(
             options=switches.options(values),
-            output=handler.output_of(values["output_path"] if given.get("output_path") is not None else None),
+            output=self._within(handler.output_of(values["output_path"] if given.get("output_path") else None)),
             worker=handler.worker(),
             formats=switches.formats(values),
             schedule=schedule,
-            unserved=switches.unserved(values),
+            unserved=switches.unserved(values, given),
         )
         self._values = values
         self._facts = ProfileMetadata()
         self._recorder = MindSporeRecorder(plan)
+        self._recorder.handle = weakref.ref(self)
         self._recorder.on_ready = self._notifier(values["on_trace_ready"])
         if values["start_profile"]:
             self._recorder.start()
+        else:
+            rehearse(plan.options)
+
+    def _within(self, output: Path) -> Path:
+        """Return the directory of runs in the directory of results that the program names."""
+        return output
 
     def _notifier(self, on_trace_ready: Callable[[Any], object] | None) -> Callable[[], object] | None:
         """Return the function that calls the program's handler when a window is ready.
@@ -185,12 +199,9 @@ class _Handle:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            self._recorder.end(COMPLETE)
-        else:
-            self._recorder.end(f"failed at step {self.step_num}", {"exception": kind.__name__})
+        self._recorder.end(*ending(self.step_num, error))
 
     def __del__(self) -> None:
         recorder = vars(self).get("_recorder")  # the constructor may have failed
@@ -295,6 +306,9 @@ class Profiler(_Handle):
         self._pipeline_stopped = False
         self._make(given, given.get("schedule"))
 
+    def _within(self, output: Path) -> Path:
+        return output / _OLD_RESULTS if "mindspore" in stand_in.active else output
+
     def start(self) -> None:
         """Begin to record; see :meth:`profile.start`."""
         if self._pipeline_stopped and not self._recorder.running and situations.strict():
@@ -356,6 +370,8 @@ class Profiler(_Handle):
                 offline.analyse(offline_path, pretty=pretty, step_list=step_list)
                 return
         self._analyse(pretty=pretty, step_list=step_list, wait=wait)
+        if self._recorder.plan.output.name == _OLD_RESULTS and "mindspore" in stand_in.active:
+            self._recorder.copy_captures()
 
     @classmethod
     def offline_analyse(

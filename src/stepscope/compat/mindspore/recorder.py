@@ -7,15 +7,21 @@ window then belongs to both. When the first stops, the second goes on with a new
 from __future__ import annotations
 
 import atexit
+import dis
+import gc
 import logging
+import shutil
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from stepscope.collect import schedule as collecting
 from stepscope.collect.options import Options
 from stepscope.collect.session.recorded import RecordedWindow
+from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.start.profile import absolute
@@ -30,6 +36,8 @@ _LOG = logging.getLogger("stepscope")
 
 _NO_NOTES: Mapping[str, object] = {}
 _NOTHING = Transition()
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 
 #: The recorder whose session runs in this process.
 _leader: MindSporeRecorder | None = None
@@ -72,6 +80,8 @@ class MindSporeRecorder:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.on_ready: Callable[[], object] | None = None
+        #: The profile of the program, if it still exists.
+        self.handle: Callable[[], object | None] = lambda: None
         self.step_number = 0
         self.recorded: list[RecordedWindow] = []
         self.running = False
@@ -137,11 +147,21 @@ class MindSporeRecorder:
         for recorded in self.recorded[first:]:
             results.write(recorded, request)
 
+    def copy_captures(self) -> None:
+        """Copy the files that MindSpore wrote for the last window to the directory of runs, as MindSpore 1.x did."""
+        for recorded in self.recorded[-1:]:
+            recorded.wait()
+            for pattern in ("capture/mindspore/cpu_*", "capture/mindspore/minddata/*", "results/minddata_*"):
+                for path in recorded.rank_path.glob(pattern):
+                    shutil.copy2(path, self.plan.output)
+
     def _lead(self) -> None:
         """Open a session for this recorder."""
         global _leader
         log = OptimizerLog() if self.plan.schedule is None else None
-        schedule = collecting.always if self.plan.schedule is None else self._act
+        schedule = collecting.always if self.plan.schedule is None else _Acting(self)
+        if self.plan.schedule is not None:
+            rehearse(self.plan.options)
         try:
             self._session = Session(self._settings(log), schedule, source="declared", on_saved=self._saved, log=log)
             _leader = self
@@ -191,7 +211,7 @@ class MindSporeRecorder:
             {"switches_unavailable": dict(unserved)} if unserved else {},
         )
 
-    def _act(self, number: int) -> collecting.Action:
+    def act(self, number: int) -> collecting.Action:
         """Return the session's action for step ``number``, and handle the documented transition to it."""
         if number != self.step_number:  # the action of the first step is known already
             before, self.action = self.action, ask(self._schedule, number)
@@ -235,6 +255,80 @@ class MindSporeRecorder:
             _LOG.warning("stepscope: on_trace_ready raised %s; training goes on.", one_line(error))
         finally:
             self.handing_over = False
+
+
+class _Acting:
+    """The schedule of a recorder, as its session calls it."""
+
+    def __init__(self, recorder: MindSporeRecorder) -> None:
+        self._recorder = recorder
+        self.repeat = getattr(recorder.plan.schedule, "repeat", None)
+
+    def __call__(self, step: int) -> collecting.Action:
+        return self._recorder.act(step)
+
+    def peek(self, step: int) -> collecting.Action:
+        """Return the action of a step without its transition."""
+        return ACTIONS[ask(self._recorder.plan.schedule or always, step)]
+
+
+def end_replaced(maker: FrameType | None) -> None:
+    """End the running recording if the profile that ``maker`` is making takes its place."""
+    end_abandoned()
+    leader = running_leader()
+    handle = leader.handle() if leader is not None else None
+    if leader is not None and handle is not None and maker is not None and _is_replaced(handle, maker):
+        leader.end(COMPLETE, {"ended_by": "another profile that takes its place"})
+
+
+def _is_replaced(profile: object, maker: FrameType) -> bool:
+    """Return whether nothing but a name that is about to be bound anew, and finished frames, refers to a profile.
+
+    ``p = Profiler()``, run again in the cell of a notebook, makes the new profile before the old one is finalized. A
+    caught exception keeps the frames that it passed through, and with them the profile whose call raised it.
+
+    Args:
+        profile: The profile that records.
+        maker: The frame that makes another one.
+    """
+    name, wanted = _bound_next(maker), id(profile)  # a variable of a comprehension would refer to the profile, too
+    alive = [frame for first in sys._current_frames().values() for frame in _stack(first)]
+    theirs = [frame for frame in alive if not frame.f_code.co_filename.startswith(_PACKAGE)]
+    bound = False
+    for frame in theirs:  # the collector does not see the variables of a frame that runs
+        names = [key for key, value in frame.f_locals.items() if id(value) == wanted]
+        if names and not (frame is maker and names == [name]):
+            return False
+        bound = bound or bool(names)
+    spaces = {id(space) for space in (maker.f_globals, maker.f_locals)}
+    gc.collect()  # what nothing reaches any more may still refer to it
+    finished = [one for one in gc.get_referrers(profile) if isinstance(one, FrameType) and one not in alive]
+    for referrer in gc.get_referrers(profile):
+        if isinstance(referrer, dict) and id(referrer) in spaces:
+            if [key for key, value in referrer.items() if id(value) == wanted] != [name]:
+                return False
+            bound = True
+        elif not isinstance(referrer, FrameType):
+            return False
+    return bound or bool(finished)
+
+
+def _bound_next(frame: FrameType) -> str | None:
+    """Return the name that the result of the call in progress is assigned to; None if it is not assigned to a name."""
+    following = (
+        one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti and one.opname != "CACHE"
+    )
+    one = next(following, None)
+    assigned = one is not None and one.opname in ("STORE_NAME", "STORE_GLOBAL", "STORE_FAST")
+    return str(one.argval) if one is not None and assigned else None
+
+
+def _stack(frame: FrameType | None) -> list[FrameType]:
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
 
 
 def end_abandoned() -> None:

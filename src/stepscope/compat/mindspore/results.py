@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.analyse.quantities import count_text
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.session import background
 from stepscope.collect.session.recorded import RecordedWindow
@@ -74,7 +75,7 @@ def checked_mode(mode: object) -> str:
 
 
 def write(recorded: RecordedWindow, request: Request) -> None:
-    """Write the results of a window into its ``results/``. Errors are logged, not raised."""
+    """Write the results of a window into its ``results/``, those of ``step_list`` beside it. Errors are logged."""
     recorded.wait()
     rank = recorded.rank_path
     try:
@@ -83,7 +84,9 @@ def write(recorded: RecordedWindow, request: Request) -> None:
                 _warn(rank, "see above")
             elif not request.show and find_job_rank().rank == 0:
                 with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed it
-                    sys.stderr.write(f"stepscope: results in {rank / 'results'}\n")
+                    steps = request.step_list and _step_range(rank, request.step_list)
+                    name = f"results_steps_{steps.replace(':', '-')}" if steps else "results"
+                    sys.stderr.write(f"stepscope: results in {rank / name}\n")
         else:
             process = background.start_analysis(rank, *_arguments(rank, request))
             threading.Thread(target=process.wait, name="stepscope-analysis", daemon=True).start()
@@ -123,7 +126,7 @@ def _step_range(run: Path, step_list: tuple[int, ...]) -> str:
     opened = importlib.import_module("stepscope.run").Run(run)
     numbers = sorted(opened.ranks[0].tables["steps"].select("number").collect()["number"].to_list())
     if not 1 <= step_list[0] <= step_list[-1] <= len(numbers):
-        message = f"step_list={list(step_list)}, but {run} holds {len(numbers)} steps."
+        message = f"step_list={list(step_list)}, but {run} holds {count_text(len(numbers), 'step')}."
         raise UsageError(message, "Count them from 1: the first step that was recorded.")
     return f"{numbers[step_list[0] - 1]}:{numbers[step_list[-1] - 1]}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -16,13 +17,22 @@ _LOG = logging.getLogger("stepscope")
 #: Formats of `stepscope report` by MindSpore's name.
 FORMATS: dict[ExportType, str] = {ExportType.Text: "csv,json,trace", ExportType.Db: "db"}
 
+#: Argument → its name in MindSpore 1.x.
+_OLDER = {"aic_metrics": "aicore_metrics"}
+
 #: Arguments without effect on this machine that this process has logged.
 logged: set[str] = set()
 
 
-def unserved(values: Values) -> dict[str, str]:
-    """Return the arguments that this machine cannot serve, with the reason; each is logged once per process."""
-    missing = unavailable(_texts(values))
+def unserved(values: Values, given: Iterable[str] = ()) -> dict[str, str]:
+    """Return the arguments that this machine cannot serve, with the reason; each is logged once per process.
+
+    Args:
+        values: Of every argument.
+        given: Names of the arguments that the program gave.
+    """
+    written = {name: older for name, older in _OLDER.items() if older in given and name not in given}
+    missing = unavailable(_texts(values), written)
     for name in missing.keys() - logged:
         logged.add(name)
         _LOG.warning("stepscope: %s records nothing here: %s. Everything else is recorded.", name, missing[name])
