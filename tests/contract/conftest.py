@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,16 @@ class Surroundings:
         self.hooks = sys.getprofile(), sys.gettrace(), sys.excepthook, threading.excepthook
         self.recording = annotations.recording()
         self.loader_next = _loader_next()
+        #: What earlier tests left to the garbage collection is closed at any time.
+        gc.collect()
         self.files = _open_files()
 
     def differences(self, later: Surroundings) -> dict[str, tuple[Any, Any]]:
-        """Return what is not the same any more, by name."""
+        """Return what is not the same any more, by name; of files, those that one of both does not have."""
         mine, others = vars(self), vars(later)
+        if self.files != later.files:
+            files, now = Counter(self.files), Counter(later.files)
+            mine, others = mine | {"files": files - now}, others | {"files": now - files}
         return {name: (mine[name], others[name]) for name in mine if mine[name] != others[name]}
 
 
@@ -54,6 +60,5 @@ def left_nothing() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 5
     while (left := before.differences(Surroundings())) and time.monotonic() < deadline:
-        gc.collect()
         time.sleep(0.02)
     assert not left

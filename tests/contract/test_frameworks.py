@@ -43,13 +43,16 @@ def test_its_launcher_does_not_train(framework: Framework) -> None:
         assert role_of(["python", "-m", module, "train.py"]) is ProcessRole.HELPER
     for script in framework.launcher_scripts:
         assert role_of(["python", f"/env/bin/{script}", "train.py"]) is ProcessRole.HELPER
-    assert "stepscope run" in framework.launched
+    assert "stepscope" in framework.launched
+    assert framework.launched.endswith(" run")
 
 
 def test_collectors_start_in_this_order() -> None:
     assert [entry.name for entry in registry.COLLECTORS] == [
-        *("torch", "mindspore", "paddle", "jax", "dataloader", "minddata", "paddle_data", "garbage", "cupti", "host"),
-        *("nvml", "parallel", "mindspore_shapes", "python_stacks"),
+        *("torch", "mindspore", "paddle", "jax", "dataloader", "minddata", "paddle_data"),
+        *("compilations", "garbage", "stack_samples", "cupti", "machine", "threads", "host", "nvml"),
+        *("torch_state", "mindspore_state", "parallel", "mindspore_shapes", "paddle_state", "jax_state"),
+        "python_stacks",
     ]
 
 

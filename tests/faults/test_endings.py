@@ -127,17 +127,56 @@ def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path
     assert "ended_abruptly" in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
 
 
-def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(tmp_path: Path, output: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: str(number.name))
+def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
+    tmp_path: Path, output: Path, number: signal.Signals
+) -> None:
     path = tmp_path / "train.py"
-    process = start(output, path, WAIT)
+    process = start(output, path, WAIT, "--collector", "native")
     wait_for(path.with_name("train.py.waiting"))
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == -number
     (run,) = runs(output)
-    assert manifest(run)["status"] == "ended at step 7 by SIGTERM"
+    assert manifest(run)["status"] == f"ended at step 7 by {number.name}"
     assert journal_steps(run) == [5, 6]
     assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
+    # and its files are complete
+    assert "ended_abruptly" not in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
+
+
+def test_a_program_that_ignores_hangups_is_not_ended_by_one(tmp_path: Path, output: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        + RECORDING.replace("END", "os.kill(os.getpid(), signal.SIGHUP)")
+    )
+    done = stepscope_run(output, "--active", "10", path)
+    assert (done.returncode, done.stdout) == (0, "now\n")
+    assert manifest(runs(output)[0])["status"] == "complete"
+
+
+def test_a_handler_that_steps_while_the_profile_stops_opens_no_second_run(tmp_path: Path, output: Path) -> None:
+    # Given a program whose handler of a timer calls step(), as one that checkpoints on a signal may
+    path = tmp_path / "train.py"
+    path.write_text(
+        TRAINING + "import stepscope\n"
+        f"profile = stepscope.profile(output={str(output)!r}, analyse='later', with_stack=False)\n"
+        "handled = []\n"
+        "def handler(*_):\n"
+        "    handled.append(1)\n"
+        "    try: profile.step()\n"
+        "    except stepscope.errors.LifecycleError: pass\n"
+        "signal.signal(signal.SIGALRM, handler)\n"
+        "for _ in range(5):\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)\n"
+        "    profile.start(); step(); profile.step(); profile.stop()\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "print(len(profile.recorded), len(handled) > 5)\n"
+    )
+    done = python(path)
+    assert (done.returncode, done.stdout) == (0, "5 True\n"), done.stderr
+    assert [manifest(run)["status"] for run in runs(output)] == ["complete"] * 5
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -153,7 +192,7 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
     (run,) = runs(output)
     assert set(journal_steps(run)) >= {5, 6}
     if times == 1:
-        assert manifest(run)["status"] == "failed at step 7"
+        assert manifest(run)["status"] == "interrupted at step 7"
         assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
 
 
@@ -182,7 +221,10 @@ def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path)
     process.communicate(timeout=30)
     assert process.returncode == 3
     (run,) = runs(output)
-    assert (manifest(run)["status"], manifest(run)["exception"]) == ("failed at step 7", "SystemExit")
+    assert (manifest(run)["status"], manifest(run)["exception"]) == (
+        "ended at step 7 with exit code 3",
+        "SystemExit",
+    )
     assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
 
 
@@ -231,6 +273,11 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
         ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
         ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
         (
+            "with profile:\n    step(); profile.step(); sys.exit('no data')",
+            1,
+            "ended at step 1 with exit code 1",
+        ),
+        (
             "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
             -15,
             "ended at step 1 by SIGTERM",
@@ -242,7 +289,7 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
             "ended at step 1 by SIGTERM",
         ),
     ],
-    ids=["never stopped", "exception", "sys.exit", "SIGTERM", "SIGTERM with a handler"],
+    ids=["never stopped", "exception", "sys.exit", "sys.exit with a message", "SIGTERM", "SIGTERM with a handler"],
 )
 def test_a_profile_in_the_program_is_closed_however_it_ends(
     tmp_path: Path, output: Path, program: str, code: int, status: str

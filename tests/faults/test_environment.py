@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.torch.programs import LOOP, environment, manifest, python, recorded_spans, runs, stepscope_run
+from tests.frameworks.torch.programs import (
+    LOOP,
+    environment,
+    forked,
+    forked_run,
+    manifest,
+    python,
+    recorded_spans,
+    runs,
+    stepscope_run,
+)
 
 
 @pytest.fixture
@@ -76,8 +87,26 @@ def test_the_program_sees_its_own_environment(tmp_path: Path, script: Path) -> N
 
 def test_nothing_secret_is_written(tmp_path: Path, script: Path) -> None:
     secret = "xyzzy-secret-token"
-    stepscope_run(tmp_path / "runs", script, "12", env=environment(API_TOKEN=secret))
+    words = ("12", "--hub-token", secret, f"https://me:{secret}@example.org")
+    stepscope_run(tmp_path / "runs", script, *words, env=environment(API_TOKEN=secret))
     (run,) = runs(tmp_path / "runs")
     files = [path for path in run.rglob("*") if path.is_file()]
-    assert len(files) == 3
+    assert len(files) == 4
     assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert manifest(run)["arguments"][-4:] == ["12", "--hub-token", "<redacted>", "https://<redacted>@example.org"]
+
+
+@pytest.mark.parametrize("door", ["command", "environment", "code"])
+def test_the_command_line_can_be_left_out(tmp_path: Path, script: Path, door: str) -> None:
+    output = tmp_path / "runs"
+    if door == "command":
+        forked_run(output, "--no-argv", script, "12")
+    elif door == "code":
+        options = f"output={str(output)!r}, argv=False, analyse='later'"
+        forked("-c", f"import torch, stepscope\nwith stepscope.profile({options}): pass")
+    else:
+        said = json.dumps({"start": True, "argv": False, "output": str(output), "analyse": "later"})
+        python(script, "12", env=environment(STEPSCOPE_OPTIONS=said))
+    (run,) = runs(output)
+    assert "arguments" not in manifest(run)
+    assert b"train.py" not in (run / "rank0" / "manifest.json").read_bytes()

@@ -5,21 +5,48 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import sqlite3
+import string
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import orjson
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyse.step.summary import Entry, MemoryPeak, summarise
+import stepscope
+from stepscope.advise.finding import Evidence, Finding
+from stepscope.analyse.step.summarise import summarise
+from stepscope.analyse.step.summary import Entry, MemoryPeak
 from stepscope.report.registry import FORMATS, select
+from stepscope.report.terminal.finding_pages import render_findings
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import Loss
 
+from ..conftest import files_in
+from ..frameworks.torch.programs import TRAINING, forked, forked_run, runs
 from ..golden import hostile
+
+#: Names of a megabyte that differ in their last character only.
+LONG = "".join(random.Random(1).choices(string.ascii_letters, k=999_999))
+
+#: A training whose ranges have such names: half of them PyTorch's, half of them stepscope's own.
+LONG_NAMES = (
+    TRAINING
+    + """
+import random, string
+import stepscope
+long = "".join(random.Random(1).choices(string.ascii_letters, k=999_999))
+for number in range(6):
+    for _ in range(16):
+        with torch.profiler.record_function(long + "1"), stepscope.span(long + "2"):
+            pass
+    step()
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +60,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_every_format_writes_its_files(written: dict[str, Path]) -> None:
     assert sorted(written) == [
         "communication.json",
+        "memory.pickle",
+        "memory_viz.html",
         "op_statistic.csv",
+        "profile.firefox.json",
+        "profile.pb.gz",
+        "profile.speedscope.json",
+        "stacks.collapsed.txt",
         "stepscope.db",
         "trace.pftrace",
         "trace_view.json",
     ]
-    assert set(FORMATS) == {"csv", "json", "db", "trace", "pftrace"}
+    assert set(FORMATS) == {
+        *("csv", "json", "db", "trace", "pftrace", "speedscope", "pprof", "firefox", "collapsed", "memory_viz"),
+    }
 
 
 def test_files_are_private_and_nothing_else_is_left(written: dict[str, Path]) -> None:
@@ -129,21 +164,70 @@ def test_terminal_obeys_nothing(name: str, width: int, encoding: str) -> None:
         devices=(name,),
         memory=(MemoryPeak(name, 5, 6),),
         losses=(Loss(name, 1, "data_loss", name, name), Loss(name, 1, "info", name, name)),
-        look_first=name,
         on_device=True,
     )
     manifest = {"worker": name, "status": name, "steps": {"by": name}, "collectors": {"torch": {"version": name}}}
     # When it is shown
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=width)
-    render(place, manifest, console)
+    finding = Finding(
+        cause="slow", title=name, gain_ns=5, evidence=(Evidence(text=name),), remedy=name, basis=name, operator=name
+    )
+    render(place, [finding, msgspec.structs.replace(finding, title=f"{name} again")], manifest, console)
+    render_findings([finding], 10, console)
     console.file.flush()
     shown = raw.getvalue().decode(encoding)
     # Then nothing in it moves the cursor, changes the colour, hides or reorders text, and no line is too long
     assert not {character for character in shown if ord(character) < 32 and character != "\n"}
     assert not set(shown) & set("\u202e\u2028\u2029\x9b\x7f")
     assert all(cell_len(line) <= width for line in shown.split("\n"))
-    assert shown.count("\n") < 100
+    assert shown.count("\n") < 200
     # and what looks like markup is there as it is
     if name.startswith("[bold red]"):
         assert "[bold red]markup" in shown
+
+
+def test_the_native_recorder_keeps_names_of_a_megabyte_apart(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LONG_NAMES.replace("stepscope.span", "torch.profiler.record_function"))
+    done = forked_run(tmp_path / "runs", "--collector", "native", "--skip", "1", "--active", "4", script)
+    assert done.returncode == 0, done.stderr
+    tables = stepscope.open(*runs(tmp_path / "runs")).tables
+    found = tables["spans"].select("name").collect()["name"].value_counts().rows()
+    (first, _), (second, _) = cut = [row for row in found if row[0].startswith(LONG[:900])]
+    assert [count for _, count in cut] == [64, 64]
+    assert first != second
+    assert all("… [1000000 bytes, " in name for name, _ in cut)
+    assert ("operator_names_cut", 2) in tables["losses"].select("what", "count").collect().rows()
+
+
+def test_a_name_of_a_megabyte_is_not_repeated_in_every_row(tmp_path: Path) -> None:
+    # Given a run of four steps with ranges of such names
+    script = tmp_path / "train.py"
+    script.write_text(LONG_NAMES)
+    steps = ("--skip", "1", "--active", "4")
+    done = forked_run(tmp_path / "runs", "--collector", "kineto", *steps, script)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path / "runs")
+    # When its files are written
+    done = forked("-m", "stepscope", "report", "--format", "all", run)
+    # Then they are small, and say so
+    assert done.returncode == 0, done.stderr
+    assert "2 names shortened" in done.stdout
+    results = run / "rank0" / "results"
+    assert sum(path.stat().st_size for path in files_in(results)) < 5_000_000
+    # and the names are still two, each with its spans
+    events = orjson.loads((results / "trace_view.json").read_bytes())["traceEvents"]
+    found = [event["name"] for event in events if event["name"].startswith(LONG[:1000])]
+    assert {found.count(name) for name in set(found)} == {64}
+    assert len(set(found)) == 2
+    assert all(f"{LONG[:1000]}… [1000000 characters, " in name for name in found)
+    with sqlite3.connect(results / "stepscope.db") as connection:
+        rows = connection.execute("SELECT name, count(*) FROM spans WHERE length(name) > 1000 GROUP BY name").fetchall()
+    connection.close()
+    assert dict(rows) == dict.fromkeys(found, 64)
+    # and the tables have them whole, stored once
+    tables = stepscope.open(run).tables
+    whole = tables["spans"].select("name").collect()["name"].value_counts()
+    assert [(LONG + end, 64) for end in "12"] == [row for row in sorted(whole.rows()) if len(row[0]) > 1000]
+    assert sum(path.stat().st_size for path in files_in(run / "rank0" / "tables")) < 5_000_000

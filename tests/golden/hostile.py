@@ -58,7 +58,9 @@ def frames() -> tables.Frames:
             for name in NAMES[:8]
             for at, value in ((0, 1.5), (10, float("nan")), (20, float("inf")), (30, -1e300))
         ],
-        "allocations": [{"ts": ORIGIN, "device": NAMES[7], "bytes": -1, "allocated": 5, "reserved": None}],
+        "allocations": [
+            {"ts": ORIGIN, "device": NAMES[7], "address": 1 << 40, "bytes": -1, "allocated": 5, "reserved": None}
+        ],
         "steps": [
             {"number": number, "ts": ORIGIN + at, "dur": 60, "source": "declared"}
             for number, at in ((0, 0), (1, 50), (1, 110), (-3, 200))

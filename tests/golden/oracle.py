@@ -21,7 +21,10 @@ DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "
 OPERATOR_CATEGORIES = {"cpu_op", "Operator"}
 CALL_CATEGORIES = {"cuda_runtime": "Runtime", "Runtime": "Runtime", "cuda_driver": "Driver", "mtia_runtime": "Runtime"}
 COLLECTIVE_PREFIXES = ("nccl:", "rccl:", "gloo:", "mpi:", "ucc:", "hccl:")
-PARTS = ("computing", "communication", "copy", "data wait", "host only", "idle")
+PARTS = ("computing", "communication", "copy", "data wait", "sync", "host only", "idle")
+#: Calls that return when the device is done, in the captures here.
+_ASYNC = ("MemcpyAsync", "MemcpyDtoDAsync")
+WAITING = ("cudaFree", "hipFree", "cudaMemcpy", "hipMemcpyWithStream", "synchronize", "synchronizeStream")
 
 
 @dataclass
@@ -167,8 +170,43 @@ def _layers(trace: Trace, start: int, end: int) -> list[tuple[int, int, str]]:
         intervals += [(event.start, event.end, "host only") for event in events if event.kind in busy]
         if not trace.device:
             intervals += _thread_work(events)
+    if trace.device:
+        intervals += _waits_for_device(trace)
     clipped = [(max(start, begin), min(end, stop), part) for begin, stop, part in intervals]
     return [(begin, stop, part) for begin, stop, part in clipped if stop > begin]
+
+
+def _waits_for_device(trace: Trace) -> Iterator[tuple[int, int, str]]:
+    """Return the moments in which a thread waits for the device, and no thread prepares work without waiting itself."""
+    # Nothing waits for a copy within the device, or from or to pinned memory.
+    free = ("DtoD", "Device -> Device", "DeviceToDevice", "Pinned")
+    copied = {
+        event.args.get("correlation"): event.end
+        for event in trace.device
+        if event.kind == "memcpy" and not any(part in event.name for part in free)
+    }
+    calls = [event for events in trace.threads.values() for event in events if event.kind == "call"]
+    # Where no call says that it waits or copies, the operator that reads a number waits.
+    silent = not any(call.name in WAITING or call.name.endswith(("Synchronize", *_ASYNC)) for call in calls)
+    labelled = []
+    for thread, events in enumerate(trace.threads.values()):
+        for event in events:
+            if event.kind in {"operator", "collective", "call"}:
+                reads = silent and event.name == "aten::_local_scalar_dense"
+                what = "waits" if reads or (event.kind == "call" and _waits(event, copied)) else "works"
+                labelled.append((event.start, event.end, f"{what} {thread}"))
+    for begin, stop, active in _moments(labelled):
+        waiting, working = ({label.split()[1] for label in active if what in label} for what in ("waits", "works"))
+        if waiting and working <= waiting:
+            yield begin, stop, "sync"
+
+
+def _waits(call: Event, copied: dict[Any, int]) -> bool:
+    """Return whether a call waits: by its name, or because the copy that it started ends before it."""
+    if call.name.endswith(_ASYNC):
+        correlation = call.args.get("correlation")
+        return correlation in copied and copied[correlation] <= call.end
+    return call.name in WAITING or call.name.endswith("Synchronize")
 
 
 def _device_part(event: Event) -> str:

@@ -52,7 +52,9 @@ def test_the_columns_of_step_trace_time(name: str, tables_of: Read, steps_of: Me
         assert ns(row["Communication"]) == expected.covered["communication"]
         assert ns(row["Overlapped"]) == expected.covered["communication"] - exposed
         assert ns(row["Free"]) == end - start - expected.split["computing"] - exposed
-        assert ns(row["Preparing"]) == expected.first_work - start
+        assert (ns(row["Start Time(us)"]), ns(row["Total"])) == (start, end - start)
+        # Only a device is prepared.
+        assert row["Preparing"] is None or ns(row["Preparing"]) == expected.first_work - start
 
 
 @each

@@ -30,6 +30,9 @@ class Framework:
         arguments: Arguments of the program.
         alone: Arguments with which it has no children, if others: children of a killed program keep its output open.
         options: Options of ``stepscope run`` for the program.
+        recompiles: A program of ten steps, the last four of which have 12 rows in a batch and not 16, and which
+            compiles its function ``compute`` for each.
+        two: The beginning of a program with functions ``first`` and ``second``, each of which updates other parameters.
         idle: A program that makes no step, and what it prints.
         shown: A program whose results are looked at, if not `program`.
         summary: Further words of the summary.
@@ -51,6 +54,8 @@ class Framework:
     arguments: tuple[str, ...] = ()
     alone: tuple[str, ...] | None = None
     options: tuple[str, ...] = ()
+    recompiles: str = ""
+    two: str = ""
     idle: tuple[str, str] | None = None
     shown: str | None = None
     summary: tuple[str, ...] = ()

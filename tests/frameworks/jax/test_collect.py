@@ -29,7 +29,7 @@ from jaxlib import _profiler
 
 import stepscope
 from stepscope.collect.jax.jax_collector import JaxCollector
-from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_RUNS, BY_UPDATES, JaxSteps
+from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_GRADIENTS, BY_RUNS, BY_UPDATES, JaxSteps
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
@@ -372,6 +372,30 @@ def test_inference_is_the_runs_of_one_program() -> None:
     assert {stepped.by for stepped in found.told} == {BY_RUNS}
 
 
+def test_a_training_without_jit_is_its_gradients() -> None:
+    # Given a loss whose gradient is taken operator by operator, by a function that is made anew in each step
+    def loss(weights: Any, x: Any) -> Any:
+        return jnp.square(x @ weights).mean()
+
+    found = Seen()
+    weights, x = jnp.ones((4, 3)), jnp.ones((2, 4))
+    for _ in range(10):
+        weights = weights - 0.1 * jax.grad(loss)(weights, x)
+    assert found.names() == ["loss"] * 10
+    assert {stepped.by for stepped in found.told} == {BY_GRADIENTS}
+    assert [stepped.late for stepped in found.told] == [*[True] * 7, *[False] * 3]
+
+
+def test_gradients_inside_of_jit_are_no_steps_beside_an_update() -> None:
+    training = Training()
+    found = Seen()
+    for _ in range(10):
+        training.step()
+        jax.grad(lambda weights: jnp.square(weights).sum())(jnp.ones(3))
+    assert {stepped.by for stepped in found.told} == {BY_UPDATES}
+    assert found.names() == ["update"] * 10
+
+
 @pytest.mark.parametrize(
     ("make", "name", "seen"),
     [
@@ -468,7 +492,7 @@ def test_training_has_the_same_result_to_the_last_bit(options: dict[str, Any]) -
 
 
 def test_nothing_reaches_the_programs_output(options: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    with stepscope.profile(**options, profile_memory=True, with_stack=True):
+    with stepscope.profile(**options, profile_memory=True, with_stack=True, quiet=True):
         Training().run(2)
     assert capfd.readouterr() == ("", "")
 
@@ -498,8 +522,13 @@ def test_the_programs_own_trace_comes_first(options: dict[str, Any], tmp_path: P
     )
     run = only_run(options)
     assert runs_of(run, "jit_update") == 2
-    assert manifest(run)["collectors"]["jax"]["ended_early"] == "the program started a profiler of JAX"
+    assert manifest(run)["collectors"]["jax"]["ended_early"].startswith("the program started a profiler of JAX, at ")
     assert manifest(run)["steps"]["recorded"] == 6
+    # and what was not recorded is counted, not shown as idle
+    tables = stepscope.open(run).ranks[0].tables
+    losses = {row["what"]: row["count"] for row in tables["losses"].collect().to_dicts()}
+    assert (losses["recording_ended_early"], losses["steps_not_recorded"]) == (1, 4)
+    assert tables["steps"].collect()["number"].to_list() == [0, 1]
 
 
 def test_a_trace_that_runs_already_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:
@@ -575,6 +604,7 @@ def test_the_collectors_description_is_json_at_any_time(context: Context) -> Non
         assert json.loads(json.dumps(collector.describe())) == collector.describe()
 
 
+@pytest.mark.slow
 def test_collectors_leave_nothing_after_a_thousand_cycles(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.ssj")
     training = Training()

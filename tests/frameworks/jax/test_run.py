@@ -11,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import stepscope
 from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
+from tests.frameworks.jax.framework import TWO
 from tests.frameworks.jax.programs import ANNOTATED, LOOP, TRAINING, capture, runs_of
 from tests.frameworks.torch.programs import environment, manifest, python, runs, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
@@ -179,3 +181,30 @@ def test_the_dynamic_profiler(tmp_path: Path, output: Path) -> None:
     rank = found[0].parent
     assert list(read_journal(rank / "capture" / "journal.ssj").frames["steps"]["number"]) == [3, 4, 5]
     assert runs_of(rank.parent, "jit_update") >= 3
+
+
+@pytest.mark.parametrize(
+    ("iterations", "steps", "whole", "recorded"),
+    [(3, "2-5", [], 4), pytest.param(9, "2-40", [1, 2, 3, 4, 5, 6, 7], 7, marks=pytest.mark.slow)],
+    ids=["no step is whole", "seven are"],
+)
+def test_parts_of_steps_are_not_among_the_steps_of_the_run(
+    tmp_path: Path, output: Path, iterations: int, steps: str, whole: list[int], recorded: int
+) -> None:
+    # Given a program that ends the steps, but shows only after the window that it updates what it gets
+    loop = f"for _ in range({iterations}):\n    for _ in range(5): first()\n    second()\n"
+    done = stepscope_run(output, "--steps", steps, script(tmp_path, f"{TWO}\n{loop}"))
+    assert done.returncode == 0, done.stderr
+    # Then the steps of the run are the iterations, and recorded are those that lie whole in the window
+    (run,) = runs(output)
+    rank = stepscope.open(run).ranks[0]
+    every, found = rank.tables["run_steps"].collect(), rank.tables["steps"].collect()
+    assert every["number"].to_list() == list(range(iterations))
+    assert every.filter("recorded")["number"].to_list() == whole
+    assert found["number"].to_list()[: len(whole)] == whole
+    assert found.height == recorded
+    assert set(manifest(run)["losses"]) == {"steps_recounted"}
+    # And no result takes a part of a step for a step
+    rows = rank.results["step_times"]
+    assert isinstance(rows, pl.DataFrame)
+    assert rows["Step"].to_list() == list(range(iterations))

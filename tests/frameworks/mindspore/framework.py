@@ -16,12 +16,53 @@ def check(run: Path) -> None:
     assert len([span for span in journal.spans if span["kind"] == "data"]) == 5
 
 
+RECOMPILES = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn
+
+ms.set_device("CPU")
+net = nn.Dense(16, 4)
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+
+def forward(x):
+    return net(x).mean()
+
+gradient = ms.value_and_grad(forward, None, optimizer.parameters)
+
+@ms.jit
+def compute(x):
+    loss, gradients = gradient(x)
+    optimizer(gradients)
+    return loss
+
+for number in range(10):
+    compute(ms.Tensor(np.ones((16 if number < 6 else 12, 16), np.float32)))
+"""
+
+TWO = """
+import mindspore as ms
+from mindspore import nn, ops
+
+ms.set_context(mode=ms.PYNATIVE_MODE)
+
+def trained(model):
+    optimizer = nn.Momentum(model.trainable_params(), 0.1, 0.9)
+    loss = lambda: model(ops.ones((4, 8), ms.float32)).square().mean()
+    gradient = ms.value_and_grad(loss, None, optimizer.parameters)
+    return lambda: optimizer(gradient()[1])
+
+first, second = trained(nn.Dense(8, 8)), trained(nn.Dense(8, 8))
+"""
+
 FRAMEWORK = Framework(
     name="mindspore",
     title="MindSpore",
     program=TRAINING + STEPS["cell"],
     found={"by": "runs of graphs with an optimizer", "optimizers": ["Momentum"]},
     updates=lambda run: counts(run)["ApplyMomentum"] // 4,
+    recompiles=RECOMPILES,
+    two=TWO,
     operators=("MatMul", "BiasAdd", "ApplyMomentum", "ReluGrad", "SparseSoftmax"),
     advice=("msrun … python -m stepscope",),
     arguments=("graph", "no"),

@@ -13,6 +13,8 @@ HOOKED = (
     ("mindspore.nn.optim.optimizer", "Optimizer.__call__"),
     ("mindspore.experimental.optim.optimizer", "Optimizer.__call__"),
     ("mindspore.graph.api", "_CellGraphExecutor.__call__"),
+    ("mindspore.graph.api", "_CellGraphExecutor.compile"),
+    ("mindspore.graph.api", "_JitExecutor.compile"),
     ("mindspore.graph.api", "_JitExecutor.__call__"),
     ("mindspore.graph._utils.pijit_context", "PIJitCaptureContext.__enter__"),
     ("mindspore.graph._utils.pijit_context", "PIJitCaptureContext.__exit__"),

@@ -290,6 +290,12 @@ def test_mindspores_own_profiler_may_start_later(options: dict[str, Any], tmp_pa
     run = only_run(options)
     assert counts(run)["ApplyMomentum"] == 24
     assert manifest(run)["collectors"]["mindspore"]["ended_early"]
+    # and what was not recorded is counted, not shown as idle
+    tables = stepscope.open(run).ranks[0].tables
+    losses = {row["what"]: row["count"] for row in tables["losses"].collect().to_dicts()}
+    recorded = tables["steps"].collect().height
+    assert losses["recording_ended_early"] == 1
+    assert losses["steps_not_recorded"] == manifest(run)["steps"]["recorded"] - recorded > 0
     (files,) = (tmp_path / "theirs").glob("*_ascend_ms/FRAMEWORK/cpu_op_execute_timestamp_0.txt")
     assert "ApplyMomentum" in files.read_text()
 
@@ -373,7 +379,7 @@ def test_on_a_build_that_was_not_verified_the_rest_is_recorded(
     capfd.readouterr()
     assert main(["check", str(run)]) == 0
     shown = " ".join(capfd.readouterr().out.split())
-    assert f"recorded; host_pipeline: {said}" in shown
+    assert f"operators; host_pipeline: {said}" in shown
     assert "1 × build_not_verified" in shown
 
 

@@ -80,6 +80,7 @@ def test_as_a_callback(tmp_path: Path, model: Any, start: int, stop: int) -> Non
     assert manifest(run)["losses"] == {}
 
 
+@pytest.mark.usefixtures("nothing_left_behind")
 def test_by_hand_it_is_not_off_by_one(tmp_path: Path) -> None:
     """MindSpore's own records the iterations 4 and 5 where 3 and 4 are asked for."""
     edit(tmp_path, start_step=3, stop_step=4)

@@ -79,7 +79,7 @@ def test_the_documents_own_line(tmp_path: Path, script: Path) -> None:
     (run,) = runs(tmp_path / "data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "train.py"]
     assert said(done.stderr) == [
-        "stepscope: MS_PROFILER_OPTIONS: aic_metrics records nothing here: it needs an Ascend NPU, which stepscope "
+        "stepscope: MS_PROFILER_OPTIONS: aicore_metrics records nothing here: it needs an Ascend NPU, which stepscope "
         "does not record. Everything else is recorded.",
         f"stepscope: recorded in {run}",
     ]
@@ -88,7 +88,7 @@ def test_the_documents_own_line(tmp_path: Path, script: Path) -> None:
     assert counts(run)["MatMul"] == 4
     found = manifest(run)
     assert found["status"] == "complete"
-    assert list(found["switches_unavailable"]) == ["aic_metrics"]
+    assert list(found["switches_unavailable"]) == ["aicore_metrics"]
     assert (run / "rank0" / "results" / "step_trace_time.csv").exists()
 
 
@@ -105,7 +105,7 @@ def test_ours_with_some_steps(tmp_path: Path, script: Path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ('{"start": "false"}', "'start' should be true or false"),
+        ('{"start": "maybe"}', "'start' should be true or false"),
         ("{", "MS_PROFILER_OPTIONS is not JSON"),
     ],
 )
@@ -151,7 +151,7 @@ def test_as_mindspore_needs_no_change(tmp_path: Path, script: Path, first: str) 
     homes = done.stdout.splitlines()[-1].split()
     assert len(homes) == 4
     assert all(home.startswith("stepscope.compat.mindspore.") for home in homes)
-    (run,) = runs(tmp_path / "profiler_data")
+    (run,) = runs(tmp_path / "profiler_data" / "profiler")
     assert steps(run) == [0, 1]
     assert counts(run)["MatMul"] == 4
     assert not list(tmp_path.rglob("*_ascend_ms"))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import stepscope
 from tests.frameworks.mindspore.programs import STEPS, TRAINING, capture, counts, facts, host_events
 from tests.frameworks.torch.programs import manifest, python, runs, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
@@ -62,6 +65,47 @@ def test_steps_are_found_in_a_loop(tmp_path: Path, output: Path, way: str, argum
     assert host_events(run)
     waits = [span for span in journal(run).spans if span["kind"] == "data"]
     assert len(waits) == 5
+    # each in the step that asked for it, although MindSpore runs them when the call has returned
+    check_each_step_is_whole(run)
+
+
+def check_each_step_is_whole(run: Path) -> None:
+    """Every step has the same operators, and no operator lies between steps."""
+    spans = stepscope.open(run).tables["spans"].collect().filter(pl.col("kind") == "operator")
+    named = spans.select("step", pl.col("name").cast(pl.String)).group_by("step").agg("name")
+    found = {step: Counter(names) for step, names in named.iter_rows()}
+    assert set(found) == {5, 6, 7, 8, 9}
+    assert all(names == found[5] for names in found.values())
+
+
+#: A training whose compiled step updates its parameters itself, without an optimizer.
+OWN_UPDATE = """
+import numpy as np, mindspore as ms
+from mindspore import Parameter, Tensor, ops
+
+weights = Parameter(Tensor(np.ones((8, 3), np.float32)), name="weights")
+
+def forward(x):
+    return ops.square(ops.matmul(x, weights)).mean()
+
+gradient = ms.value_and_grad(forward, None, [weights])
+
+@ms.jit
+def train_step(x):
+    loss, gradients = gradient(x)
+    ops.assign_sub(weights, 0.1 * gradients[0])
+    return loss
+
+x = Tensor(np.ones((4, 8), np.float32))
+for _ in range(24):
+    train_step(x).asnumpy()
+"""
+
+
+def test_a_compiled_step_without_an_optimizer_is_a_step(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--skip", "12", "--active", "3", script(tmp_path, OWN_UPDATE))
+    assert done.returncode == 0, done.stderr
+    assert manifest(runs(output)[0])["steps"]["by"] == "runs of a graph"
 
 
 @pytest.mark.parametrize("arguments", [["graph", "sink"], ["pynative", "no"]], ids="-".join)
@@ -77,6 +121,7 @@ def test_a_model_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: P
     assert manifest(run)["steps"]["by"] == "Model.train"
     assert counts(run)["ApplyMomentum"] == 5 * 4
     assert manifest(run)["losses"] == {}
+    check_each_step_is_whole(run)
 
 
 def test_the_first_steps_and_data_pipelines(tmp_path: Path, output: Path) -> None:

@@ -34,14 +34,46 @@ def check(run: Path) -> None:
     assert tables["losses"].filter(pl.col("severity") != "info").height == 0
 
 
+RECOMPILES = """
+import paddle
+
+net = paddle.nn.Linear(16, 4)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+
+def compute(x):
+    return net(x).mean()
+
+compute = paddle.jit.to_static(compute, full_graph=True)
+for number in range(10):
+    compute(paddle.ones([16 if number < 6 else 12, 16])).backward()
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+
+TWO = """
+import paddle
+
+def trained(model):
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    def update():
+        model(paddle.ones([4, 8])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    return update
+
+first, second = trained(paddle.nn.Linear(8, 8)), trained(paddle.nn.Linear(8, 8))
+"""
+
 FRAMEWORK = Framework(
     name="paddle",
     title="Paddle",
     program=EAGER + EAGER_LOOP,
     found={"by": "calls of optimizers", "optimizers": ["Momentum"]},
     updates=lambda run: counts(run)["momentum_ dygraph"] // 4,
+    recompiles=RECOMPILES,
+    two=TWO,
     operators=("momentum_", "matmul", "_grad", "add", "mean"),
-    advice=("no optimizer stepped", "use `python -m paddle.distributed.launch … stepscope run` for them"),
+    advice=("no optimizer stepped", "use `python -m paddle.distributed.launch … $(which stepscope) run` for them"),
     arguments=("2",),
     alone=("0",),
     options=("--memory",),

@@ -20,6 +20,7 @@ HOOKED = (
     ("paddle.amp.grad_scaler", "GradScaler.step"),
     ("paddle.base.executor", "Executor.run"),
     ("paddle.hapi.model", "Model.fit"),
+    ("paddle.jit.dy2static.program_translator", "ProgramCache._build_once"),
     ("paddle.hapi.callbacks", "CallbackList.on_batch_end"),
     ("paddle.io.dataloader.dataloader_iter", "_DataLoaderIterSingleProcess.__next__"),
     ("paddle.io.dataloader.dataloader_iter", "_DataLoaderIterMultiProcess.__next__"),

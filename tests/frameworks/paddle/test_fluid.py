@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -41,7 +42,7 @@ here = sys.argv[1]
 """
 
 SAMPLES = """
-for sorted_key in (None, "default", "calls", "total", "max", "min", "ave"):
+for sorted_key in (None, "default", "call", "calls", "total", "max", "min", "ave"):
     with profiler.profiler("CPU", sorted_key, f"{here}/{sorted_key}.pb") as prof:
         for _ in range(8):
             step()
@@ -59,6 +60,72 @@ for iter in range(10):
 profiler.stop_profiler("total", f"{here}/reset.pb")
 print("=== end")
 """
+
+
+def sample(document: str, number: int) -> str:
+    """Return a sample of the document as a program."""
+    found = re.findall(r"code-block:: python\n\n((?:    .*\n|\n)+)", document)
+    return textwrap.dedent(found[number])
+
+
+@pytest.fixture(scope="module")
+def document(shared_data: Path) -> str:
+    return (shared_data.parent / "spec" / "5_paddle_fluid_profiler.rst").read_text()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
+def test_the_samples_of_the_document_run_unchanged(tmp_path: Path, document: str, number: int) -> None:
+    text = sample(document, number)
+    # Two samples do not run as they stand: one uses `fluid` without its import, one lacks the indentation of a block
+    if number == 1:
+        text = "import paddle.fluid as fluid\n" + text
+    if number == 2:
+        head, block = text.split("    for iter", 1) if "    for iter" in text else text.split("for iter", 1)
+        text = head + textwrap.indent("for iter" + block, "    ")
+    path = tmp_path / "sample.py"
+    path.write_text(text.replace("/tmp/profile", str(tmp_path / "profile")))
+    command = [sys.executable, "-m", "stepscope", "run", "--as", "fluid", str(path)]
+    variables = {**os.environ, "GLOG_minloglevel": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=variables, cwd=tmp_path
+    )
+    if number == 0:  # this machine has no GPU, and Paddle says so: everything before it has run
+        assert done.returncode == 1
+        assert "Cannot use GPU" in done.stderr
+        assert "    place = fluid.CUDAPlace(0)\n" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert "Profiling Report" in done.stdout
+    assert (tmp_path / "profile").stat().st_size > 0
+    if number == 1:
+        assert calls(done.stdout)["conv2d"] in (7, 8)
+
+
+FULLY_CONNECTED = """
+import numpy as np
+import paddle.fluid as fluid
+import paddle.fluid.profiler as profiler
+
+data = fluid.layers.data(name="data", shape=[4, 8], dtype="float32")
+out = fluid.layers.fc(input=data, size=3, act="relu")
+exe = fluid.Executor(fluid.CPUPlace())
+exe.run(fluid.default_startup_program())
+with profiler.profiler("CPU", "call", "PATH"):
+    for _ in range(4):
+        (value,) = exe.run(fluid.default_main_program(), feed={"data": np.ones([2, 4, 8], "float32")}, fetch_list=[out])
+print(value.shape, bool((value >= 0).all()))
+"""
+
+
+def test_a_fully_connected_layer_of_paddle_1(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(FULLY_CONNECTED.replace("PATH", str(tmp_path / "profile")))
+    command = [sys.executable, "-m", "stepscope", "run", "--as", "fluid", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("(2, 3) True\n")
+    assert "relu" in calls(done.stdout)
+
 
 ROW = re.compile(r"^( *)(\S+) +(\d+) +")
 
@@ -414,7 +481,7 @@ import sys
 with profiler.profiler("CPU", "total", sys.argv[1]) as prof:
     for i in range(8):
         exe.run(paddle.static.default_main_program(), feed={"data": np.random.random([4, 3, 28, 28]).astype("float32")})
-for code in ("fluid.layers", "import paddle.fluid.layers", "from paddle.fluid import layers"):
+for code in ("fluid.nets", "import paddle.fluid.nets", "from paddle.fluid import nets"):
     try:
         exec(code)
     except (AttributeError, ImportError) as error:
@@ -433,7 +500,7 @@ def test_a_script_of_old(tmp_path: Path, pir: str) -> None:
     assert {name: calls(done.stdout)[name] for name in ("conv2d", added)} == {"conv2d": marked, added: marked}
     profile = load(tmp_path / "profile").events["name"].to_list()
     assert (profile.count("conv2d"), profile.count("block_0")) == (marked, 8)
-    text = "has no paddle.fluid.layers, and `stepscope run --as fluid` provides its profiler only."
+    text = "has no paddle.fluid.nets, and `stepscope run --as fluid` provides its profiler."
     assert [line.partition(":")[0] for line in done.stderr.splitlines() if text in line] == [
         "AttributeError",
         "ModuleNotFoundError",

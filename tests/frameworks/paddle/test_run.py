@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import stepscope
 from stepscope.read import read_files
 from tests.frameworks.paddle.framework import check
 from tests.frameworks.paddle.programs import (
@@ -107,6 +108,7 @@ def test_a_program_that_has_used_paddles_profiler_is_marked_once(tmp_path: Path,
     assert counts(run)["momentum_ dygraph"] == 5 * 4
 
 
+@pytest.mark.slow
 def test_a_large_recording_is_written_by_a_child(tmp_path: Path, output: Path) -> None:
     # Given: half a million events in a program with little memory of its own, and a data loader with its threads
     begin = f"import stepscope\nprofile = stepscope.profile(output={str(output)!r}, analyse='later')\nprofile.start()\n"
@@ -127,3 +129,32 @@ def added_on(run: Path) -> dict[int, int]:
     rows = rows.filter(pl.col("name").cast(pl.String).str.starts_with("add"), pl.col("phase") == "other")
     threads = tables["tracks"].select(track="id", thread="thread")
     return dict(rows.join(threads, on="track").group_by("thread").len().iter_rows())
+
+
+STACKS = """
+import paddle
+import stepscope
+
+def product(a):
+    b = a + 1
+    return paddle.matmul(b, a)  # product
+
+def main():
+    square = paddle.ones([200, 200])
+    for _ in range(3):
+        product(square)  # main
+
+with stepscope.profile(with_stack=True, output="runs", quiet=True):
+    main()  # program
+"""
+
+
+def test_a_stack_has_the_lines_that_call(tmp_path: Path, output: Path) -> None:
+    path = script(tmp_path, STACKS)
+    done = python(path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    stacks = stepscope.open(run).tables["stacks"].collect()["frames"].to_list()
+    lines = STACKS.splitlines()
+    ours = [[lines[frame["line"] - 1].strip() for frame in stack if frame["file"] == "train.py"] for stack in stacks]
+    assert ["return paddle.matmul(b, a)  # product", "product(square)  # main", "main()  # program"] in ours

@@ -263,5 +263,5 @@ def test_a_build_that_was_not_verified_is_left_alone_and_recorded(
     capfd.readouterr()
     assert main(["check", str(run)]) == 0
     shown = " ".join(capfd.readouterr().out.split())
-    assert f"recorded; note: {state['note']}" in shown
+    assert f"operators; {state['note']}" in shown
     assert "2 × build_not_verified" in shown

@@ -18,6 +18,36 @@ def check(run: Path) -> None:
             assert sum(begin <= event["ts"] and event["ts"] + event["dur"] <= end for begin, end in marks) == 1
 
 
+RECOMPILES = """
+import torch
+
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+@torch.compile(backend="eager", dynamic=False)
+def compute(x):
+    return model(x).square().mean()
+
+for number in range(10):
+    optimizer.zero_grad()
+    compute(torch.ones(16 if number < 6 else 12, 8)).backward()
+    optimizer.step()
+"""
+
+TWO = """
+import torch
+
+def trained(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def update():
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+    return update
+
+first, second = trained(torch.nn.Linear(8, 8)), trained(torch.nn.Linear(8, 8))
+"""
+
 FRAMEWORK = Framework(
     name="torch",
     title="PyTorch",
@@ -33,6 +63,8 @@ print("trained", number + 1)
 """,
     found={"by": "optimizer step hooks", "optimizers": ["SGD"]},
     updates=lambda run: names(recorded_spans(run), "user_annotation")["Optimizer.step#SGD.step"],
+    recompiles=RECOMPILES,
+    two=TWO,
     operators=("addmm", "aten::"),
     advice=("--steps all",),
     idle=("import torch\ntorch.ones(2)", ""),

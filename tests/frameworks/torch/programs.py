@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -70,6 +71,13 @@ def forked(*arguments: str | Path, **options: Any) -> subprocess.CompletedProces
 def forked_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded torch."""
     return forked("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
+
+
+def free_port() -> str:
+    """Return a port of this machine at which ranks can meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def runs(output: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from stepscope.trace.recorder_layout import (
     RATES_HEAD,
     THREAD,
     THREAD_HEAD,
+    VERSION,
     WORDS,
     WORDS_HEAD,
     Definition,
@@ -42,6 +43,8 @@ class Operator:
     forward: int = 0
     identity: int = 0
     inputs: bytes = b""
+    line: int = 0
+    launch: int = 0
     depth: int = 0
 
 
@@ -85,7 +88,7 @@ def read(path: Path) -> Recording:
     facts: dict[str, Any] = {}
     clocks, threads, names, rates = [], {}, {}, []
     free: dict[int, Operator] = {}
-    for block in read_frames(path, ledger, MAGIC):
+    for block in read_frames(path, ledger, MAGIC, VERSION):
         if block[:1] == FACTS:
             facts.update(json.loads(unpack(block[1:])))
         elif block[:1] == CLOCK:
@@ -145,6 +148,12 @@ def _read_words(thread: Thread, words: tuple[int, ...], free: dict[int, Operator
         elif tag is Tag.FORWARD:
             assert operator is not None
             operator.forward = value
+        elif tag is Tag.LINE:
+            assert operator is not None
+            operator.line = value
+        elif tag is Tag.LAUNCH:
+            assert operator is not None
+            operator.launch = value
         elif tag is Tag.IDENTITY:
             assert operator is not None
             assert thread.open.pop() is operator
@@ -218,6 +227,14 @@ def _input(source: _Bytes) -> tuple[Any, str, Any, str]:
     if kind is Input.LIST:
         values = [_scalar(source, Input(source.byte())) for _ in range(source.number())]
         return [], "ScalarList", [], f"[{', '.join(values)}]"
+    if kind is Input.NESTED:
+        for _ in range(source.number()):
+            assert _input(source)[1] == "TensorList"
+        return [], "", [], ""
+    if kind is Input.GROUP:
+        numbers = [source.number() for _ in range(3)]
+        source.at += numbers[-1]
+        return [], "", [], ""
     if kind in (Input.OTHER, Input.UNDEFINED):
         return [], "", [], ""
     assert kind is not Input.CUT

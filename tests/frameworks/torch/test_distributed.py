@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import environment, manifest, names, recorded_spans, recorded_steps, runs
+from tests.frameworks.torch.programs import (
+    environment,
+    free_port,
+    manifest,
+    recorded_spans,
+    recorded_steps,
+    runs,
+    stepscope_run,
+)
 
 DDP = """
 import torch
@@ -39,7 +48,7 @@ dist.destroy_process_group()
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("distributed")
     (folder / "ddp.py").write_text(DDP)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _free_port()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     command += ["-m", "stepscope", "run", "--later", "--output", str(folder / "runs"), "--steps", "4:6"]
     done = subprocess.run(
         [*command, str(folder / "ddp.py")], env=environment(), capture_output=True, text=True, timeout=120, check=False
@@ -51,31 +60,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_both_ranks_are_in_one_run(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
     manifests = [manifest(run, rank) for rank in (0, 1)]
     assert [found["rank"] for found in manifests] == [0, 1]
     assert {found["world_size"] for found in manifests} == {2}
     assert len({found["process"] for found in manifests}) == 2
+    assert {found["collectors"]["torch"]["recorder"] for found in manifests} == {"native"}
     assert os.getpid() not in {found["process"] for found in manifests}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_has_its_steps_and_collectives(run: Path, rank: int) -> None:
-    events = recorded_spans(run, rank)
-    assert recorded_steps(events) == [4, 5, 6]
-    # DDP reduces its one bucket each step; the program reduces and broadcasts once more
-    counts = {name: count for name, count in names(events, "user_annotation").items() if name.startswith("gloo:")}
-    assert counts["gloo:broadcast"] == 3
-    assert counts["gloo:all_reduce"] == 6
+    assert recorded_steps(recorded_spans(run, rank)) == [4, 5, 6]
+    # DDP reduces its one bucket each step; the program reduces and broadcasts once more. DDP goes on before gloo's
+    # thread says that the last one has ended, so that the window may close meanwhile: it is a row all the same.
+    operations = stepscope.open(run).ranks[rank].tables["collectives"].select("operation").collect()["operation"]
+    assert Counter(operations.cast(pl.String)) == {"broadcast": 3, "all_reduce": 6}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -88,6 +89,7 @@ def test_collectives_have_sizes_type_and_group(run: Path, rank: int) -> None:
     assert set(collectives["group_ranks"]) == {"[0, 1]"}
     assert set(collectives["group_size"]) == {2}
     assert set(collectives["transport"]) == {"gloo"}
+    assert set(collectives["bytes_out"]) == set(collectives["bytes_in"])
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -102,3 +104,50 @@ def test_communication_and_its_overlap_are_computed(run: Path, rank: int) -> Non
     communication = opened.result("communication")
     assert isinstance(communication, dict)
     assert set(communication) == {"step4", "step5", "step6"}
+
+
+def test_collectives_are_numbered_alike_on_all_ranks(run: Path) -> None:
+    """Given gloo, which numbers nothing, then the n-th operation of the group is the same on both ranks."""
+    columns = [pl.col("sequence"), pl.col("operation").cast(pl.String), pl.col("bytes_in")]
+    first, second = (
+        rank.tables["collectives"].select(columns).sort("sequence").collect().rows()
+        for rank in stepscope.open(run).ranks
+    )
+    assert first == second
+    assert [number for number, _, _ in first] == list(range(len(first)))
+    assert len(first) >= 9  # of three steps: the gradients, all_reduce and broadcast
+
+
+SPAWNED = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        model(torch.randn(16, 64)).square().mean().backward()
+        dist.all_reduce(model.weight.grad)
+        optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(train, (sys.argv[1],), nprocs=2)
+    print("trained")
+"""
+
+
+def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "spawn.py").write_text(SPAWNED)
+    done = stepscope_run(tmp_path / "runs", tmp_path / "spawn.py", free_port())
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    # Then both are in one directory, which the program's own process names
+    (run,) = runs(tmp_path / "runs")
+    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    assert [manifest(run, rank)["steps"]["recorded"] for rank in (0, 1)] == [5, 5]
+    assert [manifest(run, rank)["rank_found_by"] for rank in (0, 1)] == ["torch.distributed"] * 2
+    assert not list((tmp_path / "runs").glob(".*"))

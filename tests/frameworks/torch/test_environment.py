@@ -49,7 +49,10 @@ def test_the_whole_program_and_its_steps(tmp_path: Path, script: Path, variable:
     # Then the script had its arguments and its output; all steps are there, and the results
     assert (done.returncode, done.stdout) == (0, "trained 6\n")
     (run,) = runs(tmp_path / "runs")
-    assert done.stderr == f"stepscope: recorded in {run}\n"
+    # and the summary that `stepscope run` prints
+    assert done.stderr.endswith(f"\nstepscope: recorded in {run}\n")
+    assert " results " in done.stderr
+    assert "A step takes" in done.stderr or "computing" in done.stderr
     assert steps(run) == [0, 1, 2, 3, 4, 5]
     assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 12
     found = manifest(run)
@@ -65,6 +68,13 @@ def test_some_steps(tmp_path: Path, script: Path) -> None:
     assert done.stdout == "trained 12\n"
     (run,) = runs(tmp_path / "runs")
     assert steps(run) == [3, 4, 5]
+
+
+def test_a_quiet_recording_says_nothing(tmp_path: Path, script: Path) -> None:
+    done = python(script, "3", env=asked(tmp_path / "runs", analyse="now", quiet=True))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained 3\n", "")
+    (run,) = runs(tmp_path / "runs")
+    assert (run / "rank0" / "results" / "step_trace_time.csv").exists()
 
 
 def test_a_program_without_steps_is_one(tmp_path: Path, script: Path) -> None:

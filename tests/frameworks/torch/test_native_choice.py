@@ -37,12 +37,20 @@ def test_natively_where_all_switches_are_served(options: dict[str, bool], tmp_pa
     assert "unserved" not in state
 
 
-def test_by_kineto_where_ranks_tell_each_other_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_natively_where_ranks_tell_each_other_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     state = served(tmp_path)
-    assert state["recorder"] == "kineto"
-    assert state["native"] == "it does not serve collectives"
+    assert state["recorder"] == "native"
+    assert "unserved" not in state
+
+
+def test_by_kineto_where_the_recorder_knows_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a torch that was installed without the headers of its process groups, which it has joined."""
+    monkeypatch.setattr(choice, "knows_groups", lambda _: False)
+    assert choice.reason_for_kineto(Options()) is None
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert choice.reason_for_kineto(Options()) == "it does not serve collectives"
 
 
 def test_by_kineto_where_python_calls_go_to_somebody_else(tmp_path: Path) -> None:

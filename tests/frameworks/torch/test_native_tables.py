@@ -21,7 +21,7 @@ from tests.frameworks.torch.test_recorder import ALL_THREADS, RELEASE
 
 
 def train() -> None:
-    """Train a small net of every sort of operator: convolution, indexing, lists, scalars, two threads of forward."""
+    """Train a small net of every kind of operator: convolution, indexing, lists, scalars, two threads of forward."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 5)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import threading
+import weakref
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
@@ -452,3 +455,107 @@ def test_operators_lie_in_the_calls_of_python_that_run_them(switch: str, tmp_pat
     assert not [name for name in names if "stepscope/" in name and "tests" not in name]
     assert sys.getprofile() is None
     assert threading.getprofile() is None
+
+
+CALLS = """
+import sys
+import threading
+import weakref
+import torch
+import stepscope
+
+def product(a):
+    if a.shape[0] > 1:
+        return torch.mm(
+            a,
+            a,
+        )
+    first = a * 2
+    return first @ a  # matmul of one row
+
+def halves(a):
+    for part in a.split(1):
+        yield part.cosh()  # in a generator
+    yield a.sinh()
+
+class Net(torch.nn.Module):
+    def forward(self, a):
+        return product(a)  # in a module
+
+def main():
+    square = torch.ones(2, 2)
+    product(square)  # first
+    product(square[:1, :1])  # second
+    sorted([3, 1], key=lambda key: product(square).sum().item() + key)  # in a lambda
+    for half in halves(square):  # each half
+        pass
+    Net()(square)  # of a module
+    thread = threading.Thread(target=product, args=(square,))
+    thread.start()
+    thread.join()
+
+with stepscope.profile(with_stack=True, collector="native", output=sys.argv[1]):
+    main()
+"""
+
+
+def stacks_of(run: Path) -> Counter[tuple[str, ...]]:
+    """Return how often each operator is called by which lines of the program, innermost first."""
+    tables = stepscope.open(run).tables
+    names = tables["spans"].select(pl.col("id").alias("span"), pl.col("name").cast(pl.String))
+    frames = tables["stacks"].rename({"id": "stack"})
+    rows = tables["operators"].join(names, on="span").join(frames, on="stack").select("name", "frames").collect()
+    text = CALLS.splitlines()
+    found: Counter[tuple[str, ...]] = Counter()
+    for name, stack in rows.iter_rows():
+        ours = [frame["line"] for frame in stack if (frame["file"] or "").endswith("calls.py")]
+        found[name, *(text[line - 1].strip() for line in ours)] += 1
+    return found
+
+
+def test_a_stack_has_the_line_that_each_frame_executes(tmp_path: Path) -> None:
+    program = tmp_path / "calls.py"
+    program.write_text(CALLS)
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "out"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path / "out")
+    found, mm = stacks_of(run), "return torch.mm("
+    start = "main()"
+    sort = "sorted([3, 1], key=lambda key: product(square).sum().item() + key)  # in a lambda"
+    assert {stack: count for stack, count in found.items() if stack[0] == "aten::mm"} == {
+        ("aten::mm", mm, "product(square)  # first", start): 1,
+        ("aten::mm", "return first @ a  # matmul of one row", "product(square[:1, :1])  # second", start): 1,
+        ("aten::mm", mm, sort, sort, start): 2,
+        ("aten::mm", mm, "return product(a)  # in a module", "Net()(square)  # of a module", start): 1,
+        ("aten::mm", mm): 1,
+    }
+    assert found["aten::mul", "first = a * 2", "product(square[:1, :1])  # second", start] == 1
+    each = "for half in halves(square):  # each half"
+    assert found["aten::cosh", "yield part.cosh()  # in a generator", each, start] == 2
+    assert found["aten::sinh", "yield a.sinh()", each, start] == 1
+
+
+def test_frames_whose_end_is_unseen_are_released_with_the_window(tmp_path: Path) -> None:
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    def inner() -> None:
+        sys.setprofile(None)  # the ends of this call and of its callers are not reported any more
+        torch.ones(2).cosh()
+
+    def program() -> None:
+        local = Held()
+        held.append(weakref.ref(local))
+        inner()
+
+    def both() -> None:
+        program()
+        torch.ones(2).sinh()
+
+    recording, _ = record(tmp_path, both, with_stack=True)
+    assert {"aten::cosh", "aten::sinh"} <= {operator.name for operator in recording.operators}
+    assert held[0]() is None

@@ -12,8 +12,6 @@ from tests.frameworks.torch.programs import TRAINING, environment, forked, manif
 from tests.frameworks.torch.recorder_file import read
 from tests.sizes import Size
 
-#: Kills in this test; a hundred were made by hand.
-
 #: A process that imports once, and whose children record until they are killed.
 KILLING = (
     TRAINING
@@ -132,6 +130,7 @@ over = []
 def work():
     while not over:  # torch itself aborts where a daemon thread is in an operator while Python ends
         torch.ones(3).add(1)
+        time.sleep(0.001)
     time.sleep(60)
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, which has the built recorder."""
     built = native_build.obtain(KNOWN)
     home = tmp_path / "cache"
-    (home / "stepscope").mkdir(parents=True)
-    (home / "stepscope" / built.name).symlink_to(built)
+    (home / "stepscope").mkdir(parents=True, mode=0o700)
+    for file in (built, built.with_suffix(".sha256")):
+        shutil.copy(file, home / "stepscope")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     return home
 
@@ -67,7 +69,7 @@ def test_the_answer_is_a_check(answer: dict[str, str], state: str, said: str, mo
 def test_a_gpu_is_kinetos_until_a_trial_has_found_no_difference(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     driver = tmp_path / "driver"
     driver.write_text("580.1")
@@ -118,7 +120,7 @@ from stepscope.collect.cuda import cupti_library
 from stepscope.collect.torch import native_build
 
 # What a torch with CUDA says; the libraries of CUDA are stand-ins.
-torch.cuda.is_available, torch.version.cuda = lambda: True, "13.0"
+torch.cuda.device_count, torch.version.cuda = lambda: 1, "13.0"
 if sys.argv[2:]:
     native_build.remember_gpus(native_build.installed(torch), "")
 cupti = ctypes.CDLL(cupti_library.load().path)

@@ -1,0 +1,101 @@
+"""A manifest with other content than stepscope writes: the run is read, or one line says what is wrong with it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepscope
+from stepscope.cli.main import main
+from tests.sizes import Size
+
+#: What is put in the place of each value.
+ODD: tuple[Any, ...] = (None, True, -1, 2**70, 1.5, "x", "", "\x1b[31m\n", [], [[]], {}, {"x": {}}, [None], [2**70])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that knows every kind of entry: recorded here, with a collector that failed and losses."""
+    output = tmp_path_factory.mktemp("runs")
+    with stepscope.profile(output=output, analyse="later") as profile:
+        for number in range(3):
+            with stepscope.span(f"work {number}"):
+                pass
+            profile.step()
+    profile.recorded[0].wait(30)
+    path = profile.recorded[0].path
+    manifest = json.loads((path / "rank0" / "manifest.json").read_text())
+    manifest["collectors"]["broken"] = {"failed": "RuntimeError: no room"}
+    manifest["losses"] = {"collector_failed": 2}
+    manifest |= {
+        "switches_unavailable": {"data": "no"},
+        "left_out": {"a/b": {"loss": "file_unreadable", "reason": "no"}},
+    }
+    (path / "rank0" / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["report", str(path)]) == 0
+    return path
+
+
+def places(value: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield where the values of a document are, inner ones too."""
+    if place:
+        yield place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*place, key))
+
+
+def changed(manifest: dict[str, Any], place: tuple[str | int, ...], value: object) -> dict[str, Any]:
+    made = copy.deepcopy(manifest)
+    inside: Any = made
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    return made
+
+
+def test_any_value_in_any_place(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], size: Size) -> None:
+    path = run / "rank0" / "manifest.json"
+    sound = path.read_bytes()
+    manifest = json.loads(sound)
+    cases = [(place, value) for place in places(manifest) for value in ODD]
+    try:
+        for place, value in cases[:: 1 if size.full else 29]:
+            path.write_text(json.dumps(changed(manifest, place, value)))
+            for command in (["check", str(run)], ["report", str(run)], ["export", str(run), "--to", "trace"]):
+                code = main(command)
+                said = capsys.readouterr().err
+                assert code in (0, 4), (place, value, command)
+                assert "Traceback" not in said, (place, value, command)
+                assert code == 0 or said.count("\n") == 1, said
+    finally:
+        path.write_bytes(sound)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b"[]", "not the JSON object"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"format_version": true}', "has format version True"),
+        (b'{"format_version": 1, "rank": 1.5}', "'rank' is 1.5"),
+        (b'{"format_version": 1, "collectors": {"torch": []}}', "'collectors' is {\"torch\": []}"),
+    ],
+    ids=["empty", "bytes", "list", "depth", "version", "rank", "collector"],
+)
+def test_what_is_wrong_is_said(run: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run / "rank0" / "manifest.json"
+    sound = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        assert main(["check", str(run)]) == 4
+        assert said in " ".join(capsys.readouterr().err.split())
+    finally:
+        path.write_bytes(sound)

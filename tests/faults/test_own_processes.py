@@ -1,0 +1,55 @@
+"""Processes that stepscope starts run no module of the working directory or of the program's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import stepscope
+from tests.frameworks.torch.programs import environment, python
+
+#: Each starts a process of ours and waits for it.
+PROCESSES = {
+    "report": "from stepscope.collect.session import background; background.run_report(rank)",
+    "background": "from stepscope.collect.session import background; background.start_analysis(rank).wait()",
+    "trial": (
+        "from stepscope.collect.torch import native_build; "
+        "native_build.failure_of('stepscope.collect.torch.native_trial', 'nowhere', gpus=False)"
+    ),
+    "comparison": "from stepscope.collect.doctor import diagnosis; diagnosis.ask('stepscope.trial', of='', seconds=60)",
+    "engine": (
+        "from stepscope.cluster.reduction.engines import Engine; "
+        "assert dict(Engine('processes', workers=1).map(bytes, [b'x'])) == {0: b'x'}"
+    ),
+    "doctor": "from stepscope.collect.doctor import diagnosis; diagnosis.probe_torch()",
+}
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("runs")
+    with stepscope.profile(output=output, analyse="later") as profile:
+        torch.ones(2).add(1)
+    profile.recorded[0].wait()
+    return profile.recorded[0].rank_path
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["working directory", "PYTHONPATH"])
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_module_in_the_working_directory_is_not_executed(
+    tmp_path: Path, rank: Path, process: str, *, named: bool
+) -> None:
+    # Given modules with the names of libraries in the working directory, which also lies on the path of imports
+    executed = tmp_path / "executed"
+    for name in ("polars", "torch"):
+        text = f"open({str(executed)!r}, 'a').write({name!r}); raise ImportError('not the library')"
+        (tmp_path / f"{name}.py").write_text(text)
+    path = f"{environment().get('PYTHONPATH', '')}:{tmp_path if named else ''}"
+    code = f"import pathlib; rank = pathlib.Path({str(rank)!r}); {PROCESSES[process]}"
+    done = python("-c", code, cwd=tmp_path, env=environment(PYTHONPATH=path))
+    assert done.returncode == 0, done.stderr
+    assert not executed.exists(), executed.read_text()
+    if process in ("report", "background"):
+        assert (rank / "summary.json").exists()

@@ -1,0 +1,54 @@
+"""Two processes of ``msrun`` that reduce one tensor a step; one of them sleeps in every step, or none does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stepscope
+from stepscope.advise.finding import Finding
+from stepscope.advise.job_findings import job_findings
+from tests.frameworks.mindspore.test_distributed import msrun
+
+pytestmark = pytest.mark.slow
+
+SLOW, LATE_MS = 1, 40
+
+TRAINING = """
+import sys, time, numpy as np, mindspore as ms
+from mindspore import nn, ops
+from mindspore.communication import get_rank, init
+ms.set_device("CPU")
+ms.set_context(mode=ms.PYNATIVE_MODE)
+init()
+import stepscope
+late = float(sys.argv[2]) / 1e3 if get_rank() == 1 else 0.0
+dense, reduce, x = nn.Dense(64, 64), ops.AllReduce(), ms.Tensor(np.ones((64, 64), np.float32))
+
+def step():
+    time.sleep(late)
+    reduce(dense(x)).asnumpy()
+
+for _ in range(3):
+    step()
+with stepscope.profile(output=sys.argv[1], record_shapes=True) as profile:
+    for _ in range(8):
+        step()
+        profile.step()
+"""
+
+
+def findings(folder: Path, late: int) -> list[Finding]:
+    return job_findings(stepscope.job(msrun(folder, TRAINING, "train.py", "{}", str(late))))
+
+
+def test_the_rank_that_sleeps_is_named(tmp_path: Path) -> None:
+    first, *_ = findings(tmp_path, LATE_MS)
+    assert (first.cause, first.ranks) == ("host-bound-rank", (SLOW,))
+    assert first.added_ns is not None
+    assert first.added_ns >= 0.9e6 * LATE_MS
+
+
+def test_equal_ranks_are_not_blamed(tmp_path: Path) -> None:
+    assert findings(tmp_path, 0) == []

@@ -1,0 +1,94 @@
+"""All steps of real trainings: with an evaluation and a checkpoint inside, and with a burner on the same core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stepscope
+from tests.frameworks.torch.programs import python
+
+TRAINING = """
+import os, sys, time, torch
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[layer for _ in range(6) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())])
+optimizer = torch.optim.Adam(model.parameters())
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(4096, 64)), batch_size=8)
+batches = iter(loader)
+for step in range(int(sys.argv[1])):
+    (batch,) = next(batches)
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    if step == 60:
+        model.eval()
+        with torch.no_grad():
+            end = time.perf_counter() + 0.3
+            while time.perf_counter() < end:
+                model(batch)
+        model.train()
+    if step == 80:
+        torch.save({"state": model.state_dict(), "ballast": torch.zeros(30_000_000)}, sys.argv[2])
+print("trained")
+"""
+
+
+def recorded(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    target = (script, *arguments, folder / "checkpoint.pt")
+    done = python("-m", "stepscope", "run", "--output", folder / "runs", "--skip", "20", *target)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    return done
+
+
+def test_an_evaluation_and_a_checkpoint_are_named(tmp_path: Path) -> None:
+    said = " ".join(recorded(tmp_path, 120).stderr.split())
+    run = stepscope.open(tmp_path / "runs")
+    # Then every step is there, with what it contained
+    rows = run.results["step_times"]
+    assert isinstance(rows, pl.DataFrame)
+    assert rows["Step"].to_list() == list(range(120))
+    assert rows.filter("Recorded")["Step"].to_list() == [20, 21, 22, 23, 24]
+    assert "evaluation" in rows["Contains"][61]
+    assert "checkpoint" in rows["Contains"][81]
+    events = dict(run.tables["run_events"].select("name", "dur").collect().group_by("name").max().iter_rows())
+    assert events["evaluation"] >= 0.3e9
+    # and its figures agree: the wait for data is part of the step, and what is not on a core waited
+    known = rows[1:]
+    assert known["Data Wait(us)"].null_count() == 0
+    assert (known["Data Wait(us)"] < known["Duration(us)"]).all()
+    assert known["Run Queue Delay(us)"].null_count() == 0
+    # and the summary says so
+    assert "120 steps" in said
+    assert "step 61 took" in said
+    assert run.summary.run.longest
+    causes = {step.number: [name for name, _ in step.causes] for step in run.summary.run.longest}
+    assert "evaluation" in causes[61]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the burner needs a core that the training can leave")
+def test_a_burner_on_the_same_core_is_told(tmp_path: Path) -> None:
+    burn = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
+    burners = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(2)]
+    try:
+        said = " ".join(recorded(tmp_path, 60).stderr.split())
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    run = stepscope.open(tmp_path / "runs").summary.run
+    assert run.delay_share is not None
+    assert run.delay_share > 0.3
+    assert run.disturbed >= 1
+    assert run.other_cpu is not None
+    assert run.other_cpu > 0.3
+    assert "disturbed the training thread waited for a core" in said
+    assert "other processes used" in said

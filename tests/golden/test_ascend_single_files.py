@@ -1,0 +1,215 @@
+"""One file, or some of the files, of an Ascend capture: what it says is read, the rest is null."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stepscope
+from stepscope.cli.main import main
+from stepscope.errors import NotARunError
+from stepscope.run import RankRun
+from tests.golden.test_ascend_totals import STATED
+from tests.unit.ascend_build import OUTPUT
+
+CAPTURE = "text_level2/rank1_ascend_pt"
+#: µs that step_trace_time.csv of rank 1 states.
+COMPUTING, COMMUNICATION, EXPOSED, FREE = 8902.301, 97455.326, 93411.782, 26441.689
+
+
+def steps(rank: RankRun) -> pl.DataFrame:
+    found = rank.result("step_trace_time")
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+@pytest.fixture
+def some_of(tmp_path: Path, shared_data: Path) -> Callable[..., RankRun]:
+    """Open a copy of some files of a rank."""
+
+    def opened(*names: str) -> RankRun:
+        source, root = shared_data / "ascend" / CAPTURE, tmp_path / "rank1_ascend_pt"
+        (root / OUTPUT).mkdir(parents=True)
+        for name in names:
+            shutil.copy(source / OUTPUT / name, root / OUTPUT)
+        (rank,) = stepscope.open(root).ranks
+        return rank
+
+    return opened
+
+
+@pytest.mark.parametrize("capture", ["text_level0", "text_level2", "timeline_only"])
+@pytest.mark.parametrize("name", ["trace_view.json", "from a colleague.json", "trace.json.gz"])
+def test_a_bare_timeline_is_told_by_its_processes(
+    capture: str, name: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = next((shared_data / "ascend" / capture).glob(f"rank0*/{OUTPUT}/trace_view.json")).read_bytes()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    (rank,) = stepscope.open(path).ranks
+    assert rank.manifest["format"] == "ascend"
+    computing, exposed = STATED[capture]
+    assert steps(rank)["Computing"].sum() == pytest.approx(computing, abs=0.2)
+    assert steps(rank)["Communication(Not Overlapped)"].sum() == pytest.approx(exposed, abs=0.2)
+    # An import, whose copy lies alone, too, and a directory with nothing else in it.
+    for given in (path, tmp_path):
+        assert main(["import", str(given), "--output", str(tmp_path / "runs" / given.name), "--quiet"]) == 0
+        made = stepscope.open(capsys.readouterr().out.strip())
+        assert steps(made.ranks[0]).equals(steps(rank))
+
+
+def test_a_bare_timeline_of_mindspore_on_a_cpu(shared_data: Path) -> None:
+    path = shared_data / "mindspore_cpu" / "ms210_cpu_graph" / OUTPUT / "trace_view.json"
+    (rank,) = stepscope.open(path).ranks
+    kinds = set(rank.tables["spans"].select("kind").collect()["kind"])
+    assert kinds == {"operator"}  # the bars of Scope Layer are none
+    assert steps(rank)["Computing"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("kernel_details.csv", "spans"),
+        ("communication.json", "collectives"),
+        ("communication_matrix.json", "links"),
+        ("memory_record.csv", "counters"),
+        ("operator_memory.csv", "allocations"),
+        ("npu_module_mem.csv", "counters"),
+        ("step_trace_time.csv", "metadata"),
+        ("op_statistic.csv", "metadata"),
+        ("api_statistic.csv", "metadata"),
+        ("ascend_pytorch_profiler_1.db", "spans"),
+        ("analysis.db", "collectives"),
+    ],
+)
+def test_every_file_is_read_by_itself(name: str, table: str, shared_data: Path) -> None:
+    folder = "db_level1/rank1_ascend_pt" if name.endswith(".db") else CAPTURE
+    (rank,) = stepscope.open(shared_data / "ascend" / folder / OUTPUT / name).ranks
+    assert rank.rank == 1  # of the directory that it lies in
+    assert rank.tables[table].select(pl.len()).collect().item()
+    assert "idle" not in {part.name for part in rank.summary.split} or name.startswith("ascend_pytorch")
+
+
+@pytest.mark.parametrize("name", ["l2_cache.csv", "operator_details.csv", "../profiler_info_1.json"])
+def test_a_file_that_says_nothing_by_itself_says_what_it_is(name: str, shared_data: Path) -> None:
+    with pytest.raises(NotARunError, match="a file of an Ascend profiler") as error:
+        stepscope.open((shared_data / "ascend" / CAPTURE / OUTPUT / name).resolve())
+    assert "rank1_ascend_pt, with the files of the same recording" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize("name", ["cpu_framework_0.txt", "cpu_op_type_info_0.csv", "RuntimeProfilerSummary*.csv"])
+def test_a_file_of_mindspore_says_what_it_is(name: str, shared_data: Path) -> None:
+    path = next(path for path in (shared_data / "mindspore_cpu").rglob(name))
+    with pytest.raises(NotARunError, match="a file of MindSpore's profiler on a CPU"):
+        stepscope.open(path)
+
+
+def test_kernels_without_a_timeline(some_of: Callable[..., RankRun]) -> None:
+    rank = some_of("kernel_details.csv", "memory_record.csv")
+    found = steps(rank).row(0, named=True)
+    assert found["Computing"] == pytest.approx(COMPUTING, abs=0.2)
+    assert found["Communication"] == pytest.approx(COMMUNICATION, abs=0.2)
+    assert found["Copy(Not Overlapped)"] is None
+    assert found["Host Only"] is None
+    assert found["Idle"] is None
+    assert rank.summary.devices == ("npu:1",)  # memory_record.csv says it
+    assert rank.summary.not_recorded == ("copy", "data wait", "sync", "host only", "idle")
+
+
+def test_kernels_of_the_lowest_level_without_a_timeline(shared_data: Path) -> None:
+    # The file has neither types nor cores.
+    path = shared_data / "ascend" / "text_level0" / "rank0_ascend_pt" / OUTPUT / "kernel_details.csv"
+    assert steps(stepscope.open(path).ranks[0])["Computing"].sum() == pytest.approx(STATED["text_level0"][0], abs=0.2)
+
+
+def test_files_of_sums_alone(some_of: Callable[..., RankRun]) -> None:
+    rank = some_of("step_trace_time.csv", "op_statistic.csv", "api_statistic.csv", "communication.json")
+    found = steps(rank).row(0, named=True)
+    assert found["Step"] == 50
+    said = {"Computing": COMPUTING, "Communication": COMMUNICATION, "Free": FREE}
+    assert {name: found[name] for name in said} == pytest.approx(said, abs=0.001)
+    assert found["Communication(Not Overlapped)"] == pytest.approx(EXPOSED, abs=0.001)
+    assert found["Idle"] is None
+    assert rank.summary.split == ()
+    assert rank.summary.steps.count == 0  # communication does not say how long a step is
+    operators, calls = rank.result("op_statistic"), rank.result("api_statistic")
+    assert isinstance(operators, pl.DataFrame)
+    assert isinstance(calls, pl.DataFrame)
+    (row,) = operators.filter(pl.col("OP Type") == "ForeachAddList").rows(named=True)
+    assert (row["Count"], row["Total Time(us)"]) == (3, pytest.approx(1949.12))
+    assert calls["Count"].sum() > 1000
+    assert {"Runtime", "AscendCL"} <= set(calls["Level"])
+    times = rank.result("communication")
+    assert isinstance(times, dict)
+    assert "allreduce" in str(times).lower()
+
+
+def emptied(root: Path) -> None:
+    for path in (root / OUTPUT).iterdir():
+        path.write_bytes(b"")
+
+
+def cut(root: Path) -> None:
+    for path in (root / OUTPUT).iterdir():
+        if path.name == "trace_view.json":
+            path.write_text('[{"ph": "X", "name"')
+        else:
+            path.unlink()
+
+
+def without_output(root: Path) -> None:
+    shutil.rmtree(root / OUTPUT)
+
+
+def gone(root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+
+
+@pytest.mark.parametrize("damage", [emptied, cut, without_output, gone])
+def test_a_broken_rank_costs_itself_by_name(
+    damage: Callable[[Path], None], shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Path(shutil.copytree(shared_data / "ascend" / "text_level2", tmp_path / "job"))
+    damage(job / "rank1_ascend_pt")
+    assert main(["import", str(job), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1].startswith("stepscope: left out: rank1_ascend_pt.")
+    assert "! Rank 1 cannot be read." in said.out or "1 rank left out" in said.out
+    (run,) = stepscope.runs(tmp_path / "runs")
+    (rank,) = run.ranks
+    rows = rank.tables["losses"].filter(pl.col("what").cast(pl.String) == "rank_left_out").collect()
+    assert rows["source"].to_list() == ["rank1_ascend_pt"]
+    assert steps(rank)["Computing"].sum() == pytest.approx(STATED["text_level2"][0], abs=0.2)
+
+
+def test_an_intact_rank_without_kernels_is_there(shared_data: Path, tmp_path: Path) -> None:
+    job = Path(shutil.copytree(shared_data / "ascend" / "text_level2", tmp_path / "job"))
+    for path in (job / "rank1_ascend_pt" / OUTPUT).iterdir():
+        header = path.read_text().splitlines()[0]
+        path.write_text(f"{header}\n") if path.suffix == ".csv" else path.unlink()
+    run = stepscope.open(job)
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert "events_none" in run.ranks[1].tables["losses"].collect()["what"].cast(pl.String)
+    assert run.ranks[1].summary.split == ()
+
+
+#: Format → intact files of it in which nothing was recorded.
+NOTHING = {
+    "trace.json": b'{"schemaVersion": 1, "traceEvents": []}',
+    "no_kernels.json": b'{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}]}',
+    "host.paddle_trace.json": b'{"schemaVersion": "1.0.0", "span_indx": "0", "traceEvents": []}',
+    "cpu_op_execute_timestamp_0.txt": b"\n",
+}
+
+
+@pytest.mark.parametrize("name", list(NOTHING))
+def test_an_intact_file_without_events_is_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(NOTHING[name])
+    (rank,) = stepscope.open(tmp_path / name).ranks
+    assert rank.summary.steps.count == 0
