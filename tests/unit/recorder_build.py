@@ -39,6 +39,16 @@ def tensor(kind: int, shape: list[int], strides: list[int] | None = None) -> byt
     return out + (bytes([0]) if strides is None else bytes([1]) + b"".join(map(unsigned, strides)))
 
 
+def tensors(*each: bytes) -> bytes:
+    """Return a list of tensors among inputs."""
+    return bytes([7]) + unsigned(len(each)) + b"".join(each)
+
+
+def group(name: str, rank: int, size: int) -> bytes:
+    """Return a process group among inputs."""
+    return bytes([10]) + unsigned(rank) + unsigned(size) + unsigned(len(name.encode())) + name.encode()
+
+
 @dataclass
 class Thread:
     """What one thread writes. Times are ns since the beginning of the recording."""
@@ -69,13 +79,14 @@ class Thread:
         return self.defined[sort, content]
 
     def begin(self, at: int, name: str, **more: Any) -> None:
-        """An operator begins; more: scope, sequence, inputs (bytes), forward, identity."""
+        """An operator begins; more: scope, sequence, inputs (bytes), forward, identity, line, launch."""
         self._ready()
         number = self.define(1, name.encode())
         inputs = self.define(2, more["inputs"]) if more.get("inputs") is not None else None
         self.words.append(word(2, self.file.ticks(at)))
         self.words.append(word(3, more.get("scope", 0) << 56 | number << 36 | more.get("sequence", -1) + 1))
-        for tag, value in ((4, inputs), (5, more.get("forward")), (6, more.get("identity"))):
+        said = (inputs, *map(more.get, ("forward", "identity", "line", "launch")))
+        for tag, value in zip((4, 5, 6, 14, 15), said, strict=True):
             if value is not None:
                 self.words.append(word(tag, value))
         self.depth += "identity" not in more
@@ -119,9 +130,9 @@ class Thread:
 class File:
     """A file of the recorder, block by block."""
 
-    def __init__(self, path: Path, **facts: Any) -> None:
+    def __init__(self, path: Path, version: int = 3, **facts: Any) -> None:
         self.path = path
-        self.writer = FrameWriter(path, b"SSR1\n")
+        self.writer = FrameWriter(path, b"SSR1\n", version)
         self.is_tsc = facts.get("clock", "tsc") == "tsc"
         said = {"process": 4711, "host": "node-1", "torch": "2.13.0", "clock": "tsc", "chunk": 32768, "sample": 1.0}
         self.writer.append(b"F" + pack({**said, "options": {}, **facts}))

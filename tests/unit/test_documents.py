@@ -64,9 +64,9 @@ def fault(page: Path, target: str) -> str | None:
     if not path.is_relative_to(ROOT):
         return f"{target} leads out of the repository"
     if not path.exists():
-        return f"{target}: there is no such file"
+        return f"{target}: the file is missing"
     if anchor and anchor not in anchors(path):
-        return f"{target}: there is no such heading"
+        return f"{target}: the heading is missing"
     return None
 
 
@@ -189,3 +189,53 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@cache
+def names_of_tests(file: Path) -> set[str]:
+    """The names of the tests of a file."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    named_tests = [
+        (page, *found) for page in PAGES for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", prose(page))
+    ]
+    assert sum(page.name == "reliability.md" for page, *_ in named_tests) > 80
+    for page, file, name in named_tests:
+        assert (ROOT / file).is_file(), f"{named(page)}: {file}"
+        assert name in names_of_tests(ROOT / file), f"{named(page)}: {file}::{name}"
+
+
+def test_every_fault_has_a_promise_and_a_test() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[0]) for row in rows] == list(range(1, 41))
+    assert {len(row) for row in rows} == {5}
+    for number, _, promise, tests, _ in rows:
+        assert ("`tests/" in tests) != promise.startswith("**Not yet.**"), number
+
+
+#: “is no trace” says “is not a trace”; “is no longer” and “are no more than” compare.
+_COMPARES = (
+    r"more|less|longer|later|sooner|shorter|faster|slower|larger|smaller|higher|lower|better|worse|closer|older|newer"
+)
+_NOT_PLAIN = re.compile(rf"\b(?:is|are) no (?!(?:{_COMPARES})\b)\w+|\bthere is no such\b", re.IGNORECASE)
+
+
+def test_documents_and_messages_are_in_plain_english() -> None:
+    folders = [ROOT / "src" / "stepscope", ROOT / "docs", ROOT / "page" / "src"]
+    files = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*"))]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in files
+        if path.suffix in {".py", ".md", ".c", ".h", ".cpp", ".ts", ".tsx"} and "bundle" not in path.parts
+        for match in _NOT_PLAIN.finditer(
+            " ".join(re.sub(r"^\W+", "", line) for line in path.read_text(encoding="utf-8").splitlines())
+        )
+    ]
+    assert not found, "\n".join(found)

@@ -91,12 +91,21 @@ def test_a_reader_of_a_package_reads_files_and_directories(call: Call, tmp_path:
 def test_results_formats_and_rules_of_a_package_are_used(call: Call, tmp_path: Path) -> None:
     done = call("-m", "stepscope", "import", str(CAPTURE), "--output", "runs")
     assert done.returncode == 0, done.stderr
-    assert "operators: fuse them." in done.stdout
+    assert "operators run in the recorded steps" in done.stdout
     [run] = (tmp_path / "runs").iterdir()
     assert (run / "rank0" / "results" / "longest.csv").read_text().startswith("name,dur_us\n")
     done = call("-m", "stepscope", "export", str(run), "--to", "names")
     assert done.returncode == 0, done.stderr
     assert "aten::_convolution" in Path(tmp_path, done.stdout.strip()).read_text().splitlines()
+
+
+def test_a_communication_library_of_a_package_is_known(call: Call) -> None:
+    done = call(
+        "-c",
+        "from stepscope.read.common.communication import communicates, transport_of_kernel as of\n"
+        "print(of('void myring::gpu_exchange<4>(int)'), of('myring::pack'), communicates('myring::send_all'))",
+    )
+    assert (done.stdout, done.returncode) == ("ring None True\n", 0), done.stderr
 
 
 def test_a_broken_extension_costs_itself_only(tmp_path: Path) -> None:

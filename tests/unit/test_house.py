@@ -23,6 +23,7 @@ SOURCE = ROOT / "src" / "stepscope"
 FLOORS = {
     "errors": 0,
     "extensions": 0,
+    "notebook_display": 0,
     "native": 1,
     "trace": 1,
     "collect": 2,
@@ -31,8 +32,10 @@ FLOORS = {
     "run": 3,
     "trial": 4,
     "cluster": 4,
+    "comparison": 4,
     "advise": 5,
     "report": 6,
+    "sql": 6,
     "view": 7,
     "compat": 8,
     "integrations": 8,
@@ -55,21 +58,19 @@ GIVEN_INTERFACES = {
 
 #: Class → why two classes have this name.
 SHARED_CLASS_NAMES = {
+    "StepscopeCallback": "the same integration, in each trainer's interface",
     "profile": "the interface of stepscope, and the interface that MindSpore documents",
 }
 
 #: Folder → why it holds more than MAX_FILES files.
 LARGE_FOLDERS = {
+    "cli": "one file for each verb",
     "native": "each module in C stands beside its Python wrapper",
     "native/recorder": "the C++ sources of one library, which are compiled together",
 }
 
 #: Module → why it stands alone, although it is small and one module imports it.
-SMALL_MODULES: dict[str, str] = {
-    "collect/registry.py": "the list that a new collector is added to",
-    "compat/stand_ins.py": "the list that a new interface of another profiler is added to",
-    "report/terminal/quantities.py": "how people read durations, bytes and shares, for every view of a run",
-}
+SMALL_MODULES: dict[str, str] = {}
 
 #: Importing and imported module on one floor → why.
 LEVEL_IMPORTS = {
@@ -85,6 +86,15 @@ UPWARD = {
         "collect/session/recorded.py",
         "stepscope.run",
     ): "`RecordedWindow.open` gives the program its run; the front door imports what reads it on that call",
+    ("run.py", "stepscope.cluster.job"): "`Run.job` gives all ranks as one job; the front door imports it on that call",
+    ("run.py", "stepscope.advise.run_findings"): "`Run.findings`, likewise",
+    ("run.py", "stepscope.advise.finding"): "the type of what `Run.findings` gives",
+    (
+        "notebook_display.py",
+        "stepscope.report.inline",
+    ): "what shows itself in a notebook calls the report when somebody looks",
+    ("run.py", "stepscope.report.inline"): "`Run.timeline` gives what a notebook shows; imported on that call",
+    ("run.py", "stepscope.sql.query"): "`Run.query` answers SQL; the front door imports it on that call",
 }
 
 #: Modules that list others by name. Each entry is a module of its own, whatever its size.
@@ -116,6 +126,8 @@ TESTS_OF_SEVERAL = {
 
 #: Private name that tests use → why.
 PRIVATE_NAMES_IN_TESTS = {
+    "_children": "the list of multiprocessing in which the processes of a program are looked up",
+    "_repr_mimebundle_": "the method that IPython calls of what shows itself",
     "_ExperimentalConfig": "the name that MindSpore documents for this class of its interface",
 }
 
@@ -261,6 +273,51 @@ def test_tail_limits() -> None:
                 if name not in GIVEN_INTERFACES and parameters(function) > MAX_PARAMETERS:
                     wrong.append(f"{name} has {parameters(function)} parameters")
     assert not wrong, "\n".join(wrong)
+
+
+#: The first line of a function of TypeScript that goes on, to the bracket it opens: ``function``, an arrow, a method.
+_FUNCTION = re.compile(r"( *)(?:.*\bfunction\b.*|.*=> |(?!.*\b(?:if|for|while|switch|catch)\b).*\w\(.*)[{(]")
+
+
+def typescript_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield first line and number of lines of each function of some source.
+
+    A function ends with the first line that is indented no deeper than its first and opens nothing again, which needs
+    the indentation that all of ``page/src`` has.
+    """
+    for first, line in enumerate(lines):
+        if head := _FUNCTION.fullmatch(line):
+            ends = (last for last in range(first + 1, len(lines)) if not lines[last].startswith(f"{head[1]} "))
+            last = next(last for last in ends if lines[last] and lines[last][-1] not in "{(")
+            yield first + 1, last - first + 1
+
+
+def test_tail_limits_of_the_browser_side() -> None:
+    wrong = []
+    for path in sorted((ROOT / "page" / "src").rglob("*.ts*")):
+        lines = text_of(path).splitlines()
+        name = path.relative_to(ROOT)
+        wrong += [f"{name} is too long"] * (len(lines) > MAX_FILE)
+        lengths = ((first, length) for first, length in typescript_functions(lines) if length > MAX_FUNCTION)
+        wrong += [f"{name}:{first} has {length} lines" for first, length in lengths]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("export function One({ a }: Given): void {", "}"),
+        ("function One(\n  a: number,\n): void {", "}"),
+        ("const one = async (a: number): Promise<void> => {", "};"),
+        ("class Of {\n  one(a: number): void {", "  }\n}"),
+        ("export const One = () => (", ");"),
+    ],
+)
+def test_the_lines_of_a_function_of_typescript_are_counted(before: str, after: str) -> None:
+    inside = ["      if (a) {", "      }", "", "      [1, 2].map((b) => {", "      });"]
+    lines = [*before.splitlines(), *inside, *after.splitlines(), "const other = 1;"]
+    expected = len(lines) - 1 - 2 * before.startswith("class")
+    assert max(length for _, length in typescript_functions(lines)) == expected
 
 
 def test_no_broad_except_passes_in_silence() -> None:

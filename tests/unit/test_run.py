@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.analyse.results import RESULTS
-from stepscope.analyse.step.summary import summarise
+from stepscope.analyse.results import RESULTS, kinds
+from stepscope.analyse.step.summarise import summarise
 from stepscope.cli.main import main
 from stepscope.errors import DamagedTraceError, FormatVersionError, NotARunError, UsageError
 from stepscope.trace.run_directory import RankDirectory
-from stepscope.trace.schema import TABLES
+from stepscope.trace.schema import TABLES, columns_as_text
 
 CAPTURE = Path(__file__).parents[1] / "data" / "kineto" / "alexnet_simple_add.json.gz"
+#: A capture of several steps.
+STEPS = CAPTURE.parents[1] / "xplane" / "steps.xplane.pb"
 
 
 @pytest.fixture
@@ -58,9 +60,8 @@ def test_tables_are_made_once_and_again_when_the_capture_changes(run_path: Path)
 
 
 def test_tables_of_another_schema_are_made_again(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = {name: replace(table, columns=table.columns[:-1]) for name, table in TABLES.items()}
     with monkeypatch.context() as patched:
-        patched.setattr("stepscope.run.TABLES", older)
+        patched.setattr("stepscope.run.columns_as_text", lambda: columns_as_text().replace("dur", "duration"))
         stepscope.open(run_path).tables["spans"].collect()
     written = run_path / "rank0" / "tables" / "spans.parquet"
     first = written.stat().st_mtime_ns
@@ -72,6 +73,87 @@ def test_tables_can_be_deleted(run_path: Path) -> None:
     before = stepscope.open(run_path).tables["spans"].collect()
     shutil.rmtree(run_path / "rank0" / "tables")
     assert stepscope.open(run_path).tables["spans"].collect().equals(before)
+
+
+def flip_a_bit(path: Path, place: int) -> None:
+    """Change one bit of a file in its middle, and nothing else about it."""
+    content, status = bytearray(path.read_bytes()), path.stat()
+    content[place % len(content)] ^= 1 << place % 8
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("place", [0, 4_001, 9_003, -1])
+def test_tables_that_are_not_as_they_were_written_are_made_again(run_path: Path, place: int) -> None:
+    before = stepscope.open(run_path).tables["spans"].collect()
+    for file in ("spans.parquet", "fingerprint.json"):
+        flip_a_bit(run_path / "rank0" / "tables" / file, place)
+        assert stepscope.open(run_path).tables["spans"].collect().equals(before)
+    (run_path / "rank0" / "tables" / "spans.parquet").unlink()
+    assert stepscope.open(run_path).tables["spans"].collect().equals(before)
+
+
+def test_damaged_tables_that_cannot_be_made_again_are_refused(run_path: Path) -> None:
+    stepscope.open(run_path).tables["spans"].collect()
+    flip_a_bit(run_path / "rank0" / "tables" / "spans.parquet", 4_001)
+    (run_path / "rank0" / "capture" / "trace.json.gz").unlink()
+    with pytest.raises(NotARunError, match="Put its files back"):
+        stepscope.open(run_path).tables  # noqa: B018 - the property does the work
+
+
+def test_a_capture_that_the_manifest_names_and_that_is_gone_is_a_loss(run_path: Path) -> None:
+    captures = ["capture/trace.json.gz", "capture/other.ssr"]
+    manifest = {"status": "complete", "rank": 0, "captures": captures}
+    RankDirectory(run_path / "rank0").write_manifest(manifest)
+    losses = stepscope.open(run_path).tables["losses"].collect()
+    gone = losses.filter(pl.col("what") == "capture_missing")
+    assert gone["source"].to_list() == ["other.ssr"]
+    # and what the file held does not count as idle
+    summary = stepscope.open(run_path).summary
+    assert summary.split == ()
+    assert "idle" in summary.not_recorded
+
+
+def test_derived_files_that_rot_are_written_again(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run_path)]) == 0
+    printed = capsys.readouterr().out
+    derived = {path: path.read_bytes() for path in run_path.rglob("*.*") if "capture" not in path.parts}
+    derived = {path: content for path, content in derived.items() if path.name != "manifest.json"}
+    rotten = [path for path in derived if path.parent.name == "results" or path.name == "summary.json"]
+    assert len(rotten) > 10
+    for path in rotten:
+        flip_a_bit(path, derived[path].index(b"0") if b"0" in derived[path] else 0)
+    assert main(["report", str(run_path)]) == 0
+    assert capsys.readouterr().out == printed
+    assert {path: path.read_bytes() for path in derived} == derived
+
+
+def test_a_selection_of_steps_leaves_the_results_of_the_run_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a run of several steps whose files of every format are written
+    directory = RankDirectory(tmp_path / "run" / "rank0")
+    directory.create()
+    shutil.copyfile(STEPS, directory.capture / STEPS.name)
+    directory.write_manifest({"status": "complete", "rank": 0})
+    assert main(["report", str(tmp_path / "run"), "--format", "all"]) == 0
+    printed = capsys.readouterr().out
+    first, *_, last = stepscope.open(tmp_path / "run").tables["steps"].collect()["number"].sort().to_list()
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.path.rglob("*") if path.is_file()
+    }
+    # When one step is asked for
+    assert main(["report", str(tmp_path / "run"), "--format", "all", "--steps", f"{last}-{last}"]) == 0
+    # Then its files lie beside those of the run, which are as they were, and so is the summary
+    assert f"results_steps_{last}-{last}" in capsys.readouterr().out
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    selected = directory.path / f"results_steps_{last}-{last}"
+    assert {path.name for path in selected.iterdir()} >= {"step_trace_time.csv", "trace_view.json"}
+    steps = pl.read_csv(selected / "step_trace_time.csv")["Step"].to_list()
+    assert (first, last) != (last, last)
+    assert set(steps) == {last}
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out == printed
 
 
 def test_several_ranks_are_asked_for_by_number(run_path: Path) -> None:
@@ -129,7 +211,7 @@ def test_a_recording_that_was_never_closed_says_so(run_path: Path) -> None:
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the results, and ``summary``, in the order in which they are computed."""
     names: list[str] = []
 
@@ -143,12 +225,14 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, kind in RESULTS.items():
         monkeypatch.setitem(RESULTS, name, replace(kind, function=counted(name, kind.function)))
     monkeypatch.setattr("stepscope.run.summarise", counted("summary", summarise))
-    return names
+    kinds.cache_clear()
+    yield names
+    kinds.cache_clear()
 
 
 def test_a_result_is_computed_when_it_is_read_and_once(run_path: Path, computed: list[str]) -> None:
     run = stepscope.open(run_path)
-    assert len(run.results) == len(list(run.results)) == 11
+    assert len(run.results) == len(list(run.results)) == 19
     assert "op_statistic" in run.results
     assert "pcie" not in run.results
     assert not computed
@@ -189,8 +273,7 @@ def of_another_version(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of_another_schema(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = {name: replace(table, columns=table.columns[:-1]) for name, table in TABLES.items()}
-    monkeypatch.setattr("stepscope.run.TABLES", older)
+    monkeypatch.setattr("stepscope.run.columns_as_text", lambda: columns_as_text().replace("dur", "duration"))
 
 
 @pytest.mark.parametrize("change", [touched, of_another_version, of_another_schema])

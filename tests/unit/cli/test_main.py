@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.main import main
+from stepscope.cli.main import VERBS, main
 
 DATA = Path(__file__).parents[2] / "data" / "kineto"
 TRACE = DATA / "alexnet_simple_add.json.gz"
@@ -104,3 +104,11 @@ def test_version_and_no_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("stepscope 0")
     assert main([]) == 2
+
+
+@pytest.mark.parametrize("verb", [verb.rstrip("_") for verb in VERBS])
+def test_every_verb_prints_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--help"])
+    assert left.value.code == 0
+    assert f"usage: stepscope {verb}" in capsys.readouterr().out

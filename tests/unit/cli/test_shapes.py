@@ -187,7 +187,7 @@ def test_a_shape_of_captures(shape: str, log: Path, elsewhere: Path, capsys: pyt
     read = [rank.tables["spans"].select(pl.len()).collect().item() for rank in opened.ranks]
     assert all(read)
     assert not list(elsewhere.iterdir()), "nothing is written by open"
-    assert main(["check", str(given)]) == 0
+    assert main(["check", str(given)]) == (3 if "unreadable" in shape else 0)
     assert not list(elsewhere.iterdir()), "nothing is written by check"
     for verb in (["import", str(given), "--quiet"], ["report", str(given), "--format", "csv"]):
         capsys.readouterr()
@@ -302,7 +302,8 @@ def test_what_is_left_out_is_named(log: Path, elsewhere: Path, capsys: pytest.Ca
     a_duplicate_and_an_unreadable_file(log)
     assert main(["import", str(log), "--quiet"]) == 0
     errors = capsys.readouterr().err
-    assert errors.count("\n") == 3
+    assert errors.count("\n") == 4
+    assert errors.splitlines()[-1].startswith("stepscope: left out: node_2")
     assert "is of the same rank and the same time as" in errors
     assert "node_21.1700000009999999999.pt.trace.json is left out: " in errors
     assert "it ends, or stops being JSON, before its first event" in errors
@@ -323,10 +324,14 @@ def test_a_rank_that_turns_out_damaged_costs_itself(
     (log / "other").mkdir()
     (log / "other" / "rank2.xplane.pb").write_bytes(b"\xff" * 100)
     assert main(["import", str(log), "--quiet"]) == 0
-    assert "rank2 is left out" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "rank2 is left out" in errors
+    assert errors.splitlines()[-1] == "stepscope: left out: rank2.xplane.pb. The first rank's losses say why."
     (run,) = stepscope.runs()
     assert [rank.rank for rank in run.ranks] == [0, 1]
-    assert "rank2" in run.ranks[0].manifest["left_out"]
+    assert [Path(name).name for name in run.ranks[0].manifest["left_out"]] == ["rank2.xplane.pb"]
+    losses = run.ranks[0].tables["losses"].filter(pl.col("what").cast(pl.String) == "rank_left_out").collect()
+    assert losses["source"].to_list() == ["rank2.xplane.pb"]
 
 
 def test_ranks_that_no_file_says_are_said_so(log: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,5 +344,23 @@ def test_ranks_that_no_file_says_are_said_so(log: Path, elsewhere: Path, capsys:
 
 def test_check_of_captures_names_what_is_left_out(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_duplicate_and_an_unreadable_file(log)
-    assert main(["check", str(log)]) == 0
-    assert capsys.readouterr().out.count("left out") == 2
+    assert main(["check", str(log)]) == 3
+    said = capsys.readouterr().out
+    assert said.count("left out") == 2
+    assert "does not fit           node_21.1700000009999999999.pt.trace.json cannot be read." in said
+
+
+def test_paths_that_nothing_can_be_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, tmp_path / ("x" * 5000), tmp_path / ("y/" * 2500)):
+        for verb in (["check"], ["report"], ["import"], ["export", "--to", "csv"]):
+            assert main([verb[0], str(path), *verb[1:]]) == 4
+            assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_directory_that_links_to_itself(tmp_path: Path) -> None:
+    shutil.copy(DATA / "kineto" / "cuda_event_sync.json.gz", tmp_path)
+    (tmp_path / "again").symlink_to(tmp_path)
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert [capture.name for capture in rank.captures] == ["cuda_event_sync.json.gz"]

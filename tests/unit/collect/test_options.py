@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity
 
 import stepscope
 from stepscope.cli.main import build_parser
-from stepscope.cli.run import option_values
 from stepscope.collect import options as table
 from stepscope.collect.options import (
     OPTIONS,
@@ -27,8 +26,10 @@ from stepscope.collect.options import (
     make_options,
     options_at,
 )
+from stepscope.collect.start.flag_options import option_values
 from stepscope.collect.start.json_options import DYNAMIC, ENVIRONMENT, options_of, read_options
 from stepscope.errors import UsageError
+from stepscope.integrations.trainer_recording import TrainerRecording
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,12 +39,15 @@ TEXTS = ([[], ["a", "b"]], ["a", [""], [3], {"a": 1}])
 #: Option → values that it can have, and values that it cannot; what only Python or JSON can say is left out of `run`.
 VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "steps": (["all", "4", "3-5", "3:5"], ["", "some", "5:3", "1:2:3", "-1"]),
+    "epochs": (["all", "0", "1-2", "1:2"], ["", "some", "2:1", "1:2:3", "-1"]),
     "skip": ([0, 7], [-1, 2.5, "x", ""]),
     "active": ([1, 100], [0, -1, 2.5, "x"]),
     "output": (["runs", "/tmp/runs"], [""]),
     "analyse": (["now", "background", "later"], ["", "soon", "Now"]),
+    "metrics": (["train.prom", "/tmp/train.json"], ["", "train", "train.txt"]),
     "activities": ([["cpu"], ["CUDA", "cpu"]], [["tpu"], ["cpu", "x"], "cpu"]),
     "counters_hz": ([0, 2, 2.5, 10.0, 1000], [-1, 1001, 100000, float("nan"), float("inf"), "x", ""]),
+    "stacks_hz": ([0, 2, 2.5, 10.0, 1000], [-1, 1001, 100000, float("nan"), float("inf"), "x", ""]),
     "host_sys": ([[], ["cpu"], ["mem", "disk", "network", "osrt"]], [["gpu"], ["cpu", "Mem"], "cpu"]),
     "collector": (["auto", "native", "kineto"], ["", "Kineto", "cupti"]),
     "sample": ([0.01, 0.5, 1, 1.0], [0, -0.5, 1.01, float("nan"), "x"]),
@@ -58,6 +62,9 @@ def give(door: Door, option: Option, value: Any) -> tuple[Mapping[str, Any], str
     try:
         if door is Door.CODE:
             stepscope.profile(**{option.name: value})
+            return check_given(door, {option.name: value}), ""
+        if door is Door.TRAINER:
+            TrainerRecording({option.name: value})
             return check_given(door, {option.name: value}), ""
         if door is Door.RUN:
             return option_values(build_parser().parse_args(["run", *words(option, value), "train.py"])), ""
@@ -108,11 +115,11 @@ def test_a_value_that_it_can_have(door: Door, name: str) -> None:
         assert values[name] == value
         # and the other options keep the defaults of the door
         others = {other: option.default for other, option in options_at(door).items() if other != name}
-        if door in (Door.CODE, Door.RUN) and name != "steps":
+        if door in (Door.CODE, Door.TRAINER, Door.RUN) and name != "steps":
             assert {other: values[other] for other in others} == others
         # and what is recorded is the same, whoever says it
         if name in vars(Options()):
-            made = make_options(values) if door in (Door.CODE, Door.RUN) else options_of(values)
+            made = make_options(values) if door in (Door.CODE, Door.TRAINER, Door.RUN) else options_of(values)
             chosen = make_options({"activities": (), name: value})
             assert getattr(made, name) == getattr(chosen, name)
 
@@ -176,7 +183,7 @@ def test_short_flags_are_the_same_option(short: str, name: str) -> None:
 
 def test_all_turns_on_every_switch_but_those_that_are_turned_off() -> None:
     values = option_values(build_parser().parse_args(["run", "--all", "--no-with-stack", "train.py"]))
-    switches = {name for name, option in OPTIONS.items() if option.kind is bool}
+    switches = {name for name, option in options_at(Door.RUN).items() if option.kind is bool}
     assert {name for name in switches if not values[name]} == {"with_stack"}
 
 

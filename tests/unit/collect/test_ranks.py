@@ -27,7 +27,15 @@ from stepscope.collect.ranks import JobRank, find_job, find_job_rank
             },
             JobRank(1, 2, 0, "Open MPI"),
         ),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}, JobRank(5, 6, 1, "SLURM")),
+        (
+            {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1"},
+            JobRank(5, 6, 1, "SLURM"),
+        ),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, JobRank(1, 2, 0, "MPICH")),
+        (
+            {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1"},
+            JobRank(3, 4, 1, "MVAPICH"),
+        ),
         ({"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "7"}, JobRank(1, 2, 7, "MindSpore")),
         ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, JobRank(1, 2, 1, "Paddle")),
     ],
@@ -44,8 +52,9 @@ def test_the_place_of_every_launcher(environment: dict[str, str], place: JobRank
         {"RANK": "-1", "WORLD_SIZE": "2"},
         {"RANK": "one", "WORLD_SIZE": "2"},
         {"RANK": "²", "WORLD_SIZE": "3"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"},
     ],
-    ids=["no size", "rank too large", "negative", "a word", "a digit that is no number"],
+    ids=["no size", "rank too large", "negative", "a word", "a digit that is no number", "a script of sbatch"],
 )
 def test_nonsense_in_the_environment_is_no_rank(environment: dict[str, str]) -> None:
     assert find_job_rank(environment) == JobRank()
@@ -73,3 +82,19 @@ def test_without_a_name_the_children_of_one_process_are_one_job() -> None:
     assert find_job({}).digest.encode() not in digests.pop()
     assert not find_job({}).certain
     assert os.getppid() != os.getpid()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+        {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"},
+        {"PADDLE_TRAINER_ENDPOINTS": "10.0.0.1:6070,10.0.0.2:6070"},
+    ],
+    ids=["torch", "mindspore", "paddle"],
+)
+def test_the_address_at_which_ranks_meet_names_their_job(address: dict[str, str]) -> None:
+    parent = find_job({}).digest
+    assert len({find_job({**address, "RANK": rank}).digest for rank in "012"} | {parent}) == 2
+    assert not find_job(address).certain
+    assert find_job({**address, "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}).certain

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepscope
-from stepscope.collect.schedule import Action, action_of, recording_until
+from stepscope.collect.schedule import Action, action_of, unchanged_until
 from stepscope.errors import UsageError
 
 counts = st.integers(0, 6)
@@ -31,12 +31,11 @@ def test_a_recorded_step_says_up_to_which_nothing_changes(
 ) -> None:
     schedule = stepscope.schedule(wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first)
     for step in range(60):
-        if schedule(step) in (Action.RECORD, Action.RECORD_AND_SAVE):
-            until = recording_until(schedule, step)
-            assert schedule(until) is Action.RECORD_AND_SAVE
-            assert all(schedule(between) is Action.RECORD for between in range(step, until))
+        until = unchanged_until(schedule, step)
+        assert until > step
+        assert all(schedule(between) is schedule(step) for between in range(step, min(until, 100)))
     # A function that is not ours may change its mind in every step
-    assert recording_until(lambda step: schedule(step), 7) == 8
+    assert unchanged_until(lambda step: schedule(step), 7) == 8
 
 
 def test_warmup_may_be_left_out() -> None:

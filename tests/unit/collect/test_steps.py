@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.collect.loops import call_path
 from stepscope.collect.steps import StepFinder
 
 
@@ -66,6 +69,18 @@ def test_the_next_one_takes_over_at_once_where_the_one_that_counted_was_deleted(
     assert [finder.stepped("B", learning=False) for _ in range(3)] == [True] * 3
 
 
+def test_steps_of_an_earlier_stage_stay_steps() -> None:
+    # Given a stage with one optimizer, then one with another: it ends steps as soon as the first one is gone
+    finder = StepFinder()
+    for name in "A" * 30 + "B" * 60:
+        finder.stepped(name, learning=True)
+    assert finder.closer == "A"
+    assert finder.number == 30
+    # and in one with both, what was counted before stays as it is
+    finder.stepped("A", learning=True)
+    assert finder.closer == "A" or not finder.counts_with("A")
+
+
 def test_the_rule_holds_while_recording() -> None:
     # Given three steps learnt with one optimizer, a second one that appears changes nothing
     assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]
@@ -76,6 +91,39 @@ def test_another_optimizer_takes_over_where_the_one_that_counted_is_gone() -> No
     assert places[:3] == [0, 1, 2]
     assert places[-1] == 202
     assert len(places) > 100
+
+
+#: The loop of a program, and how many iterations it has.
+LOOPS = {
+    "in turn": ("for _ in range(20): A(); B()", 20),
+    "a loop of its own": ("for _ in range(20):\n for _ in range(5): A()\n B()", 20),
+    "a loop of its own, with a handler": (
+        "for _ in range(20):\n for _ in range(5):\n  try:\n   with C: A()\n  except ValueError: pass\n B()",
+        20,
+    ),
+    "every fifth iteration": ("for number in range(20):\n A()\n if number % 5 == 4: B()", 20),
+    "every fifth iteration, first": ("for number in range(20):\n if number % 5 == 0: B()\n A()", 20),
+    "while": ("number = 0\nwhile number < 20:\n number += 1\n A()\n if number % 2: B()", 20),
+    "in a function with a loop": ("def f():\n for _ in range(3): A()\nfor _ in range(20): f(); B()", 20),
+    "in functions": ("def f(): A()\ndef g(): B()\nfor number in range(20):\n f()\n if number % 3 == 0: g()", 20),
+    "a loop over optimizers": ("for _ in range(20):\n for one in (A, B): one()", 20),
+    "three": ("for number in range(20):\n A(); C()\n if number % 2: B()", 20),
+    "twice an iteration": ("for _ in range(20): A(); A(); B()", 20),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_step_is_an_iteration_of_the_loop_that_optimizers_share(name: str) -> None:
+    text, iterations = LOOPS[name]
+    finder = StepFinder()
+
+    class Optimizer(nullcontext):  # type: ignore[type-arg]
+        def __call__(self) -> None:
+            finder.stepped(self, learning=True, path=call_path)
+
+    exec(text, {"A": Optimizer(), "B": Optimizer(), "C": Optimizer()})
+    assert finder.number == iterations
+    assert len(finder.ends_ns()) == iterations
 
 
 @given(st.permutations("ABCD"), st.integers(5, 20))

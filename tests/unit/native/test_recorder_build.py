@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from stepscope.collect.torch import native_build
+from stepscope.collect.torch import native_build, recorder_cache
 from stepscope.native.recorder.build import BuildError, Torch, sources, unsupported
-from tests.frameworks.torch.programs import environment
+from tests.frameworks.torch.programs import LOOP, environment, manifest, python, runs
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -61,21 +64,56 @@ cp "${{made:-/dev/null}}" "$target"
 """
 
 
-def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
-    # Given a compiler that notes that it ran, and whose work is done already
-    compiler, ran = tmp_path / "c++", tmp_path / "ran"
+def copying_compiler(directory: Path) -> tuple[Path, dict[str, str]]:
+    """Make a compiler that notes that it ran, and whose work is done already; return its notes and the environment."""
+    compiler, ran = directory / "c++", directory / "ran"
     made = native_build.obtain(native_build.installed(torch))
     compiler.write_text(COMPILER.format(ran=ran, made=made))
     compiler.chmod(0o700)
-    variables = environment(XDG_CACHE_HOME=str(tmp_path), CXX=str(compiler))
+    return ran, environment(XDG_CACHE_HOME=str(directory), CXX=str(compiler))
+
+
+def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
+    ran, variables = copying_compiler(tmp_path)
+    made = native_build.obtain(native_build.installed(torch))
     command = [sys.executable, "-c", OBTAIN]
     started = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {process.communicate(timeout=280)[0].strip() for process in started}
     (path,) = paths
     assert Path(path).read_bytes() == made.read_bytes()
-    assert sorted(file.suffix for file in (tmp_path / "stepscope").iterdir()) == [".lock", ".so"]
+    assert sorted(file.suffix for file in (tmp_path / "stepscope").iterdir()) == [".lock", ".sha256", ".so"]
     # one process compiled each file once and linked them, and tried the library
     assert ran.read_text() == "x\n" * (len(sources()) + 1)
+
+
+def test_a_cut_library_is_built_again_and_the_training_goes_on(tmp_path: Path) -> None:
+    # Given a library in the cache that is cut where dlopen() still accepts it: its code then dies of SIGBUS
+    ran, variables = copying_compiler(tmp_path)
+    made = native_build.obtain(native_build.installed(torch))
+    cached = tmp_path / "stepscope" / made.name
+    cached.parent.mkdir(mode=0o700)
+    for file in (made, made.with_suffix(".sha256")):
+        shutil.copy(file, cached.parent)
+    os.truncate(cached, 0x2000)
+    options = ["--quiet", "--output", tmp_path / "runs"]
+    done = python("-m", "stepscope", "run", *options, "-c", LOOP, env=variables)
+    assert (done.returncode, done.stdout) == (0, "trained 20\n"), done.stderr
+    assert cached.read_bytes() == made.read_bytes()
+    assert ran.exists()
+    (run,) = runs(tmp_path / "runs")
+    assert manifest(run)["collectors"]["torch"]["recorder"] == "native"
+
+
+def test_the_doctor_loads_what_it_praises(tmp_path: Path) -> None:
+    # Given a cache with a file that is what was put there, but no library
+    made = tmp_path / "made.so"
+    made.write_text("no library")
+    directory = tmp_path / "stepscope"
+    recorder_cache.open_directory(directory)
+    recorder_cache.keep(made, directory / native_build.obtain(native_build.installed(torch)).name)
+    variables = environment(XDG_CACHE_HOME=str(tmp_path))
+    done = python("-m", "stepscope.collect.doctor.probe", "torch", env=variables)
+    assert "file too short" in json.loads(done.stdout)["recorder"]["error"]
 
 
 def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Memory profiles in pprof's form: a real one, whole and damaged, and what is none."""
+"""Profiles in pprof's form: a real one of memory, whole and damaged, those of time, and what is none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from stepscope.analyse.memory.memory_profile import memory_profile
+from stepscope.analyse.stacks.python_lines import python_lines
 from stepscope.errors import InputError
 from stepscope.read import pprof, read_files
 from stepscope.read.sniff import look, ranks
@@ -18,6 +19,7 @@ from stepscope.report.timeline.perfetto.protobuf import block, integer
 from stepscope.trace import tables
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames, conform
+from tests import pprof_schema
 from tests.sizes import Size
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -139,11 +141,60 @@ def profile(*fields: bytes, units: tuple[bytes, ...] = (b"count", b"bytes")) -> 
     return b"".join([*types, *fields, *(block(6, text) for text in texts)])
 
 
-def test_a_profile_of_time_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.pb"
-    path.write_bytes(profile(block(2, integer(2, 1) + integer(2, 2)), units=(b"count", b"nanoseconds")))
-    with pytest.raises(InputError, match="is not a memory profile"):
+def test_a_profile_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.pb"
+    path.write_bytes(profile(block(2, integer(2, 1) + integer(2, 2)), units=(b"count", b"requests")))
+    with pytest.raises(InputError, match="is a profile of count, requests, neither of memory nor of time"):
         read_files([path])
+
+
+def of_time(*stacks: tuple[list[int], int, int, str], unit: str = "microseconds") -> bytes:
+    """A profile of the CPU, written by Google's library: stacks of functions, looks, time, thread."""
+    made = pprof_schema.profile()()
+    texts = ["", "samples", "count", "cpu", unit, "thread", "a.py", "f0", "f1", "f2"]
+    made.time_nanos = 5_000
+    for kind, of in ((1, 2), (3, 4)):
+        made.sample_type.add(type=kind, unit=of)
+    for number in (1, 2, 3):
+        made.function.add(id=number, name=6 + number, filename=6)
+        made.location.add(id=number).line.add(function_id=number, line=10 * number)
+    for places, looks, time, thread in stacks:
+        texts.append(thread)
+        sample = made.sample.add(location_id=places, value=[looks, time])
+        sample.label.add(key=5, str=len(texts) - 1)
+    made.string_table.extend(texts)
+    return bytes(made.SerializeToString())
+
+
+def test_a_profile_of_time_becomes_samples(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.pb"
+    path.write_bytes(of_time(([3, 1], 4, 40, "MainThread"), ([2, 1], 1, 10, "MainThread"), ([1], 2, 20, "other")))
+    frames = read_files([path])
+    check(frames)
+    assert frames["losses"].is_empty()
+    stacks = {
+        row["id"]: [(one["function"], one["line"]) for one in row["frames"]]
+        for row in frames["stacks"].iter_rows(named=True)
+    }
+    rows = frames["samples"].with_columns(pl.col("name").cast(str)).select("ts", "dur", "count", "name", "stack").rows()
+    assert [(*row, stacks[stack]) for *row, stack in rows] == [
+        (5_000, 40_000, 4, "MainThread", [("f2", 30), ("f0", 10)]),
+        (5_000, 10_000, 1, "MainThread", [("f1", 20), ("f0", 10)]),
+        (5_000, 20_000, 2, "other", [("f0", 10)]),
+    ]
+    lines = python_lines(tables.lazy(frames)).filter(pl.col("Samples") > 0)
+    assert dict(lines.select("Line", "Self(us)").rows()) == {30: 40.0, 20: 10.0, 10: 20.0}
+
+
+def test_a_damaged_profile_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.pb"
+    whole = of_time(*(([number % 3 + 1, 1], 1, number, "t") for number in range(50)))
+    chance = random.Random(4)
+    for _ in range(60):
+        wrong = bytearray(whole[: chance.randrange(1, len(whole) + 1)])
+        wrong[chance.randrange(len(wrong))] = chance.randrange(256)
+        path.write_bytes(wrong)
+        attempt(path)
 
 
 def test_a_sample_without_stack_or_size(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 
 def windows_of(write_trace: WriteTrace, worker: str, *times: int, **document: object) -> None:
     for time in times:
-        event = {"ts": time, "dur": 1, "name": "a", "pid": 1, "tid": 1}
+        process = worker.rpartition("_")[2]
+        event = {"ts": time, "dur": 1, "name": "a", "pid": int(process) if process.isdigit() else 1, "tid": 1}
         write_trace([event], name=f"{worker}.{BASE + time}.pt.trace.json", **document)
 
 
@@ -101,6 +102,19 @@ def test_processes_without_a_rank_are_ranks_in_order_of_host_and_process(
     assert found.numbered == {0: "box_77", 1: "node_9", 2: "node_10"}
     assert [[one.window for one in group] for group in found.captures.values()] == [[10_000, 50_000]] * 3
     assert {one.host for group in found.captures.values() for one in group} == {"box", "node"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "process", "host"),
+    [("node_10", 10, "node"), ("worker2_step_12", 4711, None), ("worker3", 3, None), ("a_b_9", 9, "a_b")],
+)
+def test_a_worker_is_a_host_only_before_the_number_of_its_process(
+    write_trace: WriteTrace, tmp_path: Path, worker: str, process: int, host: str | None
+) -> None:
+    event = {"ts": 1, "dur": 1, "name": "a", "pid": process, "tid": 1}
+    write_trace([event], name=f"{worker}.{BASE}.pt.trace.json")
+    [found] = sniff.ranks([look(tmp_path)]).captures.values()
+    assert [one.host for one in found] == [host]
 
 
 def test_a_process_that_says_its_rank_once_has_it_in_all_its_windows(write_trace: WriteTrace, tmp_path: Path) -> None:
@@ -180,7 +194,7 @@ def test_an_unknown_directory_gets_a_sentence(tmp_path: Path, name: str) -> None
         look(tmp_path)
     text = str(error.value)
     assert str(tmp_path) in text
-    assert "1 files (1 × .txt)" in text
+    assert "1 file (1 × .txt)" in text
     for what in ("stepscope run", "pt.trace.json", "xplane.pb", "_ascend_ms", "paddle_trace", ".ssj"):
         assert what in text
 
@@ -188,7 +202,7 @@ def test_an_unknown_directory_gets_a_sentence(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("text", ["[]", '[{"name": "a package"}]', '{"a": [1]}', "7", '"text"'])
 def test_other_json_in_a_directory_is_no_trace(tmp_path: Path, text: str) -> None:
     (tmp_path / "packages.json").write_text(text)
-    with pytest.raises(NotATraceError, match=r"holds no capture; .* 1 files \(1 × \.json\)"):
+    with pytest.raises(NotATraceError, match=r"holds no capture; .* 1 file \(1 × \.json\)"):
         look(tmp_path)
 
 
@@ -218,7 +232,7 @@ def test_a_search_does_not_open_file_after_file(tmp_path: Path, monkeypatch: pyt
     opened: list[Path] = []
     real = source.open_trace
     monkeypatch.setattr(source, "open_trace", lambda path: opened.append(path) or real(path))  # type: ignore[func-returns-value]
-    with pytest.raises(NotATraceError, match="After 3 files that are no traces, 7 more"):
+    with pytest.raises(NotATraceError, match="After 3 files that are not traces, 7 more"):
         look(tmp_path)
     assert len(opened) == 3
 

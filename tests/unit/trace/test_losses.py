@@ -30,6 +30,17 @@ def test_rows_are_counted_and_most_severe_first() -> None:
     ]
 
 
+def test_a_detail_precedes_the_advice_and_has_a_row_of_its_own() -> None:
+    ledger = LossLedger("a file")
+    for type_ in ("Other", "STARS", "Other"):
+        ledger.add("kind_unknown", 1, f"Tasks of the type {type_}.")
+    advice = CATALOGUE["kind_unknown"][1]
+    assert [(row.count, row.advice) for row in ledger.rows()] == [
+        (2, f"Tasks of the type Other. {advice}"),
+        (1, f"Tasks of the type STARS. {advice}"),
+    ]
+
+
 def test_a_name_outside_the_catalogue_is_a_defect() -> None:
     with pytest.raises(KeyError, match="misplaced"):
         LossLedger("a file").add("misplaced")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyse.communication.collective_times import LINKS, communication, communication_matrix, operations
+from stepscope.analyse.communication.collective_times import LINKS, communication, communication_matrix
 from tests.unit.analyse.build import ORIGIN, Rank
 
 ALLREDUCE = {"operation": "allreduce", "group": "0", "transport": "nccl"}
@@ -89,21 +89,10 @@ def test_the_matrix_orders_operations_by_bandwidth() -> None:
     }
 
 
-def test_on_threads_a_nested_call_is_part_of_the_outer_one() -> None:
-    rank = Rank()
-    main, worker = rank.thread(1), rank.thread(2)
-    rank.span(main, "operator", 0, 100_000, "c10d::allreduce_")
-    outer = rank.span(main, "collective", 10_000, 80_000, "record_param_comms")
-    rank.span(main, "collective", 20_000, 60_000, "nccl:all_reduce")
-    rank.span(worker, "collective", 30_000, 60_000, "gloo:all_reduce")
-    rank.add("collectives", span=outer, bytes_in=100, **ALLREDUCE)
-    assert [one.label for one in operations(rank.tables())] == ["allreduce__0@0", "gloo:all_reduce__0@"]
-
-
 def test_operations_outside_every_step_are_kept() -> None:
     rank = Rank()
     rank.step(1, 0, 1_000)
-    rank.span(rank.stream(), "collective", 5_000, 1_000, "ncclKernel")
+    rank.add("collectives", span=rank.span(rank.stream(), "collective", 5_000, 1_000, "ncclKernel"), **ALLREDUCE)
     assert list(communication(rank.tables())) == ["step-1"]
 
 

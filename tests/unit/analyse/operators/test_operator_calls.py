@@ -83,7 +83,7 @@ def test_operator_details_has_every_call() -> None:
     ]
     assert frame.height == 3
     inner = frame.row(1, named=True)
-    assert inner["Call Stack"] == "a.py(3): f;\nb.py(): <module>"
+    assert inner["Call Stack"] == "a.py(3): f; b.py: <module>"
     assert (inner["Host Self Duration(us)"], inner["Device Total Duration(us)"]) == (40.0, 30.0)
     assert (inner["Input Data Types"], inner["Step ID"], inner["Thread ID"]) == ('["float"]', 4, 11)
     assert str(inner["Start Time(us)"]) == f"{(ORIGIN + 20_000) // 1000}.000"

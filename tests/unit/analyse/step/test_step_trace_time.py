@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from stepscope.analyse.step.step_trace_time import PARTS, split, step_trace_time
 from stepscope.trace.tables import Tables
-from tests.unit.analyse.build import Rank
+from tests.unit.analyse.build import ORIGIN, Rank
 
 STANDARD = [
     "Step",
+    "Start Time(us)",
+    "Total",
     "Computing",
     "Communication(Not Overlapped)",
     "Overlapped",
@@ -25,6 +28,7 @@ STANDARD = [
     "Preparing",
     "Copy(Not Overlapped)",
     "Data Wait",
+    "Sync",
     "Host Only",
     "Idle",
 ]
@@ -49,17 +53,20 @@ def test_a_device_step_is_split_over_the_union_of_its_streams() -> None:
     assert step_trace_time(rank.tables()).columns == STANDARD
     assert row(rank.tables()) == {
         "Step": 3,
+        "Start Time(us)": Decimal(ORIGIN // 1000),
+        "Total": 100.0,
         "Computing": 35.0,
         "Communication(Not Overlapped)": 15.0,
         "Overlapped": 5.0,
         "Communication": 20.0,
         "Free": 50.0,
         "Stage": 20.0,
-        "Bubble": 0.0,
-        "Communication(Not Overlapped and Exclude Receive)": 15.0,
+        "Bubble": None,  # no operation receives
+        "Communication(Not Overlapped and Exclude Receive)": None,
         "Preparing": 20.0,
         "Copy(Not Overlapped)": 5.0,
         "Data Wait": 20.0,
+        "Sync": 0.0,
         "Host Only": 15.0,
         "Idle": 10.0,
     }
@@ -81,7 +88,9 @@ def test_a_step_without_work_prepares_all_the_time() -> None:
     rank.step(0, 0, 10_000)
     rank.span(rank.thread(), "python", 2_000, 3_000)
     one = row(rank.tables())
-    assert (one["Preparing"], one["Free"], one["Host Only"], one["Idle"], one["Stage"]) == (10.0, 10.0, 3.0, 7.0, 0.0)
+    assert (one["Total"], one["Free"], one["Host Only"], one["Idle"]) == (10.0, 10.0, 3.0, 7.0)
+    # What prepares a device, and what waits for other ranks, is not asked on a rank with neither.
+    assert (one["Preparing"], one["Stage"], one["Bubble"]) == (None, None, None)
 
 
 def test_on_threads_the_outermost_operators_are_the_work() -> None:
@@ -99,7 +108,7 @@ def test_on_threads_the_outermost_operators_are_the_work() -> None:
     rank.span(main, "python", 92_000, 3_000)
     one = row(rank.tables())
     assert (one["Computing"], one["Communication"], one["Overlapped"]) == (45.0, 40.0, 15.0)
-    assert (one["Data Wait"], one["Host Only"], one["Idle"], one["Preparing"]) == (20.0, 3.0, 7.0, 20.0)
+    assert (one["Data Wait"], one["Host Only"], one["Idle"], one["Preparing"]) == (20.0, 3.0, 7.0, None)
 
 
 def test_receiving_is_the_bubble() -> None:
@@ -176,11 +185,13 @@ def test_the_columns_of_every_step_agree(spans: list[tuple[int, str, int, int]],
     for one in step_trace_time(tables).rows(named=True):
         exposed = one["Communication(Not Overlapped)"]
         assert one["Overlapped"] + exposed == pytest.approx(one["Communication"], abs=0.001)
-        parts = one["Copy(Not Overlapped)"] + one["Data Wait"] + one["Host Only"] + one["Idle"]
+        parts = one["Copy(Not Overlapped)"] + one["Data Wait"] + one["Sync"] + one["Host Only"] + one["Idle"]
         assert parts == pytest.approx(one["Free"], abs=0.001)
-        assert -0.001 <= one["Communication(Not Overlapped and Exclude Receive)"] <= exposed + 0.001
-        assert one["Stage"] + one["Bubble"] >= one["Communication"] - 0.001
-        assert 0 <= one["Preparing"] <= one["Computing"] + exposed + one["Free"] + 0.001
+        assert one["Computing"] + exposed + one["Free"] == pytest.approx(one["Total"], abs=0.002)
+        # Null where there is no such communication, or no device.
+        assert -0.001 <= (one["Communication(Not Overlapped and Exclude Receive)"] or 0) <= exposed + 0.001
+        assert (one["Stage"] or 0) + (one["Bubble"] or 0) >= one["Communication"] - 0.001
+        assert 0 <= (one["Preparing"] or 0) <= one["Computing"] + exposed + one["Free"] + 0.001
 
 
 def moments(spans: list[tuple[int, str, int, int]], wanted: dict[str, set[int]]) -> set[int]:
@@ -200,16 +211,20 @@ def test_the_split_equals_a_count_of_single_nanoseconds(
 ) -> None:
     threads, streams = {0, 1}, {2, 3}
     host = ("operator", "collective", "runtime", "python", "sync", "garbage")
+    work = ("operator", "collective", "runtime")
+    waits = [moments(spans, {"sync": {thread}}) for thread in (0, 1)]
     sets = [
         moments(spans, {"kernel": streams, "memset": streams}),
         moments(spans, {"collective": streams}),
         moments(spans, {"memcpy": streams}),
         moments(spans, {"data": threads}),
+        set.union(*waits) - set.union(*(moments(spans, {kind: {t} for kind in work}) - waits[t] for t in (0, 1))),
         moments(spans, dict.fromkeys(host, threads)),
     ]
     if not any(
         track in streams and kind in {"kernel", "memset", "memcpy", "collective"} for track, kind, _, _ in spans
     ):
+        sets[4] = set()
         sets[0] = set.union(*(moments(spans, {"operator": {t}}) - not_computing(spans, t) for t in threads))
         sets[1] = moments(spans, {"collective": threads})
     result = split(random_rank(spans, steps))

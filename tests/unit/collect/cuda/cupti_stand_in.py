@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cupti_wheels import unpack
+
 SOURCE = Path(__file__).with_suffix(".c")
 
 
@@ -18,7 +20,19 @@ def build(home: Path) -> dict[str, str]:
         pytest.skip("there is no C compiler")
     libraries = home / "lib64"
     libraries.mkdir()
-    command = [compiler, "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-pthread", str(SOURCE)]
+    flags = unpack("oldest", 13, home / "nvidia").flags
+    command = [
+        compiler,
+        *flags,
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Werror",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        str(SOURCE),
+    ]
     for name in ("libcupti.so.13", "libcuda.so.1"):
         subprocess.run([*command, f"-Wl,-soname,{name}", "-o", str(libraries / name)], check=True)
     return {"CUDA_HOME": str(home), "LD_LIBRARY_PATH": str(libraries)}

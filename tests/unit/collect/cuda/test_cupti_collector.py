@@ -170,6 +170,94 @@ def test_buffers_that_another_profiler_got_are_counted(stand_in: dict[str, str],
 
 
 @needs_native
+def test_a_late_buffer_is_counted_and_never_enters_the_next_window(stand_in: dict[str, str], tmp_path: Path) -> None:
+    # Given: CUPTI gives a buffer back only when the next window is open
+    run(
+        stand_in,
+        tmp_path,
+        """
+        recorder = CuptiRecorder(path, library)
+        recorder.start()
+        free.stand_in_hold()
+        free.stand_in_launch(names[0], 10)
+        recorder.stop()
+        following = CuptiRecorder(path.with_name("next.ssc"), library)
+        following.start()
+        free.stand_in_launch(names[1], 5)
+        free.stand_in_complete_late()
+        following.stop()
+        """,
+    )
+    assert losses(read_files([tmp_path / "cupti.ssc"])) == {"device_buffers_lost": 1}
+    following = read_files([tmp_path / "next.ssc"])
+    assert losses(following) == {}
+    assert following["kernels"].height == 5
+
+
+@needs_native
+@pytest.mark.parametrize("recording", ["while it records", "after it has recorded"])
+def test_buffers_that_come_at_the_end_of_the_process_harm_nobody(
+    stand_in: dict[str, str], tmp_path: Path, recording: str
+) -> None:
+    """CUPTI completes its buffers when the process unloads it; Python is gone by then."""
+    stop = "free.stand_in_hold(); free.stand_in_launch(names[1], 5); recorder.stop()"
+    run(
+        stand_in,
+        tmp_path,
+        f"""
+        recorder = CuptiRecorder(path, library)
+        recorder.start()
+        free.stand_in_launch(names[0], 10)
+        time.sleep(1.2)                     # a block is written by then
+        {stop if recording == "after it has recorded" else "free.stand_in_launch(names[1], 5)"}
+        """,
+    )
+    frames = read_files([tmp_path / "cupti.ssc"])
+    assert frames["kernels"].height == 10
+    assert losses(frames) in ({"device_buffers_lost": 1}, {"ended_abruptly": 1})
+
+
+@needs_native
+def test_the_kernels_of_a_graph_belong_to_its_launch(stand_in: dict[str, str], tmp_path: Path) -> None:
+    run(
+        stand_in,
+        tmp_path,
+        """
+        recorder = CuptiRecorder(path, library)
+        recorder.start()
+        free.stand_in_graph(names[0], 4)
+        free.stand_in_graph(names[0], 4)
+        recorder.stop()
+        """,
+    )
+    frames = read_files([tmp_path / "cupti.ssc"])
+    assert losses(frames) == {}
+    kernels, spans = frames["kernels"], frames["spans"]
+    assert kernels["graph_node"].n_unique() == 4
+    launches = spans.filter(pl.col("name").cast(pl.String) == "cudaGraphLaunch")["id"].to_list()
+    assert kernels["launch"].value_counts().sort("launch").rows() == [(launch, 4) for launch in sorted(launches)]
+
+
+@needs_native
+def test_streams_of_several_contexts_are_several_streams(stand_in: dict[str, str], tmp_path: Path) -> None:
+    run(
+        stand_in,
+        tmp_path,
+        """
+        recorder = CuptiRecorder(path, library)
+        recorder.start()
+        free.stand_in_contexts(names[0])
+        recorder.stop()
+        """,
+    )
+    frames = read_files([tmp_path / "cupti.ssc"])
+    assert losses(frames) == {}
+    names = frames["tracks"].filter(pl.col("kind").cast(pl.String) == "stream")["name"].to_list()
+    assert names == ["stream 7 of context 1", "stream 7 of context 2"]
+    assert frames["kernels"]["launch"].null_count() == 0
+
+
+@needs_native
 def test_windows_one_after_the_other_leave_nothing(stand_in: dict[str, str], tmp_path: Path) -> None:
     out = run(
         stand_in,

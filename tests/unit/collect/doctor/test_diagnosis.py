@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 
 from stepscope.collect.doctor import diagnosis
 from stepscope.collect.doctor.diagnosis import Check, diagnose, probe_torch
+from stepscope.collect.surgery import verified
+from stepscope.collect.surgery.python_layout import refusal
 
 STATES = {"yes", "partly", "no"}
 
@@ -31,7 +35,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def broken_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module called torch that a child process imports instead of the real one."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "torch.py"
 
 
@@ -175,3 +179,62 @@ def test_findings_are_plain_values(tmp_path: Path) -> None:
     described = [check.describe() for check in diagnose(tmp_path)]
     assert json.loads(json.dumps(described)) == described
     assert all(set(check) == {"name", "state", "detail", "remedy"} and check["detail"] for check in described)
+
+
+@pytest.mark.parametrize(
+    ("recorder", "said"),
+    [
+        ({"built": "/cache/recorder.so"}, "recorded by the native recorder, or by Kineto for what it does not serve"),
+        ({"reason": "no C++ compiler was found (c++, g++ or clang++)"}, "recorded by Kineto; 9 host events in a trial"),
+    ],
+)
+def test_who_records_operators_is_said(
+    recorder: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(diagnosis, "probe_torch", lambda: {**FACTS, "recorder": recorder})
+    assert found(diagnose(tmp_path), "operators").detail.startswith(said)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_the_use_of_each_compiler_is_said_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    checks = diagnose(tmp_path / "out")
+    assert "install of stepscope from source" in found(checks, "C compiler").remedy
+    assert "native recorder of PyTorch's operators" in found(checks, "C++ compiler").remedy
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_the_gate_to_the_memory_of_other_libraries_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Given a build of a framework's library, a damaged one, and the builds that were verified
+    library, damaged = tmp_path / "libphi_core.so", tmp_path / "libmindspore_profiler.so"
+    shutil.copyfile(sys.executable, library)
+    damaged.write_bytes(b"\x7fELF")
+    identity, machine = verified.identify(library)
+    installed = verified.installed
+    monkeypatch.setattr(verified, "installed", lambda: installed([library, damaged]))
+    # When it is not among them, the doctor says so, and what to read
+    check = found(diagnose(tmp_path), "Paddle internals")
+    assert check.state == "partly"
+    assert identity in check.detail
+    assert "README.md" in check.remedy
+    assert "is not a 64-bit little-endian ELF file" in found(diagnose(tmp_path), "MindSpore internals").detail
+    # When it is, the surgery is on
+    (row,) = [one.row for one in installed([library])]
+    monkeypatch.setattr(verified, "BUILDS", (row,))
+    assert found(diagnose(tmp_path), "Paddle internals").state == "yes"
+    assert machine == row.machine
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_it_says_whether_stacks_are_sampled_and_what_is_unknown_if_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refusal() is None:
+        check = found(diagnose(tmp_path / "out"), "sampled Python stacks")
+        assert check.state in ("yes", "partly")
+        assert "test read" in check.detail or "ptrace_scope" in check.detail
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    check = found(diagnose(tmp_path / "out"), "sampled Python stacks")
+    assert (check.state, "riscv64" in check.detail) == ("no", True)
+    assert "unknown" in check.remedy

@@ -12,13 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from stepscope.collect.host import python_stacks
 from stepscope.collect.host.python_stacks import PythonStacksCollector
+from stepscope.collect.journal.block_file import BlockFile
 from stepscope.collect.journal.journal import Journal
 from stepscope.read import read_files
 from stepscope.read.common.torch_events import parse_frame
+from stepscope.read.journal.journal_reader import read
+from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
 from tests.unit.collect.conftest import Recording
 
@@ -95,6 +99,29 @@ def test_calls_are_nested_with_file_line_and_duration(window: Window) -> None:
     assert [call["caller"] for call in named(calls, "spin")] == ["inner", "outer"]
     assert 4_000_000 <= second["dur"] < first["dur"]
     assert first["dur"] >= 6_000_000
+
+
+def test_a_call_has_the_line_that_calls_it(window: Window) -> None:
+    def waits() -> Iterator[None]:
+        spin(0.003)
+        yield
+        spin(0.004)
+
+    with window:
+        outer()
+        for _ in waits():
+            inner(
+                0.005,
+            )
+    lines = Path(__file__).read_text().splitlines()
+    calls = read(window.path, LossLedger("x"))["spans"].cast({"name": pl.String}).select("name", "calling_line").rows()
+    found = [(parse_frame(name)["function"], line and lines[line - 1].strip()) for name, line in calls if HERE in name]
+    waits_name = waits.__qualname__
+    assert sorted(call for call in found if call[0] in ("outer", "inner", "spin", waits_name)) == sorted([
+        ("outer", "outer()"), ("inner", "inner(0.004)"), ("spin", "spin(seconds)"), ("spin", "spin(0.002)"),
+        (waits_name, "for _ in waits():"), ("spin", "spin(0.003)"), ("inner", "inner("), ("spin", "spin(seconds)"),
+        (waits_name, "for _ in waits():"), ("spin", "spin(0.004)"),
+    ])  # fmt: skip
 
 
 def test_what_is_going_on_when_the_window_opens_and_closes_is_there(window: Window) -> None:
@@ -238,6 +265,10 @@ def test_a_million_calls_are_written_or_counted(window: Window, monkeypatch: pyt
     with window:
         for _ in range(1_000_000):
             nothing()
+        # (the window's end waits some seconds for the writing; a machine whose cores are taken needs longer)
+        written = -10_000
+        while written + 10_000 <= (written := window.path.stat().st_size):
+            time.sleep(1)
     frames = window.frames()
     names = frames["spans"]["name"].cast(str)
     kept = names.str.ends_with("nothing").sum()
@@ -251,6 +282,22 @@ def test_a_million_calls_are_written_or_counted(window: Window, monkeypatch: pyt
 def test_a_full_queue_is_counted(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_stacks, "ROOM", 10)
     with window:
+        for _ in range(20):
+            inner(0.0001)
+    losses = dict(window.frames()["losses"].select("what", "count").iter_rows())
+    assert losses["python_calls_overflow"] >= 20
+
+
+def test_a_disk_that_hangs_costs_no_count(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = BlockFile.close
+
+    def hangs(file: BlockFile) -> None:
+        close(file)
+        raise TimeoutError
+
+    monkeypatch.setattr(BlockFile, "close", hangs)
+    monkeypatch.setattr(python_stacks, "ROOM", 10)
+    with pytest.raises(TimeoutError), window:
         for _ in range(20):
             inner(0.0001)
     losses = dict(window.frames()["losses"].select("what", "count").iter_rows())

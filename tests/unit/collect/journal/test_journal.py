@@ -449,11 +449,11 @@ def test_a_clock_that_was_set_is_counted(journal: Journal, monkeypatch: pytest.M
     now = time.perf_counter_ns()
     journal.span("after", "annotation", now, now + 7)
     journal.close()
-    # Then: durations stay, each time agrees with the clock of its moment, and the change is counted
+    # Then: durations stay, all times are on one time line, and the change is counted
     found = read_journal(journal.path)
     assert {span["name"]: span["dur"] for span in found.spans} == {"before": 5, "after": 7}
     times = {span["name"]: span["ts"] for span in found.spans}
-    assert 3_590_000_000_000 < times["before"] - times["after"] < 3_600_000_000_000
+    assert 0 < times["after"] - times["before"] < 10_000_000_000
     assert found.lost == {"clock_set": 1}
 
 

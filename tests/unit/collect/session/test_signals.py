@@ -24,22 +24,22 @@ def terminated() -> Iterator[list[str]]:
 def test_the_programs_own_handler_comes_after_ours(terminated: list[str]) -> None:
     own = signal.getsignal(signal.SIGTERM)
 
-    def save(deliver: Callable[[], None]) -> None:
-        terminated.append("saved")
+    def save(name: str, deliver: Callable[[], None]) -> None:
+        terminated.append(f"saved by {name}")
         deliver()
 
     guard = TerminationGuard(save)
     assert guard.install()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert terminated == ["saved", "program 15"]
+    assert terminated == ["saved by SIGTERM", "program 15"]
     assert signal.getsignal(signal.SIGTERM) is own
     # and from then on it is the program's alone
     os.kill(os.getpid(), signal.SIGTERM)
-    assert terminated == ["saved", "program 15", "program 15"]
+    assert terminated == ["saved by SIGTERM", "program 15", "program 15"]
 
 
 def test_a_handler_that_the_program_sets_meanwhile_stays(terminated: list[str]) -> None:
-    guard = TerminationGuard(lambda deliver: deliver())
+    guard = TerminationGuard(lambda _name, deliver: deliver())
     guard.install()
     ours = signal.getsignal(signal.SIGTERM)
     assert callable(ours)
@@ -54,19 +54,23 @@ def test_a_handler_that_the_program_sets_meanwhile_stays(terminated: list[str]) 
 
 def test_a_program_that_ignores_the_signal_goes_on_ignoring_it() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        guard = TerminationGuard(lambda deliver: deliver())
+        guard = TerminationGuard(lambda _name, deliver: deliver())
         assert not guard.install()
         os.kill(os.getpid(), signal.SIGTERM)
         guard.remove()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
+        signal.signal(signal.SIGHUP, hangup)
         signal.signal(signal.SIGTERM, before)
 
 
 def test_nothing_is_installed_from_another_thread(terminated: list[str]) -> None:
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(TerminationGuard(lambda deliver: deliver()).install()))
+    thread = threading.Thread(
+        target=lambda: answers.append(TerminationGuard(lambda _name, deliver: deliver()).install())
+    )
     thread.start()
     thread.join()
     assert answers == [False]

@@ -6,6 +6,8 @@ import json
 import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from stepscope.collect.ranks import LAUNCHERS, JobRank
 from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
 from stepscope.collect.start.dynamic import CONFIG
 from stepscope.errors import UsageError
+from tests.frameworks.left_behind import open_files, threads
 from tests.unit.collect.reading import read_journal
 
 
@@ -65,6 +68,31 @@ def iterations(monitor: stepscope.dynamic, first: int, last: int) -> None:
         with stepscope.span(f"iteration {number}"):
             pass
         monitor.step()
+
+
+def test_a_monitor_that_is_dropped_leaves_neither_thread_nor_file(tmp_path: Path) -> None:
+    def train() -> Path:
+        edit(tmp_path, start_step=2, stop_step=3)
+        monitor = stepscope.dynamic(tmp_path, output=tmp_path / "runs", poll_interval=1e-9)
+        iterations(monitor, 1, 6)
+        (recorded,) = monitor.recorded
+        recorded.wait()
+        assert "stepscope-steps" in threads()
+        return recorded.rank_path / "capture" / "steps.ssj"
+
+    before = threads()
+    path = train()
+    assert threads() == before
+    assert path not in open_files()
+    assert read_journal(path).frames["run_steps"]["number"].to_list() == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_last_steps_of_a_program_that_ends_are_written(tmp_path: Path) -> None:
+    edit(tmp_path, start_step=2, stop_step=3)
+    code = "import stepscope\nmonitor = stepscope.dynamic('.', output='runs')\nfor _ in range(9): monitor.step()"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    (path,) = tmp_path.glob("runs/*/rank0/capture/steps.ssj")
+    assert read_journal(path).frames["run_steps"]["number"].to_list() == list(range(1, 10))
 
 
 def test_a_new_file_holds_every_key_of_the_documents(tmp_path: Path, monitors: list[Any]) -> None:
@@ -211,8 +239,11 @@ def test_no_thread_and_no_process_is_left(tmp_path: Path, monitors: list[Any]) -
     iterations(watched, 1, 4)
     assert steps(watched) == [[2]]
     deadline = time.monotonic() + 10
-    while not set(threading.enumerate()) <= before and time.monotonic() < deadline:
+    while len(threading.enumerate()) > len(before) + 1 and time.monotonic() < deadline:
         time.sleep(0.01)
+    # Then only the one is left that writes the times of steps, up to the end
+    assert {thread.name for thread in set(threading.enumerate()) - before} == {"stepscope-steps"}
+    watched.close()
     assert set(threading.enumerate()) <= before
     assert multiprocessing.active_children() == []
 
@@ -224,7 +255,7 @@ def test_the_end_of_the_job_closes_the_window(tmp_path: Path, monitors: list[Any
     assert watched.recording
     watched.close()
     assert steps(watched) == [[2, 3, 4]]
-    assert watched.recorded[0].manifest["losses"] == {"steps_not_recorded": 1}
+    assert watched.recorded[0].manifest["losses"] == {"steps_not_recorded": 96}
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan")])

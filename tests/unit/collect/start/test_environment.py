@@ -131,10 +131,10 @@ def test_wrong_json_is_one_warning_and_the_program_runs(packages: Path, framewor
 
 
 def test_start_must_be_true_itself(packages: Path) -> None:
-    done = python(packages, "import jax; print('trained')", STEPSCOPE_OPTIONS='{"start": "true", "output_path": "o"}')
+    done = python(packages, "import jax; print('trained')", STEPSCOPE_OPTIONS='{"start": "yes", "output_path": "o"}')
     assert done.stdout == "trained\n"
     assert done.stderr == (
-        "stepscope: STEPSCOPE_OPTIONS: 'start' should be true or false, but is \"true\"; the default false is used.\n"
+        "stepscope: STEPSCOPE_OPTIONS: 'start' should be true or false, but is \"yes\"; the default false is used.\n"
     )
     assert not (packages / "o").exists()
 

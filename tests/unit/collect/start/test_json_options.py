@@ -39,7 +39,7 @@ def test_the_sample_of_the_documents() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("start", "false", "'start' should be true or false, but is \"false\"; the default false is used"),
+        ("start", "yes", "'start' should be true or false, but is \"yes\"; the default false is used"),
         ("start", 1, "'start' should be true or false, but is 1; the default false is used"),
         ("memory", None, "'memory' should be true or false, but is null; the default false is used"),
         (
@@ -69,6 +69,19 @@ def test_a_wrong_value_is_one_warning_and_the_default(key: str, value: object, e
     assert reading.values == read().values
     option = ENVIRONMENT.get(key, ENVIRONMENT["start"])
     assert reading.values[option.name] == option.default
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_booleans_may_be_spelled_as_in_the_document(text: str, value: bool) -> None:
+    assert read(start=text).values["start"] is value
+    assert read(start=text).warnings == ()
+
+
+def test_what_cannot_be_served_has_the_name_that_the_user_wrote() -> None:
+    reading = read(aicore_metrics=1)
+    assert set(unavailable(reading.values, reading.written)) == {"aicore_metrics"}
+    reading = read(aic_metrics="Memory")
+    assert set(unavailable(reading.values, reading.written)) == {"aic_metrics"}
 
 
 @pytest.mark.parametrize(

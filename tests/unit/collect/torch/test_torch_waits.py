@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -53,8 +54,9 @@ def test_each_wait_is_a_span_with_the_loaders_facts(recording: Recording) -> Non
     assert batches == [[0, 1], [2, 3], [4, 5]] * 2 + [[0, 1, 2], [3, 4, 5]]
     found = recording.read()
     waits = [(span["name"], span["kind"], *span["args"].values()) for span in found.spans]
-    assert waits == [(FIRST, "data", 0, 0, 2)] * 8 + [(SECOND, "data", 1, 2, 3)] * 3
-    assert list(found.spans[0]["args"]) == ["loader", "workers", "batch_size"]
+    cores = len(os.sched_getaffinity(0))
+    assert waits == [(FIRST, "data", 0, 0, 2, cores)] * 8 + [(SECOND, "data", 1, 2, 3, cores)] * 3
+    assert list(found.spans[0]["args"]) == ["loader", "workers", "batch_size", "cores"]
     assert all(span["dur"] >= 10_000_000 for span in found.spans[:3])
     assert found.spans[3]["dur"] < 10_000_000
     assert collector.describe() == {"loaders": 2, "waits": 11}

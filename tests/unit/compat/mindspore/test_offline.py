@@ -30,7 +30,7 @@ def test_two_ranks_below_a_directory() -> None:
     before = [contents(source) for source in sources]
     analyse("job", max_process_number=2, pretty=True, step_list=[1], data_simplification=True)
     for rank, source in enumerate(sources):
-        results = Path("job") / "STEPSCOPE_OUTPUT" / source.name / f"rank{rank}" / "results"
+        results = Path("job") / "STEPSCOPE_OUTPUT" / source.name / f"rank{rank}" / "results_steps_7-7"
         assert {"kernel_details.csv", "l2_cache.csv", "trace_view.json"} <= {path.name for path in results.iterdir()}
         assert (results / "communication.json").read_text().startswith("{\n")
         assert list(json.loads((results / "communication.json").read_text())) == ["step7"]
@@ -52,7 +52,7 @@ def test_the_capture_itself_and_a_second_time() -> None:
 def test_steps_that_are_not_there(caplog: pytest.LogCaptureFixture) -> None:
     source = capture(Path("job"))
     analyse(str(source), step_list=[5])
-    assert "holds 1 steps" in caplog.text
+    assert "holds 1 step." in caplog.text
 
 
 def test_report_makes_a_run_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_steps_that_are_kept(step_list: list[int] | None, kept: list[str]) -> No
     source = steps_of(capture(Path("job")), 8, 9)
     before = contents(source)
     analyse(str(source), step_list=step_list)
-    (results,) = Path("job", "STEPSCOPE_OUTPUT").glob("*/rank0/results")
+    (results,) = Path("job", "STEPSCOPE_OUTPUT").glob("*/rank0/results*")
     assert column(results / "step_trace_time.csv", "Step") == kept
     names = column(results / "kernel_details.csv", "Name")
     assert [name for name in names if name.startswith("Mul_")] == [f"Mul_{step}" for step in kept if step != "7"]
@@ -139,7 +139,10 @@ def test_real_captures(sort: str, shared_data: Path) -> None:
     shutil.copytree(shared_data / "ascend" / sort, "job", ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     before = contents(Path("job"))
     analyse("job", max_process_number=2, pretty=True, step_list=[1], data_simplification=True)
-    made = {path.parents[1].name: path for path in Path("job", "STEPSCOPE_OUTPUT").rglob("results/step_trace_time.csv")}
+    made = {
+        path.parents[1].name: path
+        for path in Path("job", "STEPSCOPE_OUTPUT").rglob("results_steps_*/step_trace_time.csv")
+    }
     assert {rank: column(path, "Step") for rank, path in made.items()} == {"rank0": ["50"], "rank1": ["50"]}
     after = contents(Path("job"))
     assert {path: digest for path, digest in after.items() if "STEPSCOPE_OUTPUT" not in path.parts} == before

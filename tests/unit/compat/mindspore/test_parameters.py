@@ -327,7 +327,7 @@ def test_every_argument_ever_is_taken_by_profiler(caplog: pytest.LogCaptureFixtu
         Profiler(**given)
     assert len(said) == 10  # the older arguments, and no correction
     assert not [message for message in caplog.messages if "For Profiler" in message]
-    assert "aic_metrics records nothing here" in caplog.text  # what the older `aicore_metrics` asks for
+    assert "aicore_metrics records nothing here" in caplog.text  # what the older `aicore_metrics` asks for
     with pytest.warns(UserWarning, match=".*"):
         values = resolve(given)
     assert values["aic_metrics"] is AicoreMetrics.PipeUtilization

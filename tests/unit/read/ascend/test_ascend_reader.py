@@ -273,9 +273,17 @@ def test_older_and_newer_headers(tmp_path: Path) -> None:
 
 def test_a_directory_of_nothing(tmp_path: Path) -> None:
     (tmp_path / OUTPUT).mkdir()
-    (tmp_path / OUTPUT / "op_statistic.csv").write_text("OP Type\n")
+    (tmp_path / OUTPUT / "communication_statistic.csv").write_text("OP Type\n")
     with pytest.raises(NotATraceError):
         read_files([tmp_path])
+
+
+def test_intact_files_without_events_are_not_damaged(tmp_path: Path) -> None:
+    (tmp_path / OUTPUT).mkdir()
+    (tmp_path / OUTPUT / "kernel_details.csv").write_text("Step Id,Name,Type,Accelerator Core,Start Time(us)\n")
+    read = read_files([tmp_path])
+    assert losses(read)["events_none"] == tmp_path.name
+    assert read["spans"].is_empty()
 
 
 def test_links_to_directories_and_pipes_are_not_followed(tmp_path: Path) -> None:
@@ -334,6 +342,11 @@ def test_milliseconds() -> None:
         ("Notify Wait", "Notify Wait", False, "sync"),
         ("PLACE_HOLDER_SQE", "PROFILING_ENABLE", False, "overhead"),
         ("KERNEL_AIVEC", "Add", False, "kernel"),
+        ("Other", "aclnnAdd_AddAiCore_Add", False, "other"),
+        ("Other", "MEMCPY_ASYNC", False, "memcpy"),
+        ("STARS_COMMON", "aclnnInplaceWait_Sync", False, "other"),
+        ("UNKNOWN", "Notify Wait", False, "sync"),
+        ("PROFILING_ENABLE", "PROFILING_ENABLE", False, "overhead"),
     ],
 )
 def test_kinds_of_tasks(type_: str, name: str, kernel: bool, kind: str) -> None:

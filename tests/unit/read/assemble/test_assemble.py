@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pytest
 
 from stepscope.read import read_files
 from stepscope.read.assemble.assemble import assemble
@@ -26,7 +27,7 @@ def journal(spans: list[tuple[str, str, int, int]], steps: list[tuple[int, int, 
     """Return a part as the journal's reader gives it: on thread 1 of process 1, with measured steps."""
     rows = [(number, 0, ts, dur, name, kind, 0) for number, (name, kind, ts, dur) in enumerate(spans)]
     thread = (0, "thread", 0, "", "cpu", 1, 1, None, "MainThread", 0)
-    measured = [(number, ts, dur, None, "inferred") for number, ts, dur in steps]
+    measured = [(number, ts, dur, None, "inferred", None) for number, ts, dur in steps]
     columns = schema("spans")
     wanted = {name: columns[name] for name in ("id", "track", "ts", "dur", "name", "kind", "depth")}
     return {
@@ -91,6 +92,26 @@ def test_work_without_numbers_is_linked_by_arrows(write_trace: WriteTrace) -> No
     assert tables["flows"].select("from", "to").rows() == [(0, 1)]
 
 
+def test_a_closure_of_the_optimizers_step_holds_forward_and_backward(write_trace: WriteTrace) -> None:
+    # Given a step of the optimizer that runs the model before it updates, as Lightning's does
+    closure = host("Optimizer.step#SGD.step", 0, 100, "user_annotation")
+    linear = host("aten::linear", 10, 20)
+    forward = host("aten::mul", 12, 5, **{"Sequence number": 4, "Fwd thread id": 0})
+    node = host("autograd::engine::evaluate_function: MulBackward0", 40, 20)
+    backward = host("MulBackward0", 41, 10, **{"Sequence number": 4, "Fwd thread id": 1})
+    tables = read_files([write_trace([closure, linear, forward, node, backward, host("aten::add_", 80, 5)])])
+    # Then only the update is the optimizer's
+    phases = tables["spans"].select(pl.col("name").cast(pl.String), pl.col("phase").cast(pl.String)).rows()
+    assert phases == [
+        ("Optimizer.step#SGD.step", "optimizer"),
+        ("aten::linear", "forward"),
+        ("aten::mul", "forward"),
+        ("autograd::engine::evaluate_function: MulBackward0", "backward"),
+        ("MulBackward0", "backward"),
+        ("aten::add_", "optimizer"),
+    ]
+
+
 def test_forward_and_backward_are_linked_by_arrows_and_by_numbers(write_trace: WriteTrace) -> None:
     forward = host("aten::mul", 10, 5, **{"Sequence number": 4, "Fwd thread id": 0})
     outer = host("autograd::engine::evaluate_function: MulBackward0", 50, 20, tid=2)
@@ -99,6 +120,7 @@ def test_forward_and_backward_are_linked_by_arrows_and_by_numbers(write_trace: W
     arrows = [flow("s", 1, 10, "fwdbwd"), flow("f", 1, 51, "fwdbwd", tid=2), flow("f", 9, 51, "fwdbwd", tid=2)]
     events = [forward, outer, backward, inner, host("Optimizer.step#SGD.step", 100, 9, "user_annotation")]
     events += [host("aten::add_", 101, 2), host("aten::zeros", 200, 2)]
+    events += [host("Optimizer.zero_grad#SGD.zero_grad", 300, 9, "user_annotation")]
     # When the file draws arrows, and when it does not
     for extra in ([], arrows):
         tables = read_files([write_trace([*events, *extra])])
@@ -113,6 +135,7 @@ def test_forward_and_backward_are_linked_by_arrows_and_by_numbers(write_trace: W
             ("Optimizer.step#SGD.step", "optimizer"),
             ("aten::add_", "optimizer"),
             ("aten::zeros", "other"),
+            ("Optimizer.zero_grad#SGD.zero_grad", "optimizer"),
             ("autograd::engine::evaluate_function: MulBackward0", "backward"),
             ("MulBackward0", "backward"),
             ("aten::mul", "backward"),
@@ -268,3 +291,34 @@ def test_tracks_are_one_where_their_places_are_and_the_better_name_wins() -> Non
     found = tables["tracks"].select("id", "name", "rank", pl.col("host").cast(pl.String))
     assert found.rows() == [(0, "main", 4, "node1"), (1, "worker", 4, "node1")]
     assert tables["spans"]["track"].to_list() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("window", "kept", "recorded"),
+    [
+        ([(5, 0, 3), (6, 3, 6), (7, 6, 9)], [(5, 0, 3), (6, 3, 6), (7, 6, 9)], []),
+        ([(5, 9, 12), (6, 12, 25), (7, 25, 32)], [(1, 10, 20), (2, 20, 30)], [1, 2]),
+        ([(1, 10, 20), (2, 20, 30)], [(1, 10, 20), (2, 20, 30)], [1, 2]),
+    ],
+    ids=["no step is whole", "two are", "they were counted right"],
+)
+def test_parts_of_steps_give_way_to_the_steps_that_lie_whole_in_the_window(
+    window: list[tuple[int, int, int]], kept: list[tuple[int, int, int]], recorded: list[int]
+) -> None:
+    # Given steps of the run that were counted anew, up to 30 ms, and what seemed to be steps in the window
+    ms = 1_000_000
+    run_steps = [(number, 10 * ms * number, 10 * ms, False) for number in range(6)]
+    times = {
+        **journal([], []),
+        "run_steps": pl.DataFrame(run_steps, schema=["number", "ts", "dur", "recorded"], orient="row"),
+        "metadata": conform("metadata", pl.DataFrame({"key": ["stepscope.steps_recount"], "value": [str(30 * ms)]})),
+    }
+    own = journal([], [(number, begin * ms, (end - begin) * ms) for number, begin, end in window])
+    # When they are joined
+    tables = assemble([own, times], [])
+    # Then
+    found = tables["steps"].select("number", pl.col("ts") // ms, end=(pl.col("ts") + pl.col("dur")) // ms)
+    assert found.rows() == kept
+    every = tables["run_steps"]
+    assert every["number"].to_list() == [0, 1, 2, 3, 4, 5]
+    assert every.filter("recorded")["number"].to_list() == recorded

@@ -6,7 +6,11 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.read.assemble.assemble import settled
+from stepscope.read.assemble.assemble import assemble, settled
+from stepscope.trace.losses import LossLedger
+from tests.conftest import WriteTrace
+from tests.unit.read.assemble.test_assemble import journal, kineto_part
+from tests.unit.read.kineto.test_kineto_reader import device, host
 
 
 def frame(**columns: list[int]) -> pl.DataFrame:
@@ -49,3 +53,18 @@ def test_steps_stay_in_order_and_hold_what_they_asked_for(calls: list[tuple[int,
         assert dur >= 0
         assert end == max([asked_until, *(begin + length for begin, length in calls if begin < asked_until)])
         assert place == 0 or ts == sum(found[place - 1])
+
+
+def test_a_step_of_the_journal_holds_the_kernels_that_it_launched(write_trace: WriteTrace) -> None:
+    # Given a program that launches a kernel of 100 µs in each step of 10 µs, and waits for the last one
+    part = kineto_part(
+        write_trace,
+        *(host("cudaLaunchKernel", 12 + 10 * n, 1, "cuda_runtime", correlation=n) for n in range(1, 4)),
+        *(device(f"k{n}", 30 + 100 * n, 100, correlation=n) for n in range(1, 4)),
+    )
+    own = journal([], [(n, 10_000 + 10_000 * n, 10_000) for n in range(1, 4)])
+    tables = assemble([part, own], [LossLedger("a"), LossLedger("b")])
+    # Then every step lasts until its kernel has been computed
+    assert rows(tables["steps"]) == [(20_000, 210_000), (230_000, 100_000), (330_000, 100_000)]
+    kernels = tables["spans"].filter(pl.col("kind") == "kernel")
+    assert dict(kernels.select(pl.col("name").cast(pl.String), "step").iter_rows()) == {"k1": 1, "k2": 2, "k3": 3}

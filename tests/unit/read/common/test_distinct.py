@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.read.ascend.database import sqlite, sqlite_columns
-from stepscope.read.ascend.database.sqlite import database
+from stepscope.read.common.database import sqlite, sqlite_columns
+from stepscope.read.common.database.sqlite import database
 from stepscope.read.common.distinct import combinations, either, filled, found, nth, of_all, of_each, ordered, where
 from stepscope.trace.ascend_columns import INT, TEXT
 from stepscope.trace.losses import LossLedger

@@ -85,11 +85,20 @@ def test_steps_stacks_facts_and_losses() -> None:
     part.add_facts({"seed": "1"})
     part.add_losses({"disk_full": 1, "span_not_closed": 0}, "journal")
     tables = part.tables()
-    assert tables["steps"].rows() == [(1, 10, 5, None, "inferred")]
+    assert tables["steps"].rows() == [(1, 10, 5, None, "inferred", None)]
     assert tables["stacks"]["id"].to_list() == [0, 1]
     assert tables["stacks"]["frames"].to_list() == [[{"file": "a.py", "line": 3, "function": "f"}], []]
     assert tables["metadata"].rows() == [("seed", "1")]
     assert tables["losses"].select("what", "count", "source").rows() == [("disk_full", 1, "journal")]
+
+
+@pytest.mark.parametrize("line", [1 << 31, 1 << 63, -(1 << 63), 1 << 127])
+def test_a_line_that_no_file_has_is_unknown_and_counted(line: int) -> None:
+    part = PartBuilder()
+    part.add_stacks([[{"file": "a.py", "line": line, "function": "f"}, {"file": None, "line": None, "function": "g"}]])
+    tables = part.tables()
+    assert [frame["line"] for frame in tables["stacks"]["frames"][0]] == [None, None]
+    assert tables["losses"].select("what", "count").rows() == [("value_unreadable", 1)]
 
 
 def test_a_row_is_counted_as_the_first_condition_that_it_fails() -> None:

@@ -79,7 +79,7 @@ def test_every_column_of_every_table(tmp_path: Path) -> None:
         (2, "counter", 0, "node-3", "cpu", 77, None, None, "training", 2),
     ]
     assert frames["counters"].rows() == [(ORIGIN + 150, 2, "loss", 0.5, "")]
-    assert frames["steps"].rows() == [(4, ORIGIN + 100, 900, None, "declared")]
+    assert frames["steps"].rows() == [(4, ORIGIN + 100, 900, None, "declared", None)]
     assert frames["arguments"].rows() == [(0, "b", '[1,{"c":null}]'), (0, "a", '"x"')]
     assert frames["metadata"].rows() == [("seed", "1")]
     ((what, count, severity, source, advice),) = frames["losses"].rows()

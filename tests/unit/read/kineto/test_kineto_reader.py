@@ -1,4 +1,4 @@
-"""What each sort of event becomes."""
+"""What each kind of event becomes."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def column(tables: Frames, table: str, name: str) -> list[Any]:
         (host("cuLaunchKernel", 1, 1, "cuda_driver"), "driver"),
         (host("hipLaunchKernel", 1, 1, "Runtime"), "runtime"),
         (host("file.py(1): f", 1, 1, "python_function"), "python"),
+        (host("f (file.py:1)", 1, 1, "fee"), "python"),
         (host("Lazy Function Loading", 1, 1, "overhead"), "overhead"),
         (host("of somebody else", 1, 1, "their category"), "annotation"),
         (device("vectorized_elementwise_kernel", 1, 1), "kernel"),
@@ -222,7 +223,7 @@ def test_memory_events_are_allocations(read: Read) -> None:
     taken = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": args}
     freed = {**taken, "ts": 50, "args": {"Device Type": 0, "Device Id": -1, "Bytes": -512}}
     tables = read(host("aten::empty", 1, 10), taken, freed)
-    untold = dict.fromkeys(("block", "name", "component", "stream", "unused"))
+    untold = dict.fromkeys(("block", "name", "component", "stream", "unused", "stack"))
     assert tables["allocations"].to_dicts() == [
         {**untold, "ts": 5000, "device": "cuda:2", "address": -16, "bytes": 512, "allocated": 1024, "reserved": 2048,
          "active": None, "span": 0, "thread": 1},

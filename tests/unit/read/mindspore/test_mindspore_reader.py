@@ -424,7 +424,7 @@ def test_a_cut_file_of_times_is_noticed_even_at_the_end_of_a_line(tmp_path: Path
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-2]))
     frames = read_files([directory])
-    assert losses(frames) == {"operators_missing": 4}
+    assert losses(frames) == {"operators_missing": 4, "total_differs": 1}  # calls, and their time
 
 
 @pytest.mark.parametrize(

@@ -372,3 +372,34 @@ def test_a_cut_file_gives_what_comes_before_the_cut(tmp_path: Path) -> None:
     assert losses(frames)["file_cut"] == 1
     known = set(whole.select("ts", "dur", text("name")).rows())
     assert set(frames["spans"].select("ts", "dur", text("name")).rows()) <= known
+
+
+def test_a_type_of_a_later_version_keeps_its_time_and_is_named(tmp_path: Path) -> None:
+    document = json.loads(gzip.decompress((DATA / "paddle331_static.json.gz").read_bytes()))
+    operators = [event for event in document["traceEvents"] if event.get("cat") == "Operator"]
+    for event in operators[:2]:
+        event["cat"] = "Graph"
+    # Work of a device, of a type without a name.
+    arguments = {**operators[2]["args"], "device": 0, "context": 1, "stream": 7, "correlation id": 1}
+    document["traceEvents"].append({**operators[2], "cat": "Fused", "args": arguments})
+    path = tmp_path / "later.paddle_trace.json"
+    path.write_text(json.dumps(document))
+    frames, before = read_files([path]), read_files([DATA / "paddle331_static.json.gz"])
+    assert frames["spans"].height == before["spans"].height + 1
+    other = frames["spans"].filter(kind="other")
+    assert other.height == 3
+    assert set(other["dur"]) <= set(before["spans"]["dur"])
+    rows = frames["losses"].filter(text("what") == "kind_unknown")
+    assert sorted(row.split(". ")[0] for row in rows["advice"]) == [
+        "Events of the type Fused",
+        "Events of the type Graph",
+    ]
+
+
+def test_kernels_of_a_communication_library_communicate(tmp_path: Path) -> None:
+    """Given a kernel of NCCL, which Paddle calls a kernel like any other, then it is a collective by its name."""
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    kernel = complete(name, 15, 3, "Kernel", device=1, stream=7, correlation_id=4) | {"pid": 1, "tid": 7}
+    frames = read_files([a_json_trace(tmp_path, [kernel])])
+    assert frames["spans"]["kind"].to_list() == ["collective"]
+    assert frames["collectives"].select(text("operation"), text("transport")).rows() == [("allreduce", "nccl")]

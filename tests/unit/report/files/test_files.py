@@ -125,9 +125,10 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_formats_are_chosen_by_name() -> None:
-    assert [output.name for output in select("all")] == ["csv", "json", "db", "trace", "pftrace"]
+    names = ["csv", "json", "db", "trace", "pftrace", "speedscope", "pprof", "firefox", "collapsed", "memory_viz"]
+    assert [output.name for output in select("all")] == names
     assert [output.name for output in select("json, csv")] == ["csv", "json"]
     assert select("none") == []
     assert select("json", pretty=True) == [Json(pretty=True)]
-    with pytest.raises(UsageError, match=r"'xlsx'.*csv, json, db, trace, pftrace"):
+    with pytest.raises(UsageError, match=rf"'xlsx'.*{', '.join(names)}, all"):
         select("csv,xlsx")

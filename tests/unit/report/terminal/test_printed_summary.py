@@ -5,30 +5,39 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from stepscope.advise.finding import Evidence, Finding
 from stepscope.analyse.step.summary import DataWait, Entry, Garbage, MemoryPeak, StepPart, Steps, Summary
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import CATALOGUE, Loss
-from stepscope.trace.run_directory import Manifest
+from stepscope.trace.manifest import Manifest
 
 MS = 1_000_000
-SHARES = {"computing": 0.5, "communication": 0.25, "copy": 0.002, "data wait": 0.2, "host only": 0.048, "idle": 0.0}
+SHARES = {
+    "computing": 0.5,
+    "communication": 0.25,
+    "copy": 0.002,
+    "data wait": 0.2,
+    "sync": 0.0,
+    "host only": 0.048,
+    "idle": 0.0,
+}
 SUMMARY = Summary(
     on_device=True,
     devices=("cuda:0",),
     steps=Steps(5, 500 * MS, 100.0 * MS, 99.0 * MS, 110.0 * MS, 90 * MS, 112 * MS, 10.0, inferred=True),
     split=tuple(StepPart(name, round(500 * MS * share), 100 * MS * share, share) for name, share in SHARES.items()),
     operators=(Entry("aten::mm", "operator", 30 * MS, 20, 0.6),),
-    kernels=(Entry("void at::native::(anonymous namespace)::gemm<float>", "kernel", 40 * MS, 10, 0.4),),
+    kernels=(Entry("gemm<float>", "kernel", 40 * MS, 10, 0.4),),
     data_wait=DataWait(120 * MS, 100 * MS, 0.24, 5, 0),
     garbage=Garbage(5 * MS, 0.01, 3),
     memory=(MemoryPeak("cuda:0", 3 * 2**30, None),),
     resident_bytes=700 * 2**20,
     losses=(),
-    look_first="Data wait: training waits.",
 )
 MANIFEST: Manifest = {
     "worker": "train",
@@ -40,9 +49,24 @@ MANIFEST: Manifest = {
 }
 
 
+FINDINGS = [
+    Finding(
+        cause="data-loader-slow",
+        title="20.0 ms of 100 ms the training waits for its next batch",
+        gain_ns=20 * MS,
+        gain_low_ns=15 * MS,
+        gain_high_ns=20 * MS,
+        step_ns=100 * MS,
+        evidence=(Evidence(text="a batch takes 20.0 ms to make"),),
+        remedy="Load in workers: num_workers=1.",
+    ),
+    Finding(cause="other", title="Something else", evidence=(Evidence(text="a number"),), remedy="Change it."),
+]
+
+
 def shown(summary: Summary, manifest: Manifest = MANIFEST, width: int = 100, **console: object) -> str:
     out = io.StringIO()
-    render(summary, manifest, Console(file=out, width=width, **console))  # type: ignore[arg-type]
+    render(summary, FINDINGS, manifest, Console(file=out, width=width, **console))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -52,7 +76,7 @@ def test_everything_known_is_there() -> None:
     for fact in (
         "stepscope train",
         "PyTorch 2.13.0 · cuda:0 · rank 1 of 2",
-        "5 steps mean 100 ms p50 99.0 ms p95 110 ms 10 steps/s found by the optimizer",
+        "5 steps mean 100 ms median 99.0 ms 90.0 ms to 112 ms 10 steps/s found by the optimizer",
         "█ computing 50 % 50.0 ms",
         "▒ copy <1 % 200 µs",
         "aten::mm 4 6.00 ms 60 %",
@@ -61,7 +85,8 @@ def test_everything_known_is_there() -> None:
         "garbage 3 pauses of Python's collector, 5.00 ms, 1 % of the steps",
         "memory peak cuda:0 3.00 GiB allocated · process 700 MiB resident",
         "lost nothing",
-        "▶ look first Data wait: training waits.",
+        "20.0 ms of 100 ms the training waits for its next batch. 1 Load in workers: num_workers=1. ",
+        "a batch takes 20.0 ms to make 2 Something else a number",
     ):
         assert fact in words
     assert "idle" not in text  # it took no time
@@ -103,14 +128,15 @@ def test_an_empty_recording_is_shown_as_such() -> None:
         memory=(),
         resident_bytes=None,
         losses=(),
-        look_first="Nothing was recorded.",
     )
-    lines = [" ".join(line.split()) for line in shown(nothing, {}).splitlines() if line.strip()]
+    out = io.StringIO()
+    render(nothing, [], {}, Console(file=out, width=100))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines() if line.strip()]
     assert lines[0] == "stepscope cpu · rank 0"
     assert lines[2:] == [
-        "no steps found the whole recording: 0 ms",
+        "Nothing was recorded: the trace holds no operator and no device work.",
+        "no steps found no event with a time",
         "lost nothing",
-        "▶ look first Nothing was recorded.",
     ]
 
 
@@ -137,8 +163,31 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ascii_terminal_gets_ascii() -> None:
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii"), width=80)
-    render(replace(SUMMARY, look_first="für 汉字"), MANIFEST, console)
+    render(SUMMARY, [msgspec.structs.replace(FINDINGS[0], title="für 汉字")], MANIFEST, console)
     console.file.flush()
     text = raw.getvalue().decode("ascii")
     assert "# computing 50 % 50.0 ms" in text
     assert "f\\xfcr \\u6c49\\u5b57" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_long_headline_is_whole_on_two_lines(width: int) -> None:
+    manifest = {**MANIFEST, "worker": "rank-34.Jul_15_10_52_41.1074_of_a_long_name", "rank": 34, "world_size": 300}
+    devices = ("cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:5", "npu:10")
+    first, second, *_ = shown(replace(SUMMARY, devices=devices), manifest, width=width).strip().splitlines()
+    assert first.split() == ["stepscope", manifest["worker"]]
+    assert second.strip() == "PyTorch 2.13.0 · cuda:0-3, cuda:5, npu:10 · rank 34 of 300"
+
+
+def test_phases_and_rates_are_shown() -> None:
+    phases = tuple(StepPart(name, 5 * ns, ns, 0.1) for name, ns in (("data", 0), ("forward", 4 * MS), ("other", MS)))
+    operators = (
+        Entry("layer3 backward", "operator", 10 * MS, 20, 0.6, flops=88e6),
+        Entry("copy", "operator", 5 * MS, 20, 0.3),
+    )
+    text = shown(replace(SUMMARY, phases=phases, operators=operators), width=80)
+    assert "forward 4.00 ms  other 1.00 ms\n" in text
+    assert "data 0" not in text
+    words = " ".join(text.split())
+    assert "layer3 backward 4 2.00 ms 60 % 8.8 GFLOP/s" in words
+    assert "copy 4 1.00 ms 30 % gemm" not in words

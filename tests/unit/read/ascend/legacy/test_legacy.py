@@ -101,6 +101,54 @@ def test_steps_of_a_gpu(text: str, tmp_path: Path) -> None:
     assert rows(read_files([tmp_path])["steps"], "number", "ts", "dur") == [(1, T0, 1000), (2, T0 + 1000, 1000)]
 
 
+#: Steps of 100 ms, each with a reduce on two streams, as MindSpore 1.x writes them (units of 10 ns).
+REDUCES = "step_num,start_point,end_point,total,fp_point,bp_point,iteration_interval,fp_and_bp,tail" + "".join(
+    f",stream_{stream}_parallel_0_start_point,stream_{stream}_parallel_0_end_point,stream_{stream}_parallel_0"
+    for stream in (520, 522)
+)
+
+
+def step_trace(steps: int) -> str:
+    """Return ``step_trace_raw_*.csv`` of so many steps, and its line of averages."""
+    lines = [REDUCES]
+    for number in range(1, steps + 1):
+        start = 43_806_800_000 + (number - 1) * 10_000_000
+        first, second = (start + 1_000_000, start + 3_000_000), (start + 2_000_000, start + 4_000_000)
+        reduces = [str(point) for pair in (first, second) for point in (*pair, pair[1] - pair[0])]
+        lines.append(f"{number},{start},{start + 10_000_000},10000000,{start},{start},0,0,0,{','.join(reduces)}")
+    return "\n".join([*lines, "-" + ",1" * (REDUCES.count(",")), ""])
+
+
+def test_steps_without_kernels_are_not_idle(tmp_path: Path) -> None:
+    (tmp_path / "step_trace_raw_1_detail_time.csv").write_text(step_trace(2))
+    (rank,) = stepscope.open(tmp_path).ranks
+    steps = rank.result("step_trace_time")
+    assert isinstance(steps, pl.DataFrame)
+    assert steps["Total"].to_list() == [100_000.0] * 2
+    # The reduces of two streams overlap: from 10 to 40 ms.
+    assert steps["Communication"].to_list() == [30_000.0] * 2
+    assert steps["Computing"].to_list() == [None] * 2
+    assert steps["Idle"].to_list() == [None] * 2
+    assert rank.summary.split == ()
+    assert rank.summary.not_recorded[0] == "computing"
+
+
+def test_a_file_of_kernels_that_was_cut_is_not_averaged_over_all_steps(tmp_path: Path) -> None:
+    # Given 322 steps and kernels of the first 14, one of 1 ms in each, and of a part of the 15th.
+    (tmp_path / "step_trace_raw_1_detail_time.csv").write_text(step_trace(322))
+    kernels = "".join(f"Default/Add-op1,519,{438_068 + 100 * step + 95},1.0\n" for step in range(14))
+    cut = f"Default/Add-op1,519,{438_068 + 1400 + 10},1.0\n"
+    (tmp_path / "output_timeline_data_1.txt").write_text(
+        f"op_name, stream_id, start_time(ms), duration(ms)\n{kernels}{cut}"
+    )
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert rank.summary.steps.count == 14
+    computing = next(part for part in rank.summary.split if part.name == "computing")
+    assert computing.mean_ns == 1_000_000
+    lost = rank.tables["losses"].filter(pl.col("what").cast(pl.String) == "steps_without_events").collect()
+    assert lost["count"].to_list() == [308]
+
+
 def test_a_folder_of_several_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "profiler"
     folder.mkdir()

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from stepscope.read.ascend.database import sqlite, sqlite_columns
-from stepscope.read.ascend.database.sqlite import database
+from stepscope.read.common.database import sqlite, sqlite_columns
+from stepscope.read.common.database.sqlite import database
 from stepscope.trace.ascend_columns import FLOAT, INT
 from stepscope.trace.losses import LossLedger
 

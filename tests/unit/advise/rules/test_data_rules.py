@@ -1,0 +1,101 @@
+"""Waits for data: what is advised, in the words of the framework, never more than the machine has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stepscope.advise.finding import Finding
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in
+from tests.unit.analyse.build import ORIGIN, Rank
+
+FACTS = {"torch": "torch", "mindspore": "mindspore", "paddle": "profiler", "jax": "profiler"}
+
+
+def waiting(framework: str, wait: int = 90_000, **said: object) -> Rank:
+    """A step of 100 µs that waits for its batch and then computes."""
+    rank = Rank()
+    host = rank.thread()
+    rank.step(0, 0, 100_000)
+    span = rank.span(host, "data", 0, wait, "loader.__next__")
+    rank.span(host, "operator", wait, 100_000 - wait, "aten::mm" if framework == "torch" else "MatMul", step=0)
+    for key, value in said.items():
+        rank.add("arguments", span=span, key=key, value=json.dumps(value))
+    if framework:
+        rank.add("metadata", key=FACTS[framework], value='"xplane"' if framework == "jax" else '"paddle.profiler"')
+    return rank
+
+
+def found(rank: Rank) -> list[Finding]:
+    return found_in(Observed(rank.tables()))
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "advice"),
+    [
+        ("torch", {"workers": 0, "cores": 2}, "Load in workers: DataLoader(…, num_workers=1, persistent_workers=True)"),
+        ("torch", {"workers": 0, "cores": 16}, "Load in workers: DataLoader(…, num_workers=9, "),
+        ("torch", {"workers": 0, "cores": 1}, "Make loading cheaper: this machine has one core."),
+        ("torch", {"workers": 1, "cores": 32}, "num_workers=9"),
+        ("torch", {"workers": 8, "cores": 8}, "more workers than 8 have no core"),
+        ("paddle", {"workers": 0, "cores": 4}, "num_workers=3"),
+        ("mindspore", {"workers": None, "cores": 4}, "num_parallel_workers=3"),
+        ("jax", {"workers": None, "cores": 4}, "in a thread or process while the step runs"),
+        ("", {"workers": 0, "cores": 4}, "Load in 3 workers"),
+    ],
+)
+def test_advice_is_in_the_frameworks_words_and_never_above_the_cores(
+    framework: str, said: dict[str, Any], advice: str
+) -> None:
+    [finding] = found(waiting(framework, **said))
+    assert finding.cause == "data-loader-slow"
+    assert advice in finding.remedy
+    assert finding.gain_ns == 90_000
+    assert finding.title.startswith("90.0 µs of 100 µs the training waits for its next batch")
+
+
+def test_a_short_wait_is_no_finding() -> None:
+    assert found(waiting("torch", wait=4_000, workers=0, cores=4)) == []
+
+
+def test_workers_that_start_again_for_every_epoch_are_told() -> None:
+    # Given 60 steps of 10 ms with short waits, but for every sixth, which begins an epoch
+    rank = waiting("torch", wait=1_000, workers=2, cores=4)
+    rank.add("metadata", key="dataloader.0", value=json.dumps({"workers": 2, "persistent_workers": False}))
+    ts = ORIGIN
+    for number in range(60):
+        wait = 40_000_000 if number % 6 == 0 else 100_000
+        rank.add("run_steps", number=number, ts=ts, dur=10_000_000 + wait, recorded=False, delay=0, data_wait=wait)
+        ts += 10_000_000 + wait
+    [finding] = found(rank)
+    assert finding.cause == "restarted-workers"
+    assert finding.gain_ns == pytest.approx(6.6e6, rel=0.1)
+    assert "every 6 steps" in finding.title
+    assert "persistent_workers=True" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("elements", "longest", "collated", "advice"),
+    [
+        (500, 48, 3072, "Pad to the longest sample of the batch"),
+        (500, 192, 3072, "Put samples of about one length into a batch"),
+        (2500, 192, 3072, None),
+        (2800, 180, 3072, None),
+    ],
+    ids=["beyond the longest", "long and short", "a little", "nearly none"],
+)
+def test_padding_is_told_by_the_sizes_of_samples_and_batches(
+    elements: int, longest: int, collated: int, advice: str | None
+) -> None:
+    rank = waiting("torch", wait=1000)
+    rank.span(0, "operator", 2000, 40_000, "aten::linear", step=0, phase="forward")
+    rank.span(0, "operator", 50_000, 40_000, "autograd::engine::evaluate_function", step=0, phase="backward")
+    for number in range(4):
+        row = {"samples": 16, "elements": elements, "longest": longest, "collated": collated}
+        unused = dict.fromkeys(("sample_dur", "sample_cpu", "collate_dur", "collate_cpu"), 0)
+        rank.add("batches", ts=ORIGIN + number, dur=1, dataset="Texts", process=1, **row, **unused)
+    told = [finding for finding in found(rank) if finding.cause == "padding"]
+    assert [finding.remedy.startswith(str(advice)) for finding in told] == ([True] if advice else [])

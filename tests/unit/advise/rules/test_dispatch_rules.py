@@ -1,0 +1,100 @@
+"""Loops over samples and over tensors are told by how often a step uses a weight, and by torch's own choice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.advise.rules.trainings import STEP, STEPS, Training
+from tests.unit.analyse.build import ORIGIN
+
+WEIGHT = [64, 64]
+
+
+def looped(batch: int, calls: int, sums: int = 1, dur: int = 100_000, layer: str = "") -> Training:
+    training = Training()
+    if layer:
+        training.call(layer, calls * dur, phase="forward")
+    for number in range(calls):
+        where = {"inside": True, "shift": number * dur} if layer else {}
+        training.call("aten::linear", dur, [[batch, 64], WEIGHT], "forward", sequence=number, **where)
+    for number in range(calls):
+        name = "autograd::engine::evaluate_function: AddmmBackward0"
+        training.call(name, dur, phase="backward", sequence=number)
+    for _ in range(sums):
+        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+    training.call("aten::add_", 1000, [WEIGHT, WEIGHT], "optimizer")
+    return training
+
+
+@pytest.mark.parametrize(
+    ("batch", "calls", "sums", "dur", "causes"),
+    [
+        (1, 32, 1, 100_000, ["sample-loop"]),
+        (16, 32, 1, 100_000, ["many-small-operators"]),
+        (1, 4, 1, 1_000_000, []),
+        (1, 32, 32, 100_000, []),
+        (16, 12, 1, 400_000, []),
+    ],
+    ids=["samples", "time steps", "few calls", "accumulated gradients", "large operators"],
+)
+def test_loops_are_told_by_how_often_a_weight_is_used(
+    batch: int, calls: int, sums: int, dur: int, causes: list[str]
+) -> None:
+    assert looped(batch, calls, sums, dur).causes() == causes
+
+
+@pytest.mark.parametrize("layer", ["aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu"])
+def test_a_recurrent_layer_of_the_framework_is_not_a_loop_of_the_program(layer: str) -> None:
+    assert looped(16, 32, layer=layer).causes() == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "causes"),
+    [
+        ({"implementation": "for-loop", "fused": None}, ["per-parameter-optimizer"]),
+        ({"implementation": "fused", "fused": True}, []),
+        ({"implementation": "for-loop"}, []),
+        ({"implementation": "for-loop", "fused": None, "parameter_bytes": 4_000_000_000}, []),
+    ],
+    ids=["loop", "fused", "has no fused step", "bound by memory"],
+)
+def test_an_optimizer_that_goes_through_its_tensors_is_told(optimizer: dict[str, object], causes: list[str]) -> None:
+    said = {"class": "AdamW", "parameters": 82, "parameter_bytes": 100_000, **optimizer}
+    training = Training(torch__state={"optimizers": [said]})
+    training.call("aten::mm", 5_000_000, [[64, 64], [64, 64]], "forward")
+    training.call("aten::add_", 3_000_000, [[64, 64], [64, 64]], "optimizer")
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("seen", "causes"), [(12, ["per-parameter-optimizer"]), (0, [])])
+def test_the_samples_bound_an_optimizer_whose_thread_waited_for_a_core(seen: int, causes: list[str]) -> None:
+    # Given an optimizer that takes 3 of 10 ms in the recorded steps, and in so many of 40 looks at all steps
+    said = {"class": "AdamW", "parameters": 82, "parameter_bytes": 100_000, "implementation": "for-loop", "fused": None}
+    training = Training(torch__state={"optimizers": [said]})
+    training.run_steps()
+    training.call("aten::mm", 5_000_000, [[64, 64], [64, 64]], "forward")
+    training.call("aten::add_", 3_000_000, [[64, 64], [64, 64]], "optimizer")
+    packages = "/venv/lib/python3.11/site-packages/torch"
+    for stack, (file, function) in enumerate([("nn/modules/module.py", "_call_impl"), ("optim/adam.py", "step")]):
+        frames = [(f"{packages}/{file}", function), ("/home/me/train.py", "train")]
+        listed = [{"file": path, "line": 7, "function": name} for path, name in frames]
+        training.rank.add("stacks", id=stack, frames=listed)
+    for number in range(40):
+        look = {"count": 1, "process": 100, "thread": 100, "name": "MainThread", "state": "native", "worker": None}
+        at, spent = ORIGIN + number * STEP, STEP - 1000
+        training.rank.add("samples", ts=at, dur=spent, cpu=spent, stack=int(number < seen), **look)
+    assert training.causes() == causes
+
+
+def test_operators_of_jax_outside_of_jit_are_told() -> None:
+    training = Training()
+    training.rank.rows["metadata"].clear()
+    training.rank.add("metadata", key="profiler", value='"xplane"')
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        for number in range(80):
+            at = step * 10_000_000 + number * 40_000
+            training.rank.span(thread, "runtime", at, 30_000, "PjitFunction(multiply)", step=step)
+    [finding] = training.findings()
+    assert finding.cause == "many-small-operators"
+    assert finding.gain_ns == pytest.approx(0.95 * 80 * 30_000)

@@ -1,0 +1,93 @@
+"""Threads that do not fit the cores, and other processes, are told by facts and by the kernel's own counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in
+from tests.unit.advise.rules.trainings import STEP, Training
+from tests.unit.analyse.build import ORIGIN
+
+
+@pytest.mark.parametrize(
+    ("threads", "machine", "causes"),
+    [
+        (16, {"cores": 2}, ["too-many-threads"]),
+        (2, {"cores": 2}, []),
+        (1, {"cores": 4}, ["too-few-threads"]),
+        (2, {"cores": 8, "cpu_quota": 1.5}, []),
+        (16, {}, []),
+    ],
+    ids=["too many", "one a core", "too few", "control group", "unknown"],
+)
+def test_threads_are_compared_with_cores(threads: int, machine: dict[str, float], causes: list[str]) -> None:
+    training = Training(torch__state={"threads": threads}, machine=machine)
+    training.call("aten::mm", 8_000_000, [[512, 512], [512, 512]], "forward", dtypes=["float", "float"])
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("threads", "machine", "causes"),
+    [
+        (1, {"cores": 4, "cpus": 4, "local_ranks": 4}, []),
+        (1, {"cores": 8, "cpus": 8, "local_ranks": 2}, ["too-few-threads"]),
+        (1, {"cores": 8, "cpus": 8, "local_ranks": None}, []),
+        (4, {"cores": 4, "cpus": 4, "local_ranks": 4}, ["too-many-threads"]),
+        (4, {"cores": 4, "cpus": 16, "local_ranks": 4}, []),
+    ],
+    ids=["one core each", "four cores each", "unknown number of ranks", "all cores in each rank", "bound to cores"],
+)
+def test_ranks_of_one_machine_share_its_cores(threads: int, machine: dict[str, float], causes: list[str]) -> None:
+    training = Training(torch__state={"threads": threads}, machine=machine)
+    training.call("aten::mm", 8_000_000, [[512, 512], [512, 512]], "forward", dtypes=["float", "float"])
+    observed = Observed(training.rank.tables(), {"world_size": 4})
+    assert [finding.cause for finding in found_in(observed)] == causes
+
+
+@pytest.mark.parametrize(("speed", "disturbed", "gain"), [(3.2e11, False, 4.4e6), (1.02e11, False, None),
+                                                          (1.02e11, True, 4.8e6)])  # fmt: skip
+def test_the_speed_of_all_cores_tells_what_more_threads_save(speed: float, disturbed: bool, gain: float | None) -> None:
+    speeds = {"framework": "torch", "products": {"float32": {"flops_per_s": 1e11, "size": 1024}},
+              "all_cores": {"flops_per_s": speed, "size": 1024}, "disturbed": disturbed}  # fmt: skip
+    training = Training(torch__state={"threads": 1}, machine={"cores": 4}, machine__speeds=[speeds])
+    training.call("aten::mm", 8_000_000, [[512, 512], [512, 512]], "forward", dtypes=["float", "float"])
+    found = {finding.cause: finding.gain_ns for finding in training.findings()}
+    assert found == ({} if gain is None else {"too-few-threads": pytest.approx(gain, rel=0.01)})
+
+
+def test_hardware_threads_of_a_core_are_not_missing() -> None:
+    training = Training(torch__state={"threads": 4}, machine={"cores": 8, "cpus": 8, "threads_per_core": 2})
+    training.call("aten::mm", 8_000_000, [[512, 512], [512, 512]], "forward", dtypes=["float", "float"])
+    assert training.causes() == []
+
+
+def test_small_operators_need_no_threads() -> None:
+    training = Training(torch__state={"threads": 1}, machine={"cores": 4})
+    training.call("aten::add", 8_000_000, [[16], [16]], "forward")
+    assert training.causes() == []
+
+
+@pytest.mark.parametrize(
+    ("delay", "others", "causes"), [(0.4, 90.0, ["other-processes"]), (0.4, 0.0, []), (0.1, 90.0, [])]
+)
+def test_waits_for_a_core_are_told_where_others_have_it(delay: float, others: float, causes: list[str]) -> None:
+    training = Training()
+    training.run_steps(delay=round(delay * STEP))
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        training.rank.add(
+            "counters", ts=1_763_000_000_000_000_000 + at, track=track, name="other CPU", value=others, unit="%"
+        )
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("others", "causes"), [(190.0, []), (390.0, ["other-processes"])])
+def test_other_ranks_of_the_machine_are_not_other_processes(others: float, causes: list[str]) -> None:
+    training = Training(machine={"cores": 4, "cpus": 4, "local_ranks": 4})
+    training.run_steps(delay=round(0.4 * STEP))
+    track = training.rank.track("counter", "cpu")
+    for at in range(0, 3 * STEP, STEP // 2):
+        training.rank.add("counters", ts=ORIGIN + at, track=track, name="other CPU", value=others, unit="%")
+    observed = Observed(training.rank.tables(), {"world_size": 4})
+    assert [finding.cause for finding in found_in(observed)] == causes

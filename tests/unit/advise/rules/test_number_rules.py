@@ -1,0 +1,51 @@
+"""Double precision, half precisions and denormal numbers are told by types, sizes and speeds of operators."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.advise.rules.trainings import Training
+
+PRODUCT = [[256, 512], [512, 512]]
+#: Its operations in ns at 20 GFLOP/s.
+AT_20 = 2 * 256 * 512 * 512 / 20
+
+
+@pytest.mark.parametrize(("kind", "causes"), [("double", ["double-precision"]), ("float", [])])
+def test_double_precision_saves_half_of_its_operators(kind: str, causes: list[str]) -> None:
+    training = Training()
+    training.call("aten::mm", 8_000_000, PRODUCT, dtypes=[kind, kind])
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(finding.gain_ns == pytest.approx(4_000_000, rel=0.01) for finding in found)
+
+
+def test_what_this_machine_computes_decides_the_gain() -> None:
+    one_core = {"float32": {"flops_per_s": 1e11, "size": 1024}, "float64": {"flops_per_s": 4e10, "size": 1024}}
+    training = Training(machine__speeds=[{"framework": "torch", "one_core": one_core}])
+    training.call("aten::mm", 8_000_000, PRODUCT, dtypes=["double", "double"])
+    [finding] = training.findings()
+    assert finding.gain_ns == pytest.approx(0.6 * 8_000_000, rel=0.01)
+
+
+def test_small_numbers_in_double_precision_are_no_matter() -> None:
+    training = Training()
+    training.call("aten::add", 8_000_000, [[16], [16]], dtypes=["double", "double"])
+    assert training.causes() == []
+
+
+@pytest.mark.parametrize(("slower", "causes"), [(3.0, ["slow-half-precision"]), (1.5, [])])
+def test_half_precision_is_told_where_it_is_slower_than_single(slower: float, causes: list[str]) -> None:
+    training = Training()
+    training.call("aten::mm", round(slower * AT_20 / 2), [[128, 512], [512, 512]], dtypes=["c10::Half"] * 2)
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(finding.gain_ns == pytest.approx(AT_20, rel=0.02) for finding in found)
+
+
+@pytest.mark.parametrize(("state", "causes"), [({}, ["denormal-numbers"]), ({"flush_denormal": True}, [])])
+def test_a_product_much_slower_than_others_may_have_denormal_numbers(state: dict[str, bool], causes: list[str]) -> None:
+    training = Training(torch__state=state)
+    training.call("aten::mm", 400_000, PRODUCT, dtypes=["float", "float"])
+    training.call("aten::mm", 6_000_000, [[256, 512], [512, 511]], dtypes=["float", "float"])
+    assert training.causes() == causes

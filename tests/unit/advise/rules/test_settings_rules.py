@@ -1,0 +1,60 @@
+"""Anomaly detection and profilers are told by what torch and Python say, and by the operators that they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.advise.rules.trainings import STEP, Training
+from tests.unit.analyse.build import ORIGIN
+
+NODE = "autograd::engine::evaluate_function: MulBackward0"
+
+
+def searching(*, checks: bool, **facts: Any) -> Training:
+    training = Training(**facts)
+    for number in range(4):
+        training.call(NODE, 500_000, phase="backward", sequence=number)
+        if checks:
+            training.call("aten::isnan", 300_000, [[64, 64]], "backward", inside=True, shift=100)
+    return training
+
+
+@pytest.mark.parametrize("facts", [{}, {"torch__state": {"anomaly": True}}])
+def test_anomaly_detection_is_told_by_its_search_for_nan(facts: dict[str, object]) -> None:
+    [finding] = searching(checks=True, **facts).findings()
+    assert finding.cause == "anomaly-mode"
+    assert finding.gain_ns == pytest.approx(1_200_000)
+
+
+def test_a_backward_without_it_has_no_finding() -> None:
+    assert searching(checks=False, torch__state={"anomaly": False}).causes() == []
+
+
+def test_a_profiler_in_c_costs_a_part_of_what_is_outside_of_operators() -> None:
+    training = Training(python={"profile": {"function": "Profile", "file": None, "line": None}, "trace": None})
+    training.call("aten::mm", 4_000_000, [[64, 64], [64, 64]], "forward")
+    [finding] = training.findings()
+    assert finding.cause == "profiler-left-on"
+    assert finding.gain_ns == pytest.approx(0.35 * 6_000_000, rel=0.01)
+    assert "Profile is called at every Python call by sys.setprofile" in finding.title
+
+
+def test_a_tracer_in_python_costs_the_time_of_its_own_frames() -> None:
+    tracer = {"function": "Tracer.trace", "file": "/home/me/debug.py", "line": 3}
+    training = Training(python={"profile": None, "trace": tracer})
+    training.run_steps()
+    training.call("aten::mm", 5_000_000, [[64, 64], [64, 64]], "forward")
+    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
+    inside = {"file": "/home/me/debug.py", "line": 4, "function": "Tracer.trace"}
+    for stack, frames in enumerate(([inside, program], [program])):
+        training.rank.add("stacks", id=stack, frames=frames)
+    for number in range(40):
+        for stack, state, at, dur in ((0, "python", 0, 5_000_000), (1, "native", 5_000_000, 5_000_000)):
+            training.rank.add(
+                "samples", ts=ORIGIN + number * STEP + at, dur=dur, cpu=dur, count=2, process=7, thread=7,
+                name="MainThread", state=state, stack=stack,
+            )  # fmt: skip
+    found = {finding.cause: finding.gain_ns for finding in training.findings()}
+    assert found == {"profiler-left-on": pytest.approx(5_000_000, rel=0.01)}

@@ -1,0 +1,48 @@
+"""Times, shapes and operations of recorded calls."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stepscope.advise.calls import outermost, product_flops, recorded_calls, sizes, within
+from stepscope.advise.observed import Observed
+from tests.unit.advise.rules.trainings import STEPS, Training
+
+
+def test_times_are_those_of_a_mean_step() -> None:
+    training = Training()
+    training.call("aten::linear", 600_000, [[8, 64], [64, 64]])
+    training.call("aten::addmm", 500_000, [[64], [8, 64], [64, 64]], inside=True, shift=50)
+    calls = recorded_calls(Observed(training.rank.tables()))
+    by_name = {name: (time, own) for name, time, own in calls.select("name", "time", "self").unique().iter_rows()}
+    assert len(calls) == 2 * STEPS
+    assert [STEPS * value for value in by_name["aten::linear"]] == pytest.approx([600_000, 100_000])
+    assert outermost(calls, calls)["name"].unique().to_list() == ["aten::linear"]
+    assert len(within(calls, calls.filter(calls["name"] == "aten::linear"))) == 2 * STEPS
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "concrete", "flops"),
+    [
+        ("aten::mm", [[4, 8], [8, 16]], [], 2 * 4 * 8 * 16),
+        ("aten::addmm", [[16], [4, 8], [8, 16], [], []], [], 2 * 4 * 8 * 16),
+        ("aten::convolution", [[2, 3, 32, 32], [8, 3, 3, 3], [8]],
+         ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]"], 2 * 2 * 16 * 16 * 8 * 27),
+        ("aten::convolution_backward", [[2, 8, 16, 16], [2, 3, 32, 32], [8, 3, 3, 3]], [],
+         2 * 2 * 2 * 16 * 16 * 8 * 27),
+        ("aten::add", [[4, 8], [4, 8]], [], 0),
+        ("aten::mm", [], [], 0),
+    ],
+)  # fmt: skip
+def test_operations_come_from_shapes(name: str, shapes: list[list[int]], concrete: list[str], flops: int) -> None:
+    assert product_flops(name, json.dumps(shapes), json.dumps(concrete)) == flops
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [("[[2,3],[],[4]]", ((2, 3), (), (4,))), ("[[[2,3],[4]],[]]", ((2, 3), (4,), ())), (None, ()), ("no JSON", ())],
+)
+def test_shapes_of_lists_of_tensors_are_those_of_each(text: str | None, shapes: tuple[tuple[int, ...], ...]) -> None:
+    assert sizes(text) == shapes

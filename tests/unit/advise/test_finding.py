@@ -1,0 +1,27 @@
+"""Every cause that a rule names has a section in the catalogue."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from stepscope.advise.finding import MISFITS
+
+ROOT = Path(__file__).parents[3]
+
+
+def causes() -> Iterator[str]:
+    for path in (ROOT / "src/stepscope/advise").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "cause":
+                value = node.value
+                ends = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+                yield from (end.value for end in ends if isinstance(end, ast.Constant) and isinstance(end.value, str))
+
+
+def test_every_cause_has_its_section() -> None:
+    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    sections = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
+    named = set(causes()) | MISFITS
+    assert named <= sections, named - sections

@@ -1,0 +1,130 @@
+"""The findings of jobs whose truth is known: made tables, and simulated jobs read from their files."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.advise.finding import Finding
+from stepscope.advise.job_findings import job_findings
+from stepscope.cluster.job import Job
+from tests.unit.cluster.slow.made_jobs import MS, OPERATORS, Fault, job_tables
+
+
+def found(fault: Fault, **shape: object) -> list[Finding]:
+    return job_findings(Job(job_tables(fault, **shape)))  # type: ignore[arg-type]
+
+
+def on(slow: int, **more: float) -> Fault:
+    """Add ms to what a rank does."""
+
+    def fault(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == slow:
+            for name, amount in more.items():
+                work[name.replace("__", "::")] += amount
+
+    return fault
+
+
+def throttled(slow: int, factor: float) -> Fault:
+    def fault(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == slow:
+            work.update({name: work[name] * factor for name in OPERATORS})
+
+    return fault
+
+
+def garbage(rank: int, step: int, work: dict[str, float]) -> None:
+    if rank == 2:
+        work["garbage"] += 12
+        work["host_only"] += 12
+
+
+def another_process(rank: int, step: int, work: dict[str, float]) -> None:
+    if rank == 2:
+        work["delay"] += 18
+        work.update({name: work[name] * 1.25 for name in OPERATORS})
+
+
+CAUSES: dict[str, tuple[Fault, str, str | None, str, float]] = {
+    "operator": (on(2, aten__mm=12), "slow-rank", "aten::mm", "aten::mm takes 1.", 12),
+    "data": (on(2, data_wait=9), "data-wait-rank", None, "data wait", 9),
+    "host": (on(2, idle=11), "host-bound-rank", None, "host-bound", 11),
+    "clocks": (throttled(2, 1.3), "slow-rank", None, "clocks throttled: every kernel 1.3", 22),
+    "garbage": (garbage, "slow-rank", None, "garbage collection", 12),
+    "another process": (another_process, "slow-rank", None, "another process", 18.5),
+}
+
+
+@pytest.mark.parametrize("steps", [2, 3, 10])
+@pytest.mark.parametrize("ranks", [4, 32])
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_slow_rank_is_named_with_its_cause_and_its_amount(name: str, ranks: int, steps: int) -> None:
+    fault, cause, operator, words, added = CAUSES[name]
+    [one] = found(fault, ranks=ranks, steps=steps)
+    assert (one.cause, one.ranks, one.operator) == (cause, (2,), operator)
+    assert words in one.evidence[0].text
+    assert one.added_ns == pytest.approx(added * MS, rel=0.15)
+    assert one.gain_ns is not None
+    assert one.gain_ns <= one.added_ns + MS
+    assert one.gain_low_ns <= one.gain_ns <= one.gain_high_ns  # type: ignore[operator]
+    assert one.title.startswith(f"Rank 2 keeps the other {ranks - 1} waiting ")
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+@pytest.mark.parametrize("ranks", [2, 4, 8, 32])
+def test_healthy_jobs_have_no_finding(ranks: int, device: str) -> None:
+    alarms = sum(
+        bool(found(lambda *_: None, ranks=ranks, steps=2 + seed % 9, device=device, seed=seed)) for seed in range(8)
+    )
+    assert alarms == 0
+
+
+def test_one_of_two_ranks_is_named() -> None:
+    [one] = found(on(1, aten__mm=25), ranks=2, steps=5)
+    assert one.title.startswith("Rank 1 keeps the other rank waiting 2")
+
+
+@pytest.mark.parametrize("steps", [2, 3, 10])
+def test_one_hiccup_is_no_slow_rank(steps: int) -> None:
+    def hiccup(rank: int, step: int, work: dict[str, float]) -> None:
+        if (rank, step) == (5, 1):
+            work["idle"] += 300
+
+    assert found(hiccup, steps=steps) == []
+
+
+def test_pauses_that_only_one_rank_has_now_and_then_are_a_finding() -> None:
+    def pauses(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == 5 and step % 3 == 0:
+            work["garbage"] += 60
+            work["host_only"] += 60
+
+    [one] = found(pauses, steps=30)
+    assert (one.cause, one.ranks) == ("slow-rank", (5,))
+    assert "garbage collection" in one.evidence[0].text
+    assert one.added_ns == pytest.approx(20 * MS, rel=0.1)
+
+
+def test_several_slow_ranks_are_named_each_with_its_own_cause() -> None:
+    def both(rank: int, step: int, work: dict[str, float]) -> None:
+        on(1, aten__mm=20)(rank, step, work)
+        on(6, data_wait=20)(rank, step, work)
+
+    assert {(one.cause, one.ranks) for one in found(both)} == {("slow-rank", (1,)), ("data-wait-rank", (6,))}
+
+
+def test_a_slow_machine_is_one_finding_with_its_ranks() -> None:
+    def machine(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank >= 4:
+            work.update({name: work[name] * 1.3 for name in OPERATORS})
+
+    [one] = found(machine)
+    assert one.ranks == (4, 5, 6, 7)
+    assert one.title.startswith("The 4 ranks of node1 keep the other 4 waiting ")
+
+
+def test_ranks_that_nobody_waits_for_are_not_blamed() -> None:
+    """A rank whose steps are longer, while no other rank waits, holds nobody up."""
+    tables = job_tables(on(2, aten__mm=25))
+    alone = tables.steps.with_columns(dur=tables.steps["dur"] - tables.steps["communication"], communication=0)
+    assert job_findings(Job(type(tables)(ranks=tables.ranks, steps=alone, operators=tables.operators))) == []

@@ -1,0 +1,41 @@
+"""The first sentence about a rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.advise.finding import Evidence, Finding
+from stepscope.advise.verdict import rank_verdict
+from stepscope.analyse.step.summarise import summarise
+from stepscope.analyse.step.summary import Entry, Summary
+from stepscope.trace import tables
+from tests.unit.analyse.step.test_summary import training
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(training().tables())
+
+
+def test_the_first_finding_is_the_sentence(summary: Summary) -> None:
+    finding = Finding(cause="a", title="9 of 10 ms go", evidence=(Evidence(text="9 ms"),), remedy="Change it.")
+    assert rank_verdict([finding], summary) == "9 of 10 ms go."
+
+
+def test_nothing_recorded_is_said() -> None:
+    nothing = summarise(tables.lazy(tables.complete({})))
+    assert rank_verdict([], nothing).startswith("Nothing was recorded")
+
+
+def test_a_healthy_step_is_described(summary: Summary) -> None:
+    said = rank_verdict([], summary)
+    assert said == "Nothing stands out: the step is 40 % computing, gemm is 100 % of the device work."
+    on_host = replace(summary, on_device=False, kernels=())
+    assert rank_verdict([], on_host).endswith("aten::mm is 100 % of the operators' self time.")
+
+
+def test_a_long_name_is_cut(summary: Summary) -> None:
+    long = replace(summary, kernels=(Entry("x" * 2000, "kernel", 1, 1, 1.0),))
+    assert f"{'x' * 79}… is 100 %" in rank_verdict([], long)

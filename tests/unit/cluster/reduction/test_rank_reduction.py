@@ -1,0 +1,120 @@
+"""What a rank is reduced to: every column that the analyses of a job rely on, from tables built by hand."""
+
+from __future__ import annotations
+
+from stepscope.cluster.job_tables import JobTables
+from stepscope.cluster.rank_summary import decode, encode, job_tables
+from stepscope.cluster.reduction.rank_reduction import reduce
+from tests.unit.analyse.build import ORIGIN, Rank
+
+IMPORTED = {"rank": 0, "world_size": 2, "source": "import"}
+
+
+def job_of(rank: Rank, **manifest: object) -> JobTables:
+    return job_tables([decode(encode(reduce(rank.tables(), {**IMPORTED, **manifest}, directory="rank0")))])
+
+
+def on_a_device() -> Rank:
+    """One step: a kernel, an all-reduce that it hides for half of its time, and a second one that never runs."""
+    rank = Rank()
+    host, stream, other = rank.thread(), rank.stream(7), rank.stream(20)
+    rank.step(4, 0, 1_000)
+    first = rank.span(host, "operator", 0, 100, "aten::mm", step=4, phase="forward")
+    call = rank.span(host, "runtime", 10, 20, "cudaLaunchKernel", step=4)
+    kernel = rank.span(stream, "kernel", 100, 300, "gemm", step=4)
+    rank.add("kernels", span=kernel, device=0, launch=call, operator=first)
+    reduced = rank.span(host, "collective", 150, 40, "nccl:all_reduce", step=4)
+    call = rank.span(host, "runtime", 160, 20, "cudaLaunchKernel", step=4)
+    work = rank.span(other, "collective", 300, 200, "ncclDevKernel_AllReduce", step=4)
+    rank.add("kernels", span=work, device=0, launch=call, operator=reduced)
+    hung = rank.span(host, "collective", 600, 30, "nccl:all_reduce", step=4)
+    ranks = {"group": "0", "group_ranks": "[0, 1]", "group_size": 2, "transport": "nccl"}
+    rank.add("collectives", span=work, operation="AllReduce", bytes_in=64, dtype="float", sequence=0, **ranks)
+    rank.add("collectives", span=hung, operation="all_reduce", bytes_in=64, dtype="float", sequence=1, **ranks)
+    return rank
+
+
+def test_a_call_without_work_is_a_collective_that_was_not_launched() -> None:
+    found = job_of(on_a_device()).collectives
+    assert found["operation"].to_list() == ["allreduce", "allreduce"]
+    assert found["launched"].to_list() == [True, False]
+    assert found["launch"].to_list() == [ORIGIN + 160, ORIGIN + 600]
+    assert found["exposed"].to_list() == [100, 30]
+    assert found["step"].to_list() == [4, 4]
+    assert found["group"].to_list() == [0, 0]
+
+
+def test_calls_of_gloo_work_on_the_host() -> None:
+    rank = on_a_device()
+    rank.rows["collectives"][1]["transport"] = "gloo"
+    assert job_of(rank).collectives["launched"].to_list() == [True, True]
+
+
+def test_parts_delays_and_what_is_not_recorded() -> None:
+    step = job_of(on_a_device()).steps.row(0, named=True)
+    assert (step["computing"], step["communication"], step["overlapped"]) == (300, 100, 100)
+    assert step["preparing"] == 100
+    assert step["launch_delay"] == 115  # the median of 90 and 140
+    assert (step["garbage"], step["cpu"], step["delay"], step["data_total"]) == (None,) * 4
+
+
+def test_a_recording_of_our_own_knows_that_nothing_was_collected() -> None:
+    assert job_of(on_a_device(), source="recording").steps["garbage"].to_list() == [0]
+
+
+def test_operators_have_self_times_and_kernels_durations_without_communication() -> None:
+    found = job_of(on_a_device()).operators.select("kind", "name", "phase", "count", "total").rows()
+    assert found == [("kernel", "gemm", None, 1, 300), ("operator", "aten::mm", "forward", 1, 100)]
+
+
+def test_names_beyond_the_first_are_the_others() -> None:
+    rank = Rank()
+    thread = rank.thread()
+    rank.step(0, 0, 100_000)
+    for number in range(80):
+        rank.span(thread, "operator", 1000 * number, 100 + number, f"op{number}", step=0)
+    found = job_of(rank).operators
+    assert found.height == 61
+    others = found.row(found["name"].to_list().index("(others)"), named=True)
+    assert (others["count"], others["total"]) == (20, sum(100 + number for number in range(20)))
+    assert found["total"].sum() == sum(100 + number for number in range(80))
+
+
+def test_the_fingerprint_is_of_what_usually_runs() -> None:
+    def program(*names: str, extra: bool = False) -> str | None:
+        rank = Rank()
+        thread = rank.thread()
+        for step in range(3):
+            rank.step(step, 1_000 * step, 1_000)
+            for place, name in enumerate((*names, *(["aten::item"] if extra and step == 1 else []))):
+                rank.span(thread, "operator", 1_000 * step + 100 * place, 50, name, step=step)
+        code: str | None = job_of(rank).ranks["code"].item()
+        return code
+
+    assert program("a", "b") == program("b", "a")
+    assert program("a", "b") == program("a", "b", extra=True)  # a step in which something else runs is not usual
+    assert program("a", "b") != program("a", "b", "b")
+
+
+def test_times_from_an_arbitrary_origin_are_no_wall_clock() -> None:
+    assert job_of(on_a_device()).ranks["wall_clock"].item()
+    rank = Rank()
+    thread = rank.thread()
+    rank.span(thread, "operator", 5, 10, "a")
+    rank.rows["spans"][0]["ts"] = 5
+    assert not job_of(rank).ranks["wall_clock"].item()
+
+
+def test_a_rank_without_steps_has_one_over_its_whole_range() -> None:
+    rank = Rank()
+    rank.span(rank.thread(), "operator", 5, 10, "a")
+    tables = job_of(rank)
+    assert tables.steps.select("step", "dur").rows() == [(0, 10)]
+    assert tables.ranks["step_count"].item() == 0
+
+
+def test_a_rank_without_anything_is_a_row() -> None:
+    tables = job_of(Rank())
+    assert tables.ranks.height == 1
+    assert tables.steps.is_empty()
+    assert tables.operators.is_empty()

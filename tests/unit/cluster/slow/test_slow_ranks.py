@@ -1,0 +1,55 @@
+"""Ranks whose hosts wait for cores, and what that says of a rank: nothing where it shares its cores with others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from stepscope.advise.job_findings import job_findings
+from stepscope.cluster.job import Job
+from stepscope.cluster.job_tables import JobTables, conform
+from tests.unit.cluster.slow.made_jobs import MS, job_tables
+
+BUSY = 3
+
+
+def delayed(rank: int, step: int, work: dict[str, float]) -> None:
+    """Let one rank wait for a core while it multiplies, for longer or shorter."""
+    if rank == BUSY:
+        more = 20 + 15 * np.sin(step)
+        work["aten::mm"] += more
+        work["delay"] += more
+
+
+def slow(rank: int, step: int, work: dict[str, float]) -> None:
+    delayed(rank, step, work)
+    if rank == 1:
+        work["aten::relu"] += 12
+
+
+def on_cores(tables: JobTables, cores: dict[int, str]) -> JobTables:
+    """Say which cores ranks may use, and that they compute in all of their own time that is no delay."""
+    named = [pl.lit(cores.get(rank, "0,1")) for rank in tables.ranks["rank"]]
+    ranks = tables.ranks.with_columns(host=pl.lit("one"), cores=pl.concat_list(named).list.get(pl.int_range(pl.len())))
+    steps = tables.steps.with_columns(cpu=pl.col("computing") - pl.col("delay"))
+    return replace(tables, ranks=conform("ranks", ranks), steps=conform("steps", steps))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_waits_for_cores_that_others_use_too_is_not_named(seed: int) -> None:
+    assert job_findings(Job(on_cores(job_tables(delayed, device="cpu", ranks=4, seed=seed), {}))) == []
+
+
+def test_a_rank_that_waits_for_its_own_cores_is_named() -> None:
+    [one] = job_findings(Job(on_cores(job_tables(delayed, device="cpu", ranks=4), {BUSY: "2"})))
+    assert (one.cause, one.ranks) == ("slow-rank", (BUSY,))
+    assert one.evidence[0].text.startswith("another process: ")
+
+
+def test_a_slow_operator_is_found_beside_a_rank_that_waits_for_a_core() -> None:
+    found = job_findings(Job(on_cores(job_tables(slow, device="cpu", ranks=4), {})))
+    assert [(one.ranks, one.operator) for one in found] == [((1,), "aten::relu")]
+    assert found[0].added_ns == pytest.approx(12 * MS, rel=0.15)

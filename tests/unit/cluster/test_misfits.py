@@ -1,0 +1,138 @@
+"""What does not fit in a job is named, with the ranks at fault, and what follows from it is not named beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+
+from stepscope.cluster.job_tables import JobTables, conform
+from stepscope.cluster.misfits import Misfit, misfits
+from stepscope.cluster.slow.own_work import work_by_role
+from tests.unit.cluster.slow.made_jobs import MS, job_tables
+
+
+def changed(tables: JobTables, rank: int, **values: Any) -> JobTables:
+    """Say something else of a rank."""
+    here = pl.col("rank") == rank
+    columns = [pl.when(here).then(pl.lit(value)).otherwise(name).alias(name) for name, value in values.items()]
+    return replace(tables, ranks=conform("ranks", tables.ranks.with_columns(columns)))
+
+
+def without(tables: JobTables, table: str, condition: pl.Expr) -> JobTables:
+    return replace(tables, **{table: getattr(tables, table).filter(~condition)})
+
+
+def only(found: list[Misfit], cause: str, *ranks: int) -> Misfit:
+    assert [(one.cause, one.ranks) for one in found] == [(cause, ranks)]
+    return found[0]
+
+
+def test_a_healthy_job_has_none() -> None:
+    tables = job_tables()
+    assert misfits(tables, work_by_role(tables, dict.fromkeys(range(8), 0))) == []
+
+
+def test_a_rank_that_cannot_be_read() -> None:
+    found = misfits(changed(without(job_tables(), "steps", pl.col("rank") == 3), 3, fault="the file is damaged"))
+    assert only(found, "unreadable-rank", 3).details == ("rank3: the file is damaged",)
+
+
+def test_a_cut_capture_explains_its_missing_steps() -> None:
+    tables = without(job_tables(), "steps", (pl.col("rank") == 5) & (pl.col("step") > 6))
+    only(misfits(changed(tables, 5, cut=True)), "unreadable-rank", 5)
+
+
+def test_other_steps() -> None:
+    found = misfits(without(job_tables(), "steps", (pl.col("rank") == 5) & (pl.col("step") > 6)))
+    one = only(found, "unequal-steps", 5)
+    assert one.sentence == "Rank 5: other steps than the others (rank 5 has 7 steps, 0 to 6; 7 others have 10, 0 to 9)."
+
+
+def test_missing_ranks_and_a_part_of_a_job() -> None:
+    tables = without(job_tables(), "ranks", pl.col("rank").is_in([2, 6]))
+    only(misfits(tables), "missing-rank", 2, 6)
+    assert misfits(tables, whole=False) == []
+
+
+def test_a_second_capture_of_a_rank() -> None:
+    tables = job_tables()
+    again = tables.ranks.filter(pl.col("rank") == 4).with_columns(
+        fault=pl.lit("of the same time"), directory=pl.lit("b")
+    )
+    only(misfits(replace(tables, ranks=pl.concat([tables.ranks, conform("ranks", again)]))), "duplicate-rank", 4)
+
+
+def test_another_number_of_ranks() -> None:
+    only(misfits(changed(job_tables(), 1, world_size=7)), "world-size", 1)
+
+
+def test_another_version() -> None:
+    tables = replace(job_tables(), ranks=job_tables().ranks.with_columns(version=pl.lit("2.13.0")))
+    one = only(misfits(changed(tables, 6, version="2.12.1")), "different-code", 6)
+    assert "2.12.1, not 2.13.0" in one.sentence
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_other_kernels_in_place_of_the_peers(ranks: int) -> None:
+    tables = job_tables(ranks=ranks)
+    other = pl.when((pl.col("rank") == 1) & (pl.col("name") == "aten::add")).then(pl.lit("add_v2")).otherwise("name")
+    tables = replace(tables, operators=tables.operators.with_columns(other.alias("name")))
+    one = only(misfits(tables, work_by_role(tables, dict.fromkeys(range(ranks), 0))), "different-code", 1)
+    assert one.details[0] == "only rank 1 runs add_v2"
+
+
+def test_work_that_only_one_rank_has_more_is_no_other_code() -> None:
+    """The first rank writes the log: that is work, not other code."""
+    tables = job_tables()
+    more = tables.operators.filter(pl.col("rank") == 0, pl.col("name") == "aten::mm").with_columns(name=pl.lit("log"))
+    tables = replace(tables, operators=pl.concat([tables.operators, more]))
+    assert misfits(tables, work_by_role(tables, dict.fromkeys(range(8), 0))) == []
+
+
+def hung(culprit: int, ranks: int = 4) -> JobTables:
+    """Two groups; the culprit stops in the third call of the group of all, so a pair of ranks stops, too."""
+    rows = []
+    for rank in range(ranks):
+        waits_in_pair = rank // 2 == culprit // 2 and rank != culprit
+        for group, calls, ran in ((0, 2 if rank == culprit else 3, 2), (1 + rank // 2, 5 if waits_in_pair else 4, 4)):
+            rows += [{"rank": rank, "group": group, "sequence": n, "launched": n < ran} for n in range(calls)]
+    values = [{"operation": "allreduce", "ts": 10 * MS * row["sequence"], "dur": MS, **row} for row in rows]
+    groups = [{"id": 0, "ranks": list(range(ranks)), "size": ranks, "name": "0", "description": "default_pg"}]
+    return replace(
+        job_tables(ranks=ranks),
+        collectives=conform("collectives", pl.DataFrame(values)),
+        groups=conform("groups", pl.DataFrame(groups)),
+    )
+
+
+@pytest.mark.parametrize("culprit", [0, 3])
+def test_a_hang_names_the_rank_that_waits_for_nobody(culprit: int) -> None:
+    one = only(misfits(hung(culprit)), "hung-collective", culprit)
+    assert one.sentence == f"Rank {culprit} never calls allreduce 2 of group default_pg: 3 ranks wait for it."
+
+
+def test_calls_that_no_rank_finished_are_no_hang() -> None:
+    """The recording stops while all ranks have called: the work follows after its end."""
+    tables = hung(0)
+    alike = tables.collectives.filter(pl.col("rank") == 1).with_columns(rank=pl.lit(0, pl.Int32))
+    both = pl.concat([alike, tables.collectives.filter(pl.col("rank") == 1)])
+    assert misfits(replace(job_tables(ranks=2), collectives=both)) == []
+
+
+def test_a_clock_is_a_misfit_only_among_others_that_are_known() -> None:
+    clocks = pl.DataFrame(
+        {
+            "rank": [0, 1, 2, 3],
+            "host": list("abcd"),
+            "offset_ns": [0, None, 5, 7],
+            "reason": [None, "it was set", None, None],
+        }
+    )
+    tables = hung(0)
+    whole = replace(tables, collectives=tables.collectives.filter(pl.col("launched")))
+    one = only(misfits(whole, clocks=clocks), "clock-uncalibrated", 1)
+    assert one.sentence == "The clock of rank 1 is not calibrated: it was set."
+    assert misfits(whole, clocks=clocks.with_columns(offset_ns=pl.lit(None, pl.Int64))) == []

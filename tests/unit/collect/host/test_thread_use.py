@@ -1,0 +1,46 @@
+"""What threads used is what they did: computed, waited, wrote."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from stepscope.collect.host.thread_use import ThreadUseCollector
+from tests.unit.collect.conftest import Recording
+
+
+def test_a_thread_that_computes_and_one_that_waits(recording: Recording, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def compute() -> None:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        stop.wait()
+
+    def wait() -> None:
+        for _ in range(5):
+            time.sleep(0.001)
+        stop.wait()
+
+    threads = [threading.Thread(target=compute, name="computes"), threading.Thread(target=wait, name="waits")]
+    with recording.of(ThreadUseCollector()):
+        for thread in threads:
+            thread.start()
+        with (tmp_path / "file").open("wb") as file:
+            file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+        time.sleep(0.2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    rows = {row["name"]: row for row in recording.read().metadata["threads"]}
+    assert rows["computes"]["cpu"] >= 40_000_000 or rows["computes"]["involuntary_switches"] > 0
+    assert rows["waits"]["voluntary_switches"] >= 5
+    assert rows["waits"]["cpu"] < 40_000_000
+    here = rows[threading.main_thread().name]
+    assert here["thread"] == threading.main_thread().native_id
+    assert here["written"] in (0, *range(1 << 20, 1 << 22))  # 0: a file system without a disk
+    assert all(value >= 0 for row in rows.values() for key, value in row.items() if key not in ("thread", "name"))

@@ -1,0 +1,120 @@
+"""rocprofv3's JSON: what it says of kernels, copies and calls, against the standard library's reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import stepscope
+from stepscope.errors import DamagedTraceError
+from stepscope.read import read_files
+from stepscope.read.sniff import look
+from tests.unit import rocprof_build
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return rocprof_build.write(tmp_path / "1_results.json")
+
+
+def test_a_real_file_gives_what_it_holds(shared_data: Path) -> None:
+    path = shared_data / "rocprof" / "908_results.json.gz"
+    (tool,) = json.loads(gzip.decompress(path.read_bytes()))["rocprofiler-sdk-tool"]
+    names = {symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]}
+    count: Counter[str] = Counter()
+    time: Counter[str] = Counter()
+    for one in tool["buffer_records"]["kernel_dispatch"]:
+        name = names[one["dispatch_info"]["kernel_id"]]
+        count[name] += 1
+        time[name] += one["end_timestamp"] - one["start_timestamp"]
+    frames = read_files([path])
+    spans = frames["spans"].with_columns(pl.col("name").cast(str))
+    found = spans.group_by("name").agg(pl.len(), pl.col("dur").sum())
+    assert {name: (number, dur) for name, number, dur in found.rows()} == {
+        name: (count[name], time[name]) for name in count
+    }
+    assert frames["kernels"].height == 43_915
+    assert set(frames["tracks"]["device"].cast(str)) == {"cuda:0"}
+    assert set(frames["tracks"]["host"].cast(str)) == {tool["metadata"]["node"]["hostname"]}
+    collective = spans.filter(pl.col("kind").cast(str) == "collective")["name"].unique().to_list()
+    assert [name.partition("(")[0] for name in collective] == ["ncclDevKernel_Generic_1"]
+    losses = frames["losses"].select(pl.col("what").cast(str), "severity").rows()
+    assert losses == [("correlation_dangling", "info")]  # it was recorded without the calls
+
+
+def test_kernels_have_their_calls_and_sizes(file: Path) -> None:
+    run = stepscope.open(file)
+    kernels = run.tables["kernels"].collect()
+    assert kernels.height == 40
+    spans = run.tables["spans"].collect()
+    launches = spans.select(launch="id", call="name")
+    joined = kernels.join(launches, on="launch").join(spans.select(span="id", name="name", kind="kind"), on="span")
+    assert dict(joined.group_by(pl.col("call").cast(str)).len().rows()) == {"hipLaunchKernel": 20, "hipMemcpyAsync": 20}
+    first = joined.filter(pl.col("kind").cast(str) == "kernel").row(0, named=True)
+    assert (first["grid"], first["block"], first["registers"], first["shared_memory"]) == (
+        [10, 2, 1],
+        [64, 2, 1],
+        32,
+        512,
+    )
+    copies = joined.filter(pl.col("kind").cast(str) == "memcpy")
+    assert (copies["bytes"].sum(), set(copies["name"].cast(str))) == (20 * 4096, {"Memcpy HtoD"})
+    # copies of 50 ns and kernels of 100 ns, 1,000 ns apart, and nothing at once
+    (busy,) = run.result("device_time").select("Device_id", "Busy(us)", "Copy(us)").rows()  # type: ignore[union-attr]
+    assert busy == ("cuda:1", 3.0, 1.0)
+
+
+def test_marks_and_calls_of_libraries(file: Path) -> None:
+    spans = read_files([file])["spans"].select(pl.col("name").cast(str), pl.col("kind").cast(str), "ts", "dur").rows()
+    assert ("forward", "annotation", 50_000, 10_000) in spans
+    assert ("ncclAllReduce", "runtime", 70_000, 100) in spans
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    hostile = ("\x1b[31m\n=1+1", "<script>", "\u202e" * 3, "a" * 5000, "")
+    path = rocprof_build.write(tmp_path / "r.json", kernels=5, names=hostile)
+    spans = read_files([path])["spans"].filter(pl.col("kind").cast(str) == "kernel")
+    assert set(spans["name"].cast(str)) == {*hostile[:4], "kernel 4"}
+
+
+def broken(change: str, value: Any) -> dict[str, Any]:
+    document = rocprof_build.document()
+    document["rocprofiler-sdk-tool"][0]["buffer_records"]["kernel_dispatch"][0][change] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "loss"),
+    [
+        ("start_timestamp", "soon", "event_damaged"),
+        ("start_timestamp", -1, "event_damaged"),
+        ("end_timestamp", 1 << 70, "event_damaged"),
+        ("end_timestamp", 1, "event_negative_duration"),
+        ("correlation_id", 3, "event_damaged"),
+    ],
+)
+def test_a_damaged_record_costs_itself(tmp_path: Path, change: str, value: Any, loss: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(broken(change, value)))
+    frames = read_files([path])
+    assert frames["kernels"].height == 39
+    assert loss in frames["losses"]["what"].cast(str).to_list()
+
+
+def test_a_cut_file_is_refused(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+    assert look(file)[0].format == "rocprof"
+    with pytest.raises(DamagedTraceError, match="is cut or damaged"):
+        read_files([file])
+
+
+def test_several_processes_are_ranks(tmp_path: Path) -> None:
+    for process in (908, 909):
+        rocprof_build.write(tmp_path / f"{process}_results.json")
+    assert [rank.rank for rank in stepscope.open(tmp_path).ranks] == [0, 1]
