@@ -40,7 +40,7 @@ SAME_QUESTIONS = ("device_time", "step_trace_time", "op_statistic", "kernel_deta
 def ask_stepscope(path: Path, *, everything: bool) -> dict[str, float]:
     """Answer with stepscope and return seconds of reading and analysing, and the device's busy time in µs."""
     from stepscope.analyse import results
-    from stepscope.analyse.step.summary import summarise
+    from stepscope.analyse.step.summarise import summarise
     from stepscope.read import read_files
     from stepscope.trace import tables
 

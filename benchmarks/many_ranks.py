@@ -5,8 +5,8 @@ python benchmarks/many_ranks.py --hta           # HolisticTraceAnalysis for the 
 
 Every rank is a Kineto file of a training with data parallelism on a GPU: steps, operators that launch kernels,
 collectives, memory and arrows. For stepscope it measures everything that ``stepscope import`` does: copying the file,
-tables written as Parquet, results written as CSV and JSON, the summary. The first rank, which includes imports, is left
-out. CPU time is that of all threads.
+tables written as Parquet, results written as CSV and JSON, the summary; and what ``stepscope reduce`` does for the job.
+The first rank, which includes imports, is left out. CPU time is that of all threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import statistics
 import tempfile
 import time
 import warnings
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 _BASE_US = 1_700_000_000_000_000.0
@@ -161,15 +161,30 @@ def import_ranks(files: list[Path], output: Path) -> Iterator[float]:
     """Import the ranks of one run, and return the CPU seconds of each."""
     from stepscope.cli.import_ import imported
     from stepscope.cli.outputs import write
+    from stepscope.report import registry
 
+    formats = registry.select("csv,json")
     before = time.process_time()
     with imported(files, output, quiet=True) as run:
         copied = (time.process_time() - before) / len(files)
         for rank in run.ranks:
             before = time.process_time()
-            write(rank, "csv,json", pretty=False)
+            write(rank, formats, deep=False)
             _ = rank.summary
             yield copied + time.process_time() - before
+
+
+def reduce_ranks(files: list[Path]) -> Iterator[float]:
+    """Reduce the ranks for the job, and return the CPU seconds of each."""
+    from stepscope.cluster.reduction.reduce_job import reduce_rank, works_at
+
+    before = time.process_time()
+    works = works_at([str(file) for file in files])
+    found = (time.process_time() - before) / len(files)
+    for work in works:
+        before = time.process_time()
+        reduce_rank(work)
+        yield found + time.process_time() - before
 
 
 def ask_hta(files: list[Path]) -> Iterator[float]:
@@ -196,15 +211,17 @@ def measure(events: int, ranks: int, directory: Path, *, hta: bool) -> None:
         write_rank(path, events, rank=rank, world_size=ranks)
 
     def added(costs: Callable[[], Iterator[float]]) -> float:
-        return statistics.median(list(costs())[1:])
+        return float(np.median(list(costs())[1:]))
 
     ours = added(lambda: import_ranks(files, directory / "timed"))
     with Plans() as plans:
         list(import_ranks(files, directory / "counted"))
+    job = added(lambda: reduce_ranks(files))
     line = f"{events:>8,} events per rank: {1000 * ours:7.1f} ms CPU, {plans.count / ranks:5.0f} plans"
+    line += f"; for the job {1000 * job:5.1f} ms"
     if hta:
         theirs = added(lambda: ask_hta(files))
-        line += f"; HolisticTraceAnalysis {1000 * theirs:7.1f} ms CPU, {theirs / ours:.1f}x"
+        line += f"; HolisticTraceAnalysis {1000 * theirs:7.1f} ms CPU, {theirs / ours:.1f}x, {theirs / job:.1f}x"
     print(line)
 
 

@@ -1,7 +1,7 @@
 """Time that recording adds to a step: stepscope against torch.profiler with the same switches, in one process.
 
 python benchmarks/overhead.py [--workloads mlp,transformer,convolution,compiled] [--switches plain,shapes,all]
-    [--rounds 15] [--collector kineto|native]
+    [--rounds 15] [--collector kineto|native] [--ranks 2 --workloads ddp]
 
 Each round measures blocks of steps without a recorder ("bare"), under torch.profiler, under stepscope and under an
 empty observer (empty_observer.cpp: torch's own cost of calling any observer), in random order. The figure of each is
@@ -9,6 +9,9 @@ the 10th percentile of its steps over all rounds: the time of an undisturbed ste
 machine, and mean nothing on a busy one. It prints, by wall time and by CPU time of the training thread: the bare step,
 the time that each adds to it, the ratios to the time that torch.profiler adds with 90 % intervals (bootstrap over
 rounds), and our added time relative to the bare step. More rounds make the intervals narrower.
+
+With ``--ranks`` several processes train together, and all record in the same order; the figures are those of rank 0.
+There the processor time counts: by wall time, each rank also waits for the others.
 
 The C library is set to keep freed memory: otherwise it returns the tensors of some steps to the system and requests
 them again, which causes hundreds of page faults that depend on all other allocations.
@@ -33,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from workloads import SWITCHES, WORKLOADS, Step
+from workloads import SWITCHES, WORKLOADS, Step, launched
 
 import stepscope
 from stepscope.native.recorder import build
@@ -141,13 +144,18 @@ def columns(rounds: list[Round], clock: int) -> str:
 def main() -> None:
     """Print two rows per workload and set of switches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--workloads", default=",".join(name for name in WORKLOADS if name != "ddp"))
     parser.add_argument("--switches", default="plain,shapes,shapes+memory,all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--collector", default="auto", help="collector of stepscope's profile (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=1)
     arguments = parser.parse_args()
     if not KEPT_MEMORY.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEPT_MEMORY})
+        command = launched(arguments.ranks) if arguments.ranks > 1 else [sys.executable]
+        os.execve(command[0], [*command, *sys.argv], {**os.environ, **KEPT_MEMORY})
+    random.seed(0)  # the same order in all ranks
+    if os.environ.get("RANK", "0") != "0":
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for the life of the process
     torch.set_num_threads(1)
     observer = empty_observer()
     print(f"torch {torch.__version__}, {arguments.rounds} rounds of {STEPS} steps, µs per step; ratios to torch's")

@@ -1,16 +1,18 @@
 """Time that the training stalls at the end of a window: stepscope's stop against torch.profiler's stop + export.
 
 python benchmarks/stall.py [--events 200000,1000000] [--switches plain,shapes] [--repeats 3]
-    [--collector kineto|native]
+    [--collector kineto|native] [--ranks 2]
 
 Every measurement is a separate process; the two profilers alternate. Memory is the growth of the training process's
-peak from before the start to after the stop; bytes are those of the files.
+peak from before the start to after the stop; bytes are those of the files. With ``--ranks``, several processes train
+together, and the figures are those of rank 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -19,18 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from workloads import SWITCHES, WORKLOADS
+from workloads import SWITCHES, WORKLOADS, Step, launched
 
 
-def steps_for(events: int, switches: dict[str, bool]) -> int:
-    """Return how many steps of the MLP make about ``events`` events, by counting one recorded step."""
+def steps_for(step: Step, events: int, switches: dict[str, bool]) -> int:
+    """Return how many steps, tens of them, make about ``events`` events, by counting one recorded step."""
     import torch
 
-    step = WORKLOADS["mlp"]()
-    step()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **switches) as profiler:
         step()
-    return max(1, events // len(profiler.profiler.kineto_results.events()))
+    return max(1, events // len(profiler.profiler.kineto_results.events()) // 10 * 10)
 
 
 def measure(name: str, events: int, switches: dict[str, bool], collector: str) -> dict[str, float]:
@@ -40,9 +40,10 @@ def measure(name: str, events: int, switches: dict[str, bool], collector: str) -
     import stepscope
 
     torch.set_num_threads(1)
-    steps = steps_for(events, switches)
-    step = WORKLOADS["mlp"]()
-    step()
+    step = WORKLOADS["ddp" if "RANK" in os.environ else "mlp"]()
+    for _ in range(3):
+        step()
+    steps = steps_for(step, events, switches)
     before = peak()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         if name == "torch":
@@ -75,10 +76,11 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-def child(name: str, events: int, switches: str, collector: str) -> dict[str, float]:
-    """Run :func:`measure` in a separate process."""
-    command = [sys.executable, __file__, "--measure", name, "--events", str(events), "--switches", switches]
-    command += ["--collector", collector]
+def child(name: str, events: int, switches: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Run :func:`measure` in a separate process, or in several that train together."""
+    command = launched(arguments.ranks) if arguments.ranks > 1 else [sys.executable]
+    command += [__file__, "--measure", name, "--events", str(events), "--switches", switches]
+    command += ["--collector", arguments.collector]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -90,18 +92,20 @@ def main() -> None:
     parser.add_argument("--switches", default="plain,shapes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--collector", default="auto", help="collector of stepscope's profile (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--measure", choices=["torch", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         found = measure(arguments.measure, int(arguments.events), SWITCHES[arguments.switches], arguments.collector)
-        print(json.dumps(found))
+        if os.environ.get("RANK", "0") == "0":
+            print(json.dumps(found))
         return
     keys = ("stall", "memory", "written")
     print(f"{'events':>9} {'switches':<8}" + "".join(f"{f'torch {key}':>15} {'ours':>8} {'ratio':>6}" for key in keys))
     for events in (int(text) for text in arguments.events.split(",")):
         for switches in arguments.switches.split(","):
             pairs = [
-                tuple(child(name, events, switches, arguments.collector) for name in ("torch", "ours"))
+                tuple(child(name, events, switches, arguments) for name in ("torch", "ours"))
                 for _ in range(arguments.repeats)
             ]
             row = f"{events:9} {switches:<8}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -59,11 +60,26 @@ def compiled() -> Step:
     return _trainer(model, lambda: nn.functional.cross_entropy(model(inputs), labels))
 
 
+def ddp() -> Step:
+    """The MLP in several ranks, which add up their gradients by gloo: some buckets of a few hundred bytes each."""
+    torch.distributed.init_process_group("gloo")
+    blocks = [layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*blocks, nn.Linear(64, 10)), bucket_cap_mb=0.05)
+    inputs, labels = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    return _trainer(model, lambda: nn.functional.cross_entropy(model(inputs), labels))
+
+
+def launched(ranks: int) -> list[str]:
+    """Return the command that starts so many ranks of a script, before its name."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
 WORKLOADS: dict[str, Callable[[], Step]] = {
     "mlp": mlp,
     "transformer": transformer,
     "convolution": convolution,
     "compiled": compiled,
+    "ddp": ddp,
 }
 
 SWITCHES: dict[str, dict[str, bool]] = {

@@ -1,6 +1,6 @@
 """A small image classifier that trains more slowly than it must; docs/first-ten-minutes.md finds out why.
 
-python examples/slow_training.py [--workers 2] [--by-image]
+python examples/slow_training.py [--workers 1] [--by-image]
 """
 
 from __future__ import annotations
