@@ -5,6 +5,15 @@ MINDSPORE ?= 2.10.0
 MSPROF_ANALYZE ?= 26.2.0
 PADDLE ?= 3.3.1
 JAX ?= 0.10.2
+# Versions of trainers besides the newest: TRAINERS="transformers==4.57.1 accelerate==1.11.0 lightning==2.5.6 keras==3.12.*"
+TRAINERS ?=
+# CUPTI with its headers and those of CUDA it includes: the oldest and newest minor of each major that is supported.
+CUPTI_oldest := nvidia-cuda-cupti-cu11==11.7.101 nvidia-cuda-runtime-cu11==11.7.99 \
+	nvidia-cuda-cupti-cu12==12.0.90 nvidia-cuda-runtime-cu12==12.0.107 \
+	nvidia-cuda-cupti==13.0.48 nvidia-cuda-runtime==13.0.48 nvidia-cuda-crt==13.0.48
+CUPTI_newest := nvidia-cuda-cupti-cu11==11.8.87 nvidia-cuda-runtime-cu11==11.8.89 \
+	nvidia-cuda-cupti-cu12==12.9.79 nvidia-cuda-runtime-cu12==12.9.79 \
+	nvidia-cuda-cupti==13.5.25 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37
 ENV := .envs/torch
 BIN := $(ENV)/bin
 SITE := .envs/site
@@ -21,33 +30,56 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2 --output-sync=line
 endif
 
-.PHONY: demo test test-all environments lint docs site gpu-check bench clean
+.PHONY: demo test test-all test-trainers fuzz environments page browser lint docs site gpu-check bench clean
 
-# Train a small conv net under `stepscope run` and print where its steps go.
+# Train a small conv net under `stepscope run`; print where its steps go, and the path of the page that shows it.
 demo: $(ENV)/.ready
-	$(BIN)/stepscope run --output stepscope-runs examples/train_conv.py
+	$(BIN)/stepscope run --html --output stepscope-runs examples/train_conv.py
 
 # Each framework has an environment of its own, which runs the tests of that framework (tests/frameworks/conftest.py).
 FRAMEWORKS := mindspore paddle jax
-ENVIRONMENTS := $(ENV)/.test $(FRAMEWORKS:%=.envs/%/.ready) .envs/msprof/.ready
+CUPTI_WHEELS := .envs/cupti/oldest/.ready .envs/cupti/newest/.ready
+ENVIRONMENTS := $(ENV)/.test $(FRAMEWORKS:%=.envs/%/.ready) .envs/msprof/.ready $(CUPTI_WHEELS)
 
 # The quick size of every test; `make test-all` adds the slow tests, and the others at their full size (tests/sizes.py).
 test: lint test-quick-torch $(FRAMEWORKS:%=test-quick-%)
 
 test-all: test
-	$(MAKE) test-rest-torch $(FRAMEWORKS:%=test-rest-%)
+	$(MAKE) test-rest-torch $(FRAMEWORKS:%=test-rest-%) test-trainers
+
+# Arguments: environment, size, processes, what to test. What fails is tested once more, alone: tests that compare clocks
+# share the machine with the others, and the log keeps the first failure. Without a failed test to repeat, it stays failed.
+# Tests that end, in a process that does not, are ended with its stacks.
+tested = timeout --signal ABRT --kill-after 60 2400 \
+	.envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) --numprocesses $(3) --max-worker-restart 2 --dist loadfile $(4) \
+	|| .envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) $(4) --last-failed --last-failed-no-failures=none
 
 # An install replaces the C library in src/, so no test runs before every environment is there.
-test-quick-torch test-rest-torch: test-%-torch: environments
-	$(BIN)/python -m pytest -q --size=$* --numprocesses $(WORKERS) --dist loadfile
+test-quick-torch test-rest-torch: test-%-torch: environments browser
+	$(call tested,torch,$*,$(WORKERS),)
 
-define framework_tests
-test-quick-$(1) test-rest-$(1): test-%-$(1): environments
-	.envs/$(1)/bin/python -m pytest -q --size=$$* --numprocesses $(FRAMEWORK_WORKERS) --dist loadfile tests/frameworks
-endef
-$(foreach name,$(FRAMEWORKS),$(eval $(call framework_tests,$(name))))
+$(FRAMEWORKS:%=test-quick-%): test-quick-%: environments
+	$(call tested,$*,quick,$(FRAMEWORK_WORKERS),tests/frameworks)
 
-environments: $(ENVIRONMENTS)
+$(FRAMEWORKS:%=test-rest-%): test-rest-%: environments
+	$(call tested,$*,rest,$(FRAMEWORK_WORKERS),tests/frameworks)
+
+# Trainers on PyTorch (tests/integrations/conftest.py); those of other frameworks are tested in their environments.
+test-trainers: environments .envs/trainers/.ready
+	$(call tested,trainers,full,$(FRAMEWORK_WORKERS),tests/integrations)
+
+environments: $(ENVIRONMENTS) page
+
+# The browser side of `stepscope view` and `report --html`, built into the package; it needs Node.
+BUNDLE := src/stepscope/report/page/bundle
+page: $(BUNDLE)/page.js
+$(BUNDLE)/page.js: page/package-lock.json page/build.mjs $(wildcard page/src/*.* page/src/*/*.*)
+	cd page && npm ci --silent --ignore-scripts && npx tsc --noEmit && node build.mjs
+
+# The browser of the tests: any Chromium that is there, else Debian's.
+CHROMIUM := $(firstword $(STEPSCOPE_CHROMIUM) $(shell command -v chromium-headless-shell chromium google-chrome))
+browser:
+	@test -n "$(CHROMIUM)" || (timeout 600 apt-get update -qq && timeout 600 apt-get install -y -qq --no-install-recommends chromium-headless-shell)
 
 lint: $(ENV)/.test
 	$(BIN)/ruff check .
@@ -63,6 +95,10 @@ docs: $(ENV)/.test
 # The documents as a web site in build/site, with an API page from the docstrings; a broken link is an error.
 site: $(SITE)/.ready
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+# 100,000 damaged captures of every format; `make test` tries some, tests/fuzz_guided.py chooses them by coverage.
+fuzz: $(ENV)/.test
+	POLARS_MAX_THREADS=1 $(BIN)/python -m tests.fuzz
 
 # On a machine with an NVIDIA GPU: torch as that machine has it; elsewhere every test skips and says why.
 gpu-check: .envs/gpu/.ready
@@ -109,6 +145,15 @@ $(ENV)/.test: $(ENV)/.ready
 	$(call install,torch) --no-deps HolisticTraceAnalysis
 	touch $@
 
+# It adds to the environment of PyTorch: stepscope, torch and what all tests need are those of that one.
+.envs/trainers/.ready: $(ENV)/.test
+	$(PYTHON) -m venv .envs/trainers
+	echo "import site; site.addsitedir('$$(echo $(CURDIR)/$(ENV)/lib/python*/site-packages)')" \
+		>"$$(echo .envs/trainers/lib/python*/site-packages)/torch.pth"
+	$(call install,trainers) --upgrade pip
+	$(call install,trainers) --group trainers jax==$(JAX) $(TRAINERS)
+	touch $@
+
 .envs/mindspore/.ready: KEEP := 'numpy<2'
 $(FRAMEWORKS:%=.envs/%/.ready): .envs/%/.ready: .envs/%/.framework $(SOURCES)
 	flock .envs $(call install,$*) --editable . --group frameworks $(KEEP)
@@ -117,6 +162,11 @@ $(FRAMEWORKS:%=.envs/%/.ready): .envs/%/.ready: .envs/%/.framework $(SOURCES)
 # Ascend's analysis tool, which has to open what we export; it pins nothing, so it lives alone.
 .envs/msprof/.ready:
 	$(call made,msprof) msprof-analyze==$(MSPROF_ANALYZE)
+	touch $@
+
+# NVIDIA's headers and libraries, which tests compile against and load; they are not installed.
+$(CUPTI_WHEELS): .envs/cupti/%/.ready: $(ENV)/.framework
+	$(BIN)/python -m pip download $(QUIET) --no-deps --only-binary :all: --dest $(@D) $(CUPTI_$*)
 	touch $@
 
 # It reads the sources without importing them, so stepscope and the frameworks are not in it.
@@ -128,7 +178,7 @@ $(SITE)/.ready: pyproject.toml
 
 .envs/gpu/.ready: $(SOURCES)
 	$(PYTHON) -m venv --system-site-packages .envs/gpu
-	flock .envs $(call install,gpu) --editable '.[nvidia]' pytest
+	flock .envs $(call install,gpu) --editable '.[nvidia]' pytest pytest-timeout
 	touch $@
 
 clean:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: File of the repository → page of the site. A file that is no Markdown becomes a block of code.
+#: File of the repository → page of the site. A file of another kind than Markdown becomes a block of code.
 PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
@@ -28,6 +28,7 @@ PAGES = {
     "src/stepscope/collect/surgery/README.md": "surgery.md",
     "examples/slow_training.py": "slow_training.md",
     "examples/train_jax.py": "train_jax.md",
+    "examples/train_ranks.py": "train_ranks.md",
 }
 _LINK = re.compile(r"(\]\()([^()\s#:]+)(#[\w-]*)?(\))")
 _ROLE = re.compile(r":(?:class|func|meth|mod|data|attr):`~?(?:[\w.]+\.)?(\w+)`")
