@@ -43,30 +43,43 @@ ENVIRONMENTS := $(ENV)/.test $(FRAMEWORKS:%=.envs/%/.ready) .envs/msprof/.ready 
 
 # The quick size of every test; `make test-all` adds the slow tests, and the others at their full size (tests/sizes.py).
 test: lint test-quick-torch $(FRAMEWORKS:%=test-quick-%)
+	$(MAKE) test-again SIZE=quick
 
 test-all: test
 	$(MAKE) test-rest-torch $(FRAMEWORKS:%=test-rest-%) test-trainers
+	$(MAKE) test-again SIZE=full
 
-# Arguments: environment, size, processes, what to test. What fails is tested once more, alone: tests that compare clocks
-# share the machine with the others, and the log keeps the first failure. Without a failed test to repeat, it stays failed.
-# Tests that end, in a process that does not, are ended with its stacks.
-tested = timeout --signal ABRT --kill-after 60 2400 \
-	.envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) --numprocesses $(3) --max-worker-restart 2 --dist loadfile $(4) \
-	|| .envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) $(4) --last-failed --last-failed-no-failures=none
+# Arguments: environment, size, what to test. Tests that end, in a process that does not, are ended with its stacks.
+pytest = timeout --signal ABRT --kill-after 60 2400 \
+	.envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) $(3)
+
+# Arguments: those and processes. Failed tests are noted; every other way to end is a failure at once.
+AGAIN := .pytest_cache/again
+tested = $(call pytest,$(1),$(2),$(3) --numprocesses $(4) --max-worker-restart 2 --dist loadfile) \
+	|| { test $$? -eq 1 && mkdir -p $(AGAIN) && echo $(3) > $(AGAIN)/$(1); }
+
+# What failed is tested once more when nothing else runs, for tests that compare clocks shared the machine with the others.
+# The log keeps the first failure. Without a failed test to repeat, it stays failed.
+.PHONY: test-again
+test-again:
+	@for file in $(wildcard $(AGAIN)/*); do \
+		environment=$$(basename $$file); paths=$$(cat $$file); rm $$file; \
+		$(call pytest,$$environment,$(SIZE),$$paths --last-failed --last-failed-no-failures=none) || failed=1; \
+	done; test -z "$$failed"
 
 # An install replaces the C library in src/, so no test runs before every environment is there.
 test-quick-torch test-rest-torch: test-%-torch: environments browser
-	$(call tested,torch,$*,$(WORKERS),)
+	$(call tested,torch,$*,,$(WORKERS))
 
 $(FRAMEWORKS:%=test-quick-%): test-quick-%: environments
-	$(call tested,$*,quick,$(FRAMEWORK_WORKERS),tests/frameworks)
+	$(call tested,$*,quick,tests/frameworks,$(FRAMEWORK_WORKERS))
 
 $(FRAMEWORKS:%=test-rest-%): test-rest-%: environments
-	$(call tested,$*,rest,$(FRAMEWORK_WORKERS),tests/frameworks)
+	$(call tested,$*,rest,tests/frameworks,$(FRAMEWORK_WORKERS))
 
 # Trainers on PyTorch (tests/integrations/conftest.py); those of other frameworks are tested in their environments.
 test-trainers: environments .envs/trainers/.ready
-	$(call tested,trainers,full,$(FRAMEWORK_WORKERS),tests/integrations)
+	$(call tested,trainers,full,tests/integrations,$(FRAMEWORK_WORKERS))
 
 environments: $(ENVIRONMENTS) page
 
