@@ -16,7 +16,7 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.quantities import duration_text
-from stepscope.trace.tables import columns_of
+from stepscope.trace.tables import Tables, columns_of
 
 #: How often a step calls an operator with the same parameters, from which on it is a loop.
 _REPEATS = 8
@@ -24,6 +24,11 @@ _REPEATS = 8
 _SMALL_NS = 150_000
 #: A call of a whole model that takes longer, ns, is not dominated by calling its operators.
 _LAYER_NS = 1_000_000
+#: A call of JAX, or the Python between two, that takes longer, ns, is not that of a single operator: under `grad`,
+#: which traces each operator, one takes a few hundred microseconds.
+_DISPATCH_NS = 1_000_000
+#: A call that takes this many times the median of its like was interrupted.
+_INTERRUPTED = 4
 #: Operators outside of jit from which on they are many.
 _OUTSIDE = 16
 #: Operators that take parameters; the first input is the data.
@@ -63,23 +68,19 @@ def dispatch(observed: Observed) -> Iterator[Claim]:
 def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     """Operators of JAX that are dispatched one by one, outside of any jitted function of the program."""
     steps = max(observed.summary.steps.count, 1)
-    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
-    spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
-    spans = spans.filter(pl.col("depth") == pl.col("depth").min().over("name"))
-    calls = spans.group_by("name").agg(pl.len().alias("calls"), pl.col("dur").median().alias("usual"))
-    small = calls.filter((pl.col("usual") <= _SMALL_NS) & (pl.col("calls") >= 2 * steps))
-    each = float(small["calls"].sum()) / steps
-    quiet = min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
-    time = quiet * float((small["usual"] * small["calls"]).sum()) / steps
+    small = _dispatched(observed.tables, steps)
+    each = len(small) / steps
+    # What is computed is computed in a jitted function, too.
+    time = min(float(small["spent"].sum()) / steps, observed.step_ns - (observed.part("computing") or 0.0))
     if each < _OUTSIDE or not time:
         return
-    largest = small.sort("calls", descending=True)["name"].to_list()[:3]
+    largest = small["name"].value_counts(sort=True)["name"].to_list()[:3]
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} JAX dispatches {each:.0f} operators one by one, outside of jit: {named}",
         gain_ns=round(0.95 * time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.3 * time),
-        basis="the calls of jitted functions that are single operators; Python between them comes on top",
+        basis="from each call of a jitted function that is a single operator to the next one, with the Python between",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{each:.0f} calls a step, {named} most of all", value=each, result="api_statistic"),),
         remedy="Put the whole update into one jitted function: @jax.jit def train_step(state, batch): …, with "
@@ -87,6 +88,22 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
         operator=named,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"dispatch": time})
+
+
+def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
+    """Return the short calls of jitted functions that come several times a step, and what each of them ``spent``, ns.
+
+    A call lasts until the next one begins: between them is the Python that JAX needs to get there. Of the calls of a
+    function, those that were interrupted count as a multiple of the median.
+    """
+    spans = columns_of(tables, "spans", "track", "name", "ts", "dur", "step", "depth").drop_nulls("step")
+    spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
+    spans = spans.filter(pl.col("depth") == pl.col("depth").min().over("name")).sort("track", "ts")
+    often = (pl.len().over("name") >= 2 * steps) & (pl.col("dur").median().over("name") <= _DISPATCH_NS)
+    until = pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")
+    near = (until - pl.col("dur") <= _DISPATCH_NS) & often.shift(-1).over("track", "step")
+    spans = spans.with_columns(spent=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
+    return spans.with_columns(pl.min_horizontal("spent", _INTERRUPTED * pl.col("spent").median().over("name")))
 
 
 def _layers(observed: Observed) -> Iterator[Claim]:

@@ -86,15 +86,18 @@ def test_the_samples_bound_an_optimizer_whose_thread_waited_for_a_core(seen: int
     assert training.causes() == causes
 
 
-def test_operators_of_jax_outside_of_jit_are_told() -> None:
+@pytest.mark.parametrize(("dur", "between"), [(30_000, 10_000), (300_000, 50_000)], ids=["operators", "under grad"])
+def test_operators_of_jax_outside_of_jit_are_told_with_the_python_between_them(dur: int, between: int) -> None:
     training = Training()
     training.rank.rows["metadata"].clear()
     training.rank.add("metadata", key="profiler", value='"xplane"')
     thread = training.rank.thread(2)
     for step in range(STEPS):
-        for number in range(80):
-            at = step * 10_000_000 + number * 40_000
-            training.rank.span(thread, "runtime", at, 30_000, "PjitFunction(multiply)", step=step)
+        at = step * STEP
+        for number in range(20):
+            interrupted = 5 * STEP // 100 if number == 7 else 0
+            training.rank.span(thread, "runtime", at, dur + interrupted, "PjitFunction(multiply)", step=step)
+            at += dur + interrupted + between
     [finding] = training.findings()
     assert finding.cause == "many-small-operators"
-    assert finding.gain_ns == pytest.approx(0.95 * 80 * 30_000)
+    assert finding.gain_ns == pytest.approx(0.95 * 20 * (dur + between), rel=0.2)
