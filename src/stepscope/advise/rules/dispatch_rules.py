@@ -31,11 +31,18 @@ _DISPATCH_NS = 1_000_000
 _INTERRUPTED = 4
 #: Operators outside of jit from which on they are many.
 _OUTSIDE = 16
-#: Operators that take parameters; the first input is the data.
-_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "linear", "conv2d", "matmul")
+#: Operators that take parameters; the first input is the data. MindSpore calls one for the weight and one for the bias.
+_OF_MINDSPORE = ("MatMul", "BiasAdd", "Conv2D", "MatMulExt", "DenseExt", "Conv2DExt")
+_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_OF_MINDSPORE)
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
+#: Where a framework has its layers, and how it compiles a function.
+_WORDS = {
+    "torch": ("torch.nn", "torch.compile(model)"),
+    "mindspore": ("mindspore.nn", "mindspore.jit"),
+    "paddle": ("paddle.nn", "paddle.jit.to_static(model)"),
+}
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
@@ -117,11 +124,14 @@ def _layers(observed: Observed) -> Iterator[Claim]:
     if called.is_empty() or not backwards:
         return
     repeats = float(called["calls"][0]) / steps / backwards
+    models = called.filter(~pl.col("name").str.ends_with("Loss"))
+    # A loop over samples calls all of the model; one over time steps a cell, and what comes behind it once.
+    samples = float(models["calls"].min() or 0) / steps >= backwards * repeats / 2
     if repeats < _REPEATS or float(called["dur"][0]) > _LAYER_NS:
         return
     phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
     time = phases.get("forward", 0.0) + phases.get("backward", 0.0)
-    finding = _loop(observed, time, repeats, samples=True, calls=float(called["calls"].sum()) / steps)
+    finding = _loop(observed, time, repeats, samples=samples, calls=float(called["calls"].sum()) / steps)
     yield Claim(
         finding,
         Depth.CAUSE,
@@ -185,24 +195,24 @@ def _sampled(observed: Observed, phase: str) -> float:
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
-    names = host_operators(observed.tables)["name"].unique().to_list()
-    if not any(name.startswith(_ACCUMULATES) for name in names):
+    names, parameters = host_operators(observed.tables)["name"].unique().to_list(), _parameters(observed)
+    if not parameters and not any(name.startswith(_ACCUMULATES) for name in names):
         return
     calls, steps = recorded_calls(observed), observed.summary.steps.count
     accumulated = calls.filter(pl.any_horizontal(pl.col("name").str.starts_with(name) for name in _ACCUMULATES))
     learned = Counter(shape for text in accumulated["shapes"].to_list() for shape in sizes(text)[:1] if len(shape) > 1)
     layers = within(calls, calls.filter(pl.col("name").is_in(_RECURRENT)))["row"]
     with_weights = calls.filter(
-        pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward") & ~pl.col("row").is_in(layers.implode())
+        pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") != "backward") & ~pl.col("row").is_in(layers.implode())
     )
     called: Counter[tuple[int, ...]] = Counter()
     single = 0
     for text in with_weights["shapes"].to_list():
         inputs = sizes(text)
-        if len(inputs) > 1 and inputs[1] in learned:
+        if len(inputs) > 1 and (parameters or inputs[1] in learned):
             called[inputs[1]] += 1
             single += bool(inputs[0]) and inputs[0][0] == 1
-    weights, total = sum(learned[shape] for shape in called), sum(called.values())
+    weights, total = steps * parameters or sum(learned[shape] for shape in called), sum(called.values())
     if not weights or total < _REPEATS * weights or total < _REPEATS * steps:
         return
     repeats = total / weights
@@ -221,6 +231,13 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     )
 
 
+def _parameters(observed: Observed) -> int:
+    """Return the number of parameters that MindSpore trains; 0 for frameworks whose operators say which they learn."""
+    state = observed.facts.get("mindspore.state")
+    models = state.get("models") or [] if isinstance(state, dict) else []
+    return sum(int(one.get("trainable_parameters") or 0) for one in models)
+
+
 def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
     """Return the calls that run about as often as the loop does, in forward and backward."""
     model = calls.filter(pl.col("phase").is_in(["forward", "backward"]))
@@ -231,6 +248,7 @@ def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
 
 def _loop(observed: Observed, time: float, repeats: float, *, samples: bool, calls: float) -> Finding:
     facts: dict[str, Any]
+    nn, compiled = _WORDS.get(observed.framework, _WORDS["torch"])
     if samples:
         gain = time * (1 - min(_BATCHED / repeats, 0.9))
         vmap = "; torch.func.vmap does so for functions of one sample" if observed.framework == "torch" else ""
@@ -250,8 +268,8 @@ def _loop(observed: Observed, time: float, repeats: float, *, samples: bool, cal
             f"{repeats:.0f} times a step; the operators are too small for the time that calling them takes",
             "gain_low_ns": round(low), "gain_ns": round(middle), "gain_high_ns": round(high),
             "basis": "forward and backward of the repeated calls, of which a fused or compiled function saves most",
-            "remedy": "Use the framework's own layer for the loop (torch.nn.LSTM, torch.nn.GRU), move what does not "
-            "depend on the step before it out of the loop, or compile the function: torch.compile(model).",
+            "remedy": f"Use the framework's own layer for the loop ({nn}.LSTM, {nn}.GRU), move what does not "
+            f"depend on the step before it out of the loop, or compile the function: {compiled}.",
         }  # fmt: skip
     evidence = Evidence(
         text=f"{calls:.0f} calls of layers a step, {repeats:.0f} for each of their weights", value=calls,
