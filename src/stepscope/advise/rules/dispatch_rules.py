@@ -94,7 +94,8 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
         "jax.tree.map over the weights inside of it.",
         operator=named,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, {"dispatch": time})
+    seen = observed.explained(observed.looks.filter("in_framework"))
+    yield Claim(finding, Depth.CAUSE, seen or {"dispatch": time})
 
 
 def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
@@ -126,7 +127,7 @@ def _layers(observed: Observed) -> Iterator[Claim]:
     repeats = float(called["calls"][0]) / steps / backwards
     models = called.filter(~pl.col("name").str.ends_with("Loss"))
     # A loop over samples calls all of the model; one over time steps a cell, and what comes behind it once.
-    samples = float(models["calls"].min() or 0) / steps >= backwards * repeats / 2
+    samples = min(models["calls"].to_list(), default=0) / steps >= backwards * repeats / 2
     if repeats < _REPEATS or float(called["dur"][0]) > _LAYER_NS:
         return
     phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
