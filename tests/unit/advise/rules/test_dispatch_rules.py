@@ -123,7 +123,7 @@ def test_a_loop_of_paddle_over_time_steps_has_layers_behind_it(behind: str, caus
     assert training.causes() == [cause]
 
 
-@pytest.mark.parametrize(("dur", "between"), [(30_000, 10_000), (300_000, 50_000)], ids=["operators", "under grad"])
+@pytest.mark.parametrize(("dur", "between"), [(60_000, 30_000), (300_000, 50_000)], ids=["operators", "under grad"])
 def test_operators_of_jax_outside_of_jit_are_told_with_the_python_between_them(dur: int, between: int) -> None:
     training = Training()
     training.rank.rows["metadata"].clear()
@@ -137,4 +137,4 @@ def test_operators_of_jax_outside_of_jit_are_told_with_the_python_between_them(d
             at += dur + interrupted + between
     [finding] = training.findings()
     assert finding.cause == "many-small-operators"
-    assert finding.gain_ns == pytest.approx(0.95 * 20 * (dur + between), rel=0.2)
+    assert finding.gain_ns == pytest.approx(0.7 * 20 * (dur + between), rel=0.2)
