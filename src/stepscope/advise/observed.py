@@ -25,8 +25,9 @@ from stepscope.trace.tables import Tables, collected, columns_of, facts
 _WARM_UP = 5
 #: States in which a thread is on a core.
 _ACTIVE = ("python", "native", "collecting")
-#: Modules of frameworks in the paths of installed packages.
+#: Modules of frameworks in the paths of files; where these are installed, an environment may have such a name, too.
 _FRAMEWORKS = r"[/\\](?:torch|jax|jaxlib|flax|optax|mindspore|paddle|functorch|triton)[/\\]"
+_INSTALLED = r"^.*[/\\](?:site|dist)-packages|^.*[/\\]lib[/\\]python\d"
 
 #: Modules of Python that do the work of a line themselves; the others only pass calls on.
 _PYTHONS = re.compile(
@@ -210,7 +211,7 @@ def _looks(sampled: SampledTime, of_library: list[int], step_ns: float) -> pl.Da
         "stack", "phase", "state", "count",
         pl.col("file", "function").cast(pl.String), "line", "leaf", "leaf_function",
         time=pl.col("spent") / max(sampled.steps, 1),
-        in_framework=pl.col("leaf").str.contains(_FRAMEWORKS).fill_null(value=False),
+        in_framework=pl.col("leaf").str.replace(_INSTALLED, "").str.contains(_FRAMEWORKS).fill_null(value=False),
         in_library=pl.col("stack").is_in(of_library),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import msgspec
 from stepscope.advise.finding import MISFITS, Finding, Findings, by_gain
 from stepscope.advise.job_findings import job_findings
 from stepscope.advise.rank_findings import rank_findings
+from stepscope.advise.rules.besides_rules import CAUSES
 from stepscope.cluster.job import Job
 from stepscope.errors import InputError
 from stepscope.run import RankRun, Run
@@ -42,13 +43,29 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     of_job = job_findings(opened)
     misfits = [finding for finding in of_job if finding.cause in MISFITS]
     others = [finding for finding in of_job if finding.cause not in MISFITS]
-    return [*misfits, *by_gain([*others, *_shared(run.ranks)])]
+    if len(run.ranks) > _FEW_RANKS or any(rank.reduced for rank in run.ranks):
+        return [*misfits, *by_gain(others)]
+    shared, besides = _of_ranks(run.ranks)
+    known = {finding.cause for finding in shared}
+    told = [made_slow_by(finding, besides) for finding in others]
+    named = [cause for cause in told if cause is not None and cause.cause not in known]
+    others = [finding for finding, cause in zip(others, told, strict=True) if cause is None]
+    return [*misfits, *by_gain([*others, *named, *shared])]
 
 
-def _shared(ranks: Sequence[RankRun]) -> list[Finding]:
-    """Return the findings that at least half of the ranks have: of each cause, that of the median gain."""
-    if len(ranks) > _FEW_RANKS or any(rank.reduced for rank in ranks):
-        return []
+def made_slow_by(slow: Finding, besides: Sequence[Finding]) -> Finding | None:
+    """Return what one rank does besides training, if that is most of what it takes longer than the others."""
+    least = (slow.added_ns or 0) / 2
+    mine = [one for one in besides if one.ranks == slow.ranks and (one.gain_ns or 0) >= least]
+    return mine[0] if mine and slow.added_ns else None
+
+
+def _of_ranks(ranks: Sequence[RankRun]) -> tuple[list[Finding], list[Finding]]:
+    """Return the findings that at least half of the ranks have, and what each rank does besides training.
+
+    Of each cause that is shared, the one of the median gain is returned.
+    """
+    besides = []
     by_cause: dict[str, list[tuple[int, Finding]]] = defaultdict(list)
     for rank in ranks:
         try:
@@ -57,6 +74,7 @@ def _shared(ranks: Sequence[RankRun]) -> list[Finding]:
             continue  # the job's findings name it
         for finding in {finding.cause: finding for finding in reversed(found)}.values():
             by_cause[finding.cause].append((rank.rank, finding))
+            besides += [msgspec.structs.replace(finding, ranks=(rank.rank,))] if finding.cause in CAUSES else []
     shared = []
     for alike in by_cause.values():
         if 2 * len(alike) >= len(ranks):
@@ -64,4 +82,4 @@ def _shared(ranks: Sequence[RankRun]) -> list[Finding]:
             chosen = next(finding for _, finding in alike if (finding.gain_ns or 0) == gain)
             some = () if len(alike) == len(ranks) else tuple(rank for rank, _ in alike)
             shared.append(msgspec.structs.replace(chosen, ranks=some))
-    return shared
+    return shared, besides

@@ -45,6 +45,9 @@ _KINDS = {
     ),
 }  # fmt: skip
 
+#: Causes of what a run does besides training.
+CAUSES = frozenset(kind.cause for kind in _KINDS.values())
+
 
 def besides_training(observed: Observed) -> Iterator[Claim]:
     """Yield evaluations, checkpoints and logging that take a large part of the run, by all of its steps."""

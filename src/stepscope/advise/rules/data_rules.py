@@ -30,6 +30,8 @@ _FIRST, _EPOCHS = 0.5, 3
 _BATCHES, _BEYOND, _MIXED = 4, 0.3, 0.5
 #: Parts of the forward and backward on padding that go away with it: least, usual, most.
 _UNPADDED = (0.5, 0.85, 1.1)
+#: Looks at the training thread that tell that it waits for the GIL.
+_HELD = 4
 #: Looks at the training thread that tell where its time goes.
 _LOOKS = 30
 #: States in which a worker or the loader works; in the others it waits.
@@ -89,14 +91,15 @@ class _Loading:
 
 
 def data_loading(observed: Observed) -> Iterator[Claim]:
-    """Yield what makes the training wait for its batches."""
-    wait, step = _wait(observed), observed.step_ns
+    """Yield what makes the training wait for its batches, or for the GIL while a thread makes them."""
+    held, step = _held_by_loader(observed), observed.step_ns
+    wait = _wait(observed) + float(held["time"].sum())
     if not step or wait < _TOLD * step:
         return
     waits = observed.summary.data_wait
     loading = (_in_workers(observed) if waits.workers else None) or _in_training(observed)
     looks = observed.looks.filter(pl.col("phase") == "data")
-    explains = {"data wait": wait, **observed.explained(looks)}
+    explains = {"data wait": wait, **observed.explained(looks), **observed.explained(held)}
     restarts = _restarts(observed, wait)
     if restarts is not None:
         yield Claim(restarts, Depth.CAUSE, explains)
@@ -157,6 +160,14 @@ def _wait(observed: Observed) -> float:
     quiet = mean * float(known["quiet"].sum()) / whole
     # The samples tell what of it was spent on a core or truly waiting; where they are few, the steps' own share does.
     return min(mean, seen) if observed.looks["count"].sum() >= _LOOKS else quiet
+
+
+def _held_by_loader(observed: Observed) -> pl.DataFrame:
+    """Return the looks outside of loading at which the training wants the GIL, if the thread that loads holds it."""
+    looks = observed.looks.filter((pl.col("state") == "gil") & (pl.col("phase") != "data").fill_null(value=True))
+    if looks["count"].sum() >= _HELD and loads_data(observed.stacks.get(lock_holder(observed)[2], ())):
+        return looks
+    return looks.clear()
 
 
 def _restarts(observed: Observed, wait: float) -> Finding | None:
@@ -363,3 +374,20 @@ def _stage(frames: list[SampledFrame]) -> str:
             return "sample" if re.search(r"__getitems?__$|__next__$|__iter__$", inside.function) else "collate"
         inside = frame
     return "sample" if any(frame.own and frame.function.endswith("__getitem__") for frame in frames) else "loader"
+
+
+def lock_holder(observed: Observed) -> tuple[str, str, int]:
+    """Return the other thread that runs most Python, its line, and a stack of it; empty if none was seen."""
+    sampled = sampled_time(observed.tables)
+    running = pl.col("state").cast(pl.String).is_in(["python", "native"])
+    others = sampled.rows.filter((pl.col("order") == 2) & running)
+    if others.is_empty():
+        return "", "", -1
+    own = sampled.frames.filter("own").sort("stack", "place")
+    frames = own.group_by("stack", maintain_order=True).agg(pl.col("file", "line").first())
+    joined = others.join(frames, on="stack")
+    if joined.is_empty():
+        return "", "", -1
+    by_place = joined.group_by("thread", "file", "line").agg(pl.col("time").sum(), pl.col("stack").min())
+    thread, file, line, _, stack = by_place.sort("time", descending=True).row(0)
+    return str(thread), observed.place(str(file), int(line)), int(stack)

@@ -16,7 +16,7 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.operator_calls import host_operators
 from stepscope.analyse.quantities import duration_text
-from stepscope.trace.tables import columns_of
+from stepscope.trace.tables import Tables, columns_of
 
 #: How often a step calls an operator with the same parameters, from which on it is a loop.
 _REPEATS = 8
@@ -24,13 +24,27 @@ _REPEATS = 8
 _SMALL_NS = 150_000
 #: A call of a whole model that takes longer, ns, is not dominated by calling its operators.
 _LAYER_NS = 1_000_000
+#: A call of JAX, or the Python between two, that takes longer, ns, is not that of a single operator: under `grad`,
+#: which traces each operator, one takes a few hundred microseconds.
+_DISPATCH_NS = 1_000_000
+#: A call that takes this many times the median of its like was interrupted.
+_INTERRUPTED = 4
+#: Parts of the time of operators outside of jit that go away inside: least, usual, most.
+_JITTED = (0.5, 0.7, 1.0)
 #: Operators outside of jit from which on they are many.
 _OUTSIDE = 16
-#: Operators that take parameters; the first input is the data.
-_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "linear", "conv2d", "matmul")
+#: Operators that take parameters; the first input is the data. MindSpore calls one for the weight and one for the bias.
+_OF_MINDSPORE = ("MatMul", "BiasAdd", "Conv2D", "MatMulExt", "DenseExt", "Conv2DExt")
+_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_OF_MINDSPORE)
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
+#: Where a framework has its layers, and how it compiles a function.
+_WORDS = {
+    "torch": ("torch.nn", "torch.compile(model)"),
+    "mindspore": ("mindspore.nn", "mindspore.jit"),
+    "paddle": ("paddle.nn", "paddle.jit.to_static(model)"),
+}
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
@@ -63,30 +77,45 @@ def dispatch(observed: Observed) -> Iterator[Claim]:
 def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     """Operators of JAX that are dispatched one by one, outside of any jitted function of the program."""
     steps = max(observed.summary.steps.count, 1)
-    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
-    spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
-    spans = spans.filter(pl.col("depth") == pl.col("depth").min().over("name"))
-    calls = spans.group_by("name").agg(pl.len().alias("calls"), pl.col("dur").median().alias("usual"))
-    small = calls.filter((pl.col("usual") <= _SMALL_NS) & (pl.col("calls") >= 2 * steps))
-    each = float(small["calls"].sum()) / steps
-    quiet = min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
-    time = quiet * float((small["usual"] * small["calls"]).sum()) / steps
+    small = _dispatched(observed.tables, steps)
+    each = len(small) / steps
+    # What is computed is computed in a jitted function, too.
+    time = min(float(small["spent"].sum()) / steps, observed.step_ns - (observed.part("computing") or 0.0))
     if each < _OUTSIDE or not time:
         return
-    largest = small.sort("calls", descending=True)["name"].to_list()[:3]
+    largest = small["name"].value_counts(sort=True)["name"].to_list()[:3]
+    low, middle, high = _JITTED
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} JAX dispatches {each:.0f} operators one by one, outside of jit: {named}",
-        gain_ns=round(0.95 * time), gain_low_ns=round(0.7 * time), gain_high_ns=round(1.3 * time),
-        basis="the calls of jitted functions that are single operators; Python between them comes on top",
+        gain_ns=round(middle * time), gain_low_ns=round(low * time), gain_high_ns=round(high * time),
+        basis="from each call of a jitted function that is a single operator to the next one, with the Python between; "
+        "what it computes, and the arguments of the one that replaces them, stay",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{each:.0f} calls a step, {named} most of all", value=each, result="api_statistic"),),
         remedy="Put the whole update into one jitted function: @jax.jit def train_step(state, batch): …, with "
         "jax.tree.map over the weights inside of it.",
         operator=named,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, {"dispatch": time})
+    seen = observed.explained(observed.looks.filter("in_framework"))
+    yield Claim(finding, Depth.CAUSE, seen or {"dispatch": time})
+
+
+def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
+    """Return the short calls of jitted functions that come several times a step, and what each of them ``spent``, ns.
+
+    A call lasts until the next one begins: between them is the Python that JAX needs to get there. Of the calls of a
+    function, those that were interrupted count as a multiple of the median.
+    """
+    spans = columns_of(tables, "spans", "track", "name", "ts", "dur", "step", "depth").drop_nulls("step")
+    spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
+    spans = spans.filter(pl.col("depth") == pl.col("depth").min().over("name")).sort("track", "ts")
+    often = (pl.len().over("name") >= 2 * steps) & (pl.col("dur").median().over("name") <= _DISPATCH_NS)
+    until = pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")
+    near = (until - pl.col("dur") <= _DISPATCH_NS) & often.shift(-1).over("track", "step")
+    spans = spans.with_columns(spent=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
+    return spans.with_columns(pl.min_horizontal("spent", _INTERRUPTED * pl.col("spent").median().over("name")))
 
 
 def _layers(observed: Observed) -> Iterator[Claim]:
@@ -100,11 +129,14 @@ def _layers(observed: Observed) -> Iterator[Claim]:
     if called.is_empty() or not backwards:
         return
     repeats = float(called["calls"][0]) / steps / backwards
+    models = called.filter(~pl.col("name").str.ends_with("Loss"))
+    # A loop over samples calls all of the model; one over time steps a cell, and what comes behind it once.
+    samples = min(models["calls"].to_list(), default=0) / steps >= backwards * repeats / 2
     if repeats < _REPEATS or float(called["dur"][0]) > _LAYER_NS:
         return
     phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
     time = phases.get("forward", 0.0) + phases.get("backward", 0.0)
-    finding = _loop(observed, time, repeats, samples=True, calls=float(called["calls"].sum()) / steps)
+    finding = _loop(observed, time, repeats, samples=samples, calls=float(called["calls"].sum()) / steps)
     yield Claim(
         finding,
         Depth.CAUSE,
@@ -168,24 +200,24 @@ def _sampled(observed: Observed, phase: str) -> float:
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
-    names = host_operators(observed.tables)["name"].unique().to_list()
-    if not any(name.startswith(_ACCUMULATES) for name in names):
+    names, parameters = host_operators(observed.tables)["name"].unique().to_list(), _parameters(observed)
+    if not parameters and not any(name.startswith(_ACCUMULATES) for name in names):
         return
     calls, steps = recorded_calls(observed), observed.summary.steps.count
     accumulated = calls.filter(pl.any_horizontal(pl.col("name").str.starts_with(name) for name in _ACCUMULATES))
     learned = Counter(shape for text in accumulated["shapes"].to_list() for shape in sizes(text)[:1] if len(shape) > 1)
     layers = within(calls, calls.filter(pl.col("name").is_in(_RECURRENT)))["row"]
     with_weights = calls.filter(
-        pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward") & ~pl.col("row").is_in(layers.implode())
+        pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") != "backward") & ~pl.col("row").is_in(layers.implode())
     )
     called: Counter[tuple[int, ...]] = Counter()
     single = 0
     for text in with_weights["shapes"].to_list():
         inputs = sizes(text)
-        if len(inputs) > 1 and inputs[1] in learned:
+        if len(inputs) > 1 and (parameters or inputs[1] in learned):
             called[inputs[1]] += 1
             single += bool(inputs[0]) and inputs[0][0] == 1
-    weights, total = sum(learned[shape] for shape in called), sum(called.values())
+    weights, total = steps * parameters or sum(learned[shape] for shape in called), sum(called.values())
     if not weights or total < _REPEATS * weights or total < _REPEATS * steps:
         return
     repeats = total / weights
@@ -204,6 +236,13 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     )
 
 
+def _parameters(observed: Observed) -> int:
+    """Return the number of parameters that MindSpore trains; 0 for frameworks whose operators say which they learn."""
+    state = observed.facts.get("mindspore.state")
+    models = state.get("models") or [] if isinstance(state, dict) else []
+    return sum(int(one.get("trainable_parameters") or 0) for one in models)
+
+
 def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
     """Return the calls that run about as often as the loop does, in forward and backward."""
     model = calls.filter(pl.col("phase").is_in(["forward", "backward"]))
@@ -214,6 +253,7 @@ def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
 
 def _loop(observed: Observed, time: float, repeats: float, *, samples: bool, calls: float) -> Finding:
     facts: dict[str, Any]
+    nn, compiled = _WORDS.get(observed.framework, _WORDS["torch"])
     if samples:
         gain = time * (1 - min(_BATCHED / repeats, 0.9))
         vmap = "; torch.func.vmap does so for functions of one sample" if observed.framework == "torch" else ""
@@ -233,8 +273,8 @@ def _loop(observed: Observed, time: float, repeats: float, *, samples: bool, cal
             f"{repeats:.0f} times a step; the operators are too small for the time that calling them takes",
             "gain_low_ns": round(low), "gain_ns": round(middle), "gain_high_ns": round(high),
             "basis": "forward and backward of the repeated calls, of which a fused or compiled function saves most",
-            "remedy": "Use the framework's own layer for the loop (torch.nn.LSTM, torch.nn.GRU), move what does not "
-            "depend on the step before it out of the loop, or compile the function: torch.compile(model).",
+            "remedy": f"Use the framework's own layer for the loop ({nn}.LSTM, {nn}.GRU), move what does not "
+            f"depend on the step before it out of the loop, or compile the function: {compiled}.",
         }  # fmt: skip
     evidence = Evidence(
         text=f"{calls:.0f} calls of layers a step, {repeats:.0f} for each of their weights", value=calls,

@@ -29,6 +29,15 @@ from stepscope.trace.tables import columns_of
 _LARGE = 2048
 #: Parts of the time in double precision that single precision saves: twice the numbers a register and a cache line.
 _DOUBLE = (0.35, 0.5, 0.6)
+#: What JAX and MindSpore call the types of PyTorch.
+_NAMES = {"f64": "double", "f32": "float", "Float64": "double", "Float32": "float"}
+#: How the parameters of a model become single.
+_TO_SINGLE = {
+    "torch": "model.float()",
+    "jax": "leave jax_enable_x64 off, or jnp.float32 for parameters",
+    "mindspore": "model.to_float(mindspore.float32)",
+    "paddle": 'paddle.set_default_dtype("float32") before the model is made',
+}
 #: Matrix products.
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 #: Convolutions, the outermost operators whose sizes are known.
@@ -51,27 +60,42 @@ _SLOWER = 8.0
 
 def number_types(observed: Observed) -> Iterator[Claim]:
     """Yield numbers that take longer than they need to."""
-    if observed.summary.on_device or observed.framework != "torch":
+    if observed.summary.on_device:
         return
     calls = recorded_calls(observed)
     if calls.is_empty():
         return
     if calls["dtypes"].null_count() == len(calls):
+        if _of_doubles(observed):
+            training = pl.col("phase").is_in(["forward", "backward", "optimizer"])
+            yield from _double(observed, calls.filter(training).with_columns(type=pl.lit("double")))
         return
     inputs = calls.select("shapes", "dtypes").unique()
     inputs = inputs.with_columns(type=pl.Series([_type(*row) for row in inputs.iter_rows()], dtype=pl.String))
     typed = calls.join(inputs, on=["shapes", "dtypes"], how="left", nulls_equal=True, maintain_order="left")
     yield from _double(observed, typed)
+    if observed.framework != "torch":
+        return
     yield from _half(observed, typed)
     yield from _denormal(observed, typed)
+
+
+def _of_doubles(observed: Observed) -> bool:
+    """Return whether the models of Paddle, which does not tell the types of each operator, are in double precision."""
+    state = observed.facts.get("paddle.state")
+    models = state.get("models") or [] if isinstance(state, dict) else []
+    types = [one.get("elements_by_dtype") or {} for one in models]
+    elements = sum(sum(map(int, each.values())) for each in types)
+    return 2 * sum(int(each.get("float64", 0)) for each in types) > elements
 
 
 def _type(shapes: str | None, dtypes: str | None) -> str | None:
     """Return the type of the largest tensor of floating-point numbers among the inputs of a call."""
     best, found = _LARGE - 1, None
     for shape, name in zip(sizes(shapes), texts(dtypes), strict=False):
-        if name in {"double", "float", "c10::Half", "c10::BFloat16"} and elements(shape) > best:
-            best, found = elements(shape), name
+        known = _NAMES.get(name, name)
+        if known in {"double", "float", "c10::Half", "c10::BFloat16"} and elements(shape) > best:
+            best, found = elements(shape), known
     return found
 
 
@@ -95,8 +119,8 @@ def _double(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
             Evidence(text=f"{percent_text(observed.share(time))} of the step is operators on float64, mostly {name}",
                      value=time, unit="ns", result="operator_details", operator=name),
         ),
-        remedy="Train in single precision: model.float(), and data as float32: torch.from_numpy(array).float(), "
-        "np.asarray(array, dtype=np.float32). NumPy makes float64 unless told otherwise.",
+        remedy=f"Train in single precision: {_TO_SINGLE.get(observed.framework, _TO_SINGLE['torch'])}, and data as "
+        "float32: np.asarray(array, dtype=np.float32). NumPy makes float64 unless told otherwise.",
         operator=name,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(double))

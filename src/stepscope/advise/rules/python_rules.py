@@ -11,9 +11,9 @@ import polars as pl
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.data_rules import beside_training, loads_data
+from stepscope.advise.rules.data_rules import loads_data, lock_holder
 from stepscope.analyse.quantities import duration_text, percent_text
-from stepscope.analyse.stacks.sampled_time import sampled_time
+from stepscope.trace.tables import columns_of
 
 #: Part of the step below which a place is not told.
 _TOLD = 0.05
@@ -21,6 +21,14 @@ _TOLD = 0.05
 _PURE = 0.6
 #: A place inside another stands for it with this part of its time.
 _STANDS_FOR = 0.8
+#: Functions that make Python's values of tensors. Their Python is outside of operators; in their native part, a thread
+#: may wait for operators that are queued.
+_READS = frozenset(
+    ["int", "long", "float", "bool", "index", "getitem", "iter", "item", "tolist", "array", "numpy", "asnumpy"]
+)
+#: Functions that make tensors of Python's and NumPy's values, as they must: told from that part of the step on.
+_MUCH = 0.2
+_MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as_tensor", "from_numpy"])
 #: Fewest looks that tell a place.
 _LOOKS = 4
 #: States in which a thread waits: cause, what it does there, and the change.
@@ -59,7 +67,10 @@ class _Place:
 
 
 def python_code(observed: Observed) -> Iterator[Claim]:
-    """Yield what the program's own code does in the step outside of the framework, garbage collection and the GIL."""
+    """Yield what the program's own code does in the step outside of the framework, garbage collection and the GIL.
+
+    The GIL that a loader's thread holds is a matter of loading, see :mod:`.data_rules`.
+    """
     looks = observed.looks
     if looks.is_empty() or not observed.step_ns:
         return
@@ -86,30 +97,57 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     A look does not tell whether native code is an operator. The recorded steps tell the time of all operators: the
     native time beyond it is outside. It is assigned to other packages first, then to the program's own lines.
     """
-    native = looks["state"] == "native"
-    python = looks["state"].is_in(["python"]) & ~looks["in_framework"]
-    waits = looks["state"].is_in(list(_WAITS)) & ~looks["in_framework"]
-    time = looks["time"]
-    sure = (python | waits | looks["in_library"]).cast(pl.Float64)
+    native, python = looks["state"] == "native", looks["state"] == "python"
+    own = looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
+    outside, reads = ~looks["in_framework"], looks["stack"].is_in(_converts(observed, _READS))
+    waits = looks["state"].is_in(list(_WAITS)) & outside
+    time, makes = looks["time"], looks["stack"].is_in(_converts(observed, _MAKES))
+    if observed.share(float(time.filter(makes).sum())) < _MUCH:
+        makes &= False
+    sure = (python & (outside | reads) | waits | looks["in_library"]).cast(pl.Float64)
     busy = observed.part("computing")
     if observed.framework == "jax" and busy:
         # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
         results = waits & looks["state"].is_in(["lock", "waiting"])
-        waited = float(time.filter(results).sum())
-        sure = sure * (1 - results.cast(pl.Float64) * (min(busy / waited, 1.0) if waited else 0.0))
+        sure = sure * (1 - results.cast(pl.Float64) * _part(busy, float(time.filter(results).sum())))
+        # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
+        calling = max(_dispatching(observed) - float(time.filter(native & own).sum()), 0.0)
+        sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
+    sure, native = pl.select(pl.when(makes).then(1.0).otherwise(sure)).to_series(), native & ~makes
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
-    own = looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
     beyond = max(float(time.filter(native).sum()) - busy, 0.0)
     shares = sure
     native &= ~looks["in_library"]
-    for chosen in (native & ~looks["in_framework"] & ~own, native & own):
+    for chosen in (native & outside & ~own, native & own):
         of_chosen = float(time.filter(chosen).sum())
         taken = min(of_chosen, beyond)
         if taken > 0:
             shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
             beyond -= taken
     return shares * time
+
+
+def _part(taken: float, time: float) -> float:
+    return min(taken / time, 1.0) if time else 0.0
+
+
+def _dispatching(observed: Observed) -> float:
+    """Return the time per step, ns, in which JAX calls jitted functions."""
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
+    spans = spans.filter((pl.col("depth") == 0) & pl.col("name").cast(pl.String).str.starts_with("PjitFunction("))
+    return float(spans["dur"].sum()) * _part(observed.step_ns, float(observed.summary.steps.total_ns))
+
+
+def _converts(observed: Observed, names: frozenset[str]) -> list[int]:
+    """Return the stacks in which own code calls a function of a framework of these names."""
+    found = []
+    for stack, frames in observed.stacks.items():
+        own = next((place for place, frame in enumerate(frames) if frame.own), 0)
+        called = frames[own - 1].function if own else ""
+        if called.rpartition(".")[2].strip("_") in names or (names is _MAKES and called.endswith("Tensor.__init__")):
+            found.append(stack)
+    return found
 
 
 def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:
@@ -145,8 +183,8 @@ def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:
 
 def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
     by_state: dict[str, float] = defaultdict(float)
-    for state, outside in looks.select("state", "outside").iter_rows():
-        by_state[state] += outside
+    for state, outside, in_framework in looks.select("state", "outside", "in_framework").iter_rows():
+        by_state["" if in_framework else state] += outside  # what a conversion waits for is the conversion
     state = max(by_state, key=lambda name: by_state[name])
     where = observed.place(place.file, place.line)
     what = f"{place.function.rpartition('.<locals>.')[2]} ({where})" if place.line is None else where
@@ -236,14 +274,10 @@ def _gil(observed: Observed) -> Iterator[Claim]:
     time = float(looks["time"].sum())
     if observed.share(time) < _TOLD or looks["count"].sum() < _LOOKS:
         return
-    holder, line, stack = _holder(observed)
-    if not holder:
+    holder, line, stack = lock_holder(observed)
+    if not holder or loads_data(observed.stacks.get(stack, ())):
         return
     who = f"thread {holder}"
-    remedy = f"Move what {who} does at {line} to another process, or let it do less Python."
-    if loads_data(observed.stacks.get(stack, ())):
-        who = "the data loader's thread"
-        remedy = f"{beside_training(observed, 1)}: a worker has a lock of its own."
     finding = Finding(
         cause="gil-contention",
         title=f"{duration_text(time)} of {duration_text(observed.step_ns)} the training thread waits for Python's "
@@ -254,24 +288,7 @@ def _gil(observed: Observed) -> Iterator[Claim]:
             Evidence(text=f"the training thread wants the GIL {duration_text(time)} a step", value=time, unit="ns"),
             Evidence(text=f"{who} runs Python at {line}", result="python_lines"),
         ),
-        remedy=remedy,
+        remedy=f"Move what {who} does at {line} to another process, or let it do less Python.",
         operator=line,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, observed.explained(looks))
-
-
-def _holder(observed: Observed) -> tuple[str, str, int]:
-    """Return the other thread that runs most Python, its line, and a stack of it; empty if none was seen."""
-    sampled = sampled_time(observed.tables)
-    running = pl.col("state").cast(pl.String).is_in(["python", "native"])
-    others = sampled.rows.filter((pl.col("order") == 2) & running)
-    if others.is_empty():
-        return "", "", -1
-    own = sampled.frames.filter("own").sort("stack", "place")
-    frames = own.group_by("stack", maintain_order=True).agg(pl.col("file", "line").first())
-    joined = others.join(frames, on="stack")
-    if joined.is_empty():
-        return "", "", -1
-    by_place = joined.group_by("thread", "file", "line").agg(pl.col("time").sum(), pl.col("stack").min())
-    thread, file, line, _, stack = by_place.sort("time", descending=True).row(0)
-    return str(thread), observed.place(str(file), int(line)), int(stack)

@@ -23,6 +23,8 @@ WORKERS, STEPSCOPE = "workers", "stepscope"
 #: Python's own modules, packages that are installed among them, and the code that records.
 _PYTHONS, _PACKAGES = r"^<frozen|[/\\]lib[/\\]python\d", r"[/\\](?:site|dist)-packages[/\\]"
 _RECORDS = r"[/\\]stepscope[/\\](?:collect|native|trace)[/\\]"
+#: A package that the code that records calls: what it does is done for its caller.
+_CALLED = r"[/\\]psutil[/\\]"
 #: Where a process begins that was forked; what is outside of it are the frames of its parent.
 _FORKED = (r"multiprocessing[/\\]process\.py$", "_bootstrap")
 #: States in which a thread does something.
@@ -187,9 +189,9 @@ def _announced(tables: Tables, samples: pl.DataFrame) -> pl.Series:
 
 
 def _of_stepscope(frames: pl.DataFrame) -> pl.Series:
-    """Return the stacks of which the innermost frame, other than Python's own modules, is of what records."""
+    """Return the stacks of which the innermost frame, but for Python's own modules and psutil, is of what records."""
     file = pl.col("file")
-    pythons = file.str.contains(_PYTHONS) & ~file.str.contains(_PACKAGES)
+    pythons = (file.str.contains(_PYTHONS) & ~file.str.contains(_PACKAGES)) | file.str.contains(_CALLED)
     inner = frames.filter(~pythons.fill_null(value=False)).sort("stack", "place")
     innermost = inner.group_by("stack", maintain_order=True).agg(pl.col("file").first())
     return innermost.filter(pl.col("file").str.contains(_RECORDS))["stack"]

@@ -86,15 +86,55 @@ def test_the_samples_bound_an_optimizer_whose_thread_waited_for_a_core(seen: int
     assert training.causes() == causes
 
 
-def test_operators_of_jax_outside_of_jit_are_told() -> None:
+@pytest.mark.parametrize(("batch", "causes"), [(1, ["sample-loop"]), (32, ["many-small-operators"])])
+def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int, causes: list[str]) -> None:
+    def trained(calls: int) -> list[str]:
+        state = {"models": [{"trainable_parameters": 2}]}
+        training = Training(mindspore__state=state)
+        for _ in range(calls):
+            training.call("MatMul", 100_000, [[batch, 64], WEIGHT], "forward")
+            training.call("BiasAdd", 20_000, [[batch, 64], [64]], "forward")
+        for _ in range(calls):
+            training.call("MatMul", 150_000, [[64, batch], [batch, 64]], "backward")
+        return training.causes()
+
+    assert trained(16) == causes
+    assert trained(4) == []
+
+
+@pytest.mark.parametrize(
+    ("behind", "cause"),
+    [("Linear", "many-small-operators"), ("CrossEntropyLoss", "sample-loop")],
+    ids=["cell", "model"],
+)
+def test_a_loop_of_paddle_over_time_steps_has_layers_behind_it(behind: str, cause: str) -> None:
+    training = Training()
+    training.rank.rows["metadata"].clear()
+    training.rank.add("metadata", key="profiler", value='"paddle.profiler"')
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        for number in range(16):
+            at = step * STEP + number * 300_000
+            training.rank.span(thread, "phase", at, 200_000, "Cell", step=step, phase="forward")
+        training.rank.span(thread, "phase", step * STEP + 5_000_000, 9000, behind, step=step, phase="forward")
+        training.rank.span(
+            thread, "phase", step * STEP + 6_000_000, 9000, "Gradient Backward", step=step, phase="backward"
+        )
+    assert training.causes() == [cause]
+
+
+@pytest.mark.parametrize(("dur", "between"), [(60_000, 30_000), (300_000, 50_000)], ids=["operators", "under grad"])
+def test_operators_of_jax_outside_of_jit_are_told_with_the_python_between_them(dur: int, between: int) -> None:
     training = Training()
     training.rank.rows["metadata"].clear()
     training.rank.add("metadata", key="profiler", value='"xplane"')
     thread = training.rank.thread(2)
     for step in range(STEPS):
-        for number in range(80):
-            at = step * 10_000_000 + number * 40_000
-            training.rank.span(thread, "runtime", at, 30_000, "PjitFunction(multiply)", step=step)
+        at = step * STEP
+        for number in range(20):
+            interrupted = 5 * STEP // 100 if number == 7 else 0
+            training.rank.span(thread, "runtime", at, dur + interrupted, "PjitFunction(multiply)", step=step)
+            at += dur + interrupted + between
     [finding] = training.findings()
     assert finding.cause == "many-small-operators"
-    assert finding.gain_ns == pytest.approx(0.95 * 80 * 30_000)
+    assert finding.gain_ns == pytest.approx(0.7 * 20 * (dur + between), rel=0.2)

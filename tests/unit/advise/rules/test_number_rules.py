@@ -20,6 +20,26 @@ def test_double_precision_saves_half_of_its_operators(kind: str, causes: list[st
     assert all(finding.gain_ns == pytest.approx(4_000_000, rel=0.01) for finding in found)
 
 
+@pytest.mark.parametrize(
+    ("profiler", "said", "facts", "causes"),
+    [
+        ("xplane", {"dtypes": ["f64"]}, {}, ["double-precision"]),
+        ("xplane", {"dtypes": ["f32"]}, {}, []),
+        ("ms", {"dtypes": ["Float64", "Float64"]}, {}, ["double-precision"]),
+        ("paddle.profiler", {}, {"float64": 900, "float32": 100}, ["double-precision"]),
+        ("paddle.profiler", {}, {"float32": 900}, []),
+    ],
+)
+def test_double_precision_is_told_of_each_framework(
+    profiler: str, said: dict[str, list[str]], facts: dict[str, int], causes: list[str]
+) -> None:
+    training = Training(paddle__state={"models": [{"elements_by_dtype": facts}]})
+    training.rank.rows["metadata"] = training.rank.rows["metadata"][1:]
+    training.rank.add("metadata", key="profiler", value=f'"{profiler}"')
+    training.call("MatMul", 8_000_000, PRODUCT, "forward", **said)
+    assert training.causes() == causes
+
+
 def test_what_this_machine_computes_decides_the_gain() -> None:
     one_core = {"float32": {"flops_per_s": 1e11, "size": 1024}, "float64": {"flops_per_s": 4e10, "size": 1024}}
     training = Training(machine__speeds=[{"framework": "torch", "one_core": one_core}])

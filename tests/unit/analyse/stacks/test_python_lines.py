@@ -172,7 +172,8 @@ def test_workers_are_one_and_have_no_frames_of_their_parent(sampled: Sampled) ->
 
 
 def test_stepscope_is_not_blamed_on_a_line_and_its_waits_are_not_shown(sampled: Sampled) -> None:
-    sampled.add(10, [*OURS[:2], *TOKENIZE])
+    psutil = (f"{PYTHON}/site-packages/psutil/_pslinux.py", 317, "virtual_memory")
+    sampled.add(10, [psutil, OURS[1], *TOKENIZE])
     sampled.add(10, OURS, "python", thread=9, name="stepscope-steps")
     sampled.add(30, OURS, "lock", thread=9, name="stepscope-steps", count=50)
     sampled.add(30, TOKENIZE)

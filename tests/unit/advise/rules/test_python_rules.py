@@ -1,0 +1,96 @@
+"""Python in the step: what of a program's lines is outside of a framework, by the frames that were sampled there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.unit.advise.rules.trainings import STEP, STEPS, Training
+from tests.unit.analyse.build import ORIGIN
+
+TRAIN = ("/home/me/train.py", "train")
+PACKAGES = "/home/me/envs/jax/lib/python3.11/site-packages"
+Frames = Sequence[tuple[str, str]]
+
+
+def sampled(looks: Sequence[tuple[Frames, str]], framework: str = "torch", thread: int = 100, **facts: Any) -> Training:
+    """Return a training of 40 steps in which the looks come in turn, each for an equal part of the time."""
+    training = Training(**facts)
+    if framework != "torch":
+        training.rank.rows["metadata"].clear()
+        training.rank.add(
+            "metadata", key="profiler", value={"jax": '"xplane"', "paddle": '"paddle.profiler"'}[framework]
+        )
+    training.run_steps()
+    training.call("matmul", 1_000_000, [[64, 64], [64, 64]], "forward")
+    see(training, looks, thread)
+    return training
+
+
+def see(training: Training, looks: Sequence[tuple[Frames, str]], thread: int = 100) -> None:
+    first = 10 * thread
+    for stack, (frames, _) in enumerate(looks):
+        listed = [{"file": path, "line": 7, "function": name} for path, name in frames]
+        training.rank.add("stacks", id=first + stack, frames=listed)
+    for number in range(40):
+        stack = number % len(looks)
+        look = {"count": 1, "process": 100, "thread": thread, "name": f"Thread-{thread}", "worker": None}
+        at, spent, state = ORIGIN + number * STEP, STEP - 1000, looks[stack][1]
+        training.rank.add("samples", ts=at, dur=spent, cpu=spent, stack=first + stack, state=state, **look)
+
+
+def test_a_framework_is_not_told_by_the_name_of_its_environment() -> None:
+    numpy = (f"{PACKAGES}/numpy/lib/_arraypad_impl.py", "pad")
+    jax = (f"{PACKAGES}/jax/_src/core.py", "Primitive.bind")
+    assert sampled([((numpy, TRAIN), "python")], "jax").causes() == ["python-in-step"]
+    assert sampled([((jax, TRAIN), "python")], "jax").causes() == []
+
+
+@pytest.mark.parametrize(
+    ("function", "causes"),
+    [
+        ("monkey_patch_math_tensor.<locals>._int_", ["python-in-step"]),
+        ("Tensor.__getitem__", ["python-in-step"]),
+        ("cross_entropy", []),
+    ],
+)
+def test_reading_single_values_of_tensors_is_python_of_the_program(function: str, causes: list[str]) -> None:
+    framework = (f"{PACKAGES}/paddle/base/dygraph/math_op_patch.py", function)
+    forward = ((f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__"), TRAIN)
+    looks = [((framework, ("/home/me/metric.py", "count")), "python"), (forward, "native")]
+    assert sampled(looks, "paddle").causes() == causes
+
+
+@pytest.mark.parametrize(("others", "causes"), [(1, ["python-in-step"]), (9, [])])
+def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, causes: list[str]) -> None:
+    frames = ((f"{PACKAGES}/jax/_src/dispatch.py", "apply_primitive"), (f"{PACKAGES}/jax/_src/numpy.py", "array"))
+    rest = ((f"{PACKAGES}/jax/_src/core.py", "Primitive.bind"), TRAIN)
+    looks = [((*frames, ("/home/me/data.py", "batch")), "lock"), *[(rest, "native")] * others]
+    found = sampled(looks, "jax").findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(finding.gain_ns == pytest.approx(STEP / 2, rel=0.05) for finding in found)
+
+
+def test_calling_a_jitted_function_is_no_python_of_the_line_that_calls_it() -> None:
+    others = ((f"{PACKAGES}/jax/_src/core.py", "Primitive.bind"), ("/home/me/model.py", "loss"))
+    training = sampled([((TRAIN,), "python"), *[(others, "native")] * 4], "jax")
+    assert training.causes() == ["python-in-step"]
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        training.rank.span(thread, "runtime", step * STEP, 2_500_000, "PjitFunction(train)", step=step)
+    assert training.causes() == []
+
+
+def test_the_lock_of_python_that_a_loaders_thread_holds_is_a_matter_of_loading() -> None:
+    looks = [((TRAIN,), "gil"), (((f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__"), TRAIN), "native")]
+    training = sampled(looks, "paddle")
+    fetch = (f"{PACKAGES}/paddle/io/dataloader/fetcher.py", "_MapDatasetFetcher.fetch")
+    see(training, [((("/home/me/data.py", "Photos.__getitem__"), fetch), "python")], thread=101)
+    [finding] = training.findings()
+    assert finding.cause == "data-loader-slow"
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.05)
+    held = sampled(looks, "paddle")
+    see(held, [((("/home/me/other.py", "poll"),), "python")], thread=101)
+    assert held.causes() == ["gil-contention"]
