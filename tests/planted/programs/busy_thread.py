@@ -9,7 +9,7 @@ from torch_parts import perceptron, points
 
 options = arguments(200)
 model = perceptron(64, depth=16)
-optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
 inputs, labels = points(32 * 16)
 stop, losses = threading.Event(), []
 

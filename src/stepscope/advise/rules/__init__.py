@@ -10,6 +10,7 @@ from stepscope.advise.rules.besides_rules import besides_training
 from stepscope.advise.rules.collective_rules import collectives
 from stepscope.advise.rules.data_rules import data_loading, padding
 from stepscope.advise.rules.dispatch_rules import dispatch
+from stepscope.advise.rules.element_rules import element_reads
 from stepscope.advise.rules.graph_rules import graphs
 from stepscope.advise.rules.kernel_rules import kernels
 from stepscope.advise.rules.machine_rules import machine_use
@@ -24,6 +25,7 @@ RULES: tuple[Callable[[Observed], Iterable[Claim]], ...] = (
     data_loading,
     padding,
     python_code,
+    element_reads,
     compiling,
     device_parts,
     settings_left_on,

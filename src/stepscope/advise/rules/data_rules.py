@@ -24,8 +24,15 @@ from stepscope.trace.tables import columns_of
 _TOLD = 0.05
 #: A stage of loading stands for all of it with this part of the time.
 _MOST = 0.6
-#: A wait that is longer than the usual one by this many steps is for a worker that starts; so many tell a pattern.
-_FIRST, _EPOCHS = 0.5, 3
+#: A wait that is longer than the usual one by this many steps is for a worker that starts, where samples see workers of
+#: several epochs and where none are seen; so many epochs tell a pattern.
+_FIRST, _FIRST_UNSEEN, _EPOCHS = 0.1, 0.5, 3
+#: Workers are of no use where they make a batch in less than this part of the wait for it: the rest is sending.
+_SENT = 0.8
+#: What starts the workers of a loader.
+_STARTS = re.compile(
+    r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io[/\\].*)[/\\](?:dataloader|dataloader_iter|reader)\.py$"
+)
 #: Batches that tell padding; parts of a batch from which on it is told: what is beyond the longest sample, and all.
 _BATCHES, _BEYOND, _MIXED = 4, 0.3, 0.5
 #: Parts of the forward and backward on padding that go away with it: least, usual, most.
@@ -100,12 +107,16 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     loading = (_in_workers(observed) if waits.workers else None) or _in_training(observed)
     looks = observed.looks.filter(pl.col("phase") == "data")
     explains = {"data wait": wait, **observed.explained(looks), **observed.explained(held)}
-    restarts = _restarts(observed, wait)
+    starting = observed.looks.filter(
+        pl.col("stack").is_in(_starting(observed)) & (pl.col("phase") != "data").fill_null(value=True)
+    )
+    restarts = _restarts(observed, wait, float(starting["time"].sum()))
     if restarts is not None:
-        yield Claim(restarts, Depth.CAUSE, explains)
+        yield Claim(restarts, Depth.CAUSE, explains | observed.explained(starting))
         return
-    if loading.where == "workers" and loading.looks and loading.whole < wait / 3:
-        yield Claim(_useless_workers(observed, wait, loading), Depth.CAUSE, explains)
+    making = _making(observed, loading)
+    if making is not None and making < _SENT * wait:
+        yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
     yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains)
 
@@ -170,33 +181,54 @@ def _held_by_loader(observed: Observed) -> pl.DataFrame:
     return looks.clear()
 
 
-def _restarts(observed: Observed, wait: float) -> Finding | None:
+def _starting(observed: Observed) -> list[int]:
+    """Return the stacks in which the loop asks its loader for an iterator, which starts the workers of an epoch."""
+    return [
+        stack
+        for stack, frames in observed.stacks.items()
+        if any(frame.function.endswith("__iter__") and _STARTS.search(frame.file or "") for frame in frames)
+    ]
+
+
+def _epochs(observed: Observed, workers: int) -> float:
+    """Return for how many epochs workers were started, by the processes that the samples saw; 0 if they saw none."""
+    seen = columns_of(observed.tables, "samples", "process", "worker").drop_nulls("worker")
+    return seen["process"].n_unique() / max(workers, 1)
+
+
+def _restarts(observed: Observed, wait: float, starting: float) -> Finding | None:
     """Return that the workers are started again for each epoch, if the waits for their first batches are most of it."""
     loaders = [value for key, value in observed.facts.items() if key.startswith("dataloader.")]
     started = [one for one in loaders if isinstance(one, dict) and one.get("workers")]
     if not started or any(one.get("persistent_workers") for one in started):
         return None
+    epochs = _epochs(observed, sum(int(one["workers"]) for one in started))
     waits = observed.run_steps["data_wait"].drop_nulls().to_numpy()
     usual = float(np.median(waits)) if len(waits) else 0.0
-    first = waits[waits > usual + _FIRST * observed.step_ns]
-    excess = float((first - usual).sum())
-    if len(first) < _EPOCHS or excess < _MOST * float(waits.sum()):
+    first = waits[waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns]
+    if epochs:  # other long waits are not for workers that start
+        first = np.sort(first)[::-1][: round(epochs)]
+    excess, whole = float((first - usual).sum()), max(float(waits.sum()), 1.0)
+    if min(len(first), epochs or _EPOCHS) < _EPOCHS or excess < _MOST * whole:
         return None
-    gain, every = wait * excess / float(waits.sum()), len(waits) / len(first)
+    time, every = wait + starting, len(waits) / len(first)
+    gain = wait * excess / whole + starting
     keep = trainer_says(observed, "kept workers", "DataLoader(…, persistent_workers=True)")
     return Finding(
         cause="restarted-workers",
-        title=f"{duration_text(wait)} of {duration_text(observed.step_ns)} the training waits for its next batch: "
+        title=f"{duration_text(time)} of {duration_text(observed.step_ns)} the training waits for its next batch: "
         f"every {every:.0f} steps an epoch begins, for which the workers are started again",
         gain_ns=round(gain),
         gain_low_ns=round(0.5 * gain),
-        gain_high_ns=round(wait),
-        basis="the waits for the first batches of epochs, beyond the usual wait",
-        confidence=Confidence.LIKELY,
+        gain_high_ns=round(time),
+        basis="the waits for the first batches of epochs, beyond the usual wait, and starting the workers",
+        confidence=Confidence.MEASURED if epochs else Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"{len(first)} of {len(waits)} steps have {percent_text(excess / float(waits.sum()))} of the "
+            Evidence(text=f"{len(first)} of {len(waits)} steps have {percent_text(excess / whole)} of the "
                      "wait", value=float(len(first)), result="step_times"),
             Evidence(text="the loader has workers and no persistent_workers", result="dataset"),
+            *((Evidence(text=f"workers were started for {epochs:.0f} epochs, in {duration_text(starting)} a step",
+                        value=epochs, result="python_lines"),) if epochs else ()),
         ),
         remedy=f"Keep the workers: {keep}; or make epochs longer.",
     )  # fmt: skip
@@ -279,14 +311,31 @@ def beside_training(observed: Observed, workers: int) -> str:
     return trainer_says(observed, "workers", load).format(max(workers, _LEAST_WORKERS.get(observed.framework, 1)))
 
 
-def _useless_workers(observed: Observed, wait: float, loading: _Loading) -> Finding:
+def _making(observed: Observed, loading: _Loading) -> float | None:
+    """Return what samples and their collation take in workers, ns per step; None where nothing tells it.
+
+    Workers that are the bottleneck take longer for a batch than the training waits for it. Batches are timed one by
+    one: CPU time, and the usual wait. Where they are not, the samples tell it; the rest of their time is sending.
+    """
+    if loading.where != "workers":
+        return None
+    batches = columns_of(observed.tables, "batches", "sample_dur", "sample_cpu", "collate_dur", "collate_cpu")
+    if len(batches) >= _BATCHES:
+        cpu = (batches["sample_cpu"] + batches["collate_cpu"]).to_numpy()
+        waited = (batches["sample_dur"] + batches["collate_dur"]).to_numpy() - cpu
+        each = max(round(len(batches) / max(len(observed.run_steps), 1)), 1)
+        return each * float(cpu.mean() + np.median(waited))
+    return sum(time for stage, time in loading.stages.items() if stage != "loader") if loading.looks else None
+
+
+def _useless_workers(observed: Observed, wait: float, making: float) -> Finding:
     step, workers = observed.step_ns, observed.summary.data_wait.workers or 0
     alone = trainer_says(observed, "no workers", _ALONE.get(observed.framework, "num_workers=0"))
-    gain = max(wait - loading.whole, 0.0)
+    gain = max(wait - making, 0.0)
     return Finding(
         cause="useless-workers",
         title=f"{duration_text(wait)} of {duration_text(step)} the training waits for batches that "
-        f"{count_text(workers, 'worker')} send; making one takes {duration_text(loading.whole)}",
+        f"{count_text(workers, 'worker')} send; making one takes {duration_text(making)}",
         gain_ns=round(gain),
         gain_low_ns=round(0.5 * gain),
         gain_high_ns=round(wait),
@@ -294,8 +343,8 @@ def _useless_workers(observed: Observed, wait: float, loading: _Loading) -> Find
         evidence=(
             Evidence(text=f"the training waits {duration_text(wait)} a step for its next batch", value=wait,
                      unit="ns", result="step_times"),
-            Evidence(text=f"the workers work {duration_text(loading.whole)} a step", value=loading.whole,
-                     unit="ns", result="python_lines"),
+            Evidence(text=f"the workers make samples and collate them for {duration_text(making)} a step",
+                     value=making, unit="ns", result="python_lines"),
         ),
         remedy=f"Load in the training process: {alone}; sending a batch costs more than making it.",
     )  # fmt: skip

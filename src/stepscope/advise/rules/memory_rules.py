@@ -235,8 +235,9 @@ def _growth(observed: Observed) -> Iterator[Claim]:
     holding = float(held["Growth(MB/step)"].sum()) * _MIB
     if growth < _GROWS or holding < _HELD * growth or faults_of_step(observed) * _PAGE < _HELD * growth:
         return
-    fresh = min(growth, holding) / _PAGE
-    low, time, high = (fresh * cost for cost in fault_costs(observed))
+    # Blocks that are kept lie between those that are freed: all fresh pages of a growing heap follow from its growth.
+    faults, costs = faults_of_step(observed), fault_costs(observed)
+    low, time, high = min(growth, holding) / _PAGE * costs[0], faults * costs[1], faults * costs[2]
     worth = observed.share(time) >= _GROWTH_TOLD
     largest = held.row(0, named=True)
     holder = str(largest["Operator"] or "unknown operators")
@@ -248,7 +249,8 @@ def _growth(observed: Observed) -> Iterator[Claim]:
         gain_ns=round(time) if worth else None,
         gain_low_ns=round(low) if worth else None,
         gain_high_ns=round(min(high, observed.step_ns)) if worth else None,
-        basis="the fresh pages that the growth needs, at what a page fault costs on this machine" if worth else
+        basis="the page faults of the step, of which at least the growth goes away, at what one costs on this machine"
+        if worth else
         "what the growth costs is memory: the process ends when none is left",
         confidence=Confidence.LIKELY,
         evidence=tuple(
@@ -262,9 +264,7 @@ def _growth(observed: Observed) -> Iterator[Claim]:
         "A loss or output with its graph keeps all activations of its step.",
         operator=holder,
     )  # fmt: skip
-    # Blocks that are kept lie between those that are freed: all fresh pages of a growing heap follow from its growth.
-    owned = faults_of_step(observed) * fault_costs(observed)[1]
-    yield Claim(finding, Depth.CAUSE, {"page faults": owned})
+    yield Claim(finding, Depth.CAUSE, {"page faults": time})
 
 
 def _faults(observed: Observed) -> Iterator[Claim]:

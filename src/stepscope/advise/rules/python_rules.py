@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from stepscope.advise.calls import recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.data_rules import loads_data, lock_holder
 from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of
 
 #: Part of the step below which a place is not told.
@@ -31,6 +33,8 @@ _MUCH = 0.2
 _MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as_tensor", "from_numpy"])
 #: Fewest looks that tell a place.
 _LOOKS = 4
+#: What calling an operator takes where this machine's time is unknown, ns.
+_CALL_NS = 1500.0
 #: States in which a thread waits: cause, what it does there, and the change.
 _WAITS = {
     "sleep": ("sleep-in-step", "sleeps", "Take the sleep out of the step."),
@@ -116,15 +120,15 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     sure, native = pl.select(pl.when(makes).then(1.0).otherwise(sure)).to_series(), native & ~makes
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
-    beyond = max(float(time.filter(native).sum()) - busy, 0.0)
-    shares = sure
-    native &= ~looks["in_library"]
-    for chosen in (native & outside & ~own, native & own):
-        of_chosen = float(time.filter(chosen).sum())
-        taken = min(of_chosen, beyond)
-        if taken > 0:
-            shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
-            beyond -= taken
+    shares, free = sure, native & ~looks["in_library"]
+    for part, explained in _parts(observed, looks, busy):
+        beyond = max(float(time.filter(native & part).sum()) - explained, 0.0)
+        for chosen in (free & part & outside & ~own, free & part & own):
+            of_chosen = float(time.filter(chosen).sum())
+            taken = min(of_chosen, beyond)
+            if taken > 0:
+                shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
+                beyond -= taken
     return shares * time
 
 
@@ -148,6 +152,31 @@ def _converts(observed: Observed, names: frozenset[str]) -> list[int]:
         if called.rpartition(".")[2].strip("_") in names or (names is _MAKES and called.endswith("Tensor.__init__")):
             found.append(stack)
     return found
+
+
+def _parts(observed: Observed, looks: pl.DataFrame, busy: float) -> Iterator[tuple[pl.Series, float]]:
+    """Yield the looks of the forward and the others, with the native time that operators explain, ns per step.
+
+    Before a call of PyTorch is in its operator, it reads the arguments: this native time is in the program's own line,
+    and in no operator. In the forward, whose operators are known, each call explains this machine's time of one.
+    """
+    calls = recorded_calls(observed) if observed.framework == "torch" else pl.DataFrame()
+    forward = (looks["phase"] == "forward").fill_null(value=False)
+    if calls.is_empty():
+        yield pl.Series([True]).new_from_index(0, len(looks)), busy
+        return
+    top = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward"))
+    operators = float(top["time"].sum())
+    calling = len(top) / max(observed.summary.steps.count, 1) * _call_ns(observed)
+    yield forward, operators + calling
+    yield ~forward, max(busy - operators, 0.0)
+
+
+def _call_ns(observed: Observed) -> float:
+    """Return what calling an operator takes on this machine, ns."""
+    speeds = observed.facts.get(SPEEDS)
+    known = [one["call_ns"] for one in speeds if one.get("call_ns")] if isinstance(speeds, list) else []
+    return float(max(known, default=_CALL_NS))
 
 
 def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:

@@ -77,6 +77,44 @@ def test_workers_that_start_again_for_every_epoch_are_told() -> None:
     assert "persistent_workers=True" in finding.remedy
 
 
+@pytest.mark.parametrize(("epochs", "cause"), [(10, "restarted-workers"), (1, "data-loader-slow")])
+def test_the_processes_of_workers_tell_whether_they_start_again(epochs: int, cause: str) -> None:
+    # Given 60 steps of 10 ms, of which every sixth waits for 4.5 ms of them, and workers of so many epochs
+    rank = waiting("torch", wait=1_000, workers=2, cores=4)
+    rank.add("metadata", key="dataloader.0", value=json.dumps({"workers": 2, "persistent_workers": False}))
+    for number in range(60):
+        wait = 4_500_000 if number % 6 == 0 else 10_000
+        at = {"number": number, "ts": ORIGIN + number * 10_000_000, "dur": 10_000_000}
+        rank.add("run_steps", **at, recorded=False, delay=0, data_wait=wait)
+        made = {"sample_dur": 9_000_000, "sample_cpu": 9_000_000, "collate_dur": 1000, "collate_cpu": 1000}
+        rank.add("batches", ts=at["ts"], dur=9_001_000, dataset="Data", process=200, samples=8, **made)
+    rank.add("stacks", id=0, frames=[{"file": "/home/me/train.py", "line": 7, "function": "read"}])
+    for process in range(2 * epochs):
+        at = {"ts": ORIGIN + process * 30_000_000, "dur": 30_000_000, "count": 1, "cpu": None}
+        rank.add("samples", **at, process=200 + process, thread=1, name="worker", worker=process, state="io", stack=0)
+    assert [finding.cause for finding in found(rank)] == [cause]
+
+
+@pytest.mark.parametrize(("making", "cause"), [(300_000, "useless-workers"), (12_000_000, "data-loader-slow")])
+def test_workers_that_make_a_batch_faster_than_they_send_it_are_of_no_use(making: int, cause: str) -> None:
+    # Given 60 steps of 10 ms that wait 4 ms for batches, each of which is made in so long, one in ten interrupted
+    rank = waiting("torch", wait=1_000, workers=2, cores=4)
+    for number in range(60):
+        at = ORIGIN + number * 10_000_000
+        rank.add("run_steps", number=number, ts=at, dur=10_000_000, recorded=False, delay=0, data_wait=4_000_000)
+        took = making + (0 if number % 10 else 50_000_000)
+        times = {"sample_dur": took, "sample_cpu": making, "collate_dur": 1000, "collate_cpu": 1000}
+        rank.add("batches", ts=at, dur=took + 1000, dataset="Data", process=200, samples=8, **times)
+    rank.add("stacks", id=0, frames=[{"file": "/home/me/train.py", "line": 7, "function": "read"}])
+    rank.add(
+        "samples", ts=ORIGIN, dur=600_000_000, count=60, cpu=None, process=200, thread=1, name="worker", worker=0,
+        state="io", stack=0,
+    )  # fmt: skip
+    [finding] = found(rank)
+    assert finding.cause == cause
+    assert finding.gain_ns == pytest.approx(3.7e6 if making < 4_000_000 else 4e6, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("elements", "longest", "collated", "advice"),
     [
