@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stepscope.run import Run
+from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     TRAINING,
     environment,
@@ -98,25 +98,27 @@ def start(output: Path, path: Path, end: str, *options: str) -> subprocess.Popen
 
 
 def journal_steps(run: Path) -> list[int]:
-    steps: list[int] = read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"]["number"].to_list()
-    return steps
+    return steps_in(run / "rank0" / "capture" / "journal.ssj")
 
 
-WAIT = "import time; time.sleep(1.2); open(sys.argv[0] + '.waiting', 'w').close(); time.sleep(60)"
+#: Waits until a file says how to go on.
+WAIT = "import os, time\nwhile not os.path.exists(sys.argv[0] + '.go'): time.sleep(0.01)\n"
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_steps(output: Path, steps: list[int]) -> None:
+    """Wait until the journal of a program that is being recorded holds these steps."""
+    wait_until(lambda: [path for path in output.glob("*/rank0/capture/journal.ssj") if steps_in(path) == steps])
+
+
+def steps_in(journal: Path) -> list[int]:
+    return list(read_journal(journal).frames["steps"]["number"]) if journal.stat().st_size else []
 
 
 def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path: Path, output: Path) -> None:
     # Given a program that has been recording for more than the time between two blocks
     path = tmp_path / "train.py"
     process = start(output, path, WAIT)
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     # When it is killed
     process.kill()
     process.communicate(timeout=30)
@@ -133,7 +135,7 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
 ) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, WAIT, "--collector", "native")
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == -number
@@ -183,7 +185,7 @@ def test_a_handler_that_steps_while_the_profile_stops_opens_no_second_run(tmp_pa
 def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path, times: int) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, WAIT)
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
@@ -229,7 +231,10 @@ def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path)
 
 
 def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Path, output: Path) -> None:
-    process = start(output, tmp_path / "train.py", "import time; time.sleep(1.2); os._exit(5)")
+    path = tmp_path / "train.py"
+    process = start(output, path, f"{WAIT}os._exit(5)")
+    wait_for_steps(output, [5, 6])
+    path.with_name("train.py.go").touch()
     process.communicate(timeout=30)
     assert process.returncode == 5
     (run,) = runs(output)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
 from stepscope.collect.steps import Stepped
+from tests.clocks import drift
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
 from tests.frameworks.torch.programs import manifest, runs
 from tests.unit.collect.reading import Read, read_journal
@@ -250,7 +252,8 @@ def test_steps_are_the_runs_of_what_takes_the_time(options: dict[str, Any]) -> N
     run = only_run(options)
     assert manifest(run)["steps"] == {"source": "inferred", "by": BY_CAPTURE, "recorded": 0}
     assert steps(run).height == 6
-    assert steps(run)["dur"][1:5].sum() == pytest.approx(stamps[5] - stamps[1], rel=0.1, abs=3e6)
+    durations = steps(run)["dur"][1:5].to_list()
+    assert drift(durations, stamps[1:]) < max(0.1 * median(durations), 1e6)
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["dispatched", "waited for"])

@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import mindspore as ms
@@ -28,6 +29,7 @@ from stepscope.collect.mindspore.mindspore_collector import MindSporeCollector, 
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Collector, Context
 from stepscope.collect.surgery import mindspore_runtime, verified
+from tests.clocks import drift
 from tests.frameworks.mindspore.conftest import cout_state
 from tests.frameworks.mindspore.programs import (
     capture,
@@ -170,7 +172,7 @@ def test_steps_that_nobody_declares_are_found(mode: str, options: dict[str, Any]
     assert found["by"] == ("runs of graphs with an optimizer" if mode == "graph" else "calls of optimizers")
     # and they last as long as a stopwatch around the loop says
     durations = journal(run).frames["steps"]["dur"].to_list()
-    assert sum(durations) == pytest.approx(stamps[-1] - stamps[0], rel=0.05, abs=3e6)
+    assert drift(durations, stamps) < max(0.05 * median(durations), 1e6)
 
 
 @pytest.mark.parametrize("sink", [True, False], ids=["sink", "no sink"])

@@ -24,6 +24,7 @@ from paddle.static import InputSpec
 import stepscope
 from stepscope.collect.surgery.paddle_tracer import is_whole
 from stepscope.read import read_files
+from tests.clocks import drift
 from tests.frameworks.paddle.programs import (
     BACKWARD,
     DATA,
@@ -293,9 +294,9 @@ def test_steps_that_nobody_declares_are_found(options: dict[str, Any]) -> None:
     run = only_run(options)
     found = manifest(run)["steps"]
     assert (found["recorded"], found["optimizers"], found["by"]) == (6, ["Momentum"], "calls of optimizers")
-    # and they last as long as a stopwatch around the loop says, without the sleep after the last one
+    # and they last as long as a stopwatch in the loop says
     durations = journal(run).frames["steps"]["dur"].to_list()
-    assert sum(durations) == pytest.approx(stamps[-1] - stamps[0], rel=0.05, abs=3e6)
+    assert drift(durations, stamps) < max(0.05 * median(durations), 1e6)
 
 
 class Own(paddle.optimizer.Optimizer):
