@@ -92,8 +92,10 @@ class _Server:
     def end(self) -> None:
         """End the server."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
     def _answer(self) -> int:
         assert self._process.stdout is not None

@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,13 +215,14 @@ def test_steps_that_nobody_declares_are_found_by_the_optimizer(options: dict[str
     assert [(step["number"], step["source"]) for step in steps] == [(number, "inferred") for number in range(24)]
     found = manifest(run)["steps"]
     assert (found["by"], found["optimizers"], found["recorded"]) == ("optimizer step hooks", ["Adam"], 24)
-    # each ends where torch's own range of the optimizer's step ends
-    ends = sorted(
-        event["ts"] + event["dur"] for event in recorded_spans(run) if event["name"].startswith("Optimizer.step")
-    )
-    torchs = [after - before for before, after in pairwise(ends)]
-    off = [abs(step["dur"] / 1000 - duration) for step, duration in zip(steps[1:], torchs, strict=True)]
-    assert sorted(off)[1] < 500  # µs; the thread may be preempted between the two ends
+    # each ends in torch's own range of the optimizer's step, close to its end where nothing takes the core before that
+    ranges = [event for event in recorded_spans(run) if event["name"].startswith("Optimizer.step")]
+    begins = sorted(event["ts"] for event in ranges)
+    ends = sorted(event["ts"] + event["dur"] for event in ranges)
+    own = [(step["ts"] + step["dur"]) / 1000 for step in steps]
+    late = sorted(end - mine for end, mine in zip(ends, own, strict=True))  # µs, and what the two clocks are apart
+    assert all(begin < mine + late[0] for begin, mine in zip(begins, own, strict=True))
+    assert late[2] - late[0] < 500
 
 
 def test_declared_steps_are_not_mixed_with_found_ones(options: dict[str, Any]) -> None:

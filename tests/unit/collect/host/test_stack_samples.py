@@ -178,7 +178,7 @@ def test_the_shares_and_states_are_those_of_a_program_that_knows_them(tmp_path: 
         # (a machine whose cores are taken shows some of those who wake as running)
         wrong = states.total() - states[state] - states["core"]
         assert wrong < max(0.5 * states.total(), 2), (phase, states)
-        assert states[state] or states["core"] == states.total() < 20, (phase, states)
+        assert states[state] or (wrong <= 2 and states.total() < 20), (phase, states)
     # and the time that samples stand for is the time of the program
     assert sampled.functions()["dur"].sum() == pytest.approx(spent.total(), rel=0.2)
 
