@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from statistics import median
+from itertools import pairwise
+
+import polars as pl
+
+from stepscope.trace.clock import take_anchor
+
+#: What two readings of different clocks are apart, in ns.
+ERROR = 100_000
 
 
-def drift(durations: Sequence[int], stamps: Sequence[int]) -> float:
-    """Return how far the durations of steps are from a stopwatch that was read at all their ends.
+def check_ends(steps: pl.DataFrame, stamps: Sequence[int], *, within: float = 1e6) -> None:
+    """Hold the times of steps against a stopwatch that the program reads once an iteration, behind the end of a step.
 
-    The stopwatch is read a moment after a step has ended, and what takes the core in that moment makes this reading
-    late and no other. So each reading is compared with the sum of the durations up to it: where the durations are true,
-    the two are apart by the same time in most of the readings.
+    Whatever takes the core, a step begins before one reading, and ends between this and the next one. And the reading
+    follows closely, but where something takes the core between the two: so in one of the steps it does.
 
     Args:
-        durations: Of each step.
-        stamps: The end of the step before the first, and of each; in the same unit.
-
-    Returns:
-        The median of how much the readings deviate from their own median, in that unit.
+        steps: Start ``ts`` and duration ``dur`` of each, in ns since the epoch.
+        stamps: Readings of ``time.perf_counter_ns`` behind the step before the first, and behind each.
+        within: How close a reading is behind the end of a step, in ns.
     """
-    late = [stamp - end for stamp, end in zip(stamps, accumulate(durations, initial=0), strict=True)]
-    middle = median(late)
-    return median(abs(one - middle) for one in late)
+    begins, ends = on_stopwatch(steps["ts"]), on_stopwatch(steps["ts"] + steps["dur"])
+    assert len(stamps) == len(ends) + 1
+    for begin, end, (before, after) in zip(begins, ends, pairwise(stamps), strict=True):
+        assert begin - ERROR <= before < end <= after + ERROR, (begin, before, end, after)
+    assert min(after - end for end, after in zip(ends, stamps[1:], strict=True)) < within
+    assert min(before - begin for begin, before in zip(begins, stamps, strict=False)) < within
+
+
+def on_stopwatch(times: pl.Series) -> list[int]:
+    """Return times of the epoch on the clock of ``time.perf_counter_ns``, in ns."""
+    found: list[int] = (times - take_anchor().offset).to_list()
+    return found
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
