@@ -39,7 +39,7 @@ def on_stopwatch(times: pl.Series) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 300.0) -> None:
     """Wait until something is true.
 
     Raises:

@@ -35,7 +35,7 @@ def run(
     env: Mapping[str, str],
     cwd: Path | None = None,
     umask: int = -1,
-    timeout: float = 120,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Run what ``python ARGUMENTS`` runs, a script, ``-m MODULE`` or ``-c CODE``, in a child that has loaded torch.
 

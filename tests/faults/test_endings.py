@@ -121,7 +121,7 @@ def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path
     wait_for_steps(output, [5, 6])
     # When it is killed
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     # Then everything up to the last block is there, and the run says how it ended
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"
@@ -137,7 +137,7 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
     process = start(output, path, WAIT, "--collector", "native")
     wait_for_steps(output, [5, 6])
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == -number
     (run,) = runs(output)
     assert manifest(run)["status"] == f"ended at step 7 by {number.name}"
@@ -188,7 +188,7 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
     wait_for_steps(output, [5, 6])
     for _ in range(times):
         process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
     (run,) = runs(output)
@@ -201,7 +201,7 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
 def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, "raise ValueError('mine')")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     line = path.read_text().splitlines().index("        raise ValueError('mine')") + 1
     trace = errors[errors.index("Traceback") : errors.index("stepscope: ")]
@@ -220,7 +220,7 @@ def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp
 
 def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
     process = start(output, tmp_path / "train.py", "sys.exit(3)")
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 3
     (run,) = runs(output)
     assert (manifest(run)["status"], manifest(run)["exception"]) == (
@@ -235,7 +235,7 @@ def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Pat
     process = start(output, path, f"{WAIT}os._exit(5)")
     wait_for_steps(output, [5, 6])
     path.with_name("train.py.go").touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 5
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"

@@ -50,7 +50,7 @@ def findings(folder: Path, late: int) -> list[Finding]:
         )
         for rank in "01"
     ]
-    said = [process.communicate(timeout=120) for process in processes]
+    said = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     (found,) = runs(folder / "runs")
     return job_findings(stepscope.job(found))

@@ -69,7 +69,7 @@ def msrun(folder: Path, program: str, *command: str) -> Run:
     done = subprocess.run(
         [str(SCRIPTS / "msrun"), *options, f"--log_dir={folder / 'log'}", *words],
         capture_output=True,
-        timeout=120,
+        timeout=300,
         cwd=folder,
         env=environment,
         check=False,

@@ -61,7 +61,7 @@ def run(stand_in: Mapping[str, str], directory: Path, program: str) -> str:
     text = textwrap.dedent(head) + textwrap.dedent(program)
     environment = {**stand_in, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment, check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=300, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

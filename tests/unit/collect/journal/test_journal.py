@@ -256,7 +256,7 @@ journal.close()
 print("trained", [(loss.what, loss.count) for loss in journal.ledger.rows()])
 """
     path = tmp_path / "journal.ssj"
-    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0
     assert result.stdout == "trained [('capture_not_written', 1)]\n"
     assert result.stderr.count("\n") == 1
@@ -407,7 +407,7 @@ for _ in range(100):
 last = Dying()
 """
     path = tmp_path / "journal.ssj"
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     found = read_journal(path)
     counts = dict(found.frames["spans"]["name"].value_counts().iter_rows())
