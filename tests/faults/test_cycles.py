@@ -30,6 +30,7 @@ def state():
     }
 
 def memory():
+    gc.collect()
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 def cycle(profile):
