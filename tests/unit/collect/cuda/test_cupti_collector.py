@@ -316,7 +316,8 @@ def test_two_recordings_at_once_are_refused(stand_in: dict[str, str], tmp_path: 
 def test_a_window_of_a_program_that_uses_cuda(stand_in: dict[str, str], tmp_path: Path, moment: str) -> None:
     # Given: a program that loads NVIDIA's driver before, or while, it is recorded
     load = "driver = ctypes.CDLL('libcuda.so.1')"
-    before, meanwhile = (load, "") if moment == "before" else ("", f"{load}; time.sleep(1)")
+    begun = "while any(one.name == 'stepscope-cupti-wait' for one in threading.enumerate()): time.sleep(0.01)"
+    before, meanwhile = (load, "") if moment == "before" else ("", f"{load}\n            {begun}")
     run(
         stand_in,
         tmp_path,
