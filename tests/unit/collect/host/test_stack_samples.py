@@ -209,7 +209,7 @@ def test_two_threads_that_compute_in_python_take_turns(tmp_path: Path) -> None:
         total = sum(by_state.values())
         shares = {state: by_state.get(state, 0) / total for state in ("python", "gil", "core")}
         # Each has the GIL for as long as it had CPU time; else it waits for the GIL, or for a core
-        assert shares["gil"] > 0.05, by_state
+        assert shares["gil"] > 0.05 * (1 - shares["core"]) or shares["core"] > 0.9, by_state
         assert shares["gil"] + shares["core"] > 0.3, by_state
         assert shares["python"] + shares["core"] > seconds / 1.5 - 0.12, (by_state, seconds)
         assert sum(shares.values()) > 0.8, by_state  # it is native between giving up the GIL and waiting for it
