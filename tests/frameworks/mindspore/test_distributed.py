@@ -74,7 +74,7 @@ def msrun(folder: Path, program: str, *command: str) -> Run:
         env=environment,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
     (directory,) = (folder / "runs").glob("train_*")
     run = stepscope.open(directory)
     assert [rank.rank for rank in run.ranks] == [0, 1]
