@@ -169,7 +169,7 @@ def test_the_shares_and_states_are_those_of_a_program_that_knows_them(tmp_path: 
                 spent[phase.__name__] += int(1e9 * took)
     LOCK.release()
     rows = sampled.functions().explode("functions").filter(pl.col("functions").is_in(list(spent)))
-    hits = dict(rows.group_by("functions").agg(pl.col("count").sum()).iter_rows())
+    hits = Counter(dict(rows.group_by("functions").agg(pl.col("count").sum()).iter_rows()))
     total = sum(hits.values())
     # (nobody samples while the whole process stands still; this time is in one of the phases)
     still = max(1 - sampled.figures["covered"] / spent.total(), 0.0)
