@@ -35,7 +35,7 @@ def run(
     env: Mapping[str, str],
     cwd: Path | None = None,
     umask: int = -1,
-    timeout: float = 120,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Run what ``python ARGUMENTS`` runs, a script, ``-m MODULE`` or ``-c CODE``, in a child that has loaded torch.
 
@@ -92,8 +92,10 @@ class _Server:
     def end(self) -> None:
         """End the server."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(30)
+        self._process.stdout.close()
 
     def _answer(self) -> int:
         assert self._process.stdout is not None

@@ -104,7 +104,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
         (folder / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(SOURCE.parent)))}
     command = [sys.executable, "start.py"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=300)
 
 
 def test_a_new_framework_is_one_record(tmp_path: Path) -> None:

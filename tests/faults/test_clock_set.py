@@ -72,7 +72,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_work_stays_in_its_steps_when_the_clock_is_set(tmp_path: Path, clock: Path, collector: str, ns: int) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "runs"), collector, str(ns)]
     variables = environment(LD_PRELOAD=str(clock))
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     rank = Run(next((tmp_path / "runs").iterdir())).ranks[0]
     losses = rank.tables["losses"].collect()["what"].to_list()

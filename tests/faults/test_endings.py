@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stepscope.run import Run
+from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     TRAINING,
     environment,
@@ -98,28 +98,30 @@ def start(output: Path, path: Path, end: str, *options: str) -> subprocess.Popen
 
 
 def journal_steps(run: Path) -> list[int]:
-    steps: list[int] = read_journal(run / "rank0" / "capture" / "journal.ssj").frames["steps"]["number"].to_list()
-    return steps
+    return steps_in(run / "rank0" / "capture" / "journal.ssj")
 
 
-WAIT = "import time; time.sleep(1.2); open(sys.argv[0] + '.waiting', 'w').close(); time.sleep(60)"
+#: Waits until a file says how to go on.
+WAIT = "import os, time\nwhile not os.path.exists(sys.argv[0] + '.go'): time.sleep(0.01)\n"
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_steps(output: Path, steps: list[int]) -> None:
+    """Wait until the journal of a program that is being recorded holds these steps."""
+    wait_until(lambda: [path for path in output.glob("*/rank0/capture/journal.ssj") if steps_in(path) == steps])
+
+
+def steps_in(journal: Path) -> list[int]:
+    return list(read_journal(journal).frames["steps"]["number"]) if journal.stat().st_size else []
 
 
 def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path: Path, output: Path) -> None:
     # Given a program that has been recording for more than the time between two blocks
     path = tmp_path / "train.py"
     process = start(output, path, WAIT)
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     # When it is killed
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     # Then everything up to the last block is there, and the run says how it ended
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"
@@ -133,9 +135,9 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
 ) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, WAIT, "--collector", "native")
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == -number
     (run,) = runs(output)
     assert manifest(run)["status"] == f"ended at step 7 by {number.name}"
@@ -183,10 +185,10 @@ def test_a_handler_that_steps_while_the_profile_stops_opens_no_second_run(tmp_pa
 def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path, times: int) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, WAIT)
-    wait_for(path.with_name("train.py.waiting"))
+    wait_for_steps(output, [5, 6])
     for _ in range(times):
         process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
     (run,) = runs(output)
@@ -199,7 +201,7 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
 def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, "raise ValueError('mine')")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     line = path.read_text().splitlines().index("        raise ValueError('mine')") + 1
     trace = errors[errors.index("Traceback") : errors.index("stepscope: ")]
@@ -218,7 +220,7 @@ def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp
 
 def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
     process = start(output, tmp_path / "train.py", "sys.exit(3)")
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 3
     (run,) = runs(output)
     assert (manifest(run)["status"], manifest(run)["exception"]) == (
@@ -229,8 +231,11 @@ def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path)
 
 
 def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Path, output: Path) -> None:
-    process = start(output, tmp_path / "train.py", "import time; time.sleep(1.2); os._exit(5)")
-    process.communicate(timeout=30)
+    path = tmp_path / "train.py"
+    process = start(output, path, f"{WAIT}os._exit(5)")
+    wait_for_steps(output, [5, 6])
+    path.with_name("train.py.go").touch()
+    process.communicate(timeout=300)
     assert process.returncode == 5
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"

@@ -22,16 +22,22 @@ def nothing_but(state: Callable[[], Mapping[str, object]]) -> Iterator[None]:
     """Fail where threads, files, hooks, or what ``state`` returns of the framework, differ afterwards."""
     # Objects that an earlier test dropped are collected here, not during this test. Frozen objects are skipped by the
     # next test's collection, which takes half a second otherwise in a process that has loaded everything.
+    _wait_for_windows()
     gc.collect()
     gc.freeze()
     before = {**_common(), **state()}
     yield
-    for thread in threading.enumerate():
-        if thread.name in _ENDING:
-            thread.join(60)
+    _wait_for_windows()
     after = {**_common(), **state()}
     changed = {name: (before[name], found) for name, found in after.items() if found != before[name]}
     assert not changed, changed
+
+
+def _wait_for_windows() -> None:
+    """Wait until windows of this test, or of the one before it, have let go of their files."""
+    for thread in threading.enumerate():
+        if thread.name in _ENDING:
+            thread.join(60)
 
 
 def threads(counts: Callable[[str], bool] = bool) -> Counter[str]:

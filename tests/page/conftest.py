@@ -187,6 +187,7 @@ def opened(browser: Browser) -> Iterator[object]:
         scheme = "dark" if dark else "light"
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
+        context.set_default_timeout(120_000)
         page = context.new_page()
         page.add_init_script(_SHIFTS)
         watched = Watched(page)

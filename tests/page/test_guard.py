@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -177,10 +177,14 @@ def test_ctrl_c_ends_it() -> None:
     command = [sys.executable, "-m", "stepscope", "view", str(CAPTURES["cpu"]), "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
-        time.sleep(0.5)
+        address = process.stdout.readline()
+        assert address.startswith("http://127.0.0.1:")
+        # Given a server that has answered
+        with closing(http.client.HTTPConnection("127.0.0.1", urlsplit(address).port, timeout=60)) as connection:
+            connection.request("GET", "/")
+            assert connection.getresponse().status
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode in (0, 130)
     assert "Traceback" not in errors
 

@@ -43,7 +43,7 @@ def caller(site: Path, folder: Path) -> Call:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
 
     return call

@@ -39,7 +39,6 @@ class Framework:
         statistic: A word in ``op_statistic.csv``.
         check: Path of a run of `program` → holds what is the framework's own.
         in_flight: How many updates of before a window may still run in it.
-        tolerance: Relative deviation of the recorded time of steps from that of a stopwatch in the loop.
         python: Runs a program.
         stepscope_run: Runs a program under ``stepscope run --later``.
     """
@@ -62,7 +61,6 @@ class Framework:
     statistic: str = ""
     check: Callable[[Path], None] = field(default=lambda run: None)
     in_flight: int = 0
-    tolerance: float = 0.05
     python: Callable[..., CompletedProcess[str]] = python
     stepscope_run: Callable[..., CompletedProcess[str]] = stepscope_run
 

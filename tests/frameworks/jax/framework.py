@@ -64,5 +64,4 @@ FRAMEWORK = Framework(
     shown=(Path(__file__).parents[3] / "examples" / "train_jax.py").read_text(),
     check=check,
     in_flight=1,  # the step before the window was only asked for
-    tolerance=0.1,
 )

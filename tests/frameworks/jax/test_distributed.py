@@ -38,7 +38,7 @@ def test_ranks_share_a_run_whether_the_window_opens_after_or_before_they_meet(tm
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         processes.append(subprocess.Popen(command, env=environment(JAX_PLATFORMS="cpu"), text=True, **pipes))
         time.sleep(1)
-    said = [process.communicate(timeout=60) for process in processes]
+    said = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     (found,) = runs(tmp_path / "runs")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [found.name]

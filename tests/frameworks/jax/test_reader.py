@@ -139,7 +139,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, P
         for name, program in PROGRAMS.items()
     }
     for name, process in running.items():
-        assert process.wait(timeout=120) == 0, name
+        assert process.wait(timeout=300) == 0, name
     yield {name: next((folder / name).glob("plugins/profile/*/*.xplane.pb")) for name in PROGRAMS}
 
 
@@ -304,6 +304,6 @@ def test_only_a_compiled_step_is_a_step(tmp_path: Path, program: str, steps: int
     """Given 8 × 3 products that run one by one, then none is a step; a compiled step with an operation beside it is."""
     (tmp_path / "program.py").write_text(HEAD + program)
     command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "out")]
-    subprocess.run(command, check=True, timeout=120, env={**os.environ, "JAX_PLATFORMS": "cpu"}, capture_output=True)
+    subprocess.run(command, check=True, timeout=300, env={**os.environ, "JAX_PLATFORMS": "cpu"}, capture_output=True)
     (path,) = (tmp_path / "out").rglob("*.xplane.pb")
     assert len(read_files([path])["steps"]) == steps

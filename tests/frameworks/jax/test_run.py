@@ -121,7 +121,7 @@ def test_processes_of_one_job_are_its_ranks(tmp_path: Path, output: Path) -> Non
         subprocess.Popen([*command, str(rank)], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for rank in (0, 1)
     ]
-    said = [process.communicate(timeout=100)[1].decode() for process in started]
+    said = [process.communicate(timeout=300)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     (run,) = runs(output)
     assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]

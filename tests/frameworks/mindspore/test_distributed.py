@@ -69,12 +69,12 @@ def msrun(folder: Path, program: str, *command: str) -> Run:
     done = subprocess.run(
         [str(SCRIPTS / "msrun"), *options, f"--log_dir={folder / 'log'}", *words],
         capture_output=True,
-        timeout=120,
+        timeout=300,
         cwd=folder,
         env=environment,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
     (directory,) = (folder / "runs").glob("train_*")
     run = stepscope.open(directory)
     assert [rank.rank for rank in run.ranks] == [0, 1]

@@ -209,7 +209,7 @@ def test_the_workers_of_msrun_are_ranks(tmp_path: Path, script: Path) -> None:
         env=environment(MS_PROFILER_OPTIONS=options, PATH=path),
         cwd=tmp_path,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout

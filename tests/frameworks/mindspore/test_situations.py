@@ -231,7 +231,7 @@ for _ in range(3):
 )
 def test_an_interpreter_that_exits_without_stop(make: str, end: str, code: int) -> None:
     Path("program.py").write_text(EXITING.format(make=make, end=end))
-    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == code, done.stderr
     assert "profile is stopped at the end of the program." in done.stderr
     (rank,) = recorded()

@@ -24,6 +24,7 @@ from paddle.static import InputSpec
 import stepscope
 from stepscope.collect.surgery.paddle_tracer import is_whole
 from stepscope.read import read_files
+from tests.clocks import check_ends
 from tests.frameworks.paddle.programs import (
     BACKWARD,
     DATA,
@@ -293,9 +294,8 @@ def test_steps_that_nobody_declares_are_found(options: dict[str, Any]) -> None:
     run = only_run(options)
     found = manifest(run)["steps"]
     assert (found["recorded"], found["optimizers"], found["by"]) == (6, ["Momentum"], "calls of optimizers")
-    # and they last as long as a stopwatch around the loop says, without the sleep after the last one
-    durations = journal(run).frames["steps"]["dur"].to_list()
-    assert sum(durations) == pytest.approx(stamps[-1] - stamps[0], rel=0.05, abs=3e6)
+    # and they last as long as a stopwatch in the loop says
+    check_ends(journal(run).frames["steps"], stamps)
 
 
 class Own(paddle.optimizer.Optimizer):

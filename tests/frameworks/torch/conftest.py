@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ def _state() -> dict[str, object]:
         "torch's prepare": torch.autograd.profiler._prepare_profiler,
         "optimizer hook": torch.optim.Optimizer._patch_step_function,
         "SGD.step": torch.optim.SGD.step.__code__,
+        "compiled": dict(getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})),
     }
 
 

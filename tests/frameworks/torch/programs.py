@@ -54,7 +54,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 def python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python to its end and return what it said."""
-    options = {"env": environment(), "capture_output": True, "text": True, "timeout": 120, **options}
+    options = {"env": environment(), "capture_output": True, "text": True, "timeout": 300, **options}
     return subprocess.run([sys.executable, *map(str, arguments)], check=False, **options)
 
 

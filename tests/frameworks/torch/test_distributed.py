@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     command += ["-m", "stepscope", "run", "--later", "--output", str(folder / "runs"), "--steps", "4:6"]
     done = subprocess.run(
-        [*command, str(folder / "ddp.py")], env=environment(), capture_output=True, text=True, timeout=120, check=False
+        [*command, str(folder / "ddp.py")], env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained 18\n"

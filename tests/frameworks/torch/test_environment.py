@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
@@ -208,7 +208,7 @@ def test_sigterm_closes_the_recording(tmp_path: Path, script: Path) -> None:
     with subprocess.Popen([sys.executable, script], env=asked(tmp_path / "runs"), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
-        time.sleep(0.3)
+        wait_until(lambda: list(tmp_path.glob("runs/*/rank0/capture/journal.ssj")))
         process.terminate()
         assert process.wait(60) == -signal.SIGTERM
     (run,) = runs(tmp_path / "runs")

@@ -63,8 +63,8 @@ def started(folder: Path, what: str, ranks: int) -> Iterator[list[subprocess.Pop
 
 def test_the_first_rank_speaks_for_all(tmp_path: Path) -> None:
     with started(tmp_path, "healthy", 2) as (first, second):
-        said, told = first.communicate(timeout=120)
-        assert second.communicate(timeout=120) == ("trained 1\n", "")
+        said, told = first.communicate(timeout=300)
+        assert second.communicate(timeout=300) == ("trained 1\n", "")
     assert (first.returncode, second.returncode, said) == (0, 0, "trained 0\n"), told
     (run,) = runs(tmp_path / "runs")
     # All ranks opened the window at the same step, though they differ in speed
@@ -78,8 +78,8 @@ def test_the_first_rank_speaks_for_all(tmp_path: Path) -> None:
 
 def test_a_killed_rank_does_not_hold_the_summary_up(tmp_path: Path) -> None:
     with started(tmp_path, "killed", 2) as (first, second):
-        _, told = first.communicate(timeout=120)
-        second.communicate(timeout=120)
+        _, told = first.communicate(timeout=300)
+        second.communicate(timeout=300)
     assert (first.returncode, second.returncode) == (0, -signal.SIGKILL), told
     (run,) = runs(tmp_path / "runs")
     # Then its recording is read by the first rank, which does not wait
@@ -89,7 +89,7 @@ def test_a_killed_rank_does_not_hold_the_summary_up(tmp_path: Path) -> None:
 
 def test_a_rank_of_which_nothing_is_there_is_named(tmp_path: Path) -> None:
     with started(tmp_path, "alone", 1) as (first,):
-        _, told = first.communicate(timeout=120)
+        _, told = first.communicate(timeout=300)
     assert first.returncode == 0, told
     (run,) = runs(tmp_path / "runs")
     assert "1 of 2 ranks is missing: 1" in " ".join(told.split())
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
         while not any((tmp_path / "runs").glob("*/rank0/summary.json")):
             assert first.poll() is None
         first.send_signal(signal.SIGINT)
-        _, told = first.communicate(timeout=60)
+        _, told = first.communicate(timeout=300)
     (run,) = runs(tmp_path / "runs")
     assert first.returncode == -signal.SIGINT
     assert told.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,16 @@ def test_the_same_floating_point_operations(tmp_path: Path) -> None:
     assert ours.drop_nulls("flops")["name"].n_unique() == 7
 
 
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    """Let a test compile; a program that has compiled before a recording is another case than those of other tests."""
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.compilation_time_metrics.clear()
+
+
 @whole_microseconds
+@pytest.mark.usefixtures("compiler")
 def test_a_compiled_model_is_told_alike(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5))
     compiled = torch.compile(model, backend="aot_eager")

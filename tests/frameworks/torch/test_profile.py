@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,13 +215,14 @@ def test_steps_that_nobody_declares_are_found_by_the_optimizer(options: dict[str
     assert [(step["number"], step["source"]) for step in steps] == [(number, "inferred") for number in range(24)]
     found = manifest(run)["steps"]
     assert (found["by"], found["optimizers"], found["recorded"]) == ("optimizer step hooks", ["Adam"], 24)
-    # each ends where torch's own range of the optimizer's step ends
-    ends = sorted(
-        event["ts"] + event["dur"] for event in recorded_spans(run) if event["name"].startswith("Optimizer.step")
-    )
-    torchs = [after - before for before, after in pairwise(ends)]
-    off = [abs(step["dur"] / 1000 - duration) for step, duration in zip(steps[1:], torchs, strict=True)]
-    assert sorted(off)[1] < 500  # µs; the thread may be preempted between the two ends
+    # each ends in torch's own range of the optimizer's step, close to its end where nothing takes the core before that
+    ranges = [event for event in recorded_spans(run) if event["name"].startswith("Optimizer.step")]
+    begins = sorted(event["ts"] for event in ranges)
+    ends = sorted(event["ts"] + event["dur"] for event in ranges)
+    own = [(step["ts"] + step["dur"]) / 1000 for step in steps]
+    late = sorted(end - mine for end, mine in zip(ends, own, strict=True))  # µs, and what the two clocks are apart
+    assert all(begin < mine + late[0] for begin, mine in zip(begins, own, strict=True))
+    assert late[2] - late[0] < 500
 
 
 def test_declared_steps_are_not_mixed_with_found_ones(options: dict[str, Any]) -> None:
@@ -544,21 +544,33 @@ def test_arguments_that_mean_nothing_are_refused(arguments: dict[str, Any], reas
         stepscope.profile(**arguments)
 
 
+#: Records until a window's file is not yet there when ``stop()`` has returned, and says how long this took in seconds,
+#: and for how much of it the thread waited for a core.
 BIG = """
 import sys, time
 import torch, stepscope
 torch.set_num_threads(1)
 layers = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
-profile = stepscope.profile(collector="kineto", record_shapes=True, output=sys.argv[1], analyse="later")
-profile.start()
-with torch.no_grad():
-    for _ in range(600):
-        layers(torch.ones(2, 8))
-begin = time.perf_counter()
-profile.stop()
-stopped = time.perf_counter() - begin
-assert profile.recorded[0].wait()
-print(stopped, time.perf_counter() - begin)
+
+def waited():
+    return int(open("/proc/thread-self/schedstat").read().split()[1]) / 1e9
+
+for number in range(5):
+    profile = stepscope.profile(
+        collector="kineto", record_shapes=True, output=f"{sys.argv[1]}/{number}", analyse="later"
+    )
+    profile.start()
+    with torch.no_grad():
+        for _ in range(600):
+            layers(torch.ones(2, 8))
+    begin, delay = time.perf_counter(), waited()
+    profile.stop()
+    stopped, delay = time.perf_counter() - begin, waited() - delay
+    written = list(profile.recorded[0].path.rglob("kineto_0.json"))
+    assert profile.recorded[0].wait()
+    if not written:
+        print(number, stopped, delay)
+        break
 """
 
 
@@ -566,13 +578,12 @@ print(stopped, time.perf_counter() - begin)
 def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path: Path) -> None:
     done = forked("-c", BIG, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
-    run = only_run(tmp_path / "runs")
+    # part of the writing came after stop() had returned
+    number, stopped, delay = done.stdout.split()
+    run = only_run(tmp_path / "runs" / number)
     assert manifest(run)["collectors"]["torch"]["saved_by"] == "a forked child"
     assert names(recorded_spans(run), "cpu_op")["aten::addmm"] == 12_000
-    # part of the writing came after stop() had returned
-    stopped, written = map(float, done.stdout.split())
-    assert manifest(run)["cost"]["stop_ns"] / 1e9 == pytest.approx(stopped, rel=0.2)
-    assert written > 1.1 * stopped
+    assert 0.8 * (float(stopped) - float(delay)) < manifest(run)["cost"]["stop_ns"] / 1e9 < float(stopped)
 
 
 def test_names_that_break_json_elsewhere_stay_text(options: dict[str, Any]) -> None:

@@ -517,7 +517,7 @@ def test_a_stack_has_the_line_that_each_frame_executes(tmp_path: Path) -> None:
     program = tmp_path / "calls.py"
     program.write_text(CALLS)
     done = subprocess.run(
-        [sys.executable, program, tmp_path / "out"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program, tmp_path / "out"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path / "out")

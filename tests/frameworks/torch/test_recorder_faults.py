@@ -124,13 +124,14 @@ def test_a_forked_child_records_nothing(how: str, tmp_path: Path) -> None:
 LEAVING = (
     TRAINING
     + """
-import stepscope, threading, time
+import pathlib, stepscope, threading, time
 torch.set_num_threads(1)
-over = []
+over, idle = [], []
 def work():
     while not over:  # torch itself aborts where a daemon thread is in an operator while Python ends
         torch.ones(3).add(1)
         time.sleep(0.001)
+    idle.append(True)
     time.sleep(60)
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
@@ -138,9 +139,15 @@ profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="lat
 profile.start()
 for _ in range(20):
     step()
-time.sleep(1.2)
+from stepscope.read import read_files
+def written():
+    (file,) = pathlib.Path(sys.argv[1]).rglob("recorder.ssr")
+    return file.stat().st_size and read_files([file])["spans"]["name"].cast(str).eq("aten::linear").sum() >= 40
+while not written():
+    time.sleep(0.05)
 over.append(True)
-time.sleep(0.2)
+while len(idle) < 3:
+    time.sleep(0.01)
 """
 )
 

@@ -38,6 +38,11 @@ late = {"operator": 0.0, "loader": 0.0}
 spent = {"operator": [], "loader": []}
 
 
+def waited():
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1])
+
+
 def timed(name):
     def decorate(function):
         def inner(*arguments):
@@ -130,7 +135,7 @@ for name in ("healthy", "operator", "loader", *(["process"] if kind == "ddp" and
     step()
     for values in spent.values():
         values.clear()
-    schedule = stepscope.schedule(wait=0, warmup=1, active=STEPS)
+    schedule, delay = stepscope.schedule(wait=0, warmup=1, active=STEPS), waited()
     with stepscope.profile(output=f"{folder}/{name}", schedule=schedule, analyse="later") as profile:
         for _ in range(STEPS + 2):
             step()
@@ -139,7 +144,7 @@ for name in ("healthy", "operator", "loader", *(["process"] if kind == "ddp" and
         one.kill()
         one.wait()
     with open(f"{folder}/{name}-{rank}.json", "w") as file:
-        json.dump(spent, file)
+        json.dump({**spent, "delay": waited() - delay}, file)
     dist.barrier()
 dist.destroy_process_group()
 """
@@ -203,6 +208,10 @@ def test_a_rank_whose_batches_come_late(folder: Path) -> None:
 def test_a_rank_beside_other_processes(folder: Path) -> None:
     if not (folder / "process").exists():
         pytest.skip("recorded with DDP, where there are two cores")
-    [one] = findings(folder, "process")
-    assert (one.cause, one.ranks) == ("slow-rank", (SLOW,))
-    assert one.evidence[0].text.startswith("another process: ")
+    delays = [json.loads((folder / f"process-{rank}.json").read_text())["delay"] for rank in range(4)]
+    found = findings(folder, "process")
+    # A machine that is busy elsewhere takes the core from the other ranks, too: then none is slower than the others.
+    if found or delays[SLOW] > 2 * max(delays[:SLOW] + delays[SLOW + 1 :]):
+        [one] = found
+        assert (one.cause, one.ranks) == ("slow-rank", (SLOW,))
+        assert one.evidence[0].text.startswith("another process: ")

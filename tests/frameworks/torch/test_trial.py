@@ -106,7 +106,7 @@ except SystemError:
 
 @pytest.mark.usefixtures("cache")
 def test_a_trial_that_does_not_end_takes_back_what_one_before_has_found() -> None:
-    done = subprocess.run([sys.executable, "-c", UNENDED], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", UNENDED], capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr.splitlines()[-1] == "a trial did not finish"
 
 
@@ -151,7 +151,7 @@ def test_after_a_trial_operators_are_recorded_natively_and_kernels_by_cupti(tmp_
         env=environment(**cupti_stand_in.build(home), XDG_CACHE_HOME=os.environ["XDG_CACHE_HOME"]),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

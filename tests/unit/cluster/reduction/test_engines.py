@@ -166,7 +166,7 @@ class Cluster:
         while not self.address.exists() and time.monotonic() < limit:
             time.sleep(0.05)
         with Client(scheduler_file=str(self.address), set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
             return Engine("dask", scheduler=client.scheduler.address)
 
     def end(self) -> None:

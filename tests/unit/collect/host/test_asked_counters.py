@@ -15,7 +15,7 @@ from stepscope.collect.host.host_counters import HostCollector
 from stepscope.collect.options import Options
 from tests.unit.collect.conftest import Recording
 
-from .test_host_counters import UNITS, by_name
+from .test_host_counters import UNITS, by_name, sampled, share_over_time
 
 HOST_SYS = {
     "cpu": {"process CPU user": "ms/s", "process CPU system": "ms/s"},
@@ -41,7 +41,7 @@ def options(request: pytest.FixtureRequest) -> Options:
 def test_each_is_sampled_besides_the_others(recording: Recording, options: Options) -> None:
     collector = HostCollector()
     with recording.of(collector):
-        time.sleep(0.3)
+        sampled(collector, 2)
     found = {name: rows[0]["unit"] for name, rows in by_name(recording.read()).items()}
     assert found == {**UNITS, **HOST_SYS[options.host_sys[0]]}
     assert "missing" not in collector.describe()
@@ -67,10 +67,8 @@ def test_values_are_those_of_the_process(recording: Recording) -> None:
     computed = (time.process_time() - user) / seconds
     switches = psutil.Process().num_ctx_switches().voluntary - before
     samples = by_name(recording.read())
-    rates = [row["value"] for row in samples["context switches voluntary"]]
-    assert sum(rates) / len(rates) == pytest.approx(switches / seconds, rel=0.5)
-    busy = [row["value"] for row in samples["process CPU user"]]
-    assert sum(busy) / len(busy) == pytest.approx(1000 * computed, rel=0.5)
+    assert share_over_time(samples["context switches voluntary"]) == pytest.approx(switches / seconds, rel=0.5)
+    assert share_over_time(samples["process CPU user"]) == pytest.approx(1000 * computed, rel=0.5)
 
 
 @pytest.mark.parametrize("options", [{"sys_io": True}], indirect=True)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from stepscope.collect.host import host_counters, sampling
 from stepscope.collect.host.host_counters import HostCollector
 from stepscope.collect.options import Options
+from tests.clocks import wait_until
 from tests.unit.collect.conftest import Recording
 from tests.unit.collect.reading import Read
 
@@ -45,22 +47,37 @@ def busy_share(before: Any, after: Any) -> float:
     return 100 - 100 * idle / (sum(after[:8]) - sum(before[:8]))
 
 
+def share_over_time(rows: list[dict[str, Any]]) -> float:
+    """Return the mean of a rate over the time of its samples: each holds since the one before it."""
+    passed = [later["ts"] - earlier["ts"] for earlier, later in pairwise(rows)]
+    return sum(row["value"] * ns for row, ns in zip(rows[1:], passed, strict=True)) / sum(passed)
+
+
+def sampled(collector: HostCollector, samples: int) -> None:
+    """Wait until the collector has so many samples."""
+    wait_until(lambda: collector.describe()["samples"] >= samples)  # type: ignore[operator]
+
+
 def test_every_counter_is_sampled_with_its_unit(recording: Recording) -> None:
-    with recording.of(HostCollector()):
-        time.sleep(0.3)
+    collector = HostCollector()
+    with recording.of(collector):
+        sampled(collector, 2)
     samples = by_name(recording.read())
     assert {name: rows[0]["unit"] for name, rows in samples.items()} == UNITS
     assert all(row["lane"] == name for name, rows in samples.items() for row in rows)
 
 
 def test_often_and_seldom(recording: Recording) -> None:
-    # Given: 50 samples a second for 0.6 s; then: about 30 of the cheap ones, 3 of the others
+    # Given: 50 samples a second; then: at most so many of the cheap ones, and a tenth of the others
     collector = HostCollector()
+    begin = time.perf_counter()
     with recording.of(collector):
-        time.sleep(0.6)
+        sampled(collector, 25)
+    periods = (time.perf_counter() - begin) * 50
     samples = by_name(recording.read())
-    assert 10 <= len(samples["process CPU"]) <= 31
-    assert 2 <= len(samples["disk read"]) <= 7
+    assert 25 <= len(samples["process CPU"]) <= periods + 1
+    assert 2 <= len(samples["disk read"]) <= periods / 10 + 4
+    assert len(samples["disk read"]) < len(samples["process CPU"])
     described = collector.describe()
     assert described["samples"] in (len(samples["process CPU"]), len(samples["process CPU"]) + 1)
     assert described["period_ms"] == 20
@@ -75,23 +92,22 @@ def test_values_agree_with_the_process(recording: Recording) -> None:
     for thread in threads:
         thread.start()
     with recording.of(HostCollector()):
-        cpu, deadline, before = time.process_time(), time.perf_counter() + 0.4, psutil.cpu_times()
-        while time.perf_counter() < deadline:
+        cpu, begin, before = time.process_time(), time.perf_counter(), psutil.cpu_times()
+        while time.perf_counter() < begin + 0.4 or time.process_time() < cpu + 0.3:
             pass
-        used = (time.process_time() - cpu) / 0.4 * 100
+        used = (time.process_time() - cpu) / (time.perf_counter() - begin) * 100
         busy = busy_share(before, psutil.cpu_times())
         memory, count = psutil.Process().memory_info().rss, psutil.Process().num_threads()
     end.set()
     for thread in threads:
         thread.join()
     samples = by_name(recording.read())
-    shares = [row["value"] for row in samples["process CPU"]]
-    assert sum(shares) / len(shares) == pytest.approx(used, abs=25)
+    assert share_over_time(samples["process CPU"]) == pytest.approx(used, abs=25)
     assert samples["process memory"][-1]["value"] == pytest.approx(memory, rel=0.05)
     assert samples["process threads"][-1]["value"] == count
     machine = [row["value"] for row in samples["system CPU"]]
     assert all(0 <= share <= 100 for share in machine)
-    assert sum(machine) / len(machine) == pytest.approx(busy, abs=25)
+    assert share_over_time(samples["system CPU"]) == pytest.approx(busy, abs=25)
     total = psutil.virtual_memory().total
     assert all(0 < row["value"] < total for row in samples["system memory used"])
 
@@ -107,8 +123,9 @@ def test_written_bytes_are_a_rate(recording: Recording, monkeypatch: pytest.Monk
         return Totals()
 
     monkeypatch.setattr(psutil, "disk_io_counters", count)
-    with recording.of(HostCollector()):
-        time.sleep(0.9)
+    collector = HostCollector()
+    with recording.of(collector):
+        wait_until(lambda: Totals.write_bytes >= 7e6)  # two readings are of before the first sample
     samples = by_name(recording.read())
     for before, after in zip(samples["disk written"], samples["disk written"][1:], strict=False):
         assert after["value"] == pytest.approx(1e6 / ((after["ts"] - before["ts"]) / 1e9), rel=1e-6)
@@ -140,7 +157,7 @@ def test_a_counter_the_machine_refuses_is_named(recording: Recording, monkeypatc
     monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
     collector = HostCollector()
     with recording.of(collector):
-        time.sleep(0.05)
+        sampled(collector, 2)
     assert set(by_name(recording.read())) == {name for name in UNITS if not name.startswith(("disk", "network"))}
     missing = collector.describe()["missing"]
     assert isinstance(missing, dict)

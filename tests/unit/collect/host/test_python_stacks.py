@@ -24,6 +24,7 @@ from stepscope.read.common.torch_events import parse_frame
 from stepscope.read.journal.journal_reader import read
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import Frames
+from tests.clocks import wait_until
 from tests.unit.collect.conftest import Recording
 
 HERE = Path(__file__).name
@@ -183,17 +184,18 @@ def test_threads_that_begin_in_the_window_have_their_own_track(window: Window) -
 
 
 def test_a_thread_that_outlives_the_window_loses_its_hook(window: Window) -> None:
-    go_on, seen = threading.Event(), []
+    go_on, seen, turns = threading.Event(), [], [0]
 
     def works() -> None:
         while not go_on.is_set():
             inner(0.001)
+            turns[0] += 1
         seen.append(sys.getprofile())
 
     with window:
         thread = threading.Thread(target=works)
         thread.start()
-        time.sleep(0.05)
+        wait_until(lambda: turns[0] > 5)
     inner(0.01)
     go_on.set()
     thread.join()

@@ -152,8 +152,9 @@ PHASES: dict[Callable[[float], None], str] = {
 
 
 def test_the_shares_and_states_are_those_of_a_program_that_knows_them(tmp_path: Path, size: Size) -> None:
-    # Given a program that does one thing after the other, and times each
+    # Given a program that does one thing after the other, and times each, and for how long it did not get on
     spent: Counter[str] = Counter()
+    waited = 0.0
     LOCK.acquire()
     end = time.perf_counter() + (20.0 if size.full else 4.0)
     computed = time.thread_time() + 1.0
@@ -161,26 +162,32 @@ def test_the_shares_and_states_are_those_of_a_program_that_knows_them(tmp_path: 
         # (a machine whose cores are taken needs longer for a second of computing)
         while time.perf_counter() < end or time.thread_time() < computed:
             for phase in PHASES:
-                begin = time.perf_counter()
+                begin, cpu = time.perf_counter(), time.thread_time()
                 phase(begin + PHASE)
-                spent[phase.__name__] += int(1e9 * (time.perf_counter() - begin))
+                took = time.perf_counter() - begin
+                waited += 1e9 * max(took - max(PHASE, time.thread_time() - cpu), 0.0)
+                spent[phase.__name__] += int(1e9 * took)
     LOCK.release()
     rows = sampled.functions().explode("functions").filter(pl.col("functions").is_in(list(spent)))
-    hits = dict(rows.group_by("functions").agg(pl.col("count").sum()).iter_rows())
+    hits = Counter(dict(rows.group_by("functions").agg(pl.col("count").sum()).iter_rows()))
     total = sum(hits.values())
+    # (nobody samples while the whole process stands still; this time is in one of the phases)
+    still = max(1 - sampled.figures["covered"] / spent.total(), 0.0)
+    assert still < 0.2 + waited / spent.total()
     # Then each has its share of the samples, within 3 points, or what chance allows so few samples
     for phase, state in PHASES.items():
         share, truth = hits[phase.__name__] / total, spent[phase.__name__] / spent.total()
-        assert abs(share - truth) < max(0.03, 4 * (truth * (1 - truth) / total) ** 0.5), (phase, share, truth, total)
+        chance = 4 * (truth * (1 - truth) / total) ** 0.5
+        assert abs(share - truth) < max(0.03, chance) + still, (phase, share, truth, total)
         # and does what it does, or waits for a core (who sleeps is awake for a moment before and after)
         seen = rows.filter(pl.col("functions") == phase.__name__)
         states = Counter(dict(seen.group_by(pl.col("state").cast(pl.String)).agg(pl.col("count").sum()).iter_rows()))
         # (a machine whose cores are taken shows some of those who wake as running)
         wrong = states.total() - states[state] - states["core"]
         assert wrong < max(0.5 * states.total(), 2), (phase, states)
-        assert states[state] or states["core"] == states.total() < 20, (phase, states)
-    # and the time that samples stand for is the time of the program
-    assert sampled.functions()["dur"].sum() == pytest.approx(spent.total(), rel=0.2)
+        assert states[state] or (wrong <= 2 and states.total() < 20), (phase, states)
+    # and the time that samples stand for is the time in which the program got on
+    assert sampled.functions()["dur"].sum() == pytest.approx((1 - still) * spent.total(), rel=0.2)
 
 
 def test_two_threads_that_compute_in_python_take_turns(tmp_path: Path) -> None:
@@ -202,7 +209,7 @@ def test_two_threads_that_compute_in_python_take_turns(tmp_path: Path) -> None:
         total = sum(by_state.values())
         shares = {state: by_state.get(state, 0) / total for state in ("python", "gil", "core")}
         # Each has the GIL for as long as it had CPU time; else it waits for the GIL, or for a core
-        assert shares["gil"] > 0.05, by_state
+        assert shares["gil"] > 0.05 * (1 - shares["core"]) or shares["core"] > 0.9, by_state
         assert shares["gil"] + shares["core"] > 0.3, by_state
         assert shares["python"] + shares["core"] > seconds / 1.5 - 0.12, (by_state, seconds)
         assert sum(shares.values()) > 0.8, by_state  # it is native between giving up the GIL and waiting for it

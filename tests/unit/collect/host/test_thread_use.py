@@ -12,17 +12,19 @@ from tests.unit.collect.conftest import Recording
 
 
 def test_a_thread_that_computes_and_one_that_waits(recording: Recording, tmp_path: Path) -> None:
-    stop = threading.Event()
+    stop, done = threading.Event(), threading.Barrier(3)
 
     def compute() -> None:
         end = time.thread_time() + 0.05
         while time.thread_time() < end:
             pass
+        done.wait(60)
         stop.wait()
 
     def wait() -> None:
         for _ in range(5):
             time.sleep(0.001)
+        done.wait(60)
         stop.wait()
 
     threads = [threading.Thread(target=compute, name="computes"), threading.Thread(target=wait, name="waits")]
@@ -32,12 +34,12 @@ def test_a_thread_that_computes_and_one_that_waits(recording: Recording, tmp_pat
         with (tmp_path / "file").open("wb") as file:
             file.write(os.urandom(1 << 20))
             os.fsync(file.fileno())
-        time.sleep(0.2)
+        done.wait(60)
     stop.set()
     for thread in threads:
         thread.join()
     rows = {row["name"]: row for row in recording.read().metadata["threads"]}
-    assert rows["computes"]["cpu"] >= 40_000_000 or rows["computes"]["involuntary_switches"] > 0
+    assert rows["computes"]["cpu"] >= 50_000_000
     assert rows["waits"]["voluntary_switches"] >= 5
     assert rows["waits"]["cpu"] < 40_000_000
     here = rows[threading.main_thread().name]

@@ -22,6 +22,7 @@ import pytest
 from stepscope.collect.journal import journal as module
 from stepscope.collect.journal.journal import Journal
 from stepscope.trace.blocks import FrameWriter
+from tests.clocks import wait_until
 from tests.unit.collect.reading import read_journal
 
 
@@ -134,9 +135,7 @@ def test_values_that_json_has_no_number_for(journal: Journal) -> None:
 
 def test_blocks_appear_while_recording_goes_on(journal: Journal) -> None:
     journal.span("early", "annotation", 0, 1)
-    deadline = time.monotonic() + 5
-    while not read_journal(journal.path).spans and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: read_journal(journal.path).spans)
     found = read_journal(journal.path)
     assert len(found.spans) == 1
     assert found.lost == {"ended_abruptly": 1}
@@ -257,7 +256,7 @@ journal.close()
 print("trained", [(loss.what, loss.count) for loss in journal.ledger.rows()])
 """
     path = tmp_path / "journal.ssj"
-    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0
     assert result.stdout == "trained [('capture_not_written', 1)]\n"
     assert result.stderr.count("\n") == 1
@@ -347,15 +346,18 @@ def test_a_forked_child_writes_nothing_and_ends_well(journal: Journal) -> None:
 
 def test_recording_and_flushing_in_a_signal_handler(journal: Journal) -> None:
     # Given: a handler that records and flushes, called all the time while the main thread does the same
+    calls = [0]
+
     def handle(*_: object) -> None:
+        calls[0] += 1
         journal.span("handler", "annotation", 0, 1)
         journal.flush()
 
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.002)
     try:
-        deadline = time.monotonic() + 0.3
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while calls[0] < 100 and time.monotonic() < deadline:
             journal.span("main", "annotation", 0, 1)
             journal.flush()
     finally:
@@ -364,7 +366,7 @@ def test_recording_and_flushing_in_a_signal_handler(journal: Journal) -> None:
     journal.close()
     found = read_journal(journal.path)
     counts = dict(found.frames["spans"]["name"].value_counts().iter_rows())
-    assert counts["handler"] > 10
+    assert counts["handler"] == calls[0] >= 100
     assert found.lost == {}
 
 
@@ -405,7 +407,7 @@ for _ in range(100):
 last = Dying()
 """
     path = tmp_path / "journal.ssj"
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     found = read_journal(path)
     counts = dict(found.frames["spans"]["name"].value_counts().iter_rows())
@@ -432,7 +434,7 @@ def test_a_hanging_disk_does_not_hang_close(
     # When, then
     start = time.monotonic()
     assert not journal.close(timeout=0.2)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 25  # the write is stuck for 30
     assert not journal.recording
     go_on.set()
     thread.join()

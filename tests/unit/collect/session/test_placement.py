@@ -49,7 +49,7 @@ def directories_of(ranks: list[subprocess.Popen[str]], windows: int = 1) -> list
     """Return where each rank writes its next windows, and let all of them end."""
     found = [[place(rank) for _ in range(windows)] for rank in ranks]
     for rank in ranks:
-        rank.communicate(timeout=60)
+        rank.communicate(timeout=300)
     assert [rank.returncode for rank in ranks] == [0] * len(ranks)
     return found
 

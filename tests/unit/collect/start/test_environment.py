@@ -69,7 +69,7 @@ def python(folder: Path, code: str, **variables: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -57,8 +57,9 @@ def test_each_wait_is_a_span_with_the_loaders_facts(recording: Recording) -> Non
     cores = len(os.sched_getaffinity(0))
     assert waits == [(FIRST, "data", 0, 0, 2, cores)] * 8 + [(SECOND, "data", 1, 2, 3, cores)] * 3
     assert list(found.spans[0]["args"]) == ["loader", "workers", "batch_size", "cores"]
-    assert all(span["dur"] >= 10_000_000 for span in found.spans[:3])
-    assert found.spans[3]["dur"] < 10_000_000
+    # each as long as its samples take, and that for the end of an epoch is short
+    assert all(span["dur"] >= 10_000_000 for index in (0, 4) for span in found.spans[index : index + 3])
+    assert min(found.spans[index]["dur"] for index in (3, 7)) < 10_000_000
     assert collector.describe() == {"loaders": 2, "waits": 11}
     facts = found.metadata
     assert (facts["dataloader.0"]["workers"], facts["dataloader.1"]["workers"]) == (0, 2)

@@ -304,7 +304,7 @@ prof.step()
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
 def test_an_interpreter_that_exits_without_stop_loses_nothing(end: str, code: int) -> None:
     command = [sys.executable, "-c", EXITING.format(end=end)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == code
     assert done.stdout == "ready 2\n"
     assert "profile is stopped at the end of the program." in done.stderr
