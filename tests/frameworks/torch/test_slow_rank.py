@@ -18,6 +18,8 @@ from tests.frameworks.torch.programs import environment, free_port, runs
 pytestmark = pytest.mark.slow
 
 SLOW = 2
+#: The rank beside other processes must be named if it waits this many times as long for a core as any other.
+STANDS_OUT = 5
 
 
 PROGRAM = """
@@ -35,7 +37,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 busy = 0.0
 late = {"operator": 0.0, "loader": 0.0}
-spent = {"operator": [], "loader": []}
+spent = {"operator": [], "loader": [], "delay": []}
 
 
 def timed(name):
@@ -109,10 +111,16 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batches = iter(torch.utils.data.DataLoader(Samples(), batch_size=1))
 
 
+def delay():
+    return int(open("/proc/thread-self/schedstat").read().split()[1])  # ns on the run queue
+
+
 def step():
+    begin = delay()
     optimizer.zero_grad()
     model(next(batches)).sum().backward()
     optimizer.step()
+    spent["delay"].append(delay() - begin)
 
 
 for _ in range(3):
@@ -203,6 +211,12 @@ def test_a_rank_whose_batches_come_late(folder: Path) -> None:
 def test_a_rank_beside_other_processes(folder: Path) -> None:
     if not (folder / "process").exists():
         pytest.skip("recorded with DDP, where there are two cores")
-    [one] = findings(folder, "process")
-    assert (one.cause, one.ranks) == ("slow-rank", (SLOW,))
-    assert one.evidence[0].text.startswith("another process: ")
+    found = findings(folder, "process")
+    assert {rank for one in found for rank in one.ranks} <= {SLOW}
+    times = [json.loads((folder / f"process-{rank}.json").read_text())["delay"][1:-1] for rank in range(4)]
+    usual = [statistics.median(values) for values in times]
+    # On a busy machine the other ranks wait for a core as well: then nobody can be named.
+    if usual.pop(SLOW) > STANDS_OUT * max(usual):
+        [one] = found
+        assert (one.cause, one.ranks) == ("slow-rank", (SLOW,))
+        assert one.evidence[0].text.startswith("another process: ")
