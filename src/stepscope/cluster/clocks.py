@@ -20,7 +20,7 @@ _FIT, _EXIT = 3.3, 0.25
 #: A line through the ends of a clock that bends may be wrong by so many times the bend, at the ends of the recording.
 _BENDS = 6.0
 #: A drift is known if it is known better than this, in ppm; clocks of computers do not drift faster than the second.
-_DRIFT_KNOWN, _DRIFT_POSSIBLE = 25.0, 100.0
+_DRIFT_KNOWN, _DRIFT_POSSIBLE = 50.0, 100.0
 _SCHEMA = {
     "rank": pl.Int32(),
     "host": pl.String(),
@@ -51,6 +51,7 @@ def clocks(tables: JobTables, meetings: Frame) -> Frame:
     names = names.sort("rank").select("rank", "host", "wall_clock", "device")
     base, first, last = _windows(names, tables)
     lines, reasons = usable_ends.fitted(meetings, names["rank"], base)
+    lines = shared_hosts.drawn_together(names, lines, base)
     drift_known = _FIT * lines.drift_deviation * 1e6 < _DRIFT_KNOWN
     estimates = Estimates(
         base=base + np.round(lines.centre).astype(np.int64),
