@@ -61,6 +61,21 @@ def test_a_drift_is_known_only_where_the_window_is_long_enough() -> None:
     assert short["drift_ppm"].drop_nulls().to_list() in ([], [0.0]) and short["offset_ns"].null_count() == 0
 
 
+def test_a_drift_is_not_known_from_a_few_ends_unless_they_lie_far_apart() -> None:
+    apart = Simulated(4)
+    for _ in range(5):
+        apart.collective(range(4))
+        apart.next_step(500.0)
+    assert clocks_of(apart.tables())["drift_ppm"].null_count() == 0
+    for seed in range(12):
+        made = data_parallel(4, steps=1, each=3, seed=seed)
+        tables = made.tables()
+        found = clocks_of(tables)
+        assert (found["drift_ppm"].fill_null(0) == 0).all(ignore_nulls=False)
+        stated = dict(found.select("rank", "uncertainty_ns").iter_rows())
+        assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items()), seed
+
+
 def test_a_constant_more_on_one_clock_changes_its_offset_by_that_constant() -> None:
     tables = data_parallel(5).tables()
     before = clocks_of(tables)
