@@ -173,6 +173,8 @@ def report_clocks(clocks: Iterable[ClockError]) -> list[str]:
             f"  against the {name}: {np.mean(errors <= stated):.2%} within what is stated; error "
             f"{np.median(errors):.0f} ns, largest {np.max(errors):.0f} ns, or {np.max(errors / jitter):.1f} jitters"
         )
+        small = [max(getattr(clock, f"to_{name}")) <= clock.jitter_ns for clock in clocks if clock.uncertainties]
+        lines.append(f"  {_share('jobs in which no clock is more wrong than the jitter', small)}")
     return lines
 
 

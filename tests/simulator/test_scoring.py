@@ -94,11 +94,13 @@ def test_the_report_counts() -> None:
 
 
 def test_clock_errors_are_counted() -> None:
-    lines = report_clocks([ClockError((0.0, 300.0), (150.0, 150.0), (0.0, 200.0), 1, 2_000.0)])
+    lines = report_clocks([ClockError((0.0, 300.0), (150.0, 150.0), (0.0, 200.0), 1, 200.0)])
     assert lines == [
         "clocks: stated of 2 ranks, not of 1",
-        "  against the reference: 50.00% within what is stated; error 150 ns, largest 300 ns, or 0.1 jitters",
-        "  against the median: 50.00% within what is stated; error 150 ns, largest 150 ns, or 0.1 jitters",
+        "  against the reference: 50.00% within what is stated; error 150 ns, largest 300 ns, or 1.5 jitters",
+        "  jobs in which no clock is more wrong than the jitter: 0 of 1 (0%)",
+        "  against the median: 50.00% within what is stated; error 150 ns, largest 150 ns, or 0.8 jitters",
+        "  jobs in which no clock is more wrong than the jitter: 1 of 1 (100%)",
     ]
 
 

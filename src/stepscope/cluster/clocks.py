@@ -19,8 +19,10 @@ from stepscope.cluster.job_tables import Frame, JobTables
 _FIT, _EXIT = 3.3, 0.25
 #: A line through the ends of a clock that bends may be wrong by so many times the bend, at the ends of the recording.
 _BENDS = 6.0
+#: So few ends of a rank may lie on a line by chance: their exit jitter is then not known to be less than this, in ns.
+_FEW_ENDS, _JITTER = 6, 5_000.0
 #: A drift is known if it is known better than this, in ppm; clocks of computers do not drift faster than the second.
-_DRIFT_KNOWN, _DRIFT_POSSIBLE = 25.0, 100.0
+_DRIFT_KNOWN, _DRIFT_POSSIBLE = 50.0, 100.0
 _SCHEMA = {
     "rank": pl.Int32(),
     "host": pl.String(),
@@ -51,12 +53,14 @@ def clocks(tables: JobTables, meetings: Frame) -> Frame:
     names = names.sort("rank").select("rank", "host", "wall_clock", "device")
     base, first, last = _windows(names, tables)
     lines, reasons = usable_ends.fitted(meetings, names["rank"], base)
-    drift_known = _FIT * lines.drift_deviation * 1e6 < _DRIFT_KNOWN
+    lines = shared_hosts.drawn_together(names, lines, base)
+    by_chance = np.where(lines.count > _FEW_ENDS, 0.0, _JITTER / np.maximum(lines.reach, 1.0))
+    drift_known = _FIT * np.maximum(lines.drift_deviation, by_chance) * 1e6 < _DRIFT_KNOWN
     estimates = Estimates(
         base=base + np.round(lines.centre).astype(np.int64),
         offset=lines.offset + (base[lines.reference] - base),
         drift=np.where(drift_known, lines.drift, 0.0),
-        drift_known=drift_known & (lines.count > 0),
+        drift_known=drift_known,
         uncertainty=_uncertainty(lines, first, last, drift_known),
         component=lines.component,
         reference=lines.reference,

@@ -69,10 +69,9 @@ def stages(tables: JobTables) -> Frame:
 
     Of two ranks that exchange data, the one that sends first in a step is the earlier: activations precede gradients.
     """
-    # A host may run ahead of its device: steps are then those of the host, or those of the device. Where the order in a
-    # step is always the same, the steps are right.
-    by_time = [_transfers(tables, time) for time in ("ts", "launch")]
-    transfers = max(by_time, key=lambda one: ((one["sends"] - 0.5).abs().mean() or 0, len(one)))
+    # A host may run ahead of its device: steps are then those of the host, or those of the device, and a recv waits on
+    # the device from long before its send. The right times show one order, in every step and to both ranks of a pair.
+    transfers = max((_transfers(tables, time) for time in ("ts", "launch")), key=_order)
     found = _stages_by_transfers(transfers) or _stages_by_groups(tables)
     return pl.DataFrame(sorted(found.items()), schema={"rank": pl.Int32, "stage": pl.Int64}, orient="row")
 
@@ -180,14 +179,19 @@ def _transfers(tables: JobTables, time: str) -> Frame:
     )
 
 
-def _stages_by_transfers(transfers: Frame) -> dict[int, int]:
-    """Return the stage of each rank, from which of two ranks sends first.
+def _order(transfers: Frame) -> tuple[float, float, int]:
+    """Return how much of an order transfers show; the larger, the more."""
+    steady = float((transfers["sends"] - 0.5).abs().mean() or 0)  # type: ignore[arg-type]
+    return len(_edges(transfers)) * steady, steady, len(transfers)
+
+
+def _edges(transfers: Frame) -> list[tuple[float, int, int]]:
+    """Return the pairs of ranks that agree on which of them sends first: when in the step, that rank, the other.
 
     In a pipeline that trains, activations go one way and gradients come back. Where some pairs of ranks send both ways,
     pairs that send one way only (ring attention) are left out; where no pair does, all of them count.
     """
-    comes_back = bool(transfers["both"].any())
-    if comes_back:
+    if transfers["both"].any():
         transfers = transfers.filter("both")
     votes: dict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
     for rank, peer, sends, after, _, together in transfers.iter_rows():
@@ -199,8 +203,14 @@ def _stages_by_transfers(transfers: Frame) -> dict[int, int]:
         if len({forward for forward, _ in found}) == 1:
             first, second = pair if found[0][0] else pair[::-1]
             edges.append((min(after for _, after in found), first, second))
+    return sorted(edges)
+
+
+def _stages_by_transfers(transfers: Frame) -> dict[int, int]:
+    """Return the stage of each rank, from which of two ranks sends first."""
+    comes_back = bool(transfers["both"].any())
     followers: dict[int, list[int]] = defaultdict(list)
-    for _, first, second in sorted(edges):
+    for _, first, second in _edges(transfers):
         # With several parts of the model in a stage, the last stage sends to the first: later than all others.
         if _reaches(followers, second, first):
             if not comes_back:

@@ -40,7 +40,7 @@ def test_the_late_rank_is_last_and_the_others_wait_for_it() -> None:
     assert found["reason"].null_count() == len(found) == 160
     last = found.filter("last")
     assert len(last) == 40 and last["rank"].unique().to_list() == [2]
-    assert (last["wait"] == 0).all()
+    assert (last["wait"] == 0).all(ignore_nulls=False)
     waits = found.filter(pl.col("rank") != 2)["wait"]
     assert abs(waits.median() - LATE) < 0.2 * MS and waits.min() > LATE - 0.3 * MS  # type: ignore[operator]
     assert abs(found["transit"].median() - MS) < 10 * US  # type: ignore[operator]

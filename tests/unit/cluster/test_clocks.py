@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -58,6 +59,21 @@ def test_a_drift_is_known_only_where_the_window_is_long_enough() -> None:
     assert clocks_of(data_parallel(4, steps=200, each=1).tables())["drift_ppm"].null_count() == 0
     short = clocks_of(data_parallel(4, steps=2, each=2).tables())
     assert short["drift_ppm"].drop_nulls().to_list() in ([], [0.0]) and short["offset_ns"].null_count() == 0
+
+
+def test_a_drift_is_not_known_from_a_few_ends_unless_they_lie_far_apart() -> None:
+    apart = Simulated(4)
+    for _ in range(5):
+        apart.collective(range(4))
+        apart.next_step(500.0)
+    assert clocks_of(apart.tables())["drift_ppm"].null_count() == 0
+    for seed in range(12):
+        made = data_parallel(4, steps=1, each=3, seed=seed)
+        tables = made.tables()
+        found = clocks_of(tables)
+        assert (found["drift_ppm"].fill_null(0) == 0).all(ignore_nulls=False)
+        stated = dict(found.select("rank", "uncertainty_ns").iter_rows())
+        assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items()), seed
 
 
 def test_a_constant_more_on_one_clock_changes_its_offset_by_that_constant() -> None:
@@ -123,8 +139,40 @@ def test_one_host_joins_what_no_collective_joins() -> None:
     hosts = ["a", "a", "b", "a", "b", "a"]
     found = clocks_of(made.tables(host=hosts, wall_clock=[True] * 6, device=["cpu"] * 6))
     assert found["reason"].null_count() == 6
-    assert (found.filter(pl.col("host") == "a")["offset_ns"].abs() < 20 * US).all()
+    assert (found.filter(pl.col("host") == "a")["offset_ns"].abs() < 20 * US).all(ignore_nulls=False)
     assert (found.filter(pl.col("host") == "b")["offset_ns"] + 2_000_000_000).abs().max() < 20 * US  # type: ignore[operator]
+
+
+def on_two_hosts(seed: int, apart: float = 0.0) -> Simulated:
+    """Eight ranks, four on a host, and few collectives; the clocks of a host's ranks lie ``apart`` by so many ns."""
+    made = Simulated(8, seed=seed)
+    made.offset = made.offset[[0, 0, 0, 0, 1, 1, 1, 1]] + apart * np.arange(8)
+    made.drift = made.drift[[0, 0, 0, 0, 1, 1, 1, 1]]
+    for _ in range(3):
+        for size in range(4):
+            made.collective(range(8), size=1 << 20 + size)
+        made.next_step(200.0)
+    return made
+
+
+def test_one_clock_of_a_host_is_known_better_than_that_of_each_rank() -> None:
+    worst = {"abcdefgh": 0.0, "aaaabbbb": 0.0}
+    for seed in range(12):
+        made = on_two_hosts(seed)
+        for hosts in worst:
+            tables = made.tables(host=[*hosts], wall_clock=[True] * 8, device=["cuda:0"] * 8)
+            found = clocks_of(tables)
+            errors, stated = made.errors(found, tables), dict(found.select("rank", "uncertainty_ns").iter_rows())
+            assert all(error <= stated[rank] for rank, error in errors.items())
+            worst[hosts] += max(errors.values())
+    assert worst["aaaabbbb"] < 0.5 * worst["abcdefgh"]
+
+
+def test_clocks_of_one_host_that_differ_are_not_taken_for_one() -> None:
+    for seed in range(4):
+        made = on_two_hosts(seed, apart=40 * US)
+        tables = made.tables(host=[*"aaaabbbb"], wall_clock=[True] * 8, device=["cuda:0"] * 8)
+        assert max(made.errors(clocks_of(tables), tables).values()) < 10 * US
 
 
 def test_hosts_whose_ranks_have_different_clocks_join_nothing() -> None:

@@ -65,6 +65,14 @@ def test_stages_follow_the_activations(count: int, replicas: int) -> None:
     assert stages(tables)["stage"].to_list() == [rank // replicas for rank in range(count * replicas)]
 
 
+def test_stages_follow_the_activations_where_recvs_wait_on_the_device_from_early_on() -> None:
+    tables = pipeline(4, 2, 2, 4, lambda _rank, _step: 1e6).tables
+    early = pl.when(pl.col("operation") == "recv").then(pl.col("ts").min().over("rank", "step")).otherwise("ts")
+    waiting = tables.collectives.with_columns(ts=early, launch="ts", dur=pl.col("ts") + pl.col("dur") - early)
+    found = stages(replace(tables, collectives=conform("collectives", waiting)))
+    assert found["stage"].to_list() == [rank // 2 for rank in range(8)]
+
+
 def test_stages_of_a_pipeline_that_goes_round_twice() -> None:
     """With two parts of the model in each stage, the last stage sends to the first."""
     last = 3

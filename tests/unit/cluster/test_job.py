@@ -41,9 +41,9 @@ def test_collectives_of_an_ascend_pair_have_what_the_source_states(ascend: Job) 
     assert found.group_by("group", "sequence").len()["len"].to_list() == [2] * 4
     assert found.filter(pl.col("rank") == 0)["transit"].to_list() == [228_565, 1_316_426, 2_144_863, 295_806]
     assert found.filter(pl.col("rank") == 0)["wait"].to_list() == [3_568_891, 60, 120_562, 60]
-    assert (found["launch"] < found["ts"]).all()
-    assert (found["exposed"] <= found["dur"]).all()
-    assert found["launched"].all()
+    assert (found["launch"] < found["ts"]).all(ignore_nulls=False)
+    assert (found["exposed"] <= found["dur"]).all(ignore_nulls=False)
+    assert found["launched"].all(ignore_nulls=False)
     assert ascend.tables.ranks["device_name"].to_list() == ["Ascend910B"] * 2
     assert ascend.tables.ranks["code"].n_unique() == 1
 

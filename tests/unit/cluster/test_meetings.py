@@ -27,10 +27,10 @@ def with_truth(tables: JobTables) -> pl.DataFrame:
 def test_all_ranks_of_a_group_meet_in_every_collective() -> None:
     tables = three_dimensions(2, 2, 2).tables()
     met = meetings(tables)
-    assert met["meeting"].null_count() == 0 and met["complete"].all()
+    assert met["meeting"].null_count() == 0 and met["complete"].all(ignore_nulls=False)
     assert met.height == tables.collectives.height and met["ts"].equals(tables.collectives["ts"])
     size = met.join(tables.groups.select(group="id", size="size"), on="group", how="left")["size"].fill_null(2)
-    assert (met["members"] == size).all()
+    assert (met["members"] == size).all(ignore_nulls=False)
 
 
 def test_windows_that_only_count_their_own_collectives_are_moved_by_their_steps() -> None:
@@ -43,7 +43,7 @@ def test_windows_that_only_count_their_own_collectives_are_moved_by_their_steps(
     met = meetings(cut)
     assert met["meeting"].null_count() == 0
     assert wrong(cut, truth) == 0
-    assert met.filter(pl.col("step").is_between(2, 8))["complete"].all()
+    assert met.filter(pl.col("step").is_between(2, 8))["complete"].all(ignore_nulls=False)
     assert not met.filter(pl.col("step") < 2)["complete"].any()
 
 
@@ -54,7 +54,7 @@ def test_a_collective_that_one_rank_lost_moves_only_what_follows() -> None:
     cut = changed(tables, lambda rows: rows.filter(~lost).with_columns(sequence=pl.lit(None, pl.Int64)))
     assert cut.collectives.height == tables.collectives.height - 1
     assert wrong(cut, truth) == 0
-    assert meetings(cut).filter(pl.col("step") > 5)["complete"].all()
+    assert meetings(cut).filter(pl.col("step") > 5)["complete"].all(ignore_nulls=False)
 
 
 def test_numbers_of_a_source_meet_although_the_steps_are_counted_from_each_window() -> None:
@@ -86,7 +86,7 @@ def test_each_rank_may_have_a_name_of_its_own_for_a_group() -> None:
     groups = pl.DataFrame({"id": [0, 1, 2], "ranks": [[0, 1, 2]] * 3, "size": [3] * 3, "name": ["a", "b", "c"]})
     named = changed(tables, lambda rows: rows.with_columns(group=pl.col("rank")))
     named = JobTables(ranks=named.ranks, collectives=named.collectives, groups=groups.cast({"id": pl.Int32}))
-    assert meetings(named)["complete"].all()
+    assert meetings(named)["complete"].all(ignore_nulls=False)
 
 
 def test_a_name_that_more_ranks_have_than_belong_to_it_says_nothing() -> None:
@@ -103,7 +103,7 @@ def test_a_name_that_more_ranks_have_than_belong_to_it_says_nothing() -> None:
 def test_collectives_without_a_group_are_of_all_ranks_only_if_they_end_together() -> None:
     unnamed = {"group": pl.lit(None, pl.Int32), "sequence": pl.lit(None, pl.Int64)}
     whole = changed(data_parallel(4).tables(), lambda rows: rows.with_columns(**unnamed))
-    assert meetings(whole)["complete"].all()
+    assert meetings(whole)["complete"].all(ignore_nulls=False)
     pairs = Simulated(4)
     for _ in range(30):
         begin = pairs.time
@@ -139,4 +139,4 @@ def test_sends_meet_recvs_by_their_order_in_a_direction_whatever_their_numbers()
     place = pl.int_range(pl.len(), dtype=pl.Int64).over("rank")
     assert wrong(changed(tables, lambda rows: rows.with_columns(sequence=place)), truth) == 0
     met = meetings(changed(tables, lambda rows: rows.with_columns(sequence=place)))
-    assert (met["members"] == 2).all() and met["complete"].all()
+    assert (met["members"] == 2).all(ignore_nulls=False) and met["complete"].all(ignore_nulls=False)

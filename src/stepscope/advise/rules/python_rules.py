@@ -162,7 +162,7 @@ def _parts(observed: Observed, looks: pl.DataFrame, busy: float) -> Iterator[tup
     """
     calls = recorded_calls(observed) if observed.framework == "torch" else pl.DataFrame()
     forward = (looks["phase"] == "forward").fill_null(value=False)
-    if calls.is_empty():
+    if calls.is_empty() or not forward.any():
         yield pl.Series([True]).new_from_index(0, len(looks)), busy
         return
     top = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward"))

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.cluster.clock.line_fit import Flags, Floats, Integers
+from stepscope.cluster.clock.line_fit import Flags, Floats, Integers, Lines
 from stepscope.cluster.job_tables import Frame
 
 #: How far clocks of one host may lie apart, in ns, where no collective compares any: those of processes, and those of
 #: devices, whose times CUPTI converts for each process.
 _PROCESSES, _DEVICES = 20_000.0, 500_000.0
+#: Estimates of one clock seem to differ by chance up to so many times their variance.
+_BY_CHANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,64 @@ class Estimates:
     def at(self, rank: int, time: int) -> float:
         """Return the offset of a rank at one of its times, in ns."""
         return float(self.offset[rank] + self.drift[rank] * float(time - self.base[rank]))
+
+
+def drawn_together(names: Frame, lines: Lines, base: Integers) -> Lines:
+    """Return the lines with those of each host drawn together, as far as chance explains how they differ.
+
+    Args:
+        names: The ranks, with their hosts.
+        lines: The line of each rank.
+        base: For each rank, the time in ns that its times are counted from.
+    """
+    host, reference = _hosts(names), lines.reference
+    pair = np.unique(np.stack([host, lines.component]), axis=1, return_inverse=True)[1].reshape(-1)
+    clock = np.where((host >= 0) & (lines.count > 0), pair, -1)
+    at = base + np.round(lines.centre).astype(np.int64)
+    start = (base[reference] - base).astype(float)
+    away = np.zeros(len(at))
+    for one in np.unique(clock[clock >= 0]):
+        same = clock == one
+        away[same] = int(np.median(at[same])) - at[same]
+        shown = (lines.offset + start + lines.drift * away)[same]
+        if len(shown) < 2 or np.ptp(shown) > _DEVICES:
+            clock[same] = -1
+    away[clock < 0] = 0.0
+    # Of how a rank differs from the reference, half is by chance of the reference.
+    offset, less = _drawn(lines.offset + start + lines.drift * away, lines.deviation**2 / 2, clock)
+    drift, less_drift = _drawn(lines.drift, lines.drift_deviation**2 / 2, clock)
+    # The clock of the reference stays that of the job.
+    since = (at - at[reference]) + away - away[reference] + offset - offset[reference]
+    offset = offset - offset[reference] - drift[reference] * since
+    drift = drift - drift[reference]
+    left = 1 - less / 2 - less[reference] / 2
+    left_drift = 1 - less_drift / 2 - less_drift[reference] / 2
+    return replace(
+        lines,
+        offset=np.where(reference == np.arange(len(at)), 0.0, offset - start - drift * away),
+        drift=drift,
+        deviation=lines.deviation * np.sqrt(left),
+        end_deviation=lines.end_deviation * np.sqrt(np.maximum(left, left_drift)),
+        drift_deviation=lines.drift_deviation * np.sqrt(left_drift),
+    )
+
+
+def _drawn(values: Floats, variance: Floats, clock: Integers) -> tuple[Floats, Floats]:
+    """Return the values drawn to the mean of their clock (−1: of no other), and which part of their variance goes."""
+    drawn, less = values.copy(), np.zeros(len(values))
+    members = np.flatnonzero(clock >= 0)
+    if not len(members):
+        return drawn, less
+    number, size = np.unique(clock[members], return_inverse=True, return_counts=True)[1:]
+    own, weight = variance[members], 1 / variance[members]
+    whole = np.bincount(number, weight)[number]
+    middle = np.bincount(number, weight * values[members])[number] / whole
+    apart, free = values[members] - middle, 1 - 1 / size[number]
+    between = max(float((apart**2 - _BY_CHANCE * own * free).sum() / free.sum()), 0.0)
+    kept = between / (between + own)
+    drawn[members] = middle + kept * apart
+    less[members] = (1 - kept) * (1 - weight / whole)
+    return drawn, less
 
 
 def joined(names: Frame, found: Estimates) -> Estimates:

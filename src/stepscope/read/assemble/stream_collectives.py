@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -107,7 +108,9 @@ def details(timeline: RankTimeline, operator: Integers, replay: Integers, collec
     own = _completed(own, _calls(timeline, nearest, operator[spans]), collectives)
     call = _outermost(timeline, nearest, looked_up(nearest, operator[spans]))
     host = np.flatnonzero(of_host)
-    host_rows = _on_host(timeline, host, _outermost(timeline, nearest, host), collectives)
+    outermost = _outermost(timeline, nearest, host)
+    host_rows = _on_host(timeline, host, outermost, collectives)
+    host_rows = _performed(timeline, host_rows, np.concatenate([call, outermost[outermost != host]]))
     launching = np.isin(host_rows["span"].to_numpy(), call[call >= 0])
     rows = own[places(_longest(timeline, spans, call, replay[spans]))]
     if not launching.all():
@@ -176,6 +179,38 @@ def _on_host(timeline: RankTimeline, spans: Integers, outermost: Integers, colle
     if len(first) < len(rows):
         united = of_columns([_first_known(column, first, call) for column in united.get_columns()])
     return united.drop_nulls("operation") if united["operation"].null_count() else united
+
+
+def _performed(timeline: RankTimeline, rows: pl.DataFrame, busy: Integers) -> pl.DataFrame:
+    """Return the rows without calls that another thread carries out; its ranges learn what the calls say.
+
+    A range is that of the first call of its operation that begins before it and has none yet.
+
+    Args:
+        timeline: The spans.
+        rows: The collectives on the host.
+        busy: Calls that launch or contain what carries them out.
+    """
+    spans = rows["span"].to_numpy()
+    names = timeline.names(spans)
+    calls = np.array([name == _NAMELESS for name in names], np.bool_) & ~np.isin(spans, busy)
+    ranges = np.array([name.startswith(COLLECTIVE_PREFIXES) for name in names], np.bool_)
+    if not (calls.any() and ranges.any()):
+        return rows
+    operation = np.array(
+        [_plain(name or "") or name for name in rows["operation"].cast(pl.String).to_list()], np.object_
+    )
+    order = np.argsort(timeline.ts[spans], kind="stable")
+    said, waiting = np.full(len(rows), -1, np.int64), dict[str, deque[int]]()
+    for row in order[(calls | ranges)[order]].tolist():
+        queue = waiting.setdefault(operation[row], deque())
+        if calls[row]:
+            queue.append(row)
+        elif queue:
+            said[row] = queue.popleft()
+    known = rows.select(_DETAILS)[places(said)]
+    completed = rows.with_columns(pl.col(name).fill_null(known[name]) for name in _DETAILS)
+    return completed[np.flatnonzero(~(calls & np.isin(operation, operation[ranges])))]
 
 
 def _never_ended(timeline: RankTimeline, rows: pl.DataFrame) -> pl.DataFrame:

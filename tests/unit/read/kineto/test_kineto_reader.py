@@ -274,3 +274,24 @@ def test_other_devices_have_other_names(read: Read) -> None:
     assert tables["tracks"].select(pl.col("device").cast(pl.String), "stream").rows() == [("mtia:9", 102)]
     tables = read(device("k", 1, 1), host("urEnqueueKernelLaunch", 0, 1, "xpu_runtime"))
     assert tables["tracks"].filter(kind="stream")["device"].cast(pl.String).to_list() == ["xpu:0"]
+
+
+def test_a_call_that_another_thread_carries_out_is_one_collective_with_its_range(read: Read) -> None:
+    said = {"Collective name": "_allgather_base", "dtype": "Float", "In msg nelems": 4, "Out msg nelems": 8}
+    events = [
+        event
+        for ts in (10, 50)
+        for event in (
+            host("c10d::_allgather_base_", ts, 9),
+            host("record_param_comms", ts + 1, 7, **said),
+            host("gloo:_all_gather_base", ts + 5, 30, "user_annotation", tid=2),
+        )
+    ]
+    early = host("gloo:_all_gather_base", 2, 3, "user_annotation", tid=2)
+    tables = read(early, *events)
+    rows = tables["collectives"].join(tables["spans"].select("id", "ts", "dur"), left_on="span", right_on="id")
+    assert rows.sort("ts").select(pl.col("ts") // 1000 % 1000, "dur", "bytes_in").rows() == [
+        (2, 3_000, None),
+        (15, 30_000, 16),
+        (55, 30_000, 16),
+    ]
