@@ -14,7 +14,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.trainers import trainer_says
-from stepscope.analyse.operators.operator_calls import host_operators
+from stepscope.analyse.operators.operator_calls import operator_names
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import columns_of
 
@@ -168,8 +168,7 @@ def _sampled(observed: Observed, phase: str) -> float:
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
-    names = host_operators(observed.tables)["name"].unique().to_list()
-    if not any(name.startswith(_ACCUMULATES) for name in names):
+    if not any(name.startswith(_ACCUMULATES) for name in operator_names(observed.tables)):
         return
     calls, steps = recorded_calls(observed), observed.summary.steps.count
     accumulated = calls.filter(pl.any_horizontal(pl.col("name").str.starts_with(name) for name in _ACCUMULATES))
