@@ -123,14 +123,13 @@ def _summed(
         keys += codes(line.cast(pl.Categorical))
     first, row = distinct_rows(keys)
     time, ahead, calls = (np.bincount(row, pieces[name], len(first)) for name in ("time", "ahead", "calls"))
+    longest = np.zeros(len(first))
     if once:
-        longest = np.zeros(len(first))
         np.maximum.at(longest, row, pieces["time"])
-        time -= longest
     reasons = [REASONS[reason] for reason in pieces["reason"][first].tolist()]
     texts = (texts_of(tables, pieces[name][first]) for name in ("owner", "copy", "operator"))
     said = (pieces[name][first].tolist() for name in ("allocates", "long"))
-    figures = ((values / many).tolist() for values in (time, ahead, calls))
+    figures = ((values / many).tolist() for values in (time - longest, ahead, calls))
     owners = np.split(pieces["owner"][np.argsort(row, kind="stable")], np.cumsum(np.bincount(row)))[: len(first)]
     columns = (reasons, *texts, line.gather(first).to_list(), *said, *figures, (np.unique(one) for one in owners))
     return [IdleRow(*values) for values in zip(*columns, strict=True)]
