@@ -1,6 +1,7 @@
 """The cost of one more rank: CPU seconds and Polars plans of importing it, in a process that already runs.
 
 python benchmarks/many_ranks.py [--ranks 20] [--events 1000 10000]
+python benchmarks/many_ranks.py --phases        # what the import of a rank consists of
 python benchmarks/many_ranks.py --hta           # HolisticTraceAnalysis for the same ranks and the questions it answers
 
 Every rank is a Kineto file of a training with data parallelism on a GPU: steps, operators that launch kernels,
@@ -18,6 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,31 @@ def import_ranks(files: list[Path], output: Path) -> Iterator[float]:
             yield copied + time.process_time() - before
 
 
+def import_in_phases(files: list[Path], output: Path) -> dict[str, float]:
+    """Import the ranks of one run phase after phase, and return the least CPU seconds that a rank takes for each."""
+    from stepscope.advise.rank_findings import rank_findings
+    from stepscope.cli.import_ import imported
+    from stepscope.cli.outputs import write
+    from stepscope.report import registry
+    from stepscope.report.rank_answers import RankAnswers
+
+    least: dict[str, float] = {}
+
+    def timed(phase: str, work: Callable[[], object]) -> None:
+        before = time.process_time()
+        work()
+        least[phase] = min(least.get(phase, np.inf), time.process_time() - before)
+
+    with imported(files, output, quiet=True) as run:
+        for rank in run.ranks:
+            timed("look at the capture", partial(getattr, rank, "made_of"))
+            timed("read it, keep tables", partial(getattr, rank, "shown"))
+            timed("findings and summary", partial(rank_findings, rank))
+            timed("results", partial(dict, RankAnswers(rank, deep=False)))
+            timed("write CSV and JSON", partial(write, rank, registry.select("csv,json"), deep=False))
+    return least
+
+
 def reduce_ranks(files: list[Path]) -> Iterator[float]:
     """Reduce the ranks for the job, and return the CPU seconds of each."""
     from stepscope.cluster.reduction.reduce_job import reduce_rank, works_at
@@ -204,7 +231,7 @@ def ask_hta(files: list[Path]) -> Iterator[float]:
         yield time.process_time() - before
 
 
-def measure(events: int, ranks: int, directory: Path, *, hta: bool) -> None:
+def measure(events: int, ranks: int, directory: Path, *, hta: bool, phases: bool) -> None:
     """Print the cost of one more rank with this many events."""
     files = [directory / f"rank{rank}_{events}.json" for rank in range(ranks)]
     for rank, path in enumerate(files):
@@ -213,6 +240,9 @@ def measure(events: int, ranks: int, directory: Path, *, hta: bool) -> None:
     def added(costs: Callable[[], Iterator[float]]) -> float:
         return float(np.median(list(costs())[1:]))
 
+    if phases:
+        for phase, least in import_in_phases(files, directory / "phases").items():
+            print(f"{phase:>24}: {1000 * least:5.1f} ms CPU of the fastest rank")
     ours = added(lambda: import_ranks(files, directory / "timed"))
     with Plans() as plans:
         list(import_ranks(files, directory / "counted"))
@@ -231,10 +261,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=20)
     parser.add_argument("--events", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--hta", action="store_true", help="measure HolisticTraceAnalysis as well")
+    parser.add_argument("--phases", action="store_true", help="say what the import of a rank consists of, too")
     options = parser.parse_args()
     for events in options.events:
         with tempfile.TemporaryDirectory() as directory:
-            measure(events, options.ranks, Path(directory), hta=options.hta)
+            measure(events, options.ranks, Path(directory), hta=options.hta, phases=options.phases)
 
 
 if __name__ == "__main__":

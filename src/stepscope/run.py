@@ -147,7 +147,7 @@ class RankRun(NotebookDisplay):
     def shown(self) -> Tables:
         """The tables as results and files show them: with names that can be repeated in every row."""
         losses = tables.columns_of(self.tables, "losses", "what")["what"]
-        return tables.with_short_names(self.tables) if (losses == "names_shortened").any() else self.tables
+        return tables.with_short_names(self.tables) if "names_shortened" in losses.to_list() else self.tables
 
     def _kept(self) -> RankTables | None:
         """Return the tables on the disk, if they are of these captures and every file is as it was written."""

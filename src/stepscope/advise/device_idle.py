@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.idle.gaps import Gaps, gaps, launches
@@ -15,7 +17,8 @@ from stepscope.analyse.idle.thread_time import nearest_around
 from stepscope.analyse.intervals import unite
 from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.analyse.step.device_waits import allocating, waiting
-from stepscope.trace.tables import Tables, columns_of
+from stepscope.read.common.dense import distinct_rows
+from stepscope.trace.tables import Tables, codes, columns_of
 
 #: Reasons for which a device idles while its host prepares work, and launches none.
 HOST_REASONS = ("host preparing", "launch latency", "python", "nothing known")
@@ -24,7 +27,7 @@ _PROMPT = 20_000
 #: A gap of a device, ns, in which the host does more than to call operators.
 _LONG_GAP = 1_000_000
 
-_KEYS = ("reason", "called", "copied", "asked", "line", "allocates", "long")
+_KEYS = ("reason", "called", "copied", "asked", "allocates", "long")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,38 +92,47 @@ def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:
     around = nearest_around(tables, since, of_kinds(span_kinds(tables), "operator"))
     operator = np.where(since >= 0, around, pieces.operator)
     copy = _launched_by(tables)[owner]
-    time = (pieces.end - pieces.start) / many
+    time = pieces.end - pieces.start
     _, call, alike = np.unique(owner, return_inverse=True, return_counts=True)
     columns = {
         "reason": reason, "called": _names(tables, owner), "copied": _names(tables, copy),
         "asked": _names(tables, operator), "allocates": np.append(allocating(tables), False)[owner], "long": long,
         "time": time, "ahead": (since >= 0) * time,
-        "calls": (owner >= 0) / alike[call] / many,  # a call in several pieces is one
+        "calls": (owner >= 0) / alike[call],  # a call in several pieces is one
         "owner": owner, "copy": copy, "operator": operator,
     }  # fmt: skip
     kept = np.flatnonzero((reason != REASON["nothing known"]) | (found.next[pieces.gap] >= 0))
-    rows = pl.DataFrame({name: values[kept] for name, values in columns.items()}).hstack(
-        [lines_of_spans(tables, np.where(operator >= 0, operator, owner)[kept]).alias("line")]
-    )
-    return _summed(tables, rows, once=not found.windows.declared)
+    line = lines_of_spans(tables, np.where(operator >= 0, operator, owner)[kept])
+    columns = {name: values[kept] for name, values in columns.items()}
+    return _summed(tables, columns, line, many, once=not found.windows.declared)
 
 
 def _names(tables: Tables, rows: Rows) -> Rows:
     return np.where(rows >= 0, span_codes(tables).name[rows].astype(np.int64), -1)
 
 
-def _summed(tables: Tables, rows: pl.DataFrame, *, once: bool) -> list[IdleRow]:
-    """Return the sums of pieces of idle time by :data:`_KEYS`; with ``once`` without the longest piece of each."""
-    longest = pl.col("time").max() if once else 0.0
-    by = rows.group_by(_KEYS, maintain_order=True).agg(
-        (pl.col("time").sum() - longest).alias("time"), pl.col("ahead", "calls").sum(),
-        pl.col("owner", "copy", "operator").first(), spans=pl.col("owner").unique(),
-    )  # fmt: skip
-    call, copy, operator = (texts_of(tables, by[name].to_numpy()) for name in ("owner", "copy", "operator"))
-    figures = (by[name].to_list() for name in ("line", "allocates", "long", "time", "ahead", "calls"))
-    reasons = [REASONS[reason] for reason in by["reason"].to_list()]
-    spans = [by["spans"][place].to_numpy() for place in range(len(by))]
-    return [IdleRow(*values) for values in zip(reasons, call, copy, operator, *figures, spans, strict=True)]
+def _summed(
+    tables: Tables, pieces: Mapping[str, npt.NDArray[Any]], line: pl.Series, many: int, *, once: bool
+) -> list[IdleRow]:
+    """Return the sums of pieces of idle time by :data:`_KEYS` and line, in ns, divided by ``many``.
+
+    With ``once`` without the longest piece of each.
+    """
+    keys = [pieces[name].astype(np.int64) for name in _KEYS]
+    if line.null_count() < len(line):
+        keys += codes(line.cast(pl.Categorical))
+    first, row = distinct_rows(keys)
+    time, ahead, calls = (np.bincount(row, pieces[name], len(first)) for name in ("time", "ahead", "calls"))
+    longest = np.zeros(len(first))
+    if once:
+        np.maximum.at(longest, row, pieces["time"])
+    reasons = [REASONS[reason] for reason in pieces["reason"][first].tolist()]
+    texts = (texts_of(tables, pieces[name][first]) for name in ("owner", "copy", "operator"))
+    said = (pieces[name][first].tolist() for name in ("allocates", "long"))
+    figures = ((values / many).tolist() for values in (time - longest, ahead, calls))
+    owners = np.split(pieces["owner"][np.argsort(row, kind="stable")], np.cumsum(np.bincount(row)))[: len(first)]
+    columns = (reasons, *texts, line.gather(first).to_list(), *said, *figures, (np.unique(one) for one in owners))
+    return [IdleRow(*values) for values in zip(*columns, strict=True)]
 
 
 def _launched_by(tables: Tables) -> Rows:

@@ -35,10 +35,10 @@ _MAIN, _LINES = "MainThread", 20
 def is_collapsed(path: Path, head: bytes) -> bool:
     """Return whether a file is one, by its name, or because all of its first lines are stacks with their counts."""
     lines = [line for line in head.split(b"\n")[: _LINES + 1] if line.strip() and not line.startswith(b"#")]
-    whole = lines[:-1] or lines
-    counted = [_LINE.fullmatch(line.decode("utf-8", "replace").rstrip()) is not None for line in whole]
     if not lines or lines[0][:1] in (b"{", b"["):
         return False
+    whole = lines[:-1] or lines
+    counted = [_LINE.fullmatch(line.decode("utf-8", "replace").rstrip()) is not None for line in whole]
     named = _NAME.fullmatch(path.name) is not None
     return any(counted) if named else all(counted) and any(b";" in line for line in whole)
 

@@ -14,7 +14,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.trainers import trainer_says
-from stepscope.analyse.operators.operator_calls import host_operators
+from stepscope.analyse.operators.operator_calls import operator_names
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import Tables, columns_of
 
@@ -200,7 +200,7 @@ def _sampled(observed: Observed, phase: str) -> float:
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
-    names, parameters = host_operators(observed.tables)["name"].unique().to_list(), _parameters(observed)
+    names, parameters = operator_names(observed.tables), _parameters(observed)
     if not parameters and not any(name.startswith(_ACCUMULATES) for name in names):
         return
     calls, steps = recorded_calls(observed), observed.summary.steps.count

@@ -13,7 +13,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.part_rules import generation
-from stepscope.analyse.operators.operator_calls import device_time, host_operators, or_negative, rows_of
+from stepscope.analyse.operators.operator_calls import device_time, host_operators, operator_names, or_negative, rows_of
 from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.trace.tables import columns_of, has_rows
@@ -137,9 +137,9 @@ def _typed(
 
 def _attention(observed: Observed) -> Iterator[Claim]:
     """Softmax between two batched products, forward or backward, with what lies between them."""
-    operators = host_operators(observed.tables)
-    if not set(_SOFTMAX) & set(operators["name"].unique().to_list()):
+    if operator_names(observed.tables).isdisjoint(_SOFTMAX):
         return
+    operators = host_operators(observed.tables)
     own, _ = device_time(observed.tables, operators)
     work = operators.with_columns(pl.col("name").cast(pl.String), own=pl.Series(own)).filter(pl.col("own") > 0)
     work = work.sort("track", "ts") if not observed.summary.steps.count else work.drop_nulls("step").sort("track", "ts")

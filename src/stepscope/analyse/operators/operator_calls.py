@@ -45,6 +45,12 @@ def host_operators(tables: Tables) -> pl.DataFrame:
     return operators.hstack([pl.Series("outer", outer, pl.Int64), pl.Series("self", own, pl.Int64)])
 
 
+@shared
+def operator_names(tables: Tables) -> frozenset[str]:
+    """Return the distinct names of :func:`host_operators`."""
+    return frozenset(host_operators(tables)["name"].unique().to_list())
+
+
 def _replays(tables: Tables, ids: pl.Series) -> npt.NDArray[np.bool_]:
     """Return which spans are calls that stand for the operators of the kernels of a replayed graph."""
     kernels = columns_of(tables, "kernels", "operator", "launch", "graph")

@@ -60,6 +60,7 @@ def waiting(tables: Tables) -> npt.NDArray[np.bool_]:
     return result
 
 
+@shared
 def allocating(tables: Tables) -> npt.NDArray[np.bool_]:
     """Return which rows of ``spans`` are calls that take memory from the driver or give it back."""
     return _calls_named(tables, _ALLOCATES)
