@@ -208,6 +208,13 @@ class Pyramid:
             return None
         return found if found.head.made_of == made_of else None
 
+    @property
+    def spans(self) -> LaneSpans:
+        """The spans that it was built of."""
+        head = self.head
+        columns = (self.edges, self.start, self.dur, self.name, self.kind, self.row)
+        return LaneSpans(head.origin, head.total, head.lanes, *map(np.asarray, columns), list(head.names))
+
     def of_level(self, number: int) -> tuple[int, int]:
         """Return number and time of all spans as a level has them, for tests of what every level must keep."""
         level = self._levels[number]
