@@ -14,7 +14,7 @@ export function Overview({ content }: { content: Content }) {
   const timeline = content.pages.some((one) => one.name === "timeline" && !one.absent);
   return (
     <>
-      <div class="verdict"><h1>{has(content, "findings") ? shown(content.verdict, 400) : <span class="muted">looking for what makes it slow …</span>}</h1>{timeline && <button class="go" onClick={() => open("timeline")}>Open the timeline</button>}</div>
+      <div class="verdict"><h1 class={has(content, "findings") && content.verdict.length > 150 ? "long" : ""}>{has(content, "findings") ? shown(content.verdict, 400) : <span class="muted">looking for what makes it slow …</span>}</h1>{timeline && <button class="go" onClick={() => open("timeline")}>Open the timeline</button>}</div>
       {has(content, "summary") ? <Figures content={content} /> : <Asked content={content} part="summary">reading the steps …</Asked>}
     </>
   );

@@ -22,7 +22,7 @@ from stepscope.analyse.data.minddata_pipeline import minddata_pipeline_raw, mind
 from stepscope.analyse.device.api_statistic import api_statistic
 from stepscope.analyse.device.device_time import device_time
 from stepscope.analyse.device.gpu_counters import gpus_sampled, hbm, pcie
-from stepscope.analyse.device.kernel_details import kernel_details
+from stepscope.analyse.device.kernel_details import first_kernels, kernel_details
 from stepscope.analyse.device.kernel_origins import kernel_origins
 from stepscope.analyse.device.npu_counters import l2_cache, modules_sampled, npu_module_mem, static_op_mem
 from stepscope.analyse.device.streams import streams
@@ -124,7 +124,12 @@ _ALL = (
     _optional(flame, "the flame graph: time by Python frame and the frames that called it", "samples"),
     _always(device_time, "how busy each device was, all its streams united", there=there.device_work),
     _always(op_statistic, "time by kernel name per device, and by operator on the host", there=there.work),
-    _always(kernel_details, "every kernel, copy, fill and collective of a device by itself", there=there.device_work),
+    replace(
+        _always(
+            kernel_details, "every kernel, copy, fill and collective of a device by itself", there=there.device_work
+        ),
+        first=first_kernels,
+    ),
     _always(kernel_origins, "what made each kernel: operator, compiled region, graph, module, line", "kernels"),
     _always(streams, "how each stream of a device is fed and used: queue, launches, short work", "kernels"),
     replace(

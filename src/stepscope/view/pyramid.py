@@ -211,9 +211,9 @@ class Pyramid:
     @property
     def spans(self) -> LaneSpans:
         """The spans that it was built of."""
-        head = self.head
-        columns = (self.edges, self.start, self.dur, self.name, self.kind, self.row)
-        return LaneSpans(head.origin, head.total, head.lanes, *map(np.asarray, columns), list(head.names))
+        columns = {name: np.asarray(getattr(self, name)) for name in _LEAF}
+        names = list(self.head.names)
+        return LaneSpans(self.head.origin, self.head.total, self.head.lanes, names=names, **columns)
 
     def of_level(self, number: int) -> tuple[int, int]:
         """Return number and time of all spans as a level has them, for tests of what every level must keep."""

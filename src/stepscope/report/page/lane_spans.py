@@ -163,7 +163,7 @@ def _training_thread(tables: Tables, found: pl.DataFrame) -> int:
 def _names(texts: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32]]:
     """Return the distinct texts, and of each row the index of its own."""
     codes = texts.to_physical().to_numpy()
-    place = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    place = np.full(int(codes.max(initial=0)) + 1, -1, np.int64)
     place[codes] = np.arange(len(codes))
     used = np.flatnonzero(place >= 0)
     number = np.zeros(len(place), np.uint32)
