@@ -281,7 +281,10 @@ class Results(Mapping[str, Result]):
         self._last = None
         if name in kinds():
             self._begin(kinds()[name].function.__module__.rpartition(".")[0])
-        self._last = result = compute(name, self._tables)
+        return self._kept(name, compute(name, self._tables))
+
+    def _kept(self, name: str, result: Result) -> Result:
+        self._last = result
         if isinstance(result, pl.DataFrame) and len(result) > _MANY_ROWS:
             self._many_rows[name] = result
         else:
@@ -298,9 +301,11 @@ class Results(Mapping[str, Result]):
         if kind.first is None or name in self._computed or name in self._many_rows or not self.there(name):
             found = self.compute(name)
             return found, len(found)
+        self._last = None
         self._begin(kind.function.__module__.rpartition(".")[0])
         rows, count = kind.first(self._tables, cells)
-        return sample.marked(rows, sample.fraction(self._tables)), count
+        rows = sample.marked(rows, sample.fraction(self._tables))
+        return self._kept(name, rows) if len(rows) == count else rows, count
 
     def _begin(self, family: str) -> None:
         """Drop what the results of another family shared, of a large rank; what steps are is asked by all of them."""

@@ -59,7 +59,8 @@ def _operators(tables: Tables) -> bool:
 def steps(tables: Tables) -> Answer:
     """Answer for the split of the steps: that of the whole range where there is none."""
     located = any(track in ("thread", "stream") for track, _ in seen(tables))
-    return _or_unknown(sure=recorded(tables, "steps") or located, possible=True)
+    possible = has_rows(tables, "steps") or bool(not_recorded(tables))  # a source may state what it did not record
+    return _or_unknown(sure=recorded(tables, "steps") or located, possible=possible)
 
 
 def idle(tables: Tables) -> Answer:

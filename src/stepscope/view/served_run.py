@@ -175,7 +175,7 @@ class ServedRank:
     def _keep(self) -> None:
         if (made_of := self._content_made_of) is not None and self._kept_at.parent.is_dir():
             with suppress(OSError):  # a run that cannot be written to can still be read
-                write_atomically(self._kept_at, json_bytes({"made_of": made_of, "parts": self._parts_known}))
+                write_atomically(self._kept_at, json_bytes({"made_of": made_of, "parts": dict(self._parts_known)}))
 
     @property
     def _kept_at(self) -> Path:
