@@ -155,7 +155,7 @@ class ServedRank:
         """Return a part of the content, which is computed when it is first asked for.
 
         Raises:
-            UsageError: There is no such part.
+            UsageError: The page has no part of that name.
         """
         spans = self.pyramid.spans
         with self._computing:

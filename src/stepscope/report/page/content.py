@@ -236,7 +236,7 @@ def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
         spans: Its timeline.
 
     Raises:
-        UsageError: There is no such part.
+        UsageError: The page has no part of that name.
     """
     if name == "summary":
         return _summary(shown)
