@@ -88,6 +88,7 @@ def take_pages(address: str) -> None:
         for name, ready in (("overview", ".verdict"), ("timeline", ".holder[data-drawn]")):
             page.goto(f"{address}#p={name}")
             page.wait_for_selector(ready, state="attached")
+            page.wait_for_selector("main:not(:has(.pending))")
             page.screenshot(path=HERE / f"{name}.png")
         browser.close()
 

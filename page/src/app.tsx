@@ -10,6 +10,7 @@ import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
 import { Overview } from "./pages/overview";
 import { Steps } from "./pages/steps";
+import { complete } from "./parts";
 import { Results } from "./pages/results";
 import { Runs } from "./pages/runs";
 import { content, failure, go, help, link, listed, open, page, said, source, theme, toggleTheme } from "./state";
@@ -28,7 +29,7 @@ export function App() {
       if (after) {
         after = false;
         const name = KEYS[event.key];
-        const there = content.peek()?.pages.find((one) => one.name === name && !one.absent);
+        const there = content.peek()?.pages.find((one) => one.name === name && !one.absent && !one.pending);
         if (there) open(there.name);
         event.stopImmediatePropagation();
       } else if (event.key === "g") after = true;
@@ -104,9 +105,13 @@ async function changeRank(rank: number): Promise<void> {
 
 function Pages({ content: of }: { content: Frame }) {
   const absent = of.pages.filter((one) => one.absent);
+  const pending = of.pages.some((one) => one.pending);
+  useEffect(() => {
+    if (pending && "names" in of) void complete(of as Content, "pages").catch((error: unknown) => (said.value = String(error)));
+  }, [pending, of.rank]);
   return (
     <nav aria-label="pages">
-      {of.pages.filter((one) => !one.absent).map((one) => (
+      {of.pages.filter((one) => !one.absent).map((one) => one.pending ? <span key={one.name} class="maybe muted" title="not known yet">{one.title} …</span> : (
         <a key={one.name} href={`#p=${one.name}`} aria-current={page.value === one.name ? "page" : undefined}
           onClick={(event) => { event.preventDefault(); open(one.name); }}>{one.title}</a>
       ))}
@@ -117,6 +122,7 @@ function Pages({ content: of }: { content: Frame }) {
 
 function Shown({ content: of }: { content: Content | Compared }) {
   const found = of.pages.find((one) => one.name === page.value && !one.absent);
+  if (found?.pending) return <p class="muted pending">looking whether this run has it …</p>;
   if (!found) return <p>This run has no page {shown(page.value)}.</p>;
   if ("comparison" in of) {
     if (found.name === "overview") return <comparison.Overview content={of} />;

@@ -135,11 +135,13 @@ export interface FlameNode {
   children: FlameNode[];
 }
 
+/** Its results may be without rows, and are left out then; a `pending` one is not known to be there yet. */
 export interface Page {
   name: string;
   title: string;
   results: string[];
   absent: string;
+  pending?: boolean;
 }
 
 /** What the pages of a run and of a comparison have in common. */
@@ -150,7 +152,6 @@ export interface Frame {
   facts: [string, string][];
   rank: number;
   ranks: number[];
-  verdict: string;
   losses: Loss[];
   pages: Page[];
   results: Record<string, Result>;
@@ -158,8 +159,8 @@ export interface Frame {
   recording?: boolean;
 }
 
-export interface Content extends Frame {
-  findings: Finding[];
+/** What takes long to compute, by the name of the part; a server computes a part when it is asked for it. */
+export interface Summary {
   steps: { count: number; mean_ns: number; p50_ns: number; shortest_ns: number; longest_ns: number; inferred: boolean };
   split: Part[];
   phases: Part[];
@@ -171,12 +172,25 @@ export interface Content extends Frame {
   memoryPeak: { device: string; allocated: number | null; reserved: number | null }[];
   dataWait: { total_ns: number; exposed_ns: number; count: number };
   run: RunSteps;
+}
+
+export interface Findings {
+  verdict: string;
+  findings: Finding[];
+}
+
+export interface FlameTree {
+  flame: FlameNode | null;
+}
+
+export interface Content extends Frame, Partial<Summary>, Partial<Findings>, Partial<FlameTree> {
   totalsCompared: boolean;
   names: string[];
-  flame: FlameNode | null;
   timeline: Timeline | null;
   provenance: [string, string][];
 }
+
+export type PartName = "summary" | "findings" | "flame" | "pages";
 
 export interface StepChange {
   a_ns: number;
@@ -207,6 +221,7 @@ export interface PartChange {
 
 /** `comparison` is the JSON of docs/compare.md. */
 export interface Compared extends Frame {
+  verdict: string;
   sides: [string, string];
   promise: string;
   comparison: {

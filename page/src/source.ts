@@ -1,6 +1,6 @@
 // Where the data come from: the file that holds the page, or the server that gave it.
 
-import type { Compared, Content, Listed, Result } from "./model";
+import type { Compared, Content, Listed, PartName, Result } from "./model";
 
 /** The spans of a file, rank after rank, by their own times; and its arrows, by the places of the spans at their ends. */
 export interface Columns {
@@ -23,6 +23,8 @@ export interface Source {
   /** The content of a rank, or of a comparison; of a directory of runs, the list of them. */
   content(rank?: number): Promise<Content | Compared | { runs: Listed[] }>;
   result(rank: number, name: string): Promise<Result>;
+  /** A part of the content of a rank, which takes long. */
+  part(rank: number, name: PartName): Promise<Partial<Content>>;
   /** The content of a run as it is now, that is being recorded. */
   again(): Promise<Content>;
   /** The spans that a file holds; null of a server, which is asked for pictures. */
@@ -49,6 +51,7 @@ export async function fromFile(element: HTMLElement): Promise<Source> {
     base: "",
     columns,
     content: async () => head,
+    part: async () => head,
     again: async () => head,
     result: async (_, name) => {
       const found = head.results[name];
@@ -116,6 +119,7 @@ export function fromServer(base = ""): Source {
     base,
     columns: null,
     content: async (rank) => (await (await ask(`content${rank === undefined ? "" : `?rank=${rank}`}`)).json()) as Content | { runs: Listed[] },
+    part: async (rank, name) => (await (await ask("part", { rank, name })).json()) as Partial<Content>,
     again: async () => (await (await ask("again", {})).json()) as Content,
     result: async (rank, name) => (await (await ask("result", { rank, name })).json()) as Result,
   };

@@ -153,7 +153,8 @@ class Watched:
 
     @property
     def names(self) -> list[str]:
-        """The pages in the list."""
+        """The pages in the list, once it is known which have rows."""
+        self.page.wait_for_selector("nav:not(:has(.maybe))")
         return [str(link.get_attribute("href"))[len("#p=") :] for link in self.page.query_selector_all("nav a")]
 
     def show(self, name: str) -> None:

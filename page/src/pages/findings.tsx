@@ -3,13 +3,15 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { duration, percent, shown } from "../format";
-import type { Content, Evidence, Finding } from "../model";
+import type { Content, Evidence, Finding, Findings, Summary } from "../model";
 import { open, said } from "../state";
 
 /** What reads as code in a sentence: text between backquotes, calls with their arguments, options, settings. */
 const CODE = /`[^`]+`|@?\.?[A-Za-z_][\w.]*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?:\.\w+\([^()]*\))*|\b[A-Za-z_][\w.]*=[\w./"'-]*[\w"']|(?<!\S)--[a-z][\w-]*/g;
 
-export function OneFinding({ number, finding, content }: { number: number; finding: Finding; content: Content }) {
+type Told = Content & Summary & Findings;
+
+export function OneFinding({ number, finding, content }: { number: number; finding: Finding; content: Told }) {
   // The page begins with the title of the first finding; its change is told here, as in the terminal.
   const above = content.verdict.replace(/\.$/, "") === finding.title.replace(/\.$/, "");
   const remedy = shown(finding.remedy, 2000);
@@ -29,7 +31,7 @@ export function OneFinding({ number, finding, content }: { number: number; findi
 }
 
 /** What a finding saves a step: the interval, its share of the step as text and as a bar. */
-function Gain({ finding, content }: { finding: Finding; content: Content }) {
+function Gain({ finding, content }: { finding: Finding; content: Told }) {
   const { gain_ns: gain } = finding;
   if (gain === undefined) return null;
   const low = finding.gain_low_ns ?? gain;
@@ -45,7 +47,7 @@ function Gain({ finding, content }: { finding: Finding; content: Content }) {
 }
 
 function Where({ one, content }: { one: Evidence; content: Content }) {
-  const page = content.pages.find((found) => one.result && !found.absent && found.results.includes(one.result));
+  const page = content.pages.find((found) => one.result && !found.absent && !found.pending && found.results.includes(one.result));
   const timeline = content.pages.some((found) => found.name === "timeline" && !found.absent);
   const { start_ns: start, end_ns: end, result, source, operator } = one;
   return (

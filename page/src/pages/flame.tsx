@@ -4,7 +4,8 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { useWidth } from "../charts";
 import { colourOf, labelOn } from "../colours";
 import { count, duration, percent, shown } from "../format";
-import type { Content, FlameNode } from "../model";
+import type { Content, FlameNode, FlameTree } from "../model";
+import { Asked, has } from "../parts";
 import { theme } from "../state";
 
 const ROW = 20;
@@ -80,6 +81,12 @@ function beside(laid: Box[], box: Box, key: string): Box | undefined {
 }
 
 export function Flame({ content }: { content: Content }) {
+  return has(content, "flame") ? <Graph content={content} /> : <><h1>Flame graph</h1><Asked content={content} part="flame">adding up the spans …</Asked></>;
+}
+
+type Known = Content & FlameTree;
+
+function Graph({ content }: { content: Known }) {
   const [path, setPath] = useState<FlameNode[]>([]);
   const [find, setFind] = useState("");
   const [over, setOver] = useState<Box | null>(null);

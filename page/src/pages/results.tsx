@@ -22,11 +22,11 @@ export function useResult(content: Frame, name: string): Result | string | null 
     else
       source.peek()?.result(content.rank, name).then((result) => current && setFound(result), (error: unknown) => current && setFound(String(error)));
     return () => void (current = false);
-  }, [content, name]);
+  }, [content.results, content.rank, name]);
   return found;
 }
 
-/** A result as a table; the one that the link names is scrolled to, with its filter. */
+/** A result as a table, nothing of one without rows; the one that the link names is scrolled to, with its filter. */
 export function OneResult({ content, name }: { content: Frame; name: string }) {
   const found = useResult(content, name);
   const head = useRef<HTMLHeadingElement>(null);
@@ -36,10 +36,11 @@ export function OneResult({ content, name }: { content: Frame; name: string }) {
   }, [named, found]);
   if (found === null) return <p class="muted pending">reading {name} …</p>;
   if (typeof found === "string") return <p class="error">{found}</p>;
+  if (!found.rows) return null;
   return (
     <>
       <h2 ref={head}>{name} <span class="muted">{found.title}</span></h2>
-      {found.rows ? <Table label={name} columns={found.columns} of={found.of} filter={(named && link.value["f"]) || ""} /> : <p class="muted">no rows</p>}
+      <Table label={name} columns={found.columns} of={found.of} filter={(named && link.value["f"]) || ""} />
     </>
   );
 }

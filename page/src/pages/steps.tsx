@@ -2,7 +2,8 @@
 
 import { Lines, Stacks } from "../charts";
 import { count, duration } from "../format";
-import type { Content, Page } from "../model";
+import type { Content, Page, RunSteps, Summary } from "../model";
+import { Asked, has } from "../parts";
 import { open } from "../state";
 import { OneResult } from "./results";
 
@@ -11,8 +12,7 @@ export function openStep(content: Content, index: number): void {
   if (step) open("timeline", { t: `${step.start},${step.start + step.dur}`, sel: null });
 }
 
-export function RunLine({ content }: { content: Content }) {
-  const { run } = content;
+export function RunLine({ run }: { run: RunSteps }) {
   if (run.number.length < 3) return null;
   const events = run.contains.flatMap((text, i) => (text ? [{ x: run.number[i]!, text: `step ${run.number[i]}: ${text}` }] : []));
   return <Lines label="Time of every step of the run" lines={[{ name: "time of a step", x: run.number, y: run.dur }]} format={duration} marks={events} x={(value) => `step ${Math.round(value)}`} />;
@@ -22,10 +22,18 @@ export function Steps({ content, page }: { content: Content; page: Page }) {
   return (
     <>
       <h1>Steps</h1>
-      {content.run.number.length > 2 && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine content={content} /></>}
+      {has(content, "summary") ? <Recorded content={content} /> : <Asked content={content} part="summary">reading the steps …</Asked>}
+      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+    </>
+  );
+}
+
+function Recorded({ content }: { content: Content & Summary }) {
+  return (
+    <>
+      {content.run.number.length > 2 && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine run={content.run} /></>}
       {content.perStep.length > 0 && <><h2>Recorded steps, by what they do</h2><Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={(i) => openStep(content, i)} /></>}
       {content.perPhase.length > 0 && <><h2>Recorded steps, by phase</h2><Stacks label="Phases of each step" numbers={content.stepNumbers} parts={content.perPhase} onStep={(i) => openStep(content, i)} /></>}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
     </>
   );
 }

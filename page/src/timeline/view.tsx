@@ -31,7 +31,7 @@ export function Timeline({ content, from = source.value!, side = null }: { conte
 const [AROUND, AROUND_BOTH, LEAST] = [330, 480, 160];
 
 function Loaded({ content, of, from, side }: { content: Content; of: Times; from: Source; side: Side | null }) {
-  const api = useMemo(() => new Api(from, content, of), [from, content, of]);
+  const api = useMemo(() => new Api(from, content, of), [from, of]);
   const active = side?.active ?? true;
   const [read, setRead] = useState(0);
   const [range, setRange] = useState<Range | null>(null);

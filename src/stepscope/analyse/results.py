@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
+from stepscope.analyse import there
 from stepscope.analyse.anatomy.own_operators import modules_known, operator_lines, operator_modules, stacks_known
 from stepscope.analyse.anatomy.slow_steps import slow_steps
 from stepscope.analyse.anatomy.step_anatomy import step_anatomy
@@ -21,7 +22,7 @@ from stepscope.analyse.data.minddata_pipeline import minddata_pipeline_raw, mind
 from stepscope.analyse.device.api_statistic import api_statistic
 from stepscope.analyse.device.device_time import device_time
 from stepscope.analyse.device.gpu_counters import gpus_sampled, hbm, pcie
-from stepscope.analyse.device.kernel_details import kernel_details
+from stepscope.analyse.device.kernel_details import first_kernels, kernel_details
 from stepscope.analyse.device.kernel_origins import kernel_origins
 from stepscope.analyse.device.npu_counters import l2_cache, modules_sampled, npu_module_mem, static_op_mem
 from stepscope.analyse.device.streams import streams
@@ -34,7 +35,7 @@ from stepscope.analyse.memory.memory_record import memory_record, operator_memor
 from stepscope.analyse.operators.gradient_use import gradient_use
 from stepscope.analyse.operators.instruction_details import instruction_details
 from stepscope.analyse.operators.op_statistic import op_statistic
-from stepscope.analyse.operators.operator_details import operator_details
+from stepscope.analyse.operators.operator_details import first_operators, operator_details
 from stepscope.analyse.operators.roofline import costs_known, roofline
 from stepscope.analyse.operators.step_efficiency import step_efficiency
 from stepscope.analyse.stacks.flame import flame
@@ -42,6 +43,7 @@ from stepscope.analyse.stacks.python_lines import python_lines
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.run_steps import step_times
 from stepscope.analyse.step.step_trace_time import split, step_trace_time
+from stepscope.analyse.there import Answer
 from stepscope.extensions import besides
 from stepscope.trace.tables import RankTables, Tables, complete, has_rows, lazy
 
@@ -73,42 +75,75 @@ class ResultKind:
     doc: str
     optional: bool = False
     needs: tuple[str, ...] = ()
-    possible: Callable[[Tables], bool] = lambda _: True
+    there: Callable[[Tables], Answer] = lambda _: None
+    first: Callable[[Tables, int], tuple[pl.DataFrame, int]] | None = None
     deep: bool = False
 
 
-def _always(function: Callable[[Tables], Result], doc: str, *needs: str, extension: str = "csv") -> ResultKind:
-    return ResultKind(function.__name__, function, extension, doc, needs=needs)
+def _unknown(_: Tables) -> Answer:
+    return None
+
+
+def _if_known(known: Callable[[Tables], bool]) -> Callable[[Tables], Answer]:
+    """Return the answer where the result has no rows unless something is known."""
+    return lambda tables: None if known(tables) else False
+
+
+def _always(
+    function: Callable[[Tables], Result],
+    doc: str,
+    *needs: str,
+    extension: str = "csv",
+    there: Callable[[Tables], Answer] = _unknown,
+) -> ResultKind:
+    return ResultKind(function.__name__, function, extension, doc, needs=needs, there=there)
 
 
 def _optional(
-    function: Callable[[Tables], Result], doc: str, needs: str, possible: Callable[[Tables], bool] = lambda _: True
+    function: Callable[[Tables], Result], doc: str, needs: str, there: Callable[[Tables], Answer] = _unknown
 ) -> ResultKind:
-    return ResultKind(function.__name__, function, "csv", doc, optional=True, needs=(needs,), possible=possible)
+    return ResultKind(function.__name__, function, "csv", doc, optional=True, needs=(needs,), there=there)
 
 
 _ALL = (
-    _always(step_trace_time, "where each step goes: computing, communication, free, …"),
-    _always(step_times, "every step of the run, recorded or not: its time, what it waited for and what was in it"),
+    _always(step_trace_time, "where each step goes: computing, communication, free, …", there=there.steps),
+    _always(
+        step_times,
+        "every step of the run, recorded or not: its time, what it waited for and what was in it",
+        there=there.run_steps,
+    ),
     _always(step_anatomy, "each step: its parts in rows, its phases in columns", "spans"),
     _optional(step_variation, "how steps differ: spread, trend over the run, the first step", "run_steps"),
     _optional(slow_steps, "what takes longer in the slow steps: operators, kernels, waits", "steps"),
-    _always(idle_time, "how long each device does nothing in each step, and why", "spans"),
+    _always(idle_time, "how long each device does nothing in each step, and why", "spans", there=there.idle),
     _always(idle_reasons, "what devices wait for: operators, calls, lines of Python, waits for data", "spans"),
     _always(
         critical_path, "what decides when a step ends: work, launches, waits and code on the critical path", "spans"
     ),
     _optional(python_lines, "time by line of the program's own Python code, sampled over the whole run", "samples"),
     _optional(flame, "the flame graph: time by Python frame and the frames that called it", "samples"),
-    _always(device_time, "how busy each device was, all its streams united"),
-    _always(op_statistic, "time by kernel name per device, and by operator on the host"),
-    _always(kernel_details, "every kernel, copy, fill and collective of a device by itself"),
+    _always(device_time, "how busy each device was, all its streams united", there=there.device_work),
+    _always(op_statistic, "time by kernel name per device, and by operator on the host", there=there.work),
+    replace(
+        _always(
+            kernel_details, "every kernel, copy, fill and collective of a device by itself", there=there.device_work
+        ),
+        first=first_kernels,
+    ),
     _always(kernel_origins, "what made each kernel: operator, compiled region, graph, module, line", "kernels"),
     _always(streams, "how each stream of a device is fed and used: queue, launches, short work", "kernels"),
-    _always(operator_details, "every operator call: inputs, stack, host and device time"),
-    _optional(operator_lines, "operators by the program's own line that called them", "operators", stacks_known),
+    replace(
+        _always(operator_details, "every operator call: inputs, stack, host and device time", there=there.operators),
+        first=first_operators,
+    ),
     _optional(
-        operator_modules, "operators by module: its own, and those of the modules in it", "operators", modules_known
+        operator_lines, "operators by the program's own line that called them", "operators", _if_known(stacks_known)
+    ),
+    _optional(
+        operator_modules,
+        "operators by module: its own, and those of the modules in it",
+        "operators",
+        _if_known(modules_known),
     ),
     _always(gradient_use, "operators with and without a backward pass, and what is computed again", "flows"),
     _optional(
@@ -120,23 +155,25 @@ _ALL = (
         roofline,
         "operations and bytes of every operator, and how near it comes to what its device can do",
         "operators",
-        costs_known,
+        _if_known(costs_known),
     ),
     _optional(
         step_efficiency,
         "how much of what its devices can do each step uses, and what bounds it",
         "operators",
-        costs_known,
+        _if_known(costs_known),
     ),
     _always(api_statistic, "calls of the device's runtime and driver, and of communication"),
-    _always(memory_record, "memory allocated and reserved over time", "allocations", "counters"),
-    _always(operator_memory, "every block of memory: operator, size, life", "allocations"),
+    _always(memory_record, "memory allocated and reserved over time", "allocations", "counters", there=there.memory),
+    _always(operator_memory, "every block of memory: operator, size, life", "allocations", there=there.blocks),
     _optional(memory_curve, "memory over time by what it is for", "allocations"),
     _optional(memory_peak, "what is alive when most memory is allocated, and who took it", "allocations"),
     _optional(memory_growth, "who takes memory in every step and keeps it", "allocations"),
-    _optional(memory_fragmentation, "what an allocator reserves and nobody uses", "allocations", reserved_known),
+    _optional(
+        memory_fragmentation, "what an allocator reserves and nobody uses", "allocations", _if_known(reserved_known)
+    ),
     _optional(memory_profile, "memory alive at the end, by the line that took it", "live_memory"),
-    _always(dataset, "waits of the training thread for its batches"),
+    _always(dataset, "waits of the training thread for its batches", there=there.data_waits),
     _optional(minddata_pipeline_raw, "every operation of the data pipeline: its queue at every sample", "pipeline"),
     replace(
         _optional(
@@ -146,13 +183,18 @@ _ALL = (
         ),
         extension="json",
     ),
-    _optional(pcie, "traffic between each GPU and the host", "counters", gpus_sampled),
-    _optional(hbm, "traffic of each GPU's memory, and how busy it was", "counters", gpus_sampled),
+    _optional(pcie, "traffic between each GPU and the host", "counters", _if_known(gpus_sampled)),
+    _optional(hbm, "traffic of each GPU's memory, and how busy it was", "counters", _if_known(gpus_sampled)),
     _optional(l2_cache, "how each kernel used an NPU's L2 cache", "kernel_counters"),
-    _optional(npu_module_mem, "memory of the modules of an NPU's software", "counters", modules_sampled),
+    _optional(npu_module_mem, "memory of the modules of an NPU's software", "counters", _if_known(modules_sampled)),
     _optional(static_op_mem, "memory that compiled graphs set aside", "static_memory"),
-    _always(communication, "every communication operation: times and bandwidths", extension="json"),
-    _always(communication_matrix, "communication by link between ranks", extension="json"),
+    _always(
+        communication,
+        "every communication operation: times and bandwidths",
+        extension="json",
+        there=there.communication,
+    ),
+    _always(communication_matrix, "communication by link between ranks", extension="json", there=there.links),
 )
 #: Results that are written of a run of one rank, and of a rank of a job where it is asked for.
 _DEEP = frozenset(
@@ -204,9 +246,28 @@ class Results(Mapping[str, Result]):
         return sum(1 for _ in self)
 
     def _has(self, kind: ResultKind) -> bool:
-        if not kind.optional:
-            return True
-        return _has_needs(kind, self._tables) and kind.possible(self._tables) and len(self.compute(kind.name)) > 0
+        return not kind.optional or self.has_rows(kind.name)
+
+    def there(self, name: str) -> Answer:
+        """Return whether a result has rows, as far as the tables tell; None where only its computation does.
+
+        Raises:
+            KeyError: No result has that name.
+        """
+        kind = kinds()[name]
+        found = self._computed.get(name, self._many_rows.get(name))
+        if found is not None:
+            return len(found) > 0
+        return kind.there(self._tables) if _has_needs(kind, self._tables) else False
+
+    def has_rows(self, name: str) -> bool:
+        """Return whether a result has rows; it is computed where the tables do not tell.
+
+        Raises:
+            KeyError: No result has that name.
+        """
+        found = self.there(name)
+        return len(self.compute(name)) > 0 if found is None else found
 
     def compute(self, name: str) -> Result:
         """Return a result, also an optional one without rows.
@@ -220,12 +281,31 @@ class Results(Mapping[str, Result]):
         self._last = None
         if name in kinds():
             self._begin(kinds()[name].function.__module__.rpartition(".")[0])
-        self._last = result = compute(name, self._tables)
+        return self._kept(name, compute(name, self._tables))
+
+    def _kept(self, name: str, result: Result) -> Result:
+        self._last = result
         if isinstance(result, pl.DataFrame) and len(result) > _MANY_ROWS:
             self._many_rows[name] = result
         else:
             self._computed[name] = result
         return result
+
+    def first(self, name: str, cells: int) -> tuple[Result, int]:
+        """Return a result, of a large table at least its first rows of so many cells together; and its number of rows.
+
+        Raises:
+            KeyError: No result has that name.
+        """
+        kind = kinds()[name]
+        if kind.first is None or name in self._computed or name in self._many_rows or not self.there(name):
+            found = self.compute(name)
+            return found, len(found)
+        self._last = None
+        self._begin(kind.function.__module__.rpartition(".")[0])
+        rows, count = kind.first(self._tables, cells)
+        rows = sample.marked(rows, sample.fraction(self._tables))
+        return self._kept(name, rows) if len(rows) == count else rows, count
 
     def _begin(self, family: str) -> None:
         """Drop what the results of another family shared, of a large rank; what steps are is asked by all of them."""

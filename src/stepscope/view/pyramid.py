@@ -208,6 +208,13 @@ class Pyramid:
             return None
         return found if found.head.made_of == made_of else None
 
+    @property
+    def spans(self) -> LaneSpans:
+        """The spans that it was built of."""
+        columns = {name: np.asarray(getattr(self, name)) for name in _LEAF}
+        names = list(self.head.names)
+        return LaneSpans(self.head.origin, self.head.total, self.head.lanes, names=names, **columns)
+
     def of_level(self, number: int) -> tuple[int, int]:
         """Return number and time of all spans as a level has them, for tests of what every level must keep."""
         level = self._levels[number]

@@ -7,7 +7,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.analyse.quantities import duration_text
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.report.page.content import VERSION, Shown, content, result_columns
+from stepscope.report.page.content import VERSION, Shown, content_head, content_part, result_columns
 from stepscope.report.page.lane_spans import LaneSpans, lane_spans
 from stepscope.report.page.overlays import SHOWN_KINDS, overlay_spans
 from stepscope.report.page.rank_timelines import lanes_shown
@@ -34,6 +34,8 @@ from stepscope.view.pyramid import Array, Numbering, Pyramid, build, encode
 
 _MOST_LANES, _MOST_PIXELS, _LATEST = 512, 8192, 2**62
 _FOLDER, _OVERLAYS, _CONTENT = "timeline", "timeline_overlays", "content.json"
+#: What the page begins with, among the parts of its content.
+_BEGINNING = "beginning"
 #: Ranks whose timelines are open at one time: each has some fifty files in memory, of which a process may have 65,530.
 _MOST_RANKS = 64
 #: Arrows and kernels of one span that are told.
@@ -50,10 +52,10 @@ _DETAILS = (
 
 
 class _KeptContent(msgspec.Struct):
-    """The content of a page that is kept, and what it was made of."""
+    """The parts of a page that are kept, and what they were made of."""
 
     made_of: str
-    content: dict[str, Any]
+    parts: dict[str, dict[str, Any]]
 
 
 class ServedRank:
@@ -71,21 +73,24 @@ class ServedRank:
         self._found: dict[tuple[int, ...], Array] = {}
         self._pyramids: dict[str, Pyramid] = {}
         self._lock = RLock()
+        #: Held while something is analysed, which pictures of the timeline do not wait for.
+        self._computing = RLock()
 
     @property
     def pyramid(self) -> Pyramid:
         """The level of detail of the rank."""
-        return self._opened(_FOLDER, lambda: lane_spans(self._rank.shown))
+        return self._opened(_FOLDER, self._lock, lambda: lane_spans(self._rank.shown))
 
     @property
     def overlays(self) -> Pyramid:
         """What is drawn over its timeline; its lanes, names and spans are numbered behind those of the timeline."""
         head = self.pyramid.head
-        return self._opened(_OVERLAYS, lambda: overlay_spans(self._rank.shown, head.lanes, head.origin, head.total))
+        spans = partial(overlay_spans, self._rank.shown, head.lanes, head.origin, head.total)
+        return self._opened(_OVERLAYS, self._computing, spans)
 
-    def _opened(self, folder: str, spans: Callable[[], LaneSpans]) -> Pyramid:
+    def _opened(self, folder: str, lock: RLock, spans: Callable[[], LaneSpans]) -> Pyramid:
         """Return a pyramid: beside the rank's tables, or in the temporary directory if nothing can be kept there."""
-        with self._lock:  # what is being written must not be read
+        with lock:  # what is being written must not be read
             if folder not in self._pyramids:
                 self._pyramids[folder] = self._made(folder, spans)
             return self._pyramids[folder]
@@ -135,22 +140,46 @@ class ServedRank:
         head = self.overlays.head
         return {"lanes": lanes_shown(head.lanes), "names": head.names}
 
-    @cached_property
+    @property
     def content(self) -> dict[str, Any]:
-        """The content of the page. That of a run of one rank is kept with its timeline: it is what takes long."""
-        path = self._rank.directory.path / _FOLDER / _CONTENT
-        made_of = self._content_made_of
+        """What the page begins with, and the parts that are known; those of a run of one rank are kept."""
+        with self._lock:
+            if _BEGINNING not in self._parts_known:
+                self._parts_known[_BEGINNING] = content_head(self._shown, self.pyramid.spans)
+                self._keep()
+        parts = list(self._parts_known.items())  # another thread may add one
+        parts.sort(key=lambda one: one[0] != _BEGINNING)
+        return {key: value for _, one in parts for key, value in one.items()}
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return a part of the content, which is computed when it is first asked for.
+
+        Raises:
+            UsageError: The page has no part of that name.
+        """
+        spans = self.pyramid.spans
+        with self._computing:
+            if name not in self._parts_known:
+                self._parts_known[name] = content_part(self._shown, name, spans)
+                self._keep()
+            return self._parts_known[name]
+
+    @cached_property
+    def _parts_known(self) -> dict[str, dict[str, Any]]:
         with suppress(OSError, msgspec.MsgspecError):  # missing or damaged
-            kept = msgspec.json.decode(path.read_bytes(), type=_KeptContent)
-            if kept.made_of == made_of:
-                return kept.content
-        spans = lane_spans(self._rank.shown)
-        self._opened(_FOLDER, lambda: spans)
-        found = content(self._shown, spans)
-        if made_of is not None and path.parent.is_dir():
+            kept = msgspec.json.decode(self._kept_at.read_bytes(), type=_KeptContent)
+            if kept.made_of == self._content_made_of:
+                return kept.parts
+        return {}
+
+    def _keep(self) -> None:
+        if (made_of := self._content_made_of) is not None and self._kept_at.parent.is_dir():
             with suppress(OSError):  # a run that cannot be written to can still be read
-                write_atomically(path, json_bytes({"made_of": made_of, "content": found}))
-        return found
+                write_atomically(self._kept_at, json_bytes({"made_of": made_of, "parts": dict(self._parts_known)}))
+
+    @property
+    def _kept_at(self) -> Path:
+        return self._rank.directory.path / _FOLDER / _CONTENT
 
     @property
     def _content_made_of(self) -> str | None:
@@ -167,7 +196,8 @@ class ServedRank:
         Raises:
             UsageError: No result has that name.
         """
-        return result_columns(self._shown, name, 2_000_000)
+        with self._computing:
+            return result_columns(self._shown, name, 2_000_000)
 
     def frame(self, lanes: list[int], a: int, b: int, pixels: int) -> bytes:
         """Return a picture of some lanes as bytes: of the timeline, then of the overlays, each if it has some of them.

@@ -173,6 +173,7 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
 
     of = run.of
     answers: dict[str, Callable[[_Asked], Any]] = {
+        "part": lambda one: of(one.rank).part(one.name),
         "result": lambda one: of(one.rank).result(one.name),
         "lanes": lambda one: of(one.rank).lanes(),
         "overlays": lambda one: of(one.rank).overlay_lanes(),

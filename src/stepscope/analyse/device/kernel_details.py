@@ -40,7 +40,7 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
     if not len(device_rows(tables)):
         return _none().clone()
     if not has_rows(tables, "tasks"):
-        return pieces(tables).select(_shown()).pipe(collected, tables)
+        return first_kernels(tables)[0]
     rows = pieces(tables).pipe(collected, tables)
     shown = rows.select(_shown())
     tasks = (
@@ -51,6 +51,15 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
     if tasks.is_empty():
         return shown
     return pl.concat([_completed(shown, rows, tasks), _counters(rows, tables)], how="horizontal")
+
+
+def first_kernels(tables: Tables, cells: int | None = None) -> tuple[pl.DataFrame, int]:
+    """Return the first rows of :func:`kernel_details`, of so many cells together, and how many it has."""
+    if has_rows(tables, "tasks"):  # their columns are not known before
+        rows = kernel_details(tables)
+        return rows, len(rows)
+    most = None if cells is None else 1 + cells // len(_COLUMNS)
+    return pieces(tables, most).select(_shown()).pipe(collected, tables), len(device_rows(tables))
 
 
 def _completed(shown: pl.DataFrame, rows: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
@@ -85,22 +94,29 @@ def _counters(rows: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     return ids.join(wide, on="span", how="left", maintain_order="left").drop("span")
 
 
-def pieces(tables: Tables) -> pl.LazyFrame:
+def pieces(tables: Tables, most: int | None = None) -> pl.LazyFrame:
     """Return the same rows as the tables have them, in ns; on a rank without a device, its leaf operators.
 
     Columns: id, track, ts, dur, name, kind, step, correlation as in ``spans``; ``device_name``; ``lane``, the number of
     the stream or thread; those of ``kernels``; ``operator_name``, ``shapes`` and ``dtypes`` of the launching operator;
-    ``idle``, the time since the end of the earlier work on the track.
+    ``idle``, the time since the end of the earlier work on the track. With ``most``, at most so many of the first.
     """
-    if len(device_rows(tables)):
-        spans = columns_of(tables, "spans", *_OF_SPANS)[pl.Series(device_rows(tables).astype(np.uint32))]
-        work = _on_lanes(spans, tables, "stream")
-        rows = _of_operators(work.join(tables["kernels"], left_on="id", right_on="span", how="left"), tables)
-    else:
-        rows = _leaves(tables)
+    if not len(device_rows(tables)):
+        return _leaves(tables)
+    spans = columns_of(tables, "spans", *_OF_SPANS)[pl.Series(device_rows(tables).astype(np.uint32))]
+    spans = _in_order(spans)[:most]
+    kernels = tables["kernels"]
+    if most is not None:
+        kernels = kernels.join(spans.lazy().select(span="id"), on="span", how="semi")
+    work = _on_lanes(spans, tables, "stream")
+    return _of_operators(work.join(kernels, left_on="id", right_on="span", how="left", maintain_order="left"), tables)
+
+
+def _in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return spans in order of start, with the time since the end of the earlier ones on their track."""
     ended = (pl.col("ts") + pl.col("dur")).cum_max().shift(1).over("track")
     idle = (pl.col("ts") - ended).clip(0).fill_null(0)
-    return rows.sort("ts", "id").with_columns(idle.alias("idle"))
+    return spans.sort("ts", "id").with_columns(idle.alias("idle"))
 
 
 def _on_lanes(spans: pl.DataFrame, tables: Tables, lane: str) -> pl.LazyFrame:
@@ -115,7 +131,8 @@ def _of_operators(work: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     spans = tables["spans"].select("id", pl.col("name").alias("operator_name")).join(launching, on="id", how="semi")
     names = spans.rename({"id": "operator"})
     inputs = tables["operators"].select(pl.col("span").alias("operator"), "shapes", "dtypes")
-    return work.join(names, on="operator", how="left").join(inputs, on="operator", how="left")
+    named = work.join(names, on="operator", how="left", maintain_order="left")
+    return named.join(inputs, on="operator", how="left", maintain_order="left")
 
 
 def _leaves(tables: Tables) -> pl.LazyFrame:
@@ -125,10 +142,14 @@ def _leaves(tables: Tables) -> pl.LazyFrame:
     inner = inner[list(_OF_SPANS[:-1])].hstack(
         [pl.Series("correlation", [None], pl.Int64).new_from_index(0, len(inner))]
     )
-    leaves = _on_lanes(inner, tables, "thread")
+    leaves = _on_lanes(_in_order(inner), tables, "thread")
     nothing = [pl.lit(None, dtype).alias(name) for name, dtype in schema("kernels").items() if name != "span"]
     inputs = tables["operators"].select(pl.col("span").alias("id"), "shapes", "dtypes")
-    return leaves.with_columns(nothing).with_columns(operator_name="name").join(inputs, on="id", how="left")
+    return (
+        leaves.with_columns(nothing)
+        .with_columns(operator_name="name")
+        .join(inputs, on="id", how="left", maintain_order="left")
+    )
 
 
 @cache

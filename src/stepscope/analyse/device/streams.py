@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.idle.dependencies import device_work
-from stepscope.analyse.intervals import Times, subtract, union, unite
+from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.step.activity import Rows, devices_of
 from stepscope.analyse.step.device_waits import waiting
 from stepscope.analyse.units import us
@@ -102,12 +102,21 @@ def _queues(tables: Tables) -> pl.DataFrame:
 
 def _alone(track: Rows, device: Rows, start: Times, dur: Times) -> pl.DataFrame:
     """Return how long each stream is busy, and for how long of that no other stream of its device is."""
-    busy = {one: unite(start[track == one], (start + dur)[track == one]) for one in np.unique(track).tolist()}
-    of_device = dict(zip(track.tolist(), device.tolist(), strict=True))
     rows = []
-    for one, mine in busy.items():
-        beside = [theirs for other, theirs in busy.items() if other != one and of_device[other] == of_device[one]]
-        alone = subtract(mine, union(*beside)).length
-        rows.append((one, mine.length, alone, mine.length - alone))
+    for of_device in range(int(device.max(initial=-1)) + 1):
+        tracks = np.unique(track[device == of_device])
+        busy = [unite(start[track == one], (start + dur)[track == one]) for one in tracks.tolist()]
+        place = np.repeat(np.arange(len(busy)), [len(mine) for mine in busy])
+        at = np.concatenate([mine.start for mine in busy] + [mine.end for mine in busy])
+        order = np.argsort(at, kind="stable")
+        covered = np.cumsum(np.repeat((1, -1), len(place))[order])[:-1]
+        # Where one stream alone is busy, the sum of the numbers of those that are is its own.
+        only = np.cumsum(np.concatenate((place, -place))[order])[:-1][covered == 1]
+        alone = np.zeros(len(busy), np.int64)
+        np.add.at(alone, only, np.diff(at[order])[covered == 1])
+        rows += [
+            (one, mine.length, by_itself, mine.length - by_itself)
+            for one, mine, by_itself in zip(tracks.tolist(), busy, alone.tolist(), strict=True)
+        ]
     names = ("track", "busy", "alone", "beside")
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")

@@ -236,8 +236,10 @@ def _handed_over(tables: Tables) -> list[_Part]:
             if track == thread or not len(since):
                 continue
             ended = _last_ends(theirs, until)
-            better = (ended > np.maximum(since, last)) & (2 * theirs.within(since, until) >= until - since)
-            last, other = np.where(better, ended, last), np.where(better, track, other)
+            later = np.flatnonzero(ended > np.maximum(since, last))
+            begin, end = since[later], until[later]
+            better = later[2 * theirs.within(begin, end) >= end - begin]
+            last[better], other[better] = ended[better], track
         some = np.flatnonzero(other >= 0)
         none = np.full(len(some), -1, np.int64)
         found.append((none + 1 + thread, until[some], last[some], none, other[some], none))

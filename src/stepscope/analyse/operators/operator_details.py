@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-from stepscope.analyse.operators.operator_calls import device_time, host_operators
+from stepscope.analyse.operators.operator_calls import device_time, host_operators, rows_of
 from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import of_tracks
 from stepscope.analyse.units import timestamp_us, titled, us
-from stepscope.trace.tables import Tables, collected, has_rows
+from stepscope.trace.tables import Tables, collected, columns_of, has_rows
 
 #: What stands between two frames of a stack.
 FRAMES_JOINED = "; "
@@ -22,21 +23,37 @@ _SHOWN = titled({
 
 def operator_details(tables: Tables) -> pl.DataFrame:
     """Return one row per call of a host operator, in order of start: the columns of torch_npu, then ours."""
+    return first_operators(tables)[0]
+
+
+def first_operators(tables: Tables, cells: int | None = None) -> tuple[pl.DataFrame, int]:
+    """Return the first rows of :func:`operator_details`, of so many cells together, and how many it has."""
     operators = host_operators(tables)
     if sample.fraction(tables) < 1:  # what is inside an operator is mostly not in the sample
         operators = operators.with_columns(pl.lit(None, pl.Int64).alias("self"))
     own, total = device_time(tables, operators)
-    details = tables["operators"].select("span", "shapes", "dtypes", "module", "flops", "stack")
     more = [pl.Series("device_self", own, pl.Int64), pl.Series("device_total", total, pl.Int64)]
-    more += of_tracks(tables, operators["track"], "thread")
     calls = operators.hstack(more)
     calls = calls if calls["ts"].is_sorted() else calls.sort("ts", "id")  # rows are many and wide
-    rows = calls.lazy().join(details, left_on="id", right_on="span", how="left", maintain_order="left")
+    calls = calls if cells is None else calls.head(1 + cells // len(_SHOWN))
+    calls = calls.hstack(of_tracks(tables, calls["track"], "thread")).hstack(_details(tables, calls["id"]))
+    rows = calls.lazy()
     if has_rows(tables, "stacks"):
         rows = rows.join(stack_texts(tables), on="stack", how="left", maintain_order="left")
     else:
         rows = rows.with_columns(text=pl.lit(None, pl.String))
-    return rows.select(_SHOWN).pipe(collected, tables)
+    return rows.select(_SHOWN).pipe(collected, tables), len(operators)
+
+
+def _details(tables: Tables, ids: pl.Series) -> pl.DataFrame:
+    """Return what the table ``operators`` says of spans, a row each: looked up, as a join takes memory."""
+    details = columns_of(tables, "operators", "span", "shapes", "dtypes", "module", "flops", "stack")
+    details = details if details["span"].is_sorted() else details.sort("span")
+    found, said = rows_of(details["span"], ids), details.drop("span")
+    if len(found) == len(said) and (found == np.arange(len(found))).all():
+        return said
+    place = pl.Series(found, dtype=pl.Int64)
+    return said.select(pl.all().gather(place.set(place < 0, None)))
 
 
 def stack_texts(tables: Tables) -> pl.LazyFrame:

@@ -54,7 +54,7 @@ def summarise(tables: Tables) -> Summary:
         garbage=_garbage(tables, windows, steps.total_ns),
         memory=_memory(tables),
         resident_bytes=_resident(tables),
-        losses=tuple(by_severity(Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows())),
+        losses=losses_of(tables),
         run=summarised(tables),
         sampled=sampled,
         not_recorded=tuple(name for name in parts.parts if name in parts.unknown),
@@ -65,6 +65,11 @@ def summarise(tables: Tables) -> Summary:
         preempted_ns=preempted_ns,
         compiling=_compiling(tables, windows, steps.total_ns),
     )
+
+
+def losses_of(tables: Tables) -> tuple[Loss, ...]:
+    """Return what was dropped, cut, clipped or repaired, most severe first."""
+    return tuple(by_severity(Loss(*row) for row in columns_of(tables, "losses", *schema("losses")).iter_rows()))
 
 
 def _steps(windows: Windows, *, inferred: bool) -> Steps:

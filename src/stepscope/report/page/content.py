@@ -14,24 +14,29 @@ import polars as pl
 from stepscope.advise.job_findings import job_verdict
 from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.verdict import rank_verdict
+from stepscope.analyse import there
 from stepscope.analyse.quantities import duration_text
-from stepscope.analyse.results import RESULTS, Result, Results
+from stepscope.analyse.results import RESULTS, Result, Results, kinds
 from stepscope.analyse.step.phase_times import phase_times
 from stepscope.analyse.step.step_trace_time import split
+from stepscope.analyse.step.summarise import losses_of
 from stepscope.cluster.job_results import JOB_RESULTS, JobResults
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.errors import UsageError
 from stepscope.report.job_files import JobAnswer, job_answer, source_in_job
 from stepscope.report.page.flame_tree import flame_tree
-from stepscope.report.page.lane_spans import LaneSpans, lane_spans
+from stepscope.report.page.lane_spans import LaneSpans
 from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
-from stepscope.trace.tables import Tables, collected, columns_of
+from stepscope.trace.schema import TOTALS
+from stepscope.trace.tables import Tables, collected, facts
 
 #: Version of the content, which the browser side checks.
 VERSION = 1
+#: Parts of the content that take long to compute.
+PARTS = ("summary", "findings", "pages", "flame")
 #: Steps that are drawn one by one.
 _MOST_STEPS = 2000
 #: Cells of a result that one file holds.
@@ -171,36 +176,90 @@ class Shown:
             return self.in_job.compute(name)
         return self.rank.result(name)
 
+    def first(self, name: str, cells: int) -> tuple[Result, int]:
+        """Return a result, of a large table at least its first rows of so many cells together; and its number of rows.
 
-def content(shown: Shown, spans: LaneSpans | None = None) -> dict[str, Any]:
-    """Return the content of a rank's page without the rows of its results.
+        Raises:
+            UsageError: No result has that name.
+        """
+        if name in kinds() and (self.job is None or name not in ("communication", "communication_matrix")):
+            return self.rank.results.first(name, cells)
+        found = self.result(name)
+        return found, len(found)
+
+
+def content(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
+    """Return the content of a rank's page without the rows of its results: its head, and all that is computed of it.
 
     Args:
         shown: The rank.
-        spans: Its timeline; made of its tables by default.
+        spans: Its timeline.
     """
-    rank = shown.rank
-    tables, summary = rank.shown, rank.summary
-    spans = lane_spans(tables) if spans is None else spans
-    parts = split(tables)
-    starts = (parts.windows.start - spans.origin).tolist()
-    durations = (parts.windows.end - parts.windows.start).tolist()
-    numbers = columns_of(tables, "steps", "number")["number"].to_list() if parts.windows.declared else []
-    ranges = list(zip(starts, (start + dur for start, dur in zip(starts, durations, strict=True)), strict=True))
-    flame, left_out = flame_tree(spans, ranges if numbers else ())
-    known = {name: times for name, times in parts.parts.items() if name not in parts.unknown}
-    phases = phase_times(tables, parts.windows, parts.work) if summary.phases else {}
+    parts = (content_part(shown, name, spans) for name in PARTS)
+    return {**content_head(shown, spans), **{key: value for found in parts for key, value in found.items()}}
+
+
+def content_head(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
+    """Return what the page begins with: what its timeline needs, and which pages there are. No result is computed.
+
+    Args:
+        shown: The rank.
+        spans: Its timeline, which may lie in files.
+    """
+    rank, tables = shown.rank, shown.rank.shown
     manifest = rank.manifest
     title = PurePath(str(manifest.get("worker") or manifest.get("imported_from") or rank.directory.path.name)).name
     return {
         "version": VERSION,
         "title": title,
         "path": str(rank.directory.path),
-        "facts": list(_facts(rank)),
+        "facts": list(_facts(rank, tables)),
         "rank": rank.rank,
         "ranks": [one.rank for one in shown.run.ranks],
-        "verdict": _verdict(shown),
-        "findings": list(_findings(shown, spans.origin)),
+        "recording": manifest.get("status") == "recording",
+        "losses": [asdict(loss) for loss in losses_of(tables)],
+        "totalsCompared": TOTALS in facts(tables),
+        "pages": list(_pages(shown, settled=False)),
+        "results": {},
+        "names": spans.names,
+        "timeline": _timeline(shown, spans) if len(spans.start) else None,
+        "provenance": list(_provenance(rank, tables)),
+    }
+
+
+def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
+    """Return a part of the content that takes long to compute.
+
+    Args:
+        shown: The rank.
+        name: One of :data:`PARTS`.
+        spans: Its timeline.
+
+    Raises:
+        UsageError: The page has no part of that name.
+    """
+    if name == "summary":
+        return _summary(shown)
+    if name == "findings":
+        return {"verdict": _verdict(shown), "findings": list(_findings(shown, spans.origin))}
+    if name == "pages":
+        return {"pages": list(_pages(shown, settled=True))}
+    if name == "flame":
+        windows = split(shown.rank.shown).windows
+        ranges = zip((windows.start - spans.origin).tolist(), (windows.end - spans.origin).tolist(), strict=True)
+        flame, left_out = flame_tree(spans, list(ranges) if windows.declared else ())
+        return {"flame": flame, "flameLeftOut": left_out}
+    message = f"A page has no part {name!r}."
+    raise UsageError(message, "")
+
+
+def _summary(shown: Shown) -> dict[str, Any]:
+    rank, tables = shown.rank, shown.rank.shown
+    summary, parts = rank.summary, split(tables)
+    numbers = parts.windows.number.tolist() if parts.windows.declared else []
+    known = {name: times for name, times in parts.parts.items() if name not in parts.unknown}
+    phases = phase_times(tables, parts.windows, parts.work) if summary.phases else {}
+    return {
         "steps": asdict(summary.steps),
         "split": [asdict(part) for part in summary.split],
         "phases": [asdict(part) for part in summary.phases],
@@ -212,16 +271,6 @@ def content(shown: Shown, spans: LaneSpans | None = None) -> dict[str, Any]:
         "memoryPeak": [asdict(peak) for peak in summary.memory],
         "dataWait": asdict(summary.data_wait),
         "run": _run(rank),
-        "recording": manifest.get("status") == "recording",
-        "losses": [asdict(loss) for loss in summary.losses],
-        "totalsCompared": summary.totals_compared,
-        "pages": list(_pages(shown, there=len(spans.start) > 0)),
-        "results": {},
-        "names": spans.names,
-        "flame": flame,
-        "flameLeftOut": left_out,
-        "timeline": _timeline(shown, spans) if len(spans.start) else None,
-        "provenance": list(_provenance(rank, tables)),
     }
 
 
@@ -233,8 +282,9 @@ def result_columns(shown: Shown, name: str, most: int = _MOST_CELLS) -> dict[str
         name: Name of the result; a nested document becomes a table of its paths and values.
         most: Most cells.
     """
-    found = shown.result(name)
+    found, count = shown.first(name, most)
     frame = found if isinstance(found, pl.DataFrame) else _flat(found)
+    count = count if isinstance(found, pl.DataFrame) else len(frame)
     first = frame.head(max(1, most // max(1, frame.width)))
     kind = RESULTS.get(name) or JOB_RESULTS.get(name)
     columns = [
@@ -246,7 +296,7 @@ def result_columns(shown: Shown, name: str, most: int = _MOST_CELLS) -> dict[str
         for column in first
         if column.null_count() < len(column)
     ]
-    return {"title": kind.doc if kind else "", "columns": columns, "rows": len(first), "of": len(frame)}
+    return {"title": kind.doc if kind else "", "columns": columns, "rows": len(first), "of": count}
 
 
 def _verdict(shown: Shown) -> str:
@@ -313,40 +363,58 @@ def _run(rank: RankRun) -> dict[str, Any]:
     }
 
 
-def _facts(rank: RankRun) -> Iterable[tuple[str, str]]:
+def _facts(rank: RankRun, tables: Tables) -> Iterable[tuple[str, str]]:
     collectors = rank.manifest.get("collectors", {})
     for framework in FRAMEWORKS.values():
         described = collectors.get(framework.operators.name, {})
         if isinstance(described, dict) and described.get("version"):
             yield "framework", f"{framework.title} {described['version']}"
-    devices = ", ".join(rank.summary.devices[:4]) if rank.summary.on_device else "cpu"
-    yield "devices", devices or "cpu"
+    yield "devices", ", ".join(there.devices(tables)[:4]) or "cpu"
     world = rank.manifest.get("world_size") or 1
     if world != 1:
         yield "ranks", f"rank {rank.rank} of {world}"
 
 
-def _pages(shown: Shown, *, there: bool) -> Iterable[dict[str, Any]]:
-    rank = shown.rank
+def _pages(shown: Shown, *, settled: bool) -> Iterable[dict[str, Any]]:
+    """Yield the pages. A page that is there may name results without rows, which it leaves out when it is shown.
+
+    Args:
+        shown: The rank.
+        settled: Whether results are computed where only they tell if a page has rows; else it is ``pending``.
+    """
+    results = shown.rank.results
+    kinds = there.seen(shown.rank.shown)
+    absent = "" if kinds else "no span was recorded"
+    stacked = any(track in ("thread", "stream") and kind != "step" for track, kind in kinds)
     yield {"name": "overview", "title": "Overview", "results": [], "absent": ""}
     if shown.job is not None:
         found = [name for name in _OF_JOB if len(shown.results_of_job[name])]
         yield {"name": "ranks", "title": "All ranks", "results": found, "absent": ""}
-    absent = "" if there else "no span was recorded"
     yield {"name": "timeline", "title": "Timeline", "results": [], "absent": absent}
     for page in _PAGES:
-        found = [name for name in page.results if _has_rows(rank, name)]
-        yield {"name": page.name, "title": page.title, "results": found, "absent": "" if found else page.absent}
+        found = [name for name in page.results if results.there(name) is not False]
+        sure = any(results.there(name) for name in found)
+        if settled and not sure:
+            found = [name for name in found if _has_rows(shown.rank, name)]
+        pending = {"pending": True} if found and not sure and not settled else {}
+        yield {
+            "name": page.name, "title": page.title, "results": found, "absent": "" if found else page.absent, **pending
+        }  # fmt: skip
         if page.name == "memory":
-            yield {"name": "flame", "title": "Flame graph", "results": [], "absent": absent}
+            yield {
+                "name": "flame",
+                "title": "Flame graph",
+                "results": [],
+                "absent": "" if stacked else "no work was recorded",
+            }
     yield {"name": "losses", "title": "Losses, provenance", "results": [], "absent": ""}
 
 
 def _has_rows(rank: RankRun, name: str) -> bool:
-    if name not in rank.results:
+    if not rank.results.has_rows(name):
         return False
-    result = rank.results[name]
-    return bool(len(result)) and (not isinstance(result, dict) or not _flat(result).is_empty())
+    result = rank.results.compute(name)
+    return not isinstance(result, dict) or not _flat(result).is_empty()
 
 
 def _timeline(shown: Shown, spans: LaneSpans) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     if ranges:
         begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
         step = np.searchsorted(begin, spans.start, side="right") - 1
-        keep = (step >= 0) & (spans.start < end[np.maximum(step, 0)])
+        keep &= (step >= 0) & (spans.start < end[np.maximum(step, 0)])
     if not keep.any():
         return None, 0
     size = int(path.max()) + 1
@@ -92,9 +92,9 @@ def _paths(spans: LaneSpans) -> Array:
     for level in range(int(depth.max(initial=-1)) + 1):
         rows = np.flatnonzero(depth == level)
         above = np.where(parent[rows] >= 0, path[np.maximum(parent[rows], 0)], -1)
-        # Spans of different kinds, or whose track has no span around them, never share a number across tracks' kinds.
-        keys = np.stack([above, spans.name[rows].astype(np.int64), spans.kind[rows].astype(np.int64)], axis=1)
-        _, numbers = np.unique(keys, axis=0, return_inverse=True)
-        path[rows] = known + numbers.reshape(-1)
+        # Spans of different names or kinds never share a number; as one integer, they are sorted many times faster.
+        key = ((above + 1) * len(spans.names) + spans.name[rows].astype(np.int64)) * len(KIND_NAMES) + spans.kind[rows]
+        _, numbers = np.unique(key, return_inverse=True)
+        path[rows] = known + numbers
         known += int(numbers.max(initial=-1)) + 1
     return path

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.report.timeline.lanes import assign
+from stepscope.report.timeline.lanes import assign, by_number
 from stepscope.trace.schema import KINDS
 from stepscope.trace.tables import Tables, collected, columns_of
 
@@ -21,6 +21,10 @@ Array = npt.NDArray[np.int64]
 
 #: Kinds of spans by their number in :attr:`LaneSpans.kind`; the browser gives each a colour.
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
+
+
+#: Lanes are counted by their number where these are at most so many more than spans.
+_DENSE = 1 << 22
 
 
 class TimelineLane(msgspec.Struct, frozen=True):
@@ -101,32 +105,45 @@ def lane_spans(tables: Tables) -> LaneSpans:
     steps = columns_of(tables, "steps", "ts", "dur")
     origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
     end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
-    keys = pl.DataFrame({"track": track, "crossing": crossing, "depth": depth, "dur": dur})
-    found = keys.group_by("track", "crossing", "depth").agg(pl.col("dur").sum().alias("busy"), pl.len().alias("count"))
+    key, found = _by_lane(track, crossing, depth, dur)
     lanes = _in_order(tables, found)
     place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
-    numbers = pl.DataFrame(
-        [(*key, index) for key, index in place.items()],
-        schema={"track": pl.Int32, "crossing": pl.Int64, "depth": pl.Int32, "lane": pl.Int64},
-        orient="row",
-    )
-    lane = keys.lazy().join(numbers.lazy(), on=["track", "crossing", "depth"], how="left", maintain_order="left")
-    lane_of = lane.select("lane").collect()["lane"].to_numpy()
-    order = np.lexsort((ts, lane_of))
-    texts = spans["name"].cast(pl.Categorical)
-    names, codes = _names(texts)
+    lane_of = np.array([place[row] for row in found.select("track", "crossing", "depth").iter_rows()], np.int64)[key]
+    order = by_number(lane_of)
+    lane_of, start = lane_of[order], ts[order]
+    if ((lane_of[1:] == lane_of[:-1]) & (start[1:] < start[:-1])).any():
+        later = np.lexsort((start, lane_of))
+        order, start = order[later], start[later]
+    names, codes = _names(spans["name"].cast(pl.Categorical))
     return LaneSpans(
         origin=origin,
         total=max(0, end - origin),
         lanes=lanes,
-        edges=np.searchsorted(lane_of[order], np.arange(len(lanes) + 1)),
-        start=(ts - origin)[order],
+        edges=np.searchsorted(lane_of, np.arange(len(lanes) + 1)),
+        start=start - origin,
         dur=dur[order].astype(np.int64),
         name=codes[order],
         kind=spans["kind"].to_physical().to_numpy().astype(np.uint8)[order],
         row=spans["id"].to_numpy()[order],
         names=names,
     )
+
+
+def _by_lane(track: Array, crossing: Array, depth: Array, dur: Array) -> tuple[Array, pl.DataFrame]:
+    """Return the number of each span's lane, and of each lane its track, crossing and depth, busy time and count."""
+    crossings, depths = int(crossing.max(initial=0)) + 1, int(depth.max(initial=0)) + 1
+    key = (track.astype(np.int64) * crossings + crossing) * depths + depth
+    if int(key.max(initial=0)) > len(key) + _DENSE:
+        _, key = np.unique(key, return_inverse=True)
+    count = np.bincount(key)
+    used = np.flatnonzero(count)
+    number, one, busy = (np.zeros(len(count), np.int64) for _ in range(3))
+    number[used] = np.arange(len(used))
+    one[key] = np.arange(len(key))
+    np.add.at(busy, key, dur)
+    rows = one[used]
+    columns = {"track": track[rows], "crossing": crossing[rows], "depth": depth[rows]}
+    return number[key], pl.DataFrame({**columns, "busy": busy[used], "count": count[used]})
 
 
 def _training_thread(tables: Tables, found: pl.DataFrame) -> int:
@@ -146,10 +163,12 @@ def _training_thread(tables: Tables, found: pl.DataFrame) -> int:
 def _names(texts: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32]]:
     """Return the distinct texts, and of each row the index of its own."""
     codes = texts.to_physical().to_numpy()
-    used, inverse = np.unique(codes, return_inverse=True)
-    first = np.zeros(len(used), np.int64)
-    first[inverse[::-1]] = np.arange(len(codes))[::-1]
-    return texts.cast(pl.String)[first].to_list(), inverse.astype(np.uint32)
+    place = np.full(int(codes.max(initial=0)) + 1, -1, np.int64)
+    place[codes] = np.arange(len(codes))
+    used = np.flatnonzero(place >= 0)
+    number = np.zeros(len(place), np.uint32)
+    number[used] = np.arange(len(used))
+    return texts.gather(place[used]).cast(pl.String).to_list(), number[codes]
 
 
 def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[TimelineLane, ...]:

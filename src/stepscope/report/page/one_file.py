@@ -104,7 +104,10 @@ def _add_results(shown: Shown, head: dict[str, Any]) -> None:
     for place, name in enumerate(names):
         found = result_columns(shown, name, max(1000, left // (len(names) - place)))
         left -= found["rows"] * len(found["columns"])
-        head["results"][name] = found
+        if found["rows"]:
+            head["results"][name] = found
+    for page in head["pages"]:
+        page["results"] = [name for name in page["results"] if name in head["results"]]
 
 
 def _stream(head: dict[str, Any], columns: list[tuple[str, npt.NDArray[Any]]]) -> bytes:

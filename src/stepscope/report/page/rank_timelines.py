@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepscope.analyse.step.step_trace_time import split
 from stepscope.report.page.lane_spans import TimelineLane
 from stepscope.report.timeline.job_timeline import RankClock
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Tables, columns_of
 
 #: Steps of a rank that are drawn one by one.
 MOST_STEPS = 2000
@@ -77,11 +76,8 @@ class Clocks:
 
     def steps(self, rank: int, tables: Tables, origin: int) -> list[dict[str, int]]:
         """Return the declared steps of a rank on the timeline."""
-        windows = split(tables).windows
-        if not windows.declared:
-            return []
-        rows = zip(windows.number.tolist(), windows.start.tolist(), windows.end.tolist(), strict=True)
-        times = ((number, self.since(rank, start, origin), end - start) for number, start, end in rows)
+        rows = columns_of(tables, "steps", "number", "ts", "dur").sort("ts", maintain_order=True)
+        times = ((number, self.since(rank, start, origin), dur) for number, start, dur in rows.iter_rows())
         return [{"number": number, "start": start, "dur": dur} for number, start, dur in times][:MOST_STEPS]
 
 

@@ -9,6 +9,8 @@ it fits on.
 from __future__ import annotations
 
 import heapq
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +34,35 @@ def assign(track: Times, ts: Times, dur: Times) -> tuple[Times, Times]:
         The order of the spans by track, start, longest first, as positions in the arguments; and the lane of each span,
         in the order of the arguments: 0 for the main lane, 1, 2, … for what crosses.
     """
-    order = np.lexsort((-dur, ts, track))
+    order = by_number(track)
     lanes = np.zeros(len(ts), np.int64)
-    for rows in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+    edges = [0, *(np.flatnonzero(np.diff(track[order])) + 1).tolist(), len(order)]
+    for low, high in pairwise(edges):
+        order[low:high] = rows = _by_start(order[low:high], ts, dur)
         rows = rows[dur[rows] > 0]  # a span without duration crosses nothing
-        rows = rows[_in_crossing_groups(ts[rows], ts[rows] + dur[rows])]
-        lanes[rows] = _first_fit(ts[rows].tolist(), (ts[rows] + dur[rows]).tolist())
+        start, end = ts[rows], ts[rows] + dur[rows]
+        if (start[1:] >= end[:-1]).all():
+            continue
+        crossing = np.flatnonzero(_in_crossing_groups(start, end))
+        lanes[rows[crossing]] = _first_fit(start[crossing].tolist(), end[crossing].tolist())
     return order, lanes
+
+
+def by_number(numbers: npt.NDArray[Any]) -> Times:
+    """Return the positions in order of numbers that are not negative, such as tracks; of equal ones as they are."""
+    # NumPy sorts integers of 16 bits by counting.
+    small = numbers.astype(np.uint16) if int(numbers.max(initial=0)) < 1 << 16 else numbers
+    return np.argsort(small, kind="stable")
+
+
+def _by_start(rows: Times, ts: Times, dur: Times) -> Times:
+    """Return the spans of a track by start, longest first; most sources write them so."""
+    start, length = ts[rows], dur[rows]
+    after, equal = start[1:] > start[:-1], start[1:] == start[:-1]
+    if (after | (equal & (length[1:] <= length[:-1]))).all():
+        return rows
+    ordered: Times = rows[np.lexsort((-length, start))]
+    return ordered
 
 
 def _in_crossing_groups(start: Times, end: Times) -> npt.NDArray[np.bool_]:
@@ -56,7 +80,7 @@ def _in_crossing_groups(start: Times, end: Times) -> npt.NDArray[np.bool_]:
     if count == 0:
         return np.zeros(0, np.bool_)
     places = np.arange(count)
-    by_end = np.lexsort((-places, end))  # of equal ends the innermost, begun last, comes first
+    by_end = count - 1 - np.argsort(end[::-1], kind="stable")  # of equal ends the innermost, begun last, comes first
     ended_before = np.empty(count, np.int64)
     ended_before[by_end] = places
     open_before = places - np.searchsorted(end[by_end], start, side="right")
