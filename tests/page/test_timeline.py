@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Page
 
 import stepscope
+from stepscope.analyse.quantities import duration_text
 from stepscope.cluster.clocks import to_job_time
 from stepscope.collect.journal.journal import Journal
 from stepscope.report.page import file_timeline
@@ -108,7 +109,7 @@ def test_each_rank_says_how_sure_its_clock_is(timeline: Page, job: Run) -> None:
     said = [one.inner_text() for one in timeline.query_selector_all(".rankrow")]
     assert [bool(row["reason"]) for row in rows] == [False, False, False, True]
     for row, title, text in zip(rows, titles, said, strict=True):
-        clock = f"not aligned: {row['reason']}" if row["reason"] else f"± {row['uncertainty_ns']} ns"
+        clock = f"not aligned: {row['reason']}" if row["reason"] else f"± {duration_text(row['uncertainty_ns'])}"
         assert title == f"rank {row['rank']} · {row['host']} · {clock}"
         assert clock in text
     # Each shows its main thread and its busiest stream.

@@ -57,15 +57,14 @@ def test_values_are_those_of_the_process(recording: Recording) -> None:
             stop.wait(0.005)
 
     thread = threading.Thread(target=waits)
-    before, user = psutil.Process().num_ctx_switches().voluntary, time.process_time()
-    begin = time.perf_counter()
     with recording.of(HostCollector()):
+        before, user, begin = psutil.Process().num_ctx_switches().voluntary, time.process_time(), time.perf_counter()
         thread.start()
         while thread.is_alive():
             sum(range(10_000))
-    seconds = time.perf_counter() - begin
-    computed = (time.process_time() - user) / seconds
-    switches = psutil.Process().num_ctx_switches().voluntary - before
+        seconds = time.perf_counter() - begin
+        computed = (time.process_time() - user) / seconds
+        switches = psutil.Process().num_ctx_switches().voluntary - before
     samples = by_name(recording.read())
     assert share_over_time(samples["context switches voluntary"]) == pytest.approx(switches / seconds, rel=0.5)
     assert share_over_time(samples["process CPU user"]) == pytest.approx(1000 * computed, rel=0.5)
