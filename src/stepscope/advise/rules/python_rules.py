@@ -155,21 +155,23 @@ def _converts(observed: Observed, names: frozenset[str]) -> list[int]:
 
 
 def _parts(observed: Observed, looks: pl.DataFrame, busy: float) -> Iterator[tuple[pl.Series, float]]:
-    """Yield the looks of the forward and the others, with the native time that operators explain, ns per step.
+    """Yield the looks in backward and optimizer, and the others, with the native time that operators explain, per step.
 
     Before a call of PyTorch is in its operator, it reads the arguments: this native time is in the program's own line,
-    and in no operator. In the forward, whose operators are known, each call explains this machine's time of one.
+    and in no operator. Outside of backward and optimizer, which call from C++, each call explains this machine's time
+    of one. (Of a forward without gradients, the operators have no phase, and the looks have one.)
     """
     calls = recorded_calls(observed) if observed.framework == "torch" else pl.DataFrame()
-    forward = (looks["phase"] == "forward").fill_null(value=False)
-    if calls.is_empty() or not forward.any():
+    of_torch = pl.col("phase").is_in(["backward", "optimizer"]).fill_null(value=False)
+    in_torch = looks.select(of_torch).to_series()
+    if calls.is_empty() or not in_torch.any():
         yield pl.Series([True]).new_from_index(0, len(looks)), busy
         return
-    top = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward"))
+    top = calls.filter((pl.col("outer") < 0) & ~of_torch)
     operators = float(top["time"].sum())
     calling = len(top) / max(observed.summary.steps.count, 1) * _call_ns(observed)
-    yield forward, operators + calling
-    yield ~forward, max(busy - operators, 0.0)
+    yield ~in_torch, operators + calling
+    yield in_torch, max(busy - operators, 0.0)
 
 
 def _call_ns(observed: Observed) -> float:
