@@ -177,7 +177,7 @@ def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         return
     dense = calls.filter(pl.col("name").str.ends_with("dense_backward"))
     shaped = each(calls["shapes"], lambda text: any(shape in tables for shape in sizes(text)), pl.Boolean())
-    touching = calls.filter(shaped & pl.col("phase").is_in(["backward", "optimizer", "other"]))
+    touching = calls.filter(shaped & pl.col("phase").is_in(["backward", "optimizer"]))
     whole = outermost(calls, pl.concat([touching, dense]).unique("row", maintain_order=True))
     time = float(whole["time"].sum())
     told = _PLAIN if _plain(observed) else _ADAPTIVE

@@ -35,6 +35,8 @@ def test_a_gradient_of_all_rows_is_told(optimizer: str, rows: int, causes: list[
     training.call("aten::embedding", 100_000, [[rows, 32], [512]], "forward")
     training.call("aten::embedding_dense_backward", 1_000_000, [[512, 32], [512]], "backward")
     training.call("aten::add_", 1_000_000, [[rows, 32], [rows, 32]], "optimizer")
+    # A copy of the weights outside of training has the shape of the gradient, and is none
+    training.call("aten::clone", 1_000_000, [[rows, 32]], "other")
     found = training.findings()
     assert [finding.cause for finding in found] == causes
     assert all(finding.gain_ns == pytest.approx(2_000_000, rel=0.01) for finding in found)
