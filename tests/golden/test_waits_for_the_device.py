@@ -1,4 +1,4 @@
-"""The host waits for the device: on real captures that is no launch-bound training."""
+"""Real captures whose host waits for the device are not called launch-bound."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _WEIGHTS = {
 LEVELS = {"easy": (0.10, 0.50), "hard": (0.03, 0.08)}
 #: Faults without which a job can be drawn; they are asked for by name.
 _BY_NAME = ("hiccup",)
-#: Beyond this, a fault of one rank or link is none that anybody has seen; loaders and hosts can wait for anything.
+#: Upper limit of the faults of one rank or link; those of loaders and hosts have none.
 _STRONGEST = 200.0
 
 

@@ -161,7 +161,7 @@ def report(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def report_clocks(clocks: Iterable[ClockError]) -> list[str]:
-    """Return how many ranks have a clock that is no more wrong than stated, and how wrong they are."""
+    """Return how many ranks have a clock error within the stated uncertainty, and these errors."""
     clocks = list(clocks)
     stated = np.concatenate([np.array(clock.uncertainties) for clock in clocks])
     unstated = sum(clock.unstated for clock in clocks)

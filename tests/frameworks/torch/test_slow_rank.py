@@ -210,7 +210,7 @@ def test_a_rank_whose_batches_come_late(folder: Path) -> None:
 
 def test_a_rank_beside_other_processes(folder: Path) -> None:
     if not (folder / "process").exists():
-        pytest.skip("recorded with DDP, where there are two cores")
+        pytest.skip("this case is recorded with DDP only, on two cores or more")
     found = findings(folder, "process")
     assert {rank for one in found for rank in one.ranks} <= {SLOW}
     times = [json.loads((folder / f"process-{rank}.json").read_text())["delay"][1:-1] for rank in range(4)]

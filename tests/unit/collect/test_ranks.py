@@ -54,7 +54,7 @@ def test_the_place_of_every_launcher(environment: dict[str, str], place: JobRank
         {"RANK": "²", "WORLD_SIZE": "3"},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"},
     ],
-    ids=["no size", "rank too large", "negative", "a word", "a digit that is no number", "a script of sbatch"],
+    ids=["no size", "rank too large", "negative", "a word", "a digit outside ASCII", "a script of sbatch"],
 )
 def test_nonsense_in_the_environment_is_no_rank(environment: dict[str, str]) -> None:
     assert find_job_rank(environment) == JobRank()

@@ -1,4 +1,4 @@
-"""What changed beyond all others: a slow machine is no slow operator, and the other way round."""
+"""Parts are compared with the common factor of the machine: one that is slower makes no operator slower."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_the_columns_of_every_step_agree(spans: list[tuple[int, str, int, int]],
         parts = one["Copy(Not Overlapped)"] + one["Data Wait"] + one["Sync"] + one["Host Only"] + one["Idle"]
         assert parts == pytest.approx(one["Free"], abs=0.001)
         assert one["Computing"] + exposed + one["Free"] == pytest.approx(one["Total"], abs=0.002)
-        # Null where there is no such communication, or no device.
+        # Null without such communication, and without a device.
         assert -0.001 <= (one["Communication(Not Overlapped and Exclude Receive)"] or 0) <= exposed + 0.001
         assert (one["Stage"] or 0) + (one["Bubble"] or 0) >= one["Communication"] - 0.001
         assert 0 <= (one["Preparing"] or 0) <= one["Computing"] + exposed + one["Free"] + 0.001

@@ -31,7 +31,7 @@ def slow(rank: int, step: int, work: dict[str, float]) -> None:
 
 
 def on_cores(tables: JobTables, cores: dict[int, str]) -> JobTables:
-    """Say which cores ranks may use, and that they compute in all of their own time that is no delay."""
+    """Say which cores ranks may use, and that they compute in all of their own time except delays."""
     named = [pl.lit(cores.get(rank, "0,1")) for rank in tables.ranks["rank"]]
     ranks = tables.ranks.with_columns(host=pl.lit("one"), cores=pl.concat_list(named).list.get(pl.int_range(pl.len())))
     steps = tables.steps.with_columns(cpu=pl.col("computing") - pl.col("delay"))

@@ -1,4 +1,4 @@
-/* Stands in for CUPTI, and for NVIDIA's driver, where there is no GPU. It is compiled against NVIDIA's own headers: types, records and numbers
+/* Replaces CUPTI and NVIDIA's driver on machines without a GPU. It is compiled against NVIDIA's own headers: types, records and numbers
  * are theirs. It lends and completes buffers as CUPTI does, from the program's threads and from one of its own, while it holds a lock of its
  * own, and at the end of the process. */
 #include <cupti.h>

@@ -92,7 +92,7 @@ def test_steps_count_whole_events_by_the_step_they_start_in() -> None:
 def test_stage_is_the_communications_or_all_work() -> None:
     work = RankWork(two_steps().tables())
     assert work.step_trace_time(MINDSPORE)["Stage"].to_list() == pytest.approx([0.4, 0])
-    # from 100 to 1200; from the free time at 1200 to 1900: a send is no bubble
+    # from 100 to 1200; from the free time at 1200 to 1900: a send does not count as bubble
     assert work.step_trace_time(PYTORCH)["Stage"].to_list() == pytest.approx([1.1, 0.7])
 
 
