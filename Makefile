@@ -33,7 +33,7 @@ endif
 .PHONY: demo test test-all test-trainers fuzz environments page browser lint docs site gpu-check bench clean
 
 # Train a small conv net under `stepscope run`; print where its steps go, and the path of the page that shows it.
-demo: $(ENV)/.ready
+demo: $(ENV)/.ready page
 	$(BIN)/stepscope run --html --output stepscope-runs examples/train_conv.py
 
 # Each framework has an environment of its own, which runs the tests of that framework (tests/frameworks/conftest.py).
