@@ -36,6 +36,25 @@ def rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return profile.recorded[0].rank_path
 
 
+@pytest.mark.parametrize(
+    "trial",
+    [
+        "native_build.try_out(native_build.obtain(native_build.installed(torch)))",
+        "assert reference_speeds('torch', torch.__version__, threads=1)",
+    ],
+)
+def test_a_trial_works_where_the_working_directory_was_removed(tmp_path: Path, trial: str) -> None:
+    # oneMKL ends a process whose working directory is gone
+    (tmp_path / "gone").mkdir()
+    code = (
+        "import os, torch\n"
+        "from stepscope.collect.machine.reference_speeds import reference_speeds\n"
+        f"from stepscope.collect.torch import native_build\nos.rmdir(os.getcwd())\n{trial}"
+    )
+    done = python("-c", code, cwd=tmp_path / "gone")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("named", [False, True], ids=["working directory", "PYTHONPATH"])
 @pytest.mark.parametrize("process", PROCESSES)
 def test_a_module_in_the_working_directory_is_not_executed(

@@ -14,6 +14,9 @@ from pathlib import Path
 #: Directory that holds this package.
 _OURS = str(Path(__file__).resolve().parents[2])
 
+#: Where a process works that loads a framework: oneMKL ends a process whose working directory was removed.
+WORKING_DIRECTORY = "/"
+
 #: Variables that would have our own process recorded.
 _NOT_INHERITED = ("STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS")
 

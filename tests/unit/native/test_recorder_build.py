@@ -134,6 +134,10 @@ def test_a_build_that_failed_is_not_tried_again_until_asked(tmp_path: Path, monk
     with pytest.raises(BuildError, match="no such thing"):
         native_build.obtain(known, again=True)
     assert ran.read_text() == "x\n" * 2 * tried
+    # A day later the reason may have gone
+    (failed,) = (tmp_path / "cache" / "stepscope").glob("*.failed")
+    os.utime(failed, (0, 0))
+    assert native_build.reason_against(known) is None
 
 
 def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

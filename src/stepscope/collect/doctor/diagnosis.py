@@ -21,7 +21,7 @@ from typing import Any
 import stepscope
 from stepscope import native
 from stepscope.collect.frameworks import FRAMEWORKS
-from stepscope.collect.own_process import own_command, own_environment
+from stepscope.collect.own_process import WORKING_DIRECTORY, own_command, own_environment
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.surgery import verified
 from stepscope.errors import OutputError
@@ -178,7 +178,12 @@ def ask(module: str, *arguments: str, of: str, seconds: float) -> dict[str, Any]
     try:
         # S603: our own module, run with this Python.
         done = subprocess.run(  # noqa: S603
-            own_command(module, *arguments), env=own_environment(), capture_output=True, timeout=seconds, check=False
+            own_command(module, *arguments),
+            env=own_environment(),
+            cwd=WORKING_DIRECTORY,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"importing it and recording a trial takes longer than {seconds:.0f} s"}

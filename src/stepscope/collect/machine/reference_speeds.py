@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.machine.machine_facts import machine
-from stepscope.collect.own_process import own_command, own_environment
+from stepscope.collect.own_process import WORKING_DIRECTORY, own_command, own_environment
 from stepscope.collect.torch.recorder_cache import directory, open_directory
 from stepscope.trace.run_directory import write_atomically
 
@@ -95,6 +95,7 @@ def _measured(framework: str, threads: int, device: str) -> dict[str, Any] | Non
             capture_output=True,
             timeout=_PATIENCE,
             env=own_environment(),
+            cwd=WORKING_DIRECTORY,
             check=True,
         )
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -2,8 +2,8 @@
 
 The cache (``$XDG_CACHE_HOME/stepscope``) holds one library for each build of torch and version of our sources. A
 library that is missing, or must not be loaded (:mod:`stepscope.collect.torch.recorder_cache`), is built and tried in a
-separate process, so that a mismatch crashes only that process. A failed build is remembered, so that not every training
-tries again; ``stepscope doctor --build`` does.
+separate process, so that a mismatch crashes only that process. A failed build is remembered for a day, so that not
+every training tries again; ``stepscope doctor --build`` does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stepscope import __version__
-from stepscope.collect.own_process import own_command, own_environment
+from stepscope.collect.own_process import WORKING_DIRECTORY, own_command, own_environment
 from stepscope.collect.torch import recorder_cache
 from stepscope.native.recorder import RecorderLibrary
 from stepscope.native.recorder.build import BuildError, Torch, build, compiler, unsupported
@@ -31,8 +32,8 @@ from stepscope.trace.run_directory import write_atomically
 #: ``0`` switches all native parts off, see :mod:`stepscope.native`.
 _SWITCH = "STEPSCOPE_NATIVE"
 
-#: Seconds to wait for torch to be imported and tried.
-_PATIENCE = 120.0
+#: Seconds to wait for torch to be imported and tried, and for which a failure is remembered.
+_PATIENCE, _REMEMBERED = 120.0, 86_400.0
 
 #: Where NVIDIA's driver says its version.
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -51,11 +52,7 @@ def reason_against(torch: Torch) -> str | None:
     reason = unsupported(torch)
     if reason is not None or is_built(torch):
         return reason
-    failed = _failed(torch)
-    if failed.exists():
-        with suppress(OSError):
-            return failed.read_text(encoding="utf-8", errors="replace")
-    return None if compiler() else "no C++ compiler was found (c++, g++ or clang++)"
+    return _failure(torch) or (None if compiler() else "no C++ compiler was found (c++, g++ or clang++)")
 
 
 def is_built(torch: Torch) -> Path | None:
@@ -79,8 +76,9 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
     try:
         recorder_cache.open_directory(path.parent)
         with _alone(path.with_suffix(".lock")):
-            if _failed(torch).exists():  # another process failed while this one waited for the lock
-                raise BuildError(_failed(torch).read_text(encoding="utf-8", errors="replace"))
+            failure = _failure(torch)  # of another process, while this one waited for the lock
+            if failure:
+                raise BuildError(failure)
             if recorder_cache.fault(path):
                 _make(torch, path)
     except OSError as error:
@@ -98,6 +96,7 @@ def build_beside(torch: Torch, seconds: float) -> None:
     process = subprocess.Popen(  # noqa: S603 - our own module
         own_command(__name__, torch.version, str(torch.directory), str(int(torch.new_abi))),
         env=_environment(gpus=False),
+        cwd=WORKING_DIRECTORY,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -182,6 +181,7 @@ def failure_of(module: str, *arguments: str, gpus: bool) -> str:
         done = subprocess.run(  # noqa: S603
             own_command(module, *arguments),
             env=_environment(gpus=gpus),
+            cwd=WORKING_DIRECTORY,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE,
@@ -206,6 +206,15 @@ def _environment(*, gpus: bool) -> dict[str, str]:
 
 def _path(torch: Torch) -> Path:
     return recorder_cache.directory() / f"recorder-{torch.version}-{torch.digest()}.so"
+
+
+def _failure(torch: Torch) -> str:
+    """Return why the recorder was not built in the last day; empty if that is not known."""
+    failed = _failed(torch)
+    with suppress(OSError):
+        if abs(time.time() - failed.stat().st_mtime) < _REMEMBERED:
+            return failed.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def _failed(torch: Torch) -> Path:
