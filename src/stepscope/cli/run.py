@@ -31,6 +31,7 @@ from stepscope.collect.start.flag_options import add_flags, option_values
 from stepscope.collect.start.profile import absolute
 from stepscope.collect.start.spawned import SpawnedRanks
 from stepscope.collect.start.stand_in import StandIn
+from stepscope.collect.start.takes import LONGEST
 from stepscope.compat.stand_ins import PACKAGES
 from stepscope.errors import UsageError
 from stepscope.trace.run_directory import check_writable
@@ -38,7 +39,7 @@ from stepscope.trace.run_directory import check_writable
 HELP = "run a training script and record some of its steps"
 EPILOG = """\
 examples:
-  stepscope run train.py --epochs 3              five typical steps of train.py
+  stepscope run train.py --epochs 3              typical steps of train.py
   stepscope run --steps 100:104 -m project.train   a module, steps 100 to 104
   torchrun --nproc-per-node 2 -m stepscope run train.py
   msrun --worker_num 2 --local_worker_num 2 python -m stepscope run train.py
@@ -84,7 +85,8 @@ def execute(arguments: argparse.Namespace) -> int:
     atexit.register(ending.finish)
     memory_by_default = arguments.profile_memory is None and not arguments.all
     options = make_options(values, memory_by_default=memory_by_default)
-    selection = Selection.of(values, typical=arguments.steps is None and arguments.skip is None)
+    chosen = arguments.steps is not None or arguments.skip is not None
+    selection = Selection.of(values, typical=0 if chosen else arguments.active or LONGEST)
     hide_from_mindspore()
     if arguments.stand_in is not None:
         ending.stand_in = StandIn(arguments.stand_in, PACKAGES[arguments.stand_in], ending.stand_in_failed)

@@ -48,8 +48,8 @@ class CellRecording:
     def __init__(self, values: Mapping[str, Any], *, declares: bool) -> None:
         self.recorded: RecordedWindow | None = None
         self.analyse: str = values["analyse"]
-        typical = values["steps"] is None and values["skip"] > 0 and not declares
-        self._selection = Selection.of(values, find=True, typical=typical)
+        chosen = values["steps"] is not None or values["skip"] == 0 or declares
+        self._selection = Selection.of(values, find=True, typical=0 if chosen else values["active"])
         self._options = make_options(values)
         self._output = absolute(Path(values["output"]))
         self._log = OptimizerLog()

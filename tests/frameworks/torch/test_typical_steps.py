@@ -51,11 +51,11 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     (tmp_path / "train.py").write_text(LIMITED)
     done = stepscope_run(output, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # Then one run is left, which holds five steps that last as long as most of the program's
+    # Then one run is left, whose steps last as long as most of the program's; a later window has more than the first
     (run,) = runs(output)
     journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
     recorded = journal.frames["steps"]["dur"].to_list()
-    assert len(recorded) == 5
+    assert 5 < len(recorded) <= 20
     own = {name: median(times) for name, times in json.loads((tmp_path / "own.json").read_text()).items()}
     assert median(recorded) == pytest.approx(own["durations"], rel=0.3)
     # and wait for data as these do: steps 5 to 9 found ten batches in the queue
@@ -67,7 +67,9 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     assert [take["kept"] for take in takes["windows"]].count(True) == 1
     # and all steps were timed, though the run that their file began in is removed
     timed = stepscope.open(run).tables["run_steps"].collect()
-    assert (len(timed), timed["recorded"].sum()) == (61, 5)
+    assert (len(timed), timed["recorded"].sum()) == (61, len(recorded))
+    # and no step is missing, though the program may have ended in the window
+    assert "steps_not_recorded" not in manifest(run)["losses"]
 
 
 def test_steps_that_were_asked_for_are_recorded_once(tmp_path: Path, output: Path) -> None:

@@ -16,18 +16,27 @@ from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.training_error import pass_on
 from stepscope.collect.options import ALL_STEPS, step_range
 from stepscope.collect.ranks import find_job_rank
-from stepscope.collect.schedule import Schedule, ScheduleFunction, always
+from stepscope.collect.schedule import Action, Schedule, ScheduleFunction, always
 from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.rehearsal import rehearse
 from stepscope.collect.session.session import AT_EXIT, Session
 from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
-from stepscope.collect.start.takes import MOST, SETTLING, Takes
+from stepscope.collect.start.takes import SETTLING, Takes
 from stepscope.collect.steps import StepHooks, Stepped, StepsSeen, make_hooks
 from stepscope.errors import LifecycleError
 from stepscope.trace.schema import STEPS_RECOUNT
 
 _LOG = logging.getLogger("stepscope")
+
+
+class _Again(Schedule):
+    """A further window, which nobody asked for: no step is missing if the program ends in it."""
+
+    @staticmethod
+    def peek(_: int) -> Action:
+        """Return that nothing is to be recorded."""
+        return Action.NONE
 
 
 @dataclass(frozen=True)
@@ -38,42 +47,42 @@ class Selection:
         skip: Steps before the first one recorded.
         active: Steps recorded; 0 means the whole program.
         find: Whether steps are looked for if the whole program is recorded; without steps, the program is one step.
-        typical: Whether later steps may be recorded instead if they are more typical of the program.
+        typical: The most steps of a later window, which is kept instead if it is more typical of the program; 0: the
+            first window is the only one.
     """
 
     skip: int = 5
     active: int = 5
     find: bool = False
-    typical: bool = False
+    typical: int = 0
 
     @classmethod
-    def of(
-        cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0, typical: bool = False
-    ) -> Selection:
+    def of(cls, values: Mapping[str, Any], *, find: bool = False, least_skip: int = 0, typical: int = 0) -> Selection:
         """Return the selection that the options ``steps``, ``skip`` and ``active`` name; ``steps`` counts more."""
         skip, active = values["skip"], values["active"] or 0
         if values["steps"] not in (None, ALL_STEPS):
             first, last = step_range(values["steps"])
             skip, active = first, last - first + 1
-        return cls(max(skip, least_skip), active, find, typical and find_job_rank().world_size == 1)
+        return cls(max(skip, least_skip), active, find, typical if find_job_rank().world_size == 1 else 0)
 
     @property
     def whole(self) -> bool:
         """Whether the whole program is recorded."""
         return self.active == 0
 
-    def schedule(self, number: int, *, again: bool = False) -> ScheduleFunction:
+    def schedule(self, number: int, again: int = 0) -> ScheduleFunction:
         """Return the schedule that warms up in step ``number`` or, from step 0 on, records at once.
 
         Args:
             number: The current step.
-            again: Whether a window was recorded before: this one takes its time, so that loaders are as they were
-                before it was prepared, even if another process had the core meanwhile.
+            again: Steps of a window after the first; 0 for the first. It takes its time, so that loaders are as they
+                were before it was prepared, even if another process had the core meanwhile.
         """
         if self.whole:
             return always
-        begin = SETTLING if again else min(self.skip, 1)
-        return Schedule(wait=number, warmup=begin, active=self.active, repeat=1)
+        if again:
+            return _Again(wait=number, warmup=SETTLING, active=again, repeat=1)
+        return Schedule(wait=number, warmup=min(self.skip, 1), active=self.active, repeat=1)
 
     def describe(self) -> str:
         """Return the selection in words."""
@@ -109,7 +118,7 @@ class Automatic:
         self._late = late
         self._session: Session | None = None
         self._times: StepTimes | None = None
-        self._takes = Takes(MOST if selection.typical else 1)
+        self._takes = Takes(selection.active, selection.typical)
         self._seen = StepsSeen()
         self._hooks: list[StepHooks] = []
         self._withdraw: list[Callable[[], None]] = []
@@ -226,7 +235,7 @@ class Automatic:
         settings = made or self._settings(self._describe_steps)
         session = Session(
             settings,
-            self._selection.schedule(number, again=self.recorded is not None),
+            self._selection.schedule(number, again=self._takes.active if self.recorded is not None else 0),
             source="inferred",
             on_saved=self._saved,
             give_way=self._give_way,

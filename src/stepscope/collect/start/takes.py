@@ -1,11 +1,13 @@
 """Records again while the steps that follow a window are unlike it; for a program that nobody chose steps of.
 
-The first steps of a program are often unlike the others. While the first one is compiled, the workers of its loaders
+The first steps of a program are often unlike the others. While the first one is made ready or prepared, loaders ahead
 fill their queues; the next steps drain them, and wait less for data than all later steps do. Files are not in the page
 cache yet, or a graph is compiled again. When the draining ends, no interface tells: a queue may be the program's own.
 So all steps are timed. Each time when their number has grown by half, the window is compared with the latest half of
-them. If the medians differ, the next steps are recorded, too. At the end of the program the window that is closest to
-the median of all steps stays, and the others are removed.
+them. If the medians differ, the next steps are recorded, too. Steps may also differ among themselves, so that the
+median of a few is a matter of chance: each further window has twice the steps of the one before, as long as they take
+less than a second. At the end of the program the window that is closest to the median of all steps stays, and the
+others are removed.
 
 A window whose steps proved to be none, because another optimizer ends them, is replaced in every program.
 """
@@ -22,6 +24,8 @@ from stepscope.collect.session.recorded import RecordedWindow
 NEAR = 0.05
 #: Steps before the first comparison, and the most windows of one program.
 FIRST, MOST = 16, 6
+#: The most steps of a further window, and the most time that more steps than those of the first take, in ns.
+LONGEST, LONGEST_NS = 20, 1_000_000_000
 #: Steps between the preparation and the beginning of a further window.
 SETTLING = 8
 #: The most times that are kept: of more steps every second, fourth, … one is.
@@ -41,11 +45,12 @@ class Takes:
     """The windows of one program, and the times of all its steps since the first window was prepared.
 
     Args:
-        most: The most windows.
+        active: Steps of the first window.
+        longest: The most steps of a further window; 0 without further windows.
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self, active: int, longest: int = 0) -> None:
+        self._active, self._longest = active, longest
         self._takes: list[_Take] = []
         self._ended = 0
         self._open = array("q")
@@ -66,11 +71,24 @@ class Takes:
             return False
         if before:
             self._keep(end_ns - before)
-        if not self._takes or self._count < self._look or len(self._takes) >= self._most:
+        if not self._takes or self._count < self._look or len(self._takes) >= (MOST if self._longest else 1):
             return False
-        since = median(self._others[len(self._others) // 2 :])
+        since = self._since()
         self._look = self._count * 3 // 2
         return all(abs(median(take.durations) - since) > NEAR * since for take in self._takes)
+
+    @property
+    def active(self) -> int:
+        """Steps of the next window."""
+        if not self._takes or not self._longest:
+            return self._active
+        most = min(self._longest, int(LONGEST_NS / max(self._since(), 1)))
+        return max(self._active, min(self._active << len(self._takes), most))
+
+    def _since(self) -> float:
+        """Return the median of the latest half of the steps that were not recorded, in ns; 0 without one."""
+        latest = self._others[len(self._others) // 2 :]
+        return median(latest) if latest else 0
 
     def _keep(self, duration: int) -> None:
         self._count += 1
@@ -104,8 +122,8 @@ class Takes:
             return None
         others = median(self._others) if self._others else 0
         valid = [take for take in self._takes if not take.outdated]
-        longest = max((len(take.durations) for take in valid), default=0)
-        whole = [take for take in valid if len(take.durations) == longest] or self._takes[-1:]
+        least = min(self._active, max((len(take.durations) for take in valid), default=0))
+        whole = [take for take in valid if len(take.durations) >= least] or self._takes[-1:]
         best = self._takes[-1] if last else min(whole, key=lambda take: abs(median(take.durations) - others))
         if best.outdated:
             best.recorded.count_loss(
