@@ -71,6 +71,11 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     # and no step is missing, though the program may have ended in the window
     assert "steps_not_recorded" not in manifest(run)["losses"]
 
+    # and what the thread of the training sleeps saves nothing as long as it waits for the loader
+    first, *others = stepscope.open(run).findings
+    assert (first.cause, [other.gain_ns for other in others]) == ("data-loader-slow", [None] * len(others))
+    assert first.evidence[1].value == pytest.approx(40e6, rel=0.1)
+
 
 def test_steps_that_were_asked_for_are_recorded_once(tmp_path: Path, output: Path) -> None:
     (tmp_path / "train.py").write_text(LIMITED)

@@ -6,9 +6,9 @@ from stepscope.advise.claims import Claim, Depth, merged
 from stepscope.advise.finding import Evidence, Finding
 
 
-def claim(cause: str, depth: Depth, gain: int | None, **explains: float) -> Claim:
+def claim(cause: str, depth: Depth, gain: int | None, limits: str = "", **explains: float) -> Claim:
     finding = Finding(cause=cause, title=cause, gain_ns=gain, evidence=(Evidence(text="1"),), remedy="Change it.")
-    return Claim(finding, depth, explains)
+    return Claim(finding, depth, explains, limits)
 
 
 def causes(*claims: Claim) -> list[str]:
@@ -35,3 +35,11 @@ def test_claims_on_different_time_all_stay() -> None:
 
 def test_of_two_causes_of_the_same_time_the_larger_stays() -> None:
     assert causes(claim("small", Depth.CAUSE, 30, x=30.0), claim("large", Depth.CAUSE, 50, x=50.0)) == ["large"]
+
+
+def test_beside_what_limits_the_training_thread_nothing_has_a_gain() -> None:
+    loader = claim("loader", Depth.CAUSE, 20, "its workers", wait=20.0)
+    sleeps = claim("sleeps", Depth.CAUSE, 40, lines=40.0)
+    first, second = merged([sleeps, loader])
+    assert (first.cause, first.gain_ns, second.cause, second.gain_ns) == ("loader", 20, "sleeps", None)
+    assert second.evidence[0].text == "by itself it saves nothing: the training then waits longer for its workers"

@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,8 @@ _MOST = 0.6
 _FIRST, _FIRST_UNSEEN, _EPOCHS = 0.1, 0.5, 3
 #: Workers are of no use where they make a batch in less than this part of the wait for it: the rest is sending.
 _SENT = 0.8
+#: Part of the steps, for each worker, that wait for a loader that limits the training.
+_LIMITED = 0.8
 #: What starts the workers of a loader.
 _STARTS = re.compile(
     r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io[/\\].*)[/\\](?:dataloader|dataloader_iter|reader)\.py$"
@@ -96,6 +98,12 @@ class _Loading:
     def whole(self) -> float:
         return self.working + self.waiting
 
+    def scaled(self, factor: float) -> _Loading:
+        """Return the same with each time multiplied."""
+        stages = {stage: time * factor for stage, time in self.stages.items()}
+        lines = [(file, line, function, time * factor) for file, line, function, time in self.lines]
+        return replace(self, stages=stages, lines=lines, working=self.working * factor, waiting=self.waiting * factor)
+
 
 def data_loading(observed: Observed) -> Iterator[Claim]:
     """Yield what makes the training wait for its batches, or for the GIL while a thread makes them."""
@@ -118,7 +126,8 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
-    yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains)
+    limits = "its workers" if _limit(observed, loading) else ""
+    yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains, limits)
 
 
 def padding(observed: Observed) -> Iterator[Claim]:
@@ -171,6 +180,19 @@ def _wait(observed: Observed) -> float:
     quiet = mean * float(known["quiet"].sum()) / whole
     # The samples tell what of it was spent on a core or truly waiting; where they are few, the steps' own share does.
     return min(mean, seen) if observed.looks["count"].sum() >= _LOOKS else quiet
+
+
+def _limit(observed: Observed, loading: _Loading) -> bool:
+    """Return whether workers limit the training that would not be faster with more of the cores for itself.
+
+    They make batches side by side, so that one step of so many waits for them.
+    """
+    waits, known = observed.summary.data_wait, observed.run_steps["data_wait"].drop_nulls().to_numpy()
+    if loading.where != "workers" or not waits.workers or not len(known):
+        return False
+    if (waits.cores or math.inf) <= waits.workers and loading.working >= _MOST * loading.whole:
+        return False
+    return float((known > _TOLD * observed.step_ns).mean()) >= _LIMITED / waits.workers
 
 
 def _held_by_loader(observed: Observed) -> pl.DataFrame:
@@ -314,18 +336,26 @@ def beside_training(observed: Observed, workers: int) -> str:
 def _making(observed: Observed, loading: _Loading) -> float | None:
     """Return what samples and their collation take in workers, ns per step; None where nothing tells it.
 
-    Workers that are the bottleneck take longer for a batch than the training waits for it. Batches are timed one by
-    one: CPU time, and the usual wait. Where they are not, the samples tell it; the rest of their time is sending.
+    Workers that are the bottleneck take longer for a batch than the training waits for it. Where batches are not timed
+    one by one, the samples of the stacks tell it; the rest of their time is sending.
     """
     if loading.where != "workers":
         return None
-    batches = columns_of(observed.tables, "batches", "sample_dur", "sample_cpu", "collate_dur", "collate_cpu")
-    if len(batches) >= _BATCHES:
-        cpu = (batches["sample_cpu"] + batches["collate_cpu"]).to_numpy()
-        waited = (batches["sample_dur"] + batches["collate_dur"]).to_numpy() - cpu
-        each = max(round(len(batches) / max(len(observed.run_steps), 1)), 1)
-        return each * float(cpu.mean() + np.median(waited))
+    timed = _timed(observed)
+    if timed is not None:
+        return timed
     return sum(time for stage, time in loading.stages.items() if stage != "loader") if loading.looks else None
+
+
+def _timed(observed: Observed) -> float | None:
+    """Return what the batches of a step take that are timed one by one: CPU time, and the usual wait, in ns."""
+    batches = columns_of(observed.tables, "batches", "sample_dur", "sample_cpu", "collate_dur", "collate_cpu")
+    if len(batches) < _BATCHES:
+        return None
+    cpu = (batches["sample_cpu"] + batches["collate_cpu"]).to_numpy()
+    waited = (batches["sample_dur"] + batches["collate_dur"]).to_numpy() - cpu
+    each = max(round(len(batches) / max(len(observed.run_steps), 1)), 1)
+    return each * float(cpu.mean() + np.median(waited))
 
 
 def _useless_workers(observed: Observed, wait: float, making: float) -> Finding:
@@ -365,7 +395,11 @@ def _in_training(observed: Observed) -> _Loading:
 
 def _in_workers(observed: Observed) -> _Loading | None:
     rows = _others(observed, 1)
-    return _loading(observed, rows, "workers") if rows else None
+    if not rows:
+        return None
+    seen, timed = _loading(observed, rows, "workers"), _timed(observed)
+    # the samples are few and begin late: they tell what the time consists of, the batches how much it is
+    return seen if timed is None or not seen.whole else seen.scaled(timed / seen.whole)
 
 
 def _others(observed: Observed, order: int) -> list[tuple[int, str, float, int]]:
