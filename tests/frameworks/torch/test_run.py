@@ -210,7 +210,7 @@ TWO_OPTIMIZERS = (
     + """
 critic = nn.Linear(2, 1)
 second = torch.optim.Adam(critic.parameters())
-for number in range(30):
+for number in range(14):
     for _ in range(CRITIC_STEPS):
         second.zero_grad()
         critic(model(torch.randn(4, 8)).detach()).mean().backward()
