@@ -3,6 +3,7 @@
 python benchmarks/job.py --peer hta --ranks 8 64 --events 10000
 python benchmarks/job.py --peer msprof --ranks 8 64 --captures ../shared/data/ascend/db_level1
 python benchmarks/job.py --ranks 1024 --events 1000 --gzip      # and a report of the unchanged job
+python benchmarks/job.py --ranks 64 256 --events 1000 --imported  # stepscope import of the directory, in one command
 
 Every contender is a process of its own; its CPU time is that of all its threads and children. stepscope reduces every
 rank and merges them. HolisticTraceAnalysis reads all ranks and answers the same questions: temporal breakdown, overlap,
@@ -90,6 +91,18 @@ def peers(peer: str, traces: Path, output: Path) -> float:
     return sum(cost(*command)[0] for command in commands)
 
 
+def measure_import(ranks: int, events: int, *, compressed: bool) -> None:
+    """Print what one command costs that imports a directory of so many ranks and prints the job."""
+    with tempfile.TemporaryDirectory() as directory:
+        traces = Path(directory) / "traces"
+        traces.mkdir()
+        kineto_job(traces, ranks, events, compressed=compressed)
+        command = (sys.executable, "-m", "stepscope", "import", traces, "--output", Path(directory) / "runs")
+        used, lasted, resident = cost(*command)
+    each = f"{1000 * used / ranks:.1f} ms a rank"
+    print(f"{ranks:>5} ranks: import {used:6.1f} s CPU ({lasted:.1f} s), {each}, largest process {resident:4.0f} MB")
+
+
 def measure(ranks: int, make: Callable[[Path], None], peer: str, engine: str) -> None:
     """Print what a job of so many ranks costs."""
     with tempfile.TemporaryDirectory() as directory:
@@ -119,10 +132,13 @@ def main() -> None:
     parser.add_argument("--peer", choices=("hta", "msprof"), default="")
     parser.add_argument("--captures", type=Path, help="a pair of captures of Ascend's profiler, for msprof-analyze")
     parser.add_argument("--engine", default="", help="of stepscope reduce")
+    parser.add_argument("--imported", action="store_true", help="measure stepscope import of the directory instead")
     options = parser.parse_args()
     os.nice(5)
     for ranks in options.ranks:
-        if options.peer == "msprof":
+        if options.imported:
+            measure_import(ranks, options.events, compressed=options.gzip)
+        elif options.peer == "msprof":
             measure(
                 ranks, lambda path, count=ranks: ascend_job(path, count, options.captures), "msprof", options.engine
             )

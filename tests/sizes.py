@@ -10,7 +10,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 CHOICES = ("quick", "rest", "full")
 
@@ -40,6 +44,16 @@ class Size:
     def examples(self, count: int) -> int:
         """Return how many examples Hypothesis makes of a property: a quarter when quick."""
         return count if self.full else max(count // 4, 10)
+
+
+def first_quick(values: Iterable[Any], quick: int = 1) -> list[Any]:
+    """Return the values of a parametrized test, of which all after the first ones are slow."""
+    return [value if place < quick else _slow(value) for place, value in enumerate(values)]
+
+
+def _slow(value: Any) -> Any:
+    several = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*several, marks=pytest.mark.slow)
 
 
 #: The size of this run. ``tests/conftest.py`` sets it before any test module is imported.

@@ -29,16 +29,15 @@ class Surroundings:
         self.hooks = sys.getprofile(), sys.gettrace(), sys.excepthook, threading.excepthook
         self.recording = annotations.recording()
         self.loader_next = _loader_next()
-        #: What earlier tests left to the garbage collection is closed at any time.
-        gc.collect()
         self.files = _open_files()
 
-    def differences(self, later: Surroundings) -> dict[str, tuple[Any, Any]]:
-        """Return what is not the same any more, by name; of files, those that one of both does not have."""
-        mine, others = vars(self), vars(later)
-        if self.files != later.files:
-            files, now = Counter(self.files), Counter(later.files)
-            mine, others = mine | {"files": files - now}, others | {"files": now - files}
+    def left(self, later: Surroundings) -> dict[str, tuple[Any, Any]]:
+        """Return what is not the same any more, by name; of files, those that only the later one has.
+
+        Files that earlier tests left to the garbage collection are closed at any time.
+        """
+        opened = Counter(later.files) - Counter(self.files)
+        mine, others = vars(self) | {"files": Counter()}, vars(later) | {"files": opened}
         return {name: (mine[name], others[name]) for name in mine if mine[name] != others[name]}
 
 
@@ -59,6 +58,7 @@ def left_nothing() -> Iterator[None]:
     before = Surroundings()
     yield
     deadline = time.monotonic() + 5
-    while (left := before.differences(Surroundings())) and time.monotonic() < deadline:
+    while (left := before.left(Surroundings())) and time.monotonic() < deadline:
+        gc.collect()
         time.sleep(0.02)
     assert not left

@@ -22,6 +22,7 @@ from tests.frameworks.torch.programs import (
     runs,
     stepscope_run,
 )
+from tests.sizes import first_quick
 from tests.unit.collect.reading import read_journal
 
 
@@ -147,6 +148,7 @@ def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
     assert "ended_abruptly" not in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_hangups_is_not_ended_by_one(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
@@ -158,6 +160,7 @@ def test_a_program_that_ignores_hangups_is_not_ended_by_one(tmp_path: Path, outp
     assert manifest(runs(output)[0])["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_a_handler_that_steps_while_the_profile_stops_opens_no_second_run(tmp_path: Path, output: Path) -> None:
     # Given a program whose handler of a timer calls step(), as one that checkpoints on a signal may
     path = tmp_path / "train.py"
@@ -218,6 +221,7 @@ def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp
     assert journal_steps(run) == [5, 6]
 
 
+@pytest.mark.slow
 def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
     process = start(output, tmp_path / "train.py", "sys.exit(3)")
     process.communicate(timeout=300)
@@ -230,6 +234,7 @@ def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path)
     assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
 
 
+@pytest.mark.slow
 def test_a_program_that_leaves_without_a_word_is_like_a_killed_one(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, f"{WAIT}os._exit(5)")
@@ -273,27 +278,30 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
 
 @pytest.mark.parametrize(
     ("program", "code", "status"),
-    [
-        ("profile.start(); step(); profile.step(); step()", 0, "complete"),
-        ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
-        ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
-        (
-            "with profile:\n    step(); profile.step(); sys.exit('no data')",
-            1,
-            "ended at step 1 with exit code 1",
-        ),
-        (
-            "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
-            -15,
-            "ended at step 1 by SIGTERM",
-        ),
-        (
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))\n"
-            "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
-            8,
-            "ended at step 1 by SIGTERM",
-        ),
-    ],
+    first_quick(
+        [
+            ("profile.start(); step(); profile.step(); step()", 0, "complete"),
+            ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
+            ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
+            (
+                "with profile:\n    step(); profile.step(); sys.exit('no data')",
+                1,
+                "ended at step 1 with exit code 1",
+            ),
+            (
+                "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
+                -15,
+                "ended at step 1 by SIGTERM",
+            ),
+            (
+                "signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))\n"
+                "with profile:\n    step(); profile.step(); os.kill(os.getpid(), signal.SIGTERM)",
+                8,
+                "ended at step 1 by SIGTERM",
+            ),
+        ],
+        2,
+    ),
     ids=["never stopped", "exception", "sys.exit", "sys.exit with a message", "SIGTERM", "SIGTERM with a handler"],
 )
 def test_a_profile_in_the_program_is_closed_however_it_ends(

@@ -20,6 +20,7 @@ from tests.frameworks.torch.programs import (
     runs,
     stepscope_run,
 )
+from tests.sizes import first_quick
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "closed",
-    [*(pytest.param(one, marks=pytest.mark.slow) for one in ("1>&-", "0<&-", "1>&- 2>&-")), "2>&-", "0<&- 1>&- 2>&-"],
+    first_quick(["0<&- 1>&- 2>&-", "1>&-", "0<&-", "2>&-", "1>&- 2>&-"]),
 )
 def test_closed_streams(tmp_path: Path, script: Path, closed: str) -> None:
     # Given a program that trains and prints nothing
@@ -43,6 +44,7 @@ def test_closed_streams(tmp_path: Path, script: Path, closed: str) -> None:
     assert manifest(runs(tmp_path / "runs")[0])["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away(tmp_path: Path, script: Path) -> None:
     # Given a pipe that nobody reads any more when the program writes
     script.write_text(LOOP.replace("    step()", "    step(); print('x' * 1000, flush=True)"))
@@ -57,6 +59,7 @@ def test_a_reader_that_goes_away(tmp_path: Path, script: Path) -> None:
     assert "Internal error" not in done.stderr
 
 
+@pytest.mark.slow
 def test_no_home_no_locale_no_colour(tmp_path: Path, script: Path) -> None:
     variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}
     kept = {key: value for key, value in environment(**variables).items() if key not in ("HOME", "USER", "LANG")}
@@ -70,6 +73,7 @@ def test_no_home_no_locale_no_colour(tmp_path: Path, script: Path) -> None:
     assert recorded_spans(run)
 
 
+@pytest.mark.slow
 def test_the_program_sees_its_own_environment(tmp_path: Path, script: Path) -> None:
     text = (
         "import os, sys, threading, warnings, logging, locale, signal, gc\n"

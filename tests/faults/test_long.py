@@ -88,6 +88,7 @@ def test_ten_million_events_are_read_in_bounded_memory(tmp_path: Path) -> None:
     assert calls["aten::neg"] == count
 
 
+@pytest.mark.slow
 def test_two_readers_at_once_write_the_same(tmp_path: Path) -> None:
     with stepscope.profile(output=tmp_path / "runs", analyse="later", quiet=True) as profile:
         for number in range(500):

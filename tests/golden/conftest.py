@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -41,6 +41,14 @@ FILES: dict[str, str] = {
     "mi300_ddp_2026": "tracelens/ddp_resnet18_no_pool/train_resnet18.json.gz",
     "triton_2026": "tracelens/torch_compile_triton/trace.json.gz",
 }
+
+#: Captures for which an independent computation takes seconds.
+LARGE = ("mtia_2024", "v100_nccl_2022", "a100_nccl_2022")
+
+
+def small_quick(names: Iterable[str]) -> list[Any]:
+    """Return captures as values of a parametrized test, of which the large ones are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in names]
 
 
 #: Ascend's own tool, in an environment of its own.

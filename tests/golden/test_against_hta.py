@@ -21,6 +21,8 @@ from stepscope.analyse.device.device_time import device_time
 from stepscope.analyse.operators.op_statistic import op_statistic
 from stepscope.trace.tables import Tables
 
+from .conftest import small_quick
+
 Read = Callable[[str], Tables]
 
 # HTA 0.5 calls what pandas 3 deprecates.
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 #: Captures with device work and steps that HTA reads, small or of middle size.
 WHOLE_MICROSECONDS = ("nccl_2023_rank0", "nccl_2023_rank1", "a100_nccl_2022", "v100_nccl_2022")
 NANOSECONDS = ("nanoseconds_2024", "h100_small_2025", "mtia_2024")
-each = pytest.mark.parametrize("name", WHOLE_MICROSECONDS + NANOSECONDS)
+each = pytest.mark.parametrize("name", small_quick(WHOLE_MICROSECONDS + NANOSECONDS))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ def test_temporal_breakdown(name: str, tables_of: Read, hta: Callable[[str], Any
     assert row["Busy(us)"] - computing == pytest.approx(answer["non_compute_time(us)"], abs=within)
 
 
-@pytest.mark.parametrize("name", WHOLE_MICROSECONDS)
+@pytest.mark.parametrize("name", small_quick(WHOLE_MICROSECONDS))
 def test_overlap_of_communication_and_computing(name: str, tables_of: Read, hta: Callable[[str], Any]) -> None:
     answer = hta(name).get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
     row = device_time(without(as_hta_sees_it(name, tables_of(name)), "memset", "memcpy")).row(0, named=True)

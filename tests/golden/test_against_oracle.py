@@ -18,13 +18,13 @@ from stepscope.analyse.step.step_trace_time import PARTS, split, step_trace_time
 from stepscope.trace.tables import Tables
 
 from . import oracle
-from .conftest import FILES
+from .conftest import FILES, small_quick
 
 Read = Callable[[str], Tables]
 Load = Callable[[str], oracle.Trace]
 Measure = Callable[[str], list[tuple[int, int, int, oracle.Measure]]]
 
-each = pytest.mark.parametrize("name", FILES)
+each = pytest.mark.parametrize("name", small_quick(FILES))
 
 
 def ns(us: float) -> int:

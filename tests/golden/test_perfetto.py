@@ -20,6 +20,7 @@ from stepscope.report.safe_text import printable
 from stepscope.report.timeline.chrome_trace import TraceView
 from stepscope.report.timeline.perfetto.writer import Pftrace
 from stepscope.trace.tables import Tables
+from tests.sizes import first_quick
 
 from . import hostile
 from .trace_processor import Row, ask
@@ -35,7 +36,7 @@ SAMPLES = "select count(*) from counter"
 FILES = ("nccl_2023_rank0", "nanoseconds_2024", "mi210_2025", "gloo_cpu_2024", "h100_small_2025", "mtia_2026")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", first_quick(FILES, 2))
 def test_pftrace_holds_every_span_and_step(name: str, tables_of: Callable[[str], Tables], tmp_path: Path) -> None:
     tables = tables_of(name)
     [path] = Pftrace().write(Source(tables, {}, {}), tmp_path)
@@ -45,7 +46,7 @@ def test_pftrace_holds_every_span_and_step(name: str, tables_of: Callable[[str],
     assert Counter(arrows) == drawable(tables)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", first_quick(FILES, 2))
 def test_trace_view_holds_every_span_and_step(name: str, tables_of: Callable[[str], Tables], tmp_path: Path) -> None:
     tables = tables_of(name)
     [path] = TraceView().write(Source(tables, {}, {}), tmp_path)

@@ -75,6 +75,7 @@ def test_a_wheel_is_built_from_the_source_distribution(distribution: Path, tmp_p
         assert run(python_there, "-c", look) == "None\n"
 
 
+@pytest.mark.slow
 def test_an_editable_install_builds_changed_c_again(source: Path, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")

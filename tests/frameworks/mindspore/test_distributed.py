@@ -81,6 +81,7 @@ def msrun(folder: Path, program: str, *command: str) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_collectives_between_operators_called_one_by_one(tmp_path: Path) -> None:
     for rank in msrun(tmp_path, EAGER, "train.py", "{}").ranks:
         told = record(rank.directory.capture / "mindspore")
@@ -99,6 +100,7 @@ def test_collectives_between_operators_called_one_by_one(tmp_path: Path) -> None
         assert steps["Computing"].sum() > 0
 
 
+@pytest.mark.slow
 def test_collectives_of_a_compiled_graph(tmp_path: Path) -> None:
     command = (str(SCRIPTS / "stepscope"), "run", "-q", "--skip", "3", "--active", "4", "-o", "{}", "train.py")
     for rank in msrun(tmp_path, COMPILED, *command).ranks:

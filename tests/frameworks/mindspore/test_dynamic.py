@@ -183,6 +183,7 @@ for recorded in monitor.recorded:
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_start_at_the_same_step(tmp_path: Path) -> None:
     def start(rank: int) -> subprocess.Popen[bytes]:
         variables = environment(RANK_ID=str(rank), RANK_SIZE="2", STEPSCOPE_RUN_ID="job")

@@ -157,6 +157,7 @@ def test_an_operator_that_failed_on_another_thread_is_met_where_the_step_ends(tm
     assert journal(run).frames["steps"].height >= 4
 
 
+@pytest.mark.slow
 def test_a_program_with_the_runtime_profiler_of_its_own_keeps_it(tmp_path: Path, output: Path) -> None:
     path = script(tmp_path, TRAINING + STEPS["model"])
     done = stepscope_run(

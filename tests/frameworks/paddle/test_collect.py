@@ -467,6 +467,7 @@ def test_paddles_own_stopwatch_runs_beside(options: dict[str, Any]) -> None:
     assert "ended_early" not in manifest(run)["collectors"]["paddle"]
 
 
+@pytest.mark.slow
 def test_two_threads_train_while_windows_open_and_close(options: dict[str, Any]) -> None:
     # Given: a thread that never stops training; Paddle's own profiler would crash the process here
     done = threading.Event()

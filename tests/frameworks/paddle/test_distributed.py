@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.frameworks.torch.programs import manifest, python, runs
 
 TRAINING = """
@@ -24,6 +26,7 @@ for _ in range(12):
 COMMAND = "import sys\nfrom stepscope.cli.main import main\nsys.exit(main())\n"
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_wait_for_each_other_share_a_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "command.py").write_text(COMMAND)

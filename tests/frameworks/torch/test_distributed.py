@@ -140,6 +140,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "spawn.py").write_text(SPAWNED)
     done = stepscope_run(tmp_path / "runs", tmp_path / "spawn.py", free_port())

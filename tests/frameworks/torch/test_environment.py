@@ -70,6 +70,7 @@ def test_some_steps(tmp_path: Path, script: Path) -> None:
     assert steps(run) == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_quiet_recording_says_nothing(tmp_path: Path, script: Path) -> None:
     done = python(script, "3", env=asked(tmp_path / "runs", analyse="now", quiet=True))
     assert (done.returncode, done.stdout, done.stderr) == (0, "trained 3\n", "")
@@ -85,6 +86,7 @@ def test_a_program_without_steps_is_one(tmp_path: Path, script: Path) -> None:
     assert steps(run) == [0]
 
 
+@pytest.mark.slow
 def test_the_default_directories(tmp_path: Path, script: Path) -> None:
     for variable, folder in (("STEPSCOPE_OPTIONS", "stepscope-runs"), ("MS_PROFILER_OPTIONS", "data")):
         options = environment(**{variable: '{"start": true, "analyse": "later"}'})
@@ -92,6 +94,7 @@ def test_the_default_directories(tmp_path: Path, script: Path) -> None:
         assert len(runs(tmp_path / folder)) == 1
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_does_so_as_before(tmp_path: Path, script: Path) -> None:
     script.write_text(LOOP.replace("    step()", "    step()\n    if number == 3: raise ValueError('diverged')"))
     plain = python(script, "6")
@@ -115,6 +118,7 @@ def test_a_program_that_is_killed_leaves_a_readable_run(tmp_path: Path, script: 
     assert steps(run)[:1] in ([], [0])
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path, script: Path) -> None:
     (tmp_path / "file").write_text("")
     done = python(script, "3", env=asked(tmp_path / "file" / "runs"))
@@ -190,6 +194,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.slow
 def test_children_that_train_are_recorded_once_they_do(tmp_path: Path, script: Path) -> None:
     script.write_text(SPAWNED)
     done = python(script, env=asked(tmp_path / "runs"))

@@ -65,6 +65,7 @@ def test_reset_leaves_exactly_the_later_steps(namespace: dict[str, object], tmp_
     assert {name: found[name] for name in ONCE} == dict.fromkeys(ONCE, 8)
 
 
+@pytest.mark.slow
 def test_nested_blocks_in_a_loop(
     namespace: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

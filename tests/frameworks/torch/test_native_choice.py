@@ -78,6 +78,7 @@ print("trained")
 )
 
 
+@pytest.mark.slow
 def test_a_compiler_that_takes_long_does_not_hold_the_training(tmp_path: Path) -> None:
     # Given a cache without recorder, and a compiler that does not come to an end
     compiler, script = tmp_path / "c++", tmp_path / "train.py"

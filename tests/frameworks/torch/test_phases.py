@@ -47,6 +47,7 @@ def test_nested_operators_of_the_forward_pass_are_forward(tmp_path: Path, collec
     assert backward["phase"].unique().to_list() == ["backward"]
 
 
+@pytest.mark.slow
 def test_phases_of_the_summary_are_those_of_a_stopwatch(tmp_path: Path) -> None:
     # Given a training whose parts are timed
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])

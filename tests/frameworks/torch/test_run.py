@@ -289,6 +289,7 @@ def test_schedulers_scalers_and_closures_still_work(tmp_path: Path, output: Path
     assert names(recorded_spans(run), "cpu_op")["aten::randn"] == 4
 
 
+@pytest.mark.slow
 def test_a_compiled_step_is_compiled_as_before(tmp_path: Path, output: Path) -> None:
     # Given a program that insists on compiling the optimizer's step in one graph
     text = TRAINING + (

@@ -128,9 +128,8 @@ def _lines_of_busy(text: str) -> list[int]:
     return [*range(first, first + 4)]
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param("fork"), *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow
 def test_workers_are_read_from_their_parent(tmp_path: Path, method: str) -> None:
     text, line = planted("getitem", 8.0 if method == "fork" else 15.0, workers=2)
     text = text.replace("num_workers=2", f"num_workers=2, multiprocessing_context={method!r}")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import stepscope
 from tests.frameworks.torch.programs import python
 
@@ -165,6 +167,7 @@ print("trained")
 )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_costs_only_itself_and_is_told(tmp_path: Path) -> None:
     assert trained(tmp_path, HOSTILE) == "trained\n"
     run = stepscope.open(tmp_path / "runs")

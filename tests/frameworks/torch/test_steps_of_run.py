@@ -75,6 +75,7 @@ def test_an_evaluation_and_a_checkpoint_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the burner needs a core that the training can leave")
+@pytest.mark.slow
 def test_a_burner_on_the_same_core_is_told(tmp_path: Path) -> None:
     burn = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
     burners = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(2)]

@@ -35,6 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_both_record_the_same_training() -> None:
     assert trial.attempt("cpu") == ""
 
@@ -105,6 +106,7 @@ except SystemError:
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.slow
 def test_a_trial_that_does_not_end_takes_back_what_one_before_has_found() -> None:
     done = subprocess.run([sys.executable, "-c", UNENDED], capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr.splitlines()[-1] == "a trial did not finish"

@@ -90,6 +90,7 @@ def test_only_one_option_selects_steps(other: dict[str, Any]) -> None:
         TrainerRecording({"epochs": "1", **other})
 
 
+@pytest.mark.slow
 def test_loggers_get_each_recorded_step_and_then_all(tmp_path: Path) -> None:
     schedule = stepscope.schedule(wait=1, warmup=0, active=2, repeat=2)
     recording = TrainerRecording({"output": tmp_path, "quiet": True, "schedule": schedule})

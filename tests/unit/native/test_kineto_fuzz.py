@@ -62,6 +62,7 @@ def _events(path: Path) -> bytes:
     return content[content.index(b"[", content.index(b'"traceEvents"')) + 1 :]
 
 
+@pytest.mark.slow
 def test_damaged_captures_never_make_it_read_too_far(
     harness: Path, shared_data: Path, tmp_path: Path, size: Size
 ) -> None:

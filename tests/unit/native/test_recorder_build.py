@@ -73,6 +73,7 @@ def copying_compiler(directory: Path) -> tuple[Path, dict[str, str]]:
     return ran, environment(XDG_CACHE_HOME=str(directory), CXX=str(compiler))
 
 
+@pytest.mark.slow
 def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> None:
     ran, variables = copying_compiler(tmp_path)
     made = native_build.obtain(native_build.installed(torch))

@@ -14,7 +14,7 @@ from stepscope.native.recorder import build
 from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, WORDS, WORDS_HEAD, Tag
-from tests.sizes import Size
+from tests.sizes import Size, first_quick
 
 _SOURCES = [path for path in build.sources() if path.name in ("chunks.cpp", "clock.cpp", "session.cpp", "writer.cpp")]
 RECORDINGS = 30
@@ -48,7 +48,9 @@ def words_of(path: Path) -> bytes:
     return b"".join(blocks)
 
 
-@pytest.mark.parametrize(("sanitizers", "chunks"), [("thread", 64), ("thread", 4), ("address,undefined", 64)])
+@pytest.mark.parametrize(
+    ("sanitizers", "chunks"), first_quick([("thread", 64), ("thread", 4), ("address,undefined", 64)])
+)
 def test_threads_that_come_and_go(
     programs: Callable[[str], Path], sanitizers: str, chunks: int, tmp_path: Path, size: Size
 ) -> None:

@@ -23,6 +23,7 @@ from stepscope.collect.start.agreement import NOTHING, Agreement, Proposal
 from stepscope.collect.start.dynamic import CONFIG
 from stepscope.errors import UsageError
 from tests.frameworks.left_behind import open_files, threads
+from tests.sizes import first_quick
 from tests.unit.collect.reading import read_journal
 
 
@@ -327,7 +328,7 @@ def _rank(folder: Path, rank: int, pause: float, start: int, together: Any) -> N
 
 @pytest.mark.parametrize(
     ("pauses", "start"),
-    [((0.01, 0.01), 30), ((0.01, 0.03), 30), ((0.03, 0.01), 30), ((0.01, 0.01), 7), ((0.03, 0.02), 5)],
+    first_quick([((0.01, 0.01), 30), ((0.01, 0.03), 30), ((0.03, 0.01), 30), ((0.01, 0.01), 7), ((0.03, 0.02), 5)], 2),
     ids=["equal", "rank 1 slower", "rank 0 slower", "soon", "at once"],
 )
 def test_two_ranks_record_the_same_steps(tmp_path: Path, pauses: tuple[float, float], start: int) -> None:

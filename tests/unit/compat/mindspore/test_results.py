@@ -28,6 +28,7 @@ from stepscope.compat.mindspore import (
     tensorboard_trace_handler,
 )
 from stepscope.compat.mindspore.profiler import LIMIT
+from tests.sizes import first_quick
 
 
 def runs(directory: str = "data") -> list[Path]:
@@ -100,11 +101,13 @@ def test_parts_of_a_window_and_pretty_files() -> None:
 
 @pytest.mark.parametrize(
     ("step_list", "text"),
-    [
-        ((1, 2), "the parameter step_list must be a list, but got type <class 'tuple'>, step_list reset to None."),
-        (["1"], "the elements of the parameter step_list must be integers, step_list reset to None."),
-        ([1, 3], "the elements of the parameter step_list must be continuous integers, step_list reset to None."),
-    ],
+    first_quick(
+        [
+            ((1, 2), "the parameter step_list must be a list, but got type <class 'tuple'>, step_list reset to None."),
+            (["1"], "the elements of the parameter step_list must be integers, step_list reset to None."),
+            ([1, 3], "the elements of the parameter step_list must be continuous integers, step_list reset to None."),
+        ]
+    ),
 )
 def test_a_wrong_step_list_is_ignored(step_list: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
     record().analyse(step_list=step_list)

@@ -331,6 +331,7 @@ def test_blocks_that_are_none_of_ours_are_counted(tmp_path: Path) -> None:
     assert frames["spans"].height == 10
 
 
+@pytest.mark.slow
 def test_occupancy_is_kinetos(shared_data: Path) -> None:
     # Given: every kernel of real captures whose devices are described (V100, A100, H100, B200)
     limits = {(7, 5): 16, (8, 6): 16, (8, 9): 24}
