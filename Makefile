@@ -67,8 +67,10 @@ test-again:
 		$(call pytest,$$environment,$(SIZE),$$paths --last-failed --last-failed-no-failures=none) || failed=1; \
 	done; test -z "$$failed"
 
-# An install replaces the C library in src/, so no test runs before every environment is there.
-test-quick-torch test-rest-torch: test-%-torch: environments browser
+# An install replaces the C library in src/, so no test runs before every environment is there. The browser is no
+# prerequisite, for make would begin other tests while it is looked for; those of torch take the longest.
+test-quick-torch test-rest-torch: test-%-torch: environments
+	@$(MAKE) --no-print-directory browser
 	$(call tested,torch,$*,,$(WORKERS))
 
 $(FRAMEWORKS:%=test-quick-%): test-quick-%: environments
