@@ -55,7 +55,7 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     (run,) = runs(output)
     journal = read_journal(run / "rank0" / "capture" / "journal.ssj")
     recorded = journal.frames["steps"]["dur"].to_list()
-    assert 5 < len(recorded) <= 20
+    assert 5 < len(recorded) <= 40
     own = {name: median(times) for name, times in json.loads((tmp_path / "own.json").read_text()).items()}
     assert median(recorded) == pytest.approx(own["durations"], rel=0.3)
     # and wait for data as these do: steps 5 to 9 found ten batches in the queue
@@ -65,6 +65,7 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     takes = manifest(run)["takes"]
     assert takes["windows"][0]["median_ns"] < 0.5 * takes["others_median_ns"]
     assert [take["kept"] for take in takes["windows"]].count(True) == 1
+    assert all(take["median_ns"] for take in takes["windows"])
     # and all steps were timed, though the run that their file began in is removed
     timed = stepscope.open(run).tables["run_steps"].collect()
     assert (len(timed), timed["recorded"].sum()) == (61, len(recorded))

@@ -3,11 +3,11 @@
 The first steps of a program are often unlike the others. While the first one is made ready or prepared, loaders ahead
 fill their queues; the next steps drain them, and wait less for data than all later steps do. Files are not in the page
 cache yet, or a graph is compiled again. When the draining ends, no interface tells: a queue may be the program's own.
-So all steps are timed. Each time when their number has grown by half, the window is compared with the latest half of
-them. If the medians differ, the next steps are recorded, too. Steps may also differ among themselves, so that the
-median of a few is a matter of chance: each further window has twice the steps of the one before, as long as they take
-less than a second. At the end of the program the window that is closest to the median of all steps stays, and the
-others are removed.
+So all steps are timed. Each time when their number has grown by a quarter, the windows are compared with all of them.
+If the medians differ, the next steps are recorded, too. Steps may also differ among themselves, so that the median of a
+few is a matter of chance: each further window has twice the steps of the one before, as long as they take less than a
+second. At the end of the program the window that is closest to the median of all steps stays, and the others are
+removed.
 
 A window whose steps proved to be none, because another optimizer ends them, is replaced in every program.
 """
@@ -23,9 +23,9 @@ from stepscope.collect.session.recorded import RecordedWindow
 #: Relative difference of two medians up to which they count as equal.
 NEAR = 0.05
 #: Steps before the first comparison, and the most windows of one program.
-FIRST, MOST = 16, 6
+FIRST, MOST = 16, 8
 #: The most steps of a further window, and the most time that more steps than those of the first take, in ns.
-LONGEST, LONGEST_NS = 20, 1_000_000_000
+LONGEST, LONGEST_NS = 40, 1_000_000_000
 #: Steps between the preparation and the beginning of a further window.
 SETTLING = 8
 #: The most times that are kept: of more steps every second, fourth, … one is.
@@ -57,6 +57,7 @@ class Takes:
         self._others = array("q")
         self._count, self._stride = 0, 1
         self._look = FIRST
+        self._asked = False
 
     def step(self, end_ns: int, *, recorded: bool) -> bool:
         """Note the end of a step, in ns of ``time.perf_counter_ns``; return whether to record again from the next on.
@@ -71,24 +72,26 @@ class Takes:
             return False
         if before:
             self._keep(end_ns - before)
-        if not self._takes or self._count < self._look or len(self._takes) >= (MOST if self._longest else 1):
+        if not self._takes or self._asked or self._count < self._look:
             return False
-        since = self._since()
-        self._look = self._count * 3 // 2
-        return all(abs(median(take.durations) - since) > NEAR * since for take in self._takes)
+        if len(self._takes) >= (MOST if self._longest else 1):
+            return False
+        usual = self._usual()
+        self._look = self._count * 5 // 4
+        self._asked = all(abs(median(take.durations) - usual) > NEAR * usual for take in self._takes)
+        return self._asked
 
     @property
     def active(self) -> int:
         """Steps of the next window."""
         if not self._takes or not self._longest:
             return self._active
-        most = min(self._longest, int(LONGEST_NS / max(self._since(), 1)))
+        most = min(self._longest, int(LONGEST_NS / max(self._usual(), 1)))
         return max(self._active, min(self._active << len(self._takes), most))
 
-    def _since(self) -> float:
-        """Return the median of the latest half of the steps that were not recorded, in ns; 0 without one."""
-        latest = self._others[len(self._others) // 2 :]
-        return median(latest) if latest else 0
+    def _usual(self) -> float:
+        """Return the median of the steps that were not recorded, in ns; 0 without one."""
+        return median(self._others) if self._others else 0
 
     def _keep(self, duration: int) -> None:
         self._count += 1
@@ -104,13 +107,14 @@ class Takes:
     def add(self, recorded: RecordedWindow) -> None:
         """Add a window that has just closed."""
         self._takes.append(_Take(recorded, tuple(self._open) or (0,)))
-        self._look = max(FIRST, self._count * 3 // 2)
-        self._open = array("q")
+        self._look = max(FIRST, self._count * 5 // 4)
+        self._open, self._asked = array("q"), False
 
     def outdate(self) -> None:
         """Forget the times: steps end elsewhere than it seemed."""
         self._takes = [replace(take, outdated=True) for take in self._takes]
         self._others, self._count, self._stride, self._look, self._ended = array("q"), 0, 1, FIRST, 0
+        self._asked = False
 
     def keep_best(self, *, last: bool) -> RecordedWindow | None:
         """Return the window that stays, and remove the others.
@@ -120,7 +124,7 @@ class Takes:
         """
         if not self._takes:
             return None
-        others = median(self._others) if self._others else 0
+        others = self._usual()
         valid = [take for take in self._takes if not take.outdated]
         least = min(self._active, max((len(take.durations) for take in valid), default=0))
         whole = [take for take in valid if len(take.durations) >= least] or self._takes[-1:]
