@@ -155,6 +155,11 @@ _JAX = Framework(
 FRAMEWORKS = {framework.name: framework for framework in (_TORCH, _MINDSPORE, _PADDLE, _JAX)}
 
 
+def imported_frameworks() -> list[Framework]:
+    """Return the frameworks that the program has imported."""
+    return [framework for framework in FRAMEWORKS.values() if framework.name in sys.modules]
+
+
 def begin_early(name: str, options: Options) -> None:
     """Call the ``early`` and ``build`` functions of a framework that the program has just imported."""
     _call(FRAMEWORKS[name].early, options)
@@ -165,9 +170,8 @@ def begin_early(name: str, options: Options) -> None:
 def build_early(options: Options) -> None:
     """Before the training: call the ``build`` function of every imported framework, and load extensions."""
     _load_extensions()
-    for framework in FRAMEWORKS.values():
-        if framework.name in sys.modules:
-            _call(framework.build, options)
+    for framework in imported_frameworks():
+        _call(framework.build, options)
 
 
 def _call(function: Located | None, options: Options) -> None:

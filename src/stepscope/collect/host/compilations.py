@@ -10,7 +10,6 @@ go to the listeners, which keep them for the whole run.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -18,7 +17,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.frameworks import FRAMEWORKS, imported_frameworks
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -66,7 +65,7 @@ class CompilationsCollector:
 
     def available(self) -> str | None:
         """Return why nothing can be watched: the program has imported no framework."""
-        return None if not FRAMEWORKS.keys().isdisjoint(sys.modules) else "the program has imported no framework"
+        return None if imported_frameworks() else "the program has imported no framework"
 
     def prepare(self, context: Context) -> None:
         """Keep the journal for the spans."""
@@ -76,10 +75,9 @@ class CompilationsCollector:
         """Watch the frameworks that the program has imported."""
         global _current
         _current = self
-        for framework in FRAMEWORKS:
-            if framework in sys.modules:
-                self._frameworks.append(framework)
-                watch(framework)
+        for framework in imported_frameworks():
+            self._frameworks.append(framework.name)
+            watch(framework.name)
 
     def stop(self) -> list[Path]:
         """Watch them no longer; all spans are in the journal."""

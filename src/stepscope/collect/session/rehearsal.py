@@ -13,14 +13,13 @@ still chooses its devices, or forks before it uses them.
 from __future__ import annotations
 
 import logging
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stepscope.collect.cuda import cupti_collector, cupti_library
-from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.frameworks import imported_frameworks
 from stepscope.collect.options import Options
 from stepscope.collect.session.session import running_options
 from stepscope.collect.session.window import COMPLETE, Settings, Window
@@ -42,7 +41,7 @@ def rehearse(options: Options) -> bool:
     Returns:
         Whether a window was opened and closed.
     """
-    imported = [framework for framework in FRAMEWORKS.values() if framework.name in sys.modules]
+    imported = imported_frameworks()
     key = (tuple(framework.name for framework in imported), options)
     if key in _done or not imported or running_options() is not None or _gpu_is_unused():
         return False

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import stepscope
 from stepscope.collect.annotations import bind, unbind
-from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.frameworks import imported_frameworks
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
@@ -111,7 +111,7 @@ class _Member:
     def _of_another_framework(self) -> bool:
         """Whether the collector is for a framework that the program does not use, so that nothing is lost."""
         framework = getattr(self.collector, "framework", None)
-        return framework is not None and framework not in sys.modules and not FRAMEWORKS.keys().isdisjoint(sys.modules)
+        return framework is not None and framework not in sys.modules and bool(imported_frameworks())
 
 
 class Window:
