@@ -29,9 +29,14 @@ _MOST = 0.6
 _FIRST, _FIRST_UNSEEN, _EPOCHS = 0.1, 0.5, 3
 #: Workers are of no use where they make a batch in less than this part of the wait for it: the rest is sending.
 _SENT = 0.8
+#: What making a batch takes in the training process, in its time in a worker, which makes it in shared memory.
+_UNSHARED = 0.5
 #: Part of the steps, for each worker, that wait for a loader that limits the training.
 _LIMITED = 0.8
-#: What starts the workers of a loader.
+#: What programs do between epochs.
+_BETWEEN = ("evaluation", "checkpoint")
+#: What starts and stops the workers of a loader, and where.
+_ITERATORS = ("__iter__", "__del__", "_shutdown_workers")
 _STARTS = re.compile(
     r"(?:torch[/\\]utils[/\\]data|paddle[/\\]io[/\\].*)[/\\](?:dataloader|dataloader_iter|reader)\.py$"
 )
@@ -204,11 +209,11 @@ def _held_by_loader(observed: Observed) -> pl.DataFrame:
 
 
 def _starting(observed: Observed) -> list[int]:
-    """Return the stacks in which the loop asks its loader for an iterator, which starts the workers of an epoch."""
+    """Return the stacks in which a loop begins or ends its loader's iterator, which starts or stops workers."""
     return [
         stack
         for stack, frames in observed.stacks.items()
-        if any(frame.function.endswith("__iter__") and _STARTS.search(frame.file or "") for frame in frames)
+        if any(frame.function.endswith(_ITERATORS) and _STARTS.search(frame.file or "") for frame in frames)
     ]
 
 
@@ -225,16 +230,19 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     if not started or any(one.get("persistent_workers") for one in started):
         return None
     epochs = _epochs(observed, sum(int(one["workers"]) for one in started))
-    waits = observed.run_steps["data_wait"].drop_nulls().to_numpy()
+    steps = observed.run_steps.drop_nulls("data_wait").sort("data_wait", descending=True)
+    waits = steps["data_wait"].to_numpy()
     usual = float(np.median(waits)) if len(waits) else 0.0
-    first = waits[waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns]
-    if epochs:  # other long waits are not for workers that start
-        first = np.sort(first)[::-1][: round(epochs)]
-    excess, whole = float((first - usual).sum()), max(float(waits.sum()), 1.0)
+    long = int((waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns).sum())
+    first = steps.head(min(long, round(epochs or long)))  # other long waits are not for workers that start
+    excess, whole = float((first["data_wait"] - usual).sum()), max(float(waits.sum()), 1.0)
     if min(len(first), epochs or _EPOCHS) < _EPOCHS or excess < _MOST * whole:
         return None
     time, every = wait + starting, len(waits) / len(first)
-    gain = wait * excess / whole + starting
+    # Pages are copied after a fork, too: the first step of an epoch has all of it, and what else the program does then.
+    longer = float((first["quiet"] - steps["quiet"].median()).sum()) / len(steps)
+    others = sum(one.share for one in observed.summary.phases if one.name in _BETWEEN) * observed.step_ns
+    gain = max(wait * excess / whole + starting, longer - others)
     keep = trainer_says(observed, "kept workers", "DataLoader(…, persistent_workers=True)")
     return Finding(
         cause="restarted-workers",
@@ -242,8 +250,8 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
         f"every {every:.0f} steps an epoch begins, for which the workers are started again",
         gain_ns=round(gain),
         gain_low_ns=round(0.5 * gain),
-        gain_high_ns=round(time),
-        basis="the waits for the first batches of epochs, beyond the usual wait, and starting the workers",
+        gain_high_ns=round(max(time, gain)),
+        basis="what the first steps of epochs take longer than others, without evaluation and checkpoints",
         confidence=Confidence.MEASURED if epochs else Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{len(first)} of {len(waits)} steps have {percent_text(excess / whole)} of the "
@@ -361,7 +369,7 @@ def _timed(observed: Observed) -> float | None:
 def _useless_workers(observed: Observed, wait: float, making: float) -> Finding:
     step, workers = observed.step_ns, observed.summary.data_wait.workers or 0
     alone = trainer_says(observed, "no workers", _ALONE.get(observed.framework, "num_workers=0"))
-    gain = max(wait - making, 0.0)
+    gain = max(wait - _UNSHARED * making, 0.0)
     return Finding(
         cause="useless-workers",
         title=f"{duration_text(wait)} of {duration_text(step)} the training waits for batches that "
@@ -369,7 +377,7 @@ def _useless_workers(observed: Observed, wait: float, making: float) -> Finding:
         gain_ns=round(gain),
         gain_low_ns=round(0.5 * gain),
         gain_high_ns=round(wait),
-        basis="the wait for batches less the time to make one in the training process",
+        basis="the wait for batches less half of the time to make one, which shared memory takes in a worker",
         evidence=(
             Evidence(text=f"the training waits {duration_text(wait)} a step for its next batch", value=wait,
                      unit="ns", result="step_times"),

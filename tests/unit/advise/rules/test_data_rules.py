@@ -62,17 +62,18 @@ def test_a_short_wait_is_no_finding() -> None:
 
 
 def test_workers_that_start_again_for_every_epoch_are_told() -> None:
-    # Given 60 steps of 10 ms with short waits, but for every sixth, which begins an epoch
+    # Given 60 steps of 10 ms with short waits, but for every sixth, which begins an epoch and copies pages
     rank = waiting("torch", wait=1_000, workers=2, cores=4)
     rank.add("metadata", key="dataloader.0", value=json.dumps({"workers": 2, "persistent_workers": False}))
     ts = ORIGIN
     for number in range(60):
         wait = 40_000_000 if number % 6 == 0 else 100_000
-        rank.add("run_steps", number=number, ts=ts, dur=10_000_000 + wait, recorded=False, delay=0, data_wait=wait)
-        ts += 10_000_000 + wait
+        dur = 10_000_000 + wait + (0 if number % 6 else 6_000_000)
+        rank.add("run_steps", number=number, ts=ts, dur=dur, recorded=False, delay=0, data_wait=wait)
+        ts += dur
     [finding] = found(rank)
     assert finding.cause == "restarted-workers"
-    assert finding.gain_ns == pytest.approx(6.6e6, rel=0.1)
+    assert finding.gain_ns == pytest.approx((39.9e6 + 6e6) / 6, rel=0.02)
     assert "every 6 steps" in finding.title
     assert "persistent_workers=True" in finding.remedy
 
