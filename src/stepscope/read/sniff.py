@@ -66,7 +66,7 @@ _OF_KINETO = frozenset({"schemaVersion", "deviceProperties", "baseTimeNanosecond
 _ASCEND_PROCESS = re.compile(
     rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
 )
-_LONGEST_NAME = 200
+_LONGEST_NAME = 400
 
 _SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` calls the same events once more.
@@ -283,8 +283,9 @@ def _names_ascend(blocks: Iterator[bytes]) -> bool:
     """Return whether processes of a trace are those of Ascend's profilers; their names stand anywhere in the list."""
     before = b""
     for block in blocks:
-        if _ASCEND_PROCESS.search(before + block):
-            return True
+        for part in (before + block[:_LONGEST_NAME], block):
+            if b"process_name" in part and _ASCEND_PROCESS.search(part):
+                return True
         before = block[-_LONGEST_NAME:]
     return False
 
