@@ -32,6 +32,19 @@ def keep_here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow.set_tracking_uri(kept["MLFLOW_TRACKING_URI"])
 
 
+def in_tensorboard(directory: Path) -> Points:
+    """Return our figures of the only file of events."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = directory.rglob("events.out.tfevents.*")
+    events = EventAccumulator(str(file)).Reload()
+    return {
+        tag.rpartition("stepscope/")[2]: {point.step: point.value for point in events.Scalars(tag)}
+        for tag in events.Tags()["scalars"]
+        if "stepscope/" in tag
+    }
+
+
 def in_mlflow(directory: Path) -> Points:
     """Return our figures of the only run of a file store: a file each metric, a line each value (time, value, step)."""
     found: Points = defaultdict(dict)

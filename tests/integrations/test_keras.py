@@ -15,7 +15,7 @@ import pytest
 from stepscope.integrations.keras import StepscopeCallback
 from tests.integrations.recorded import check_program_of_the_page, recorded_in, step_numbers, times_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def trained(directory: Path, *callbacks: Any) -> keras.callbacks.History:
@@ -48,6 +48,7 @@ def test_steps_and_phases_are_those_of_the_trainer(tmp_path: Path, capsys: pytes
     assert f"stepscope report --findings {rank.directory.path.parent}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_window_is_of_epochs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"epochs": "1", "output": tmp_path / "runs", "analyse": "later", "quiet": True}
     trained(tmp_path / "ours", StepscopeCallback(**options))
@@ -62,5 +63,6 @@ def test_it_is_the_same_on_jax() -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     check_program_of_the_page("Keras", tmp_path)
