@@ -63,7 +63,8 @@ _TRAINERS = (
             "no workers": "model.fit(…, num_workers=0)",
             "evaluation": "Evaluate less often: model.fit(…, eval_freq=10); or on a part of the validation data.",
             "checkpoint": "Save less often: model.fit(…, save_freq=10).",
-            "logging": "Log less often: model.fit(…, log_freq=100).",
+            "logging": "Log less often: from a callback of your own, every 100 batches; WandbCallback and VisualDL log "
+            "every batch.",
         },
     ),
 )

@@ -80,3 +80,9 @@ def test_how_often_is_the_trainers_argument(file: str, advice: str) -> None:
 def test_a_word_that_a_trainer_lacks_is_the_frameworks() -> None:
     observed = Observed(sampled_in(Rank(), f"{PACKAGES}/lightning/pytorch/loops/fit_loop.py").tables())
     assert trainer_says(observed, "fused optimizer", "fused=True") == "fused=True"
+
+
+def test_loggers_of_paddle_are_not_what_prints_its_progress() -> None:
+    """``log_freq`` of ``Model.fit`` is about the progress; Paddle's loggers log every batch."""
+    observed = Observed(sampled_in(Rank(), f"{PACKAGES}/paddle/hapi/model.py").tables())
+    assert "log_freq" not in trainer_says(observed, "logging", "")
