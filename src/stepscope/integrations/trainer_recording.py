@@ -18,8 +18,9 @@ from stepscope.errors import StepscopeError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 
-#: Seconds that the end of a training waits for its findings.
+#: Seconds that the end of a training waits for its findings, and of them in silence.
 _PATIENCE = 120.0
+SILENCE = 2.0
 #: Findings that are logged; the command that shows all stands below.
 _MOST = 3
 #: Recorded steps whose figures loggers get: the last ones. A logger may ask a server at each.
@@ -168,7 +169,7 @@ class TrainerRecording:
         if recorded.manifest.get("rank", 0):
             return
         more = f"stepscope report --findings {recorded.path}"
-        if not self._waits or not recorded.wait(_PATIENCE):
+        if not self._waits or not _analysed(recorded, say):
             say(f"stepscope: {more} shows where the steps go.")
             return
         run = Run(recorded.rank_path)
@@ -180,6 +181,21 @@ class TrainerRecording:
         for finding in found[:_MOST]:
             say(f"stepscope: {message(finding)}")
         say(f"stepscope: {more} shows {'all' if found else 'the steps; nothing stands out'}.")
+
+
+def _analysed(recorded: RecordedWindow, say: Callable[[str], None]) -> bool:
+    """Return whether a window was analysed before our patience ended; Ctrl-C ends the wait, not the program."""
+    begin = time.monotonic()
+    if recorded.wait(SILENCE):
+        return True
+    left = begin + _PATIENCE - time.monotonic()
+    if left > _PATIENCE - SILENCE:  # the analysis has failed
+        return False
+    try:
+        say(f"stepscope: looking where the steps go, for {_PATIENCE / 60:.0f} minutes at most. Ctrl-C skips it.")
+        return recorded.wait(left)
+    except KeyboardInterrupt:
+        return False
 
 
 def _selected(steps: str, epochs: str, schedule: Any) -> tuple[EpochSchedule | None, Any]:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import pytest
 
 import stepscope
 from stepscope.errors import UsageError
+from stepscope.integrations import trainer_recording
 from stepscope.integrations.trainer_recording import TrainerRecording
 
 
@@ -106,6 +108,29 @@ def test_loggers_get_each_recorded_step_and_then_all(tmp_path: Path) -> None:
     wanted = [dur / 1e9 for run in runs for dur in run["dur"].to_list()]
     assert [figures["stepscope/step/seconds"] for _, figures in rows[:-1]] == pytest.approx(wanted)
     assert rows[-1][1]["stepscope/steps"] == 2
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_wait_for_findings_is_announced_and_ctrl_c_skips_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
+) -> None:
+    monkeypatch.setattr(trainer_recording, "SILENCE", 0.0)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if skipped and len(said) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    recording = TrainerRecording({"output": tmp_path, "quiet": True})
+    recording.begin()
+    recording.step()
+    recording.end(say)
+    assert "2 minutes at most. Ctrl-C skips it" in said[0]
+    (recorded,) = recording.profile.recorded
+    assert f"stepscope report --findings {recorded.path} shows" in said[-1]
+    assert skipped == said[-1].endswith("shows where the steps go.")
+    assert recorded.wait()  # the analysis goes on
 
 
 def test_a_phase_that_is_unknown_is_refused() -> None:
