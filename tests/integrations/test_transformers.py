@@ -135,11 +135,12 @@ def test_an_output_that_cannot_be_written_does_not_stop_the_training(tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_next_training_after_an_error_is_recorded(tmp_path: Path) -> None:
-    callback = StepscopeCallback(output=tmp_path / "runs", analyse="later", quiet=True)
+@pytest.mark.parametrize("same", [True, False])
+def test_the_next_training_after_an_error_is_recorded(tmp_path: Path, same: bool) -> None:
+    callbacks = [StepscopeCallback(output=tmp_path / "runs", analyse="later", quiet=True) for _ in range(2)]
     with pytest.raises(ValueError, match="boom"):
-        trained(tmp_path / "broken", callback, Fails())
-    trainer = trained(tmp_path / "ours", callback, max_steps=3)
+        trained(tmp_path / "broken", callbacks[0], Fails())
+    trainer = trained(tmp_path / "ours", callbacks[0 if same else 1], max_steps=3)
     last = max((tmp_path / "runs").glob("*"), key=lambda path: path.stat().st_mtime_ns)
     assert step_numbers(Run(last).ranks[0]) == list(range(trainer.state.global_step))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,50 @@ def test_a_wait_for_findings_is_announced_and_ctrl_c_skips_it(
     assert f"stepscope report --findings {recorded.path} shows" in said[-1]
     assert skipped == said[-1].endswith("shows where the steps go.")
     assert recorded.wait()  # the analysis goes on
+
+
+@pytest.mark.parametrize("error", [None, ValueError("boom")])
+def test_a_training_that_did_not_end_leaves_the_next_to_its_own_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    options = {"output": tmp_path, "analyse": "later", "quiet": True}
+    first, second = TrainerRecording(options), TrainerRecording(options)
+    first.begin()
+    first.step()
+    monkeypatch.setattr(sys, "last_value", error, raising=False)  # as the interpreter and IPython do
+    second.begin()
+    assert (first.running, second.running) == (False, True)
+    second.step()
+    second.end()
+    (failed,), (ended,) = first.profile.recorded, second.profile.recorded
+    assert failed.manifest["status"] == ("failed at step 1" if error else "complete")
+    assert ended.manifest["status"] == "complete"
+
+
+def test_a_training_on_another_thread_goes_on(tmp_path: Path) -> None:
+    options = {"output": tmp_path, "analyse": "later", "quiet": True}
+    first, second = TrainerRecording(options), TrainerRecording(options)
+    first.begin()
+    thread = threading.Thread(target=second.begin)
+    thread.start()
+    thread.join()
+    assert (first.running, second.running) == (True, False)
+    first.end()
+
+
+def test_a_program_that_fails_in_a_training_leaves_its_error(tmp_path: Path) -> None:
+    program = """
+from stepscope.integrations.trainer_recording import TrainerRecording
+recording = TrainerRecording({"output": "runs", "analyse": "later", "quiet": True})
+recording.begin()
+recording.step()
+raise ValueError("boom")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "ValueError: boom"
+    (run,) = (tmp_path / "runs").iterdir()
+    manifest = stepscope.open(run).ranks[0].manifest
+    assert (manifest["status"], manifest["exception"]) == ("failed at step 1", "ValueError")
 
 
 def test_a_phase_that_is_unknown_is_refused() -> None:
