@@ -50,6 +50,8 @@ _TRAINERS = (
     Trainer(
         re.compile(r"[/\\]keras[/\\].*[/\\]trainer\.py$"),
         {
+            "workers": "Load in workers: model.fit(torch.utils.data.DataLoader(…, num_workers={}, "
+            "persistent_workers=True))",
             "evaluation": "Evaluate less often: model.fit(…, validation_freq=10); or on a part of the validation data: "
             "validation_steps=10.",
             "checkpoint": "Save less often: ModelCheckpoint(…, save_freq=500).",

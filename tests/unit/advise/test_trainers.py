@@ -46,6 +46,7 @@ def late_batches(framework: str, *files: str) -> Rank:
         ("torch", "transformers/modeling_utils.py", "DataLoader(…, num_workers=3, persistent_workers=True)"),
         ("torch", "lightning/pytorch/loops/fit_loop.py", "DataLoader(…, num_workers=3, persistent_workers=True)"),
         ("paddle", "paddle/hapi/model.py", "model.fit(…, num_workers=3)"),
+        ("torch", "keras/src/backend/torch/trainer.py", "model.fit(torch.utils.data.DataLoader(…, num_workers=3, "),
         ("paddle", "paddle/io/reader.py", "DataLoader(…, num_workers=3)"),
     ],
 )
