@@ -178,6 +178,18 @@ raise ValueError("boom")
     assert (manifest["status"], manifest["exception"]) == ("failed at step 1", "ValueError")
 
 
+def test_a_training_that_ends_before_its_window_is_told_in_its_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = TrainerRecording({"output": tmp_path, "quiet": True, "steps": "10-14"})
+    recording.begin()
+    recording.step()
+    recording.end()
+    (warning,) = caplog.messages
+    assert "ended in step 1" in warning
+    assert "Record earlier steps" in warning
+
+
 def test_a_phase_that_is_unknown_is_refused() -> None:
     with pytest.raises(UsageError, match="evaluation, checkpoint, logging"):
         stepscope.profile().phase("validation")
