@@ -59,8 +59,10 @@ def in_mlflow(directory: Path) -> Points:
 
 def in_wandb(directory: Path, axis: str) -> Points:
     """Return our figures of the only offline run, by the figure that is their axis."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()  # the process that writes the file goes on for a moment after the run
     (file,) = directory.glob("wandb/offline-run-*/*.wandb")
     found: Points = defaultdict(dict)
     for content in _records(file.read_bytes()):
