@@ -176,7 +176,7 @@ endif
 	echo '$(TRAINERS)' >$@
 
 .envs/mindspore/.ready: BESIDES := 'numpy<2'
-.envs/paddle/.ready: BESIDES := 'wandb>=0.31'
+.envs/paddle/.ready: BESIDES := --group paddle
 $(FRAMEWORKS:%=.envs/%/.ready): .envs/%/.ready: .envs/%/.framework $(SOURCES)
 	flock .envs $(call install,$*) --editable . --group frameworks $(BESIDES)
 	touch $@
