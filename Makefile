@@ -39,14 +39,14 @@ demo: $(ENV)/.ready page
 # Each framework has an environment of its own, which runs the tests of that framework (tests/frameworks/conftest.py).
 FRAMEWORKS := mindspore paddle jax
 CUPTI_WHEELS := .envs/cupti/oldest/.ready .envs/cupti/newest/.ready
-ENVIRONMENTS := $(ENV)/.test $(FRAMEWORKS:%=.envs/%/.ready) .envs/msprof/.ready $(CUPTI_WHEELS)
+ENVIRONMENTS := $(ENV)/.test $(FRAMEWORKS:%=.envs/%/.ready) .envs/trainers/.ready .envs/msprof/.ready $(CUPTI_WHEELS)
 
 # The quick size of every test; `make test-all` adds the slow tests, and the others at their full size (tests/sizes.py).
-test: lint test-quick-torch $(FRAMEWORKS:%=test-quick-%)
+test: lint test-quick-torch $(FRAMEWORKS:%=test-quick-%) test-quick-trainers
 	$(MAKE) test-again SIZE=quick
 
 test-all: test
-	$(MAKE) test-rest-torch $(FRAMEWORKS:%=test-rest-%) test-trainers
+	$(MAKE) test-rest-torch $(FRAMEWORKS:%=test-rest-%) test-rest-trainers
 	$(MAKE) test-again SIZE=full
 
 # Arguments: environment, size, what to test. Tests that end, in a process that does not, are ended with its stacks.
@@ -80,8 +80,12 @@ $(FRAMEWORKS:%=test-rest-%): test-rest-%: environments
 	$(call tested,$*,rest,tests/frameworks,$(FRAMEWORK_WORKERS))
 
 # Trainers on PyTorch (tests/integrations/conftest.py); those of other frameworks are tested in their environments.
-test-trainers: environments .envs/trainers/.ready
-	$(call tested,trainers,full,tests/integrations,$(FRAMEWORK_WORKERS))
+test-quick-trainers test-rest-trainers: test-%-trainers: environments
+	$(call tested,trainers,$*,tests/integrations,$(FRAMEWORK_WORKERS))
+
+# All tests of the trainers alone, with the versions in TRAINERS.
+test-trainers: environments
+	$(call pytest,trainers,full,tests/integrations)
 
 environments: $(ENVIRONMENTS) page
 
@@ -160,18 +164,23 @@ $(ENV)/.test: $(ENV)/.ready
 	$(call install,torch) --no-deps HolisticTraceAnalysis
 	touch $@
 
-# It adds to the environment of PyTorch: stepscope, torch and what all tests need are those of that one.
+# It adds to the environment of PyTorch: stepscope, torch and what all tests need are those of that one. The stamp holds
+# the versions that were asked for; with other ones the environment is made again.
+ifneq ($(file <.envs/trainers/.ready),$(TRAINERS))
+.PHONY: .envs/trainers/.ready
+endif
 .envs/trainers/.ready: $(ENV)/.test
-	$(PYTHON) -m venv .envs/trainers
+	$(PYTHON) -m venv --clear .envs/trainers
 	echo "import site; site.addsitedir('$$(echo $(CURDIR)/$(ENV)/lib/python*/site-packages)')" \
 		>"$$(echo .envs/trainers/lib/python*/site-packages)/torch.pth"
 	$(call install,trainers) --upgrade pip
 	$(call install,trainers) --group trainers jax==$(JAX) $(TRAINERS)
-	touch $@
+	echo '$(TRAINERS)' >$@
 
-.envs/mindspore/.ready: KEEP := 'numpy<2'
+.envs/mindspore/.ready: BESIDES := 'numpy<2'
+.envs/paddle/.ready: BESIDES := --group paddle
 $(FRAMEWORKS:%=.envs/%/.ready): .envs/%/.ready: .envs/%/.framework $(SOURCES)
-	flock .envs $(call install,$*) --editable . --group frameworks $(KEEP)
+	flock .envs $(call install,$*) --editable . --group frameworks $(BESIDES)
 	touch $@
 
 # Ascend's analysis tool, which has to open what we export; it pins nothing, so it lives alone.

@@ -32,6 +32,19 @@ def keep_here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow.set_tracking_uri(kept["MLFLOW_TRACKING_URI"])
 
 
+def in_tensorboard(directory: Path) -> Points:
+    """Return our figures of the only file of events."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = directory.rglob("events.out.tfevents.*")
+    events = EventAccumulator(str(file)).Reload()
+    return {
+        tag.rpartition("stepscope/")[2]: {point.step: point.value for point in events.Scalars(tag)}
+        for tag in events.Tags()["scalars"]
+        if "stepscope/" in tag
+    }
+
+
 def in_mlflow(directory: Path) -> Points:
     """Return our figures of the only run of a file store: a file each metric, a line each value (time, value, step)."""
     found: Points = defaultdict(dict)
@@ -46,8 +59,10 @@ def in_mlflow(directory: Path) -> Points:
 
 def in_wandb(directory: Path, axis: str) -> Points:
     """Return our figures of the only offline run, by the figure that is their axis."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()  # the process that writes the file goes on for a moment after the run
     (file,) = directory.glob("wandb/offline-run-*/*.wandb")
     found: Points = defaultdict(dict)
     for content in _records(file.read_bytes()):

@@ -16,10 +16,10 @@ from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
 from stepscope.integrations.accelerate import StepscopeTracker
-from tests.integrations.logged import check_steps, in_mlflow, in_wandb, keep_here
+from tests.integrations.logged import check_steps, in_mlflow, in_tensorboard, in_wandb, keep_here
 from tests.integrations.recorded import check_program_of_the_page, recorded_in, step_numbers, times_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,8 @@ class KeptFigures(GeneralTracker):
 def trained(directory: Path, *trackers: GeneralTracker | str) -> list[float]:
     """Train two epochs of 12 batches; two batches are a step, and each epoch ends with a checkpoint."""
     set_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, log_with=list(trackers))
+    kept = {"gradient_accumulation_steps": 2, "project_dir": str(directory), "log_with": list(trackers)}
+    accelerator = Accelerator(cpu=True, **kept)
     data = TensorDataset(torch.randn(48, 8), torch.ones(48, 1))
     layer = torch.nn.Linear(8, 1)
     model, optimizer, loader = accelerator.prepare(layer, torch.optim.Adam(layer.parameters()), DataLoader(data, 4))
@@ -97,20 +98,26 @@ def test_steps_and_phases_are_those_of_the_loop(tmp_path: Path, caplog: pytest.L
     assert (Accelerator.log, Accelerator.save_state, Accelerator.end_training) == methods
 
 
-def test_wandb_and_mlflow_get_the_figures_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_tensorboard_wandb_and_mlflow_get_the_figures_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_here(tmp_path, monkeypatch)
-    trained(tmp_path / "ours", "wandb", "mlflow", StepscopeTracker(output=tmp_path / "runs", quiet=True))
+    tracker = StepscopeTracker(output=tmp_path / "runs", quiet=True)
+    trained(tmp_path / "ours", "tensorboard", "wandb", "mlflow", tracker)
     rank = recorded_in(tmp_path / "runs")
-    for points in (in_wandb(tmp_path, "stepscope/steps_ended"), in_mlflow(tmp_path)):
+    for points in (in_tensorboard(tmp_path), in_wandb(tmp_path, "stepscope/steps_ended"), in_mlflow(tmp_path)):
         check_steps(points, rank, first=1)
         assert points["steps"] == {12: 12}
 
 
+@pytest.mark.slow
 def test_a_window_is_of_epochs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"epochs": "1", "output": tmp_path / "runs", "analyse": "later", "quiet": True}
     trained(tmp_path / "ours", StepscopeTracker(**options))
     assert step_numbers(recorded_in(tmp_path / "runs")) == [6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     check_program_of_the_page("accelerate", tmp_path)

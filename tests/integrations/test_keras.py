@@ -15,7 +15,7 @@ import pytest
 from stepscope.integrations.keras import StepscopeCallback
 from tests.integrations.recorded import check_program_of_the_page, recorded_in, step_numbers, times_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def trained(directory: Path, *callbacks: Any) -> keras.callbacks.History:
@@ -34,7 +34,7 @@ def trained(directory: Path, *callbacks: Any) -> keras.callbacks.History:
 def test_steps_and_phases_are_those_of_the_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Given the same training without and with the callback
     plain = trained(tmp_path / "plain")
-    save = keras.Model.save
+    save, apply = keras.Model.save, keras.optimizers.Optimizer.apply
     ours = trained(tmp_path / "ours", StepscopeCallback(output=tmp_path / "runs", quiet=True))
     # Then its results are the same
     assert ours.history == plain.history
@@ -43,11 +43,15 @@ def test_steps_and_phases_are_those_of_the_trainer(tmp_path: Path, capsys: pytes
     assert step_numbers(rank) == list(range(ours.params["steps"] * ours.params["epochs"]))
     found = times_of(rank)
     assert (found["evaluation"], found["checkpoint"]) == (3, len(list((tmp_path / "ours").glob("*.keras")))) == (3, 3)
+    # And PyTorch, which knows its own optimizers only, is told of the optimizer of Keras
+    phases = {part.name: part.mean_ns for part in rank.summary.phases}
+    assert phases["optimizer"] > 0
     # And nothing of ours stays in Keras, which prints the command that shows the findings
-    assert keras.Model.save is save
+    assert (keras.Model.save, keras.optimizers.Optimizer.apply) == (save, apply)
     assert f"stepscope report --findings {rank.directory.path.parent}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_window_is_of_epochs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"epochs": "1", "output": tmp_path / "runs", "analyse": "later", "quiet": True}
     trained(tmp_path / "ours", StepscopeCallback(**options))
@@ -62,5 +66,6 @@ def test_it_is_the_same_on_jax() -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     check_program_of_the_page("Keras", tmp_path)

@@ -12,14 +12,14 @@ import polars
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from stepscope.integrations.lightning import StepscopeCallback, StepscopeProfiler
-from tests.integrations.logged import check_steps, in_mlflow, in_wandb, keep_here
+from tests.integrations.logged import check_steps, in_mlflow, in_tensorboard, in_wandb, keep_here
 from tests.integrations.recorded import check_program_of_the_page, recorded_in, step_numbers, times_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Regression(pl.LightningModule):
@@ -138,6 +138,7 @@ def test_steps_and_phases_are_those_of_the_trainer(tmp_path: Path, caplog: pytes
     assert f"stepscope report --findings {rank.directory.path.parent}" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_actions_of_lightning_and_of_the_program_are_ranges(tmp_path: Path) -> None:
     profiler = StepscopeProfiler(output=tmp_path / "runs", analyse="later", quiet=True)
     _, model = trained(tmp_path / "ours", profiler=profiler)
@@ -153,18 +154,26 @@ def test_the_actions_of_lightning_and_of_the_program_are_ranges(tmp_path: Path) 
     assert not any(".on_" in name for name in names)
 
 
-def test_wandb_and_mlflow_get_the_figures_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_tensorboard_wandb_and_mlflow_get_the_figures_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_here(tmp_path, monkeypatch)
-    loggers = [WandbLogger(save_dir=tmp_path, offline=True), MLFlowLogger(tracking_uri=f"file:{tmp_path}/mlruns")]
+    loggers = [
+        WandbLogger(save_dir=tmp_path, offline=True),
+        MLFlowLogger(tracking_uri=f"file:{tmp_path}/mlruns"),
+        TensorBoardLogger(tmp_path / "events"),
+    ]
     callback = StepscopeCallback(output=tmp_path / "runs", quiet=True)
     trained(tmp_path / "ours", callback, loggers=loggers)
     loggers[0].experiment.finish()
     rank = recorded_in(tmp_path / "runs")
-    for points in (in_wandb(tmp_path, "trainer/global_step"), in_mlflow(tmp_path)):
+    for points in (in_tensorboard(tmp_path), in_wandb(tmp_path, "trainer/global_step"), in_mlflow(tmp_path)):
         check_steps(points, rank, first=0)
         assert points["steps"] == {12: 12}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["callback", "profiler"])
 def test_a_window_is_of_epochs(tmp_path: Path, way: str) -> None:
     callbacks, profiler = ways(tmp_path / "runs", epochs="1", analyse="later")[way]
@@ -172,6 +181,7 @@ def test_a_window_is_of_epochs(tmp_path: Path, way: str) -> None:
     assert step_numbers(recorded_in(tmp_path / "runs")) == [6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["callback", "profiler"])
 def test_a_training_that_fails_leaves_its_steps_and_its_error(tmp_path: Path, way: str) -> None:
     callbacks, profiler = ways(tmp_path / "runs")[way]
@@ -182,5 +192,6 @@ def test_a_training_that_fails_leaves_its_steps_and_its_error(tmp_path: Path, wa
     assert (rank.manifest["status"], rank.manifest["exception"]) == ("failed at step 2", "ValueError")
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     check_program_of_the_page("Lightning", tmp_path)

@@ -12,8 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 import stepscope
 from stepscope.cli.main import main
 
-pytestmark = pytest.mark.slow
-
 #: One step, whose event in the file lasts 3,154 µs.
 CAPTURE = Path(__file__).parents[1] / "data" / "kineto" / "cuda_event_sync.json.gz"
 STEP_S = 0.003154

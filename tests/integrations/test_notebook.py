@@ -28,7 +28,7 @@ from nbclient import NotebookClient
 import stepscope
 from tests.page.conftest import CAPTURES
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 TRAINING = """
 import torch
@@ -99,6 +99,7 @@ def said(outputs: list[Any]) -> str:
     return "".join(one["text"] for one in outputs if one["output_type"] == "stream")
 
 
+@pytest.mark.slow
 def test_a_cell_that_trains_shows_its_steps_below_its_value(outputs: dict[str, list[Any]], folder: Path) -> None:
     value, run = outputs["steps of the optimizer"]
     assert value["data"]["text/plain"] == "6"
@@ -114,6 +115,7 @@ def test_a_cell_that_trains_shows_its_steps_below_its_value(outputs: dict[str, l
     assert runs[0].summary.steps.count == 6
 
 
+@pytest.mark.slow
 def test_a_cell_without_an_optimizer_says_what_its_steps_are(outputs: dict[str, list[Any]]) -> None:
     assert "declared by step()" in data(outputs["declared"])["text/plain"]
     assert "4 steps" in data(outputs["declared"])["text/plain"]
@@ -122,12 +124,14 @@ def test_a_cell_without_an_optimizer_says_what_its_steps_are(outputs: dict[str, 
     assert len(outputs["one step"]) == 1
 
 
+@pytest.mark.slow
 def test_options_select_steps(outputs: dict[str, list[Any]]) -> None:
     text = data(outputs["some"])["text/plain"]
     assert "3 steps" in text
     assert "9 steps" in text
 
 
+@pytest.mark.slow
 def test_the_last_two_runs_are_compared_or_two_that_are_named(outputs: dict[str, list[Any]], folder: Path) -> None:
     names = [run.path.name for run in stepscope.runs(folder / "stepscope-runs")]
     for cell, pair in (("compare", names[2:4]), ("compare two", names[:2])):
@@ -135,6 +139,7 @@ def test_the_last_two_runs_are_compared_or_two_that_are_named(outputs: dict[str,
         assert "One run a side" in data(outputs[cell])["text/html"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["summary", "findings", "timeline", "a profile"])
 def test_what_people_look_at_shows_itself(outputs: dict[str, list[Any]], cell: str) -> None:
     shown = data(outputs[cell])
@@ -143,10 +148,12 @@ def test_what_people_look_at_shows_itself(outputs: dict[str, list[Any]], cell: s
     assert len(shown["text/html"]) < 3_000_000
 
 
+@pytest.mark.slow
 def test_the_findings_of_a_notebook_are_told_as_text_too(outputs: dict[str, list[Any]]) -> None:
     assert "Finding(" not in data(outputs["findings"])["text/plain"]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_cell_is_its_own_and_the_recording_is_kept(outputs: dict[str, list[Any]]) -> None:
     error = outputs["an error"][-1]
     assert (error["output_type"], error["ename"]) == ("error", "NameError")
@@ -154,6 +161,7 @@ def test_an_error_of_the_cell_is_its_own_and_the_recording_is_kept(outputs: dict
     assert "stepscope: recorded in" in said(outputs["an error"])
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_the_cell_does_not_run(outputs: dict[str, list[Any]]) -> None:
     assert "unrecognized arguments: --colour" in said(outputs["a wrong option"])
     assert "'active' should be a whole number of steps from 1 on, but is 0" in said(outputs["a wrong value"])
@@ -196,6 +204,7 @@ def answered(address: str, **headers: str) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jupyter_server_proxy"), reason="jupyter-server-proxy is not installed")
 def test_a_run_is_seen_behind_the_proxy_of_a_notebook_server(tmp_path: Path) -> None:
     port = free_port()

@@ -50,6 +50,8 @@ _TRAINERS = (
     Trainer(
         re.compile(r"[/\\]keras[/\\].*[/\\]trainer\.py$"),
         {
+            "workers": "Load in workers: model.fit(torch.utils.data.DataLoader(…, num_workers={}, "
+            "persistent_workers=True))",
             "evaluation": "Evaluate less often: model.fit(…, validation_freq=10); or on a part of the validation data: "
             "validation_steps=10.",
             "checkpoint": "Save less often: ModelCheckpoint(…, save_freq=500).",
@@ -63,7 +65,8 @@ _TRAINERS = (
             "no workers": "model.fit(…, num_workers=0)",
             "evaluation": "Evaluate less often: model.fit(…, eval_freq=10); or on a part of the validation data.",
             "checkpoint": "Save less often: model.fit(…, save_freq=10).",
-            "logging": "Log less often: model.fit(…, log_freq=100).",
+            "logging": "Log less often: from a callback of your own, every 100 batches; WandbCallback and VisualDL log "
+            "every batch.",
         },
     ),
 )

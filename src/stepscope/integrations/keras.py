@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from stepscope.collect.annotations import close_range, open_range
 from stepscope.integrations.trainer_recording import TrainerRecording, not_installed
 
 try:
@@ -43,6 +44,9 @@ class StepscopeCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-
         self._recording.begin()
         for function in ("save", "save_weights"):
             self._recording.named(keras.Model, function, "checkpoint")
+        # A range in a function that torch.compile compiles would break its graph.
+        if keras.backend.backend() == "torch" and not self.model.jit_compile:
+            self._recording.around(keras.optimizers.Optimizer, "apply", _in_range)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401, ARG002, D102
         self._epoch = epoch
@@ -60,6 +64,15 @@ class StepscopeCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ANN401, ARG002, D102
         self._recording.end(_say)
+
+
+def _in_range(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of `apply`
+    """Update the variables in the range that PyTorch gives to steps of its own optimizers."""
+    opened = open_range(f"Optimizer.step#{type(optimizer).__name__}.step", {})
+    try:
+        return original(optimizer, *args, **kwargs)
+    finally:
+        close_range(opened)
 
 
 def _say(line: str) -> None:

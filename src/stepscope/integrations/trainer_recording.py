@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.options import ALL_STEPS, Door, check_given, options_at, step_range
@@ -18,8 +21,9 @@ from stepscope.errors import StepscopeError, UsageError
 
 _LOG = logging.getLogger("stepscope")
 
-#: Seconds that the end of a training waits for its findings.
+#: Seconds that the end of a training waits for its findings, and of them in silence.
 _PATIENCE = 120.0
+SILENCE = 2.0
 #: Findings that are logged; the command that shows all stands below.
 _MOST = 3
 #: Recorded steps whose figures loggers get: the last ones. A logger may ask a server at each.
@@ -64,6 +68,9 @@ class TrainerRecording:
         doing: What the trainer does besides training; None: it trains.
     """
 
+    #: The one that has begun and not ended: its training may have failed, which not every trainer says.
+    _open: ClassVar[TrainerRecording | None] = None
+
     def __init__(self, options: dict[str, Any]) -> None:
         given = {name: options[name] for name in options_at(Door.TRAINER) if options.get(name) is not None}
         values = check_given(Door.TRAINER, given)
@@ -73,12 +80,17 @@ class TrainerRecording:
         self._first = 0
         self._waits = options.get("analyse", "background") != "later"
         self._hooks = MethodHooks()
+        self._thread = 0
+        self._known = id(None)
         self.doing: str | None = None
         self.running = False
 
     def begin(self, epoch: int = 0) -> None:
-        """Begin at step 0, in an epoch of the trainer's count; a training before that failed is closed first."""
-        self.end()
+        """Begin at step 0, in an epoch of the trainer's count; one of this thread that did not end is closed first."""
+        unended = TrainerRecording._open
+        if unended is not None and unended._thread == threading.get_ident():
+            unended.end(error=unended._uncaught())
+        self._thread, self._known = threading.get_ident(), id(_last_error())
         self._first = len(self.profile.recorded)
         self.epoch(epoch)
         try:
@@ -88,6 +100,8 @@ class TrainerRecording:
             return
         self._hooks = MethodHooks()
         self.running = True
+        TrainerRecording._open = self
+        atexit.register(self._at_exit)
 
     def epoch(self, number: int) -> None:
         """Note to which epoch the next step belongs, by the trainer's count from 0."""
@@ -149,6 +163,8 @@ class TrainerRecording:
             return
         self.phase(None)
         self.running = False
+        TrainerRecording._open = None
+        atexit.unregister(self._at_exit)
         self._hooks.remove()
         self.profile.__exit__(None if error is None else type(error), error, None)
         windows = self.profile.recorded[self._first :] if error is None else []
@@ -157,6 +173,16 @@ class TrainerRecording:
                 self._tell(windows, say, log)
             except Exception as failed:  # noqa: BLE001 - law 1: the training has ended well
                 _LOG.warning("stepscope: what was found in %s is not told: %s", windows[-1].path, one_line(failed))
+
+    def _uncaught(self) -> BaseException | None:
+        """Return the error that has reached the interpreter, or a notebook's cell, since the training began."""
+        error = _last_error()
+        return None if id(error) == self._known else error
+
+    def _at_exit(self) -> None:
+        error = self._uncaught()
+        if error is not None:  # else the session ends itself
+            self.end(error=error)
 
     def _tell(self, windows: Sequence[RecordedWindow], say: Callable[[str], None], log: Log | None) -> None:
         from stepscope.advise.run_findings import findings
@@ -168,7 +194,7 @@ class TrainerRecording:
         if recorded.manifest.get("rank", 0):
             return
         more = f"stepscope report --findings {recorded.path}"
-        if not self._waits or not recorded.wait(_PATIENCE):
+        if not self._waits or not _analysed(recorded, say):
             say(f"stepscope: {more} shows where the steps go.")
             return
         run = Run(recorded.rank_path)
@@ -180,6 +206,25 @@ class TrainerRecording:
         for finding in found[:_MOST]:
             say(f"stepscope: {message(finding)}")
         say(f"stepscope: {more} shows {'all' if found else 'the steps; nothing stands out'}.")
+
+
+def _last_error() -> BaseException | None:
+    return getattr(sys, "last_value", None)
+
+
+def _analysed(recorded: RecordedWindow, say: Callable[[str], None]) -> bool:
+    """Return whether a window was analysed before our patience ended; Ctrl-C ends the wait, not the program."""
+    begin = time.monotonic()
+    if recorded.wait(SILENCE):
+        return True
+    left = begin + _PATIENCE - time.monotonic()
+    if left > _PATIENCE - SILENCE:  # the analysis has failed
+        return False
+    try:
+        say(f"stepscope: looking where the steps go, for {_PATIENCE / 60:.0f} minutes at most. Ctrl-C skips it.")
+        return recorded.wait(left)
+    except KeyboardInterrupt:
+        return False
 
 
 def _selected(steps: str, epochs: str, schedule: Any) -> tuple[EpochSchedule | None, Any]:  # noqa: ANN401

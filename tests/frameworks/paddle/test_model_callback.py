@@ -9,6 +9,7 @@ import paddle
 import pytest
 
 from stepscope.integrations.paddle import StepscopeCallback
+from tests.integrations.logged import check_steps, in_wandb
 from tests.integrations.recorded import check_program_of_the_page, recorded_in, step_numbers, times_of
 
 
@@ -82,6 +83,18 @@ def test_a_silent_training_stays_silent(tmp_path: Path, capsys: pytest.CaptureFi
     trained(tmp_path / "ours", StepscopeCallback(output=tmp_path / "runs", analyse="later", quiet=True), verbose=0)
     assert "stepscope" not in "".join(capsys.readouterr())
     assert step_numbers(recorded_in(tmp_path / "runs")) == list(range(12))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_wandb_gets_the_figures_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours_first: bool) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb = paddle.callbacks.WandbCallback(mode="offline", dir=str(tmp_path))
+    ours = StepscopeCallback(output=tmp_path / "runs", quiet=True)
+    trained(tmp_path / "ours", *([ours, wandb] if ours_first else [wandb, ours]))
+    points = in_wandb(tmp_path, "train/step")
+    check_steps(points, recorded_in(tmp_path / "runs"), first=1)
+    assert points["steps"] == {12: 12}
 
 
 @pytest.mark.slow

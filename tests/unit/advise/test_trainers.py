@@ -46,6 +46,7 @@ def late_batches(framework: str, *files: str) -> Rank:
         ("torch", "transformers/modeling_utils.py", "DataLoader(…, num_workers=3, persistent_workers=True)"),
         ("torch", "lightning/pytorch/loops/fit_loop.py", "DataLoader(…, num_workers=3, persistent_workers=True)"),
         ("paddle", "paddle/hapi/model.py", "model.fit(…, num_workers=3)"),
+        ("torch", "keras/src/backend/torch/trainer.py", "model.fit(torch.utils.data.DataLoader(…, num_workers=3, "),
         ("paddle", "paddle/io/reader.py", "DataLoader(…, num_workers=3)"),
     ],
 )
@@ -80,3 +81,9 @@ def test_how_often_is_the_trainers_argument(file: str, advice: str) -> None:
 def test_a_word_that_a_trainer_lacks_is_the_frameworks() -> None:
     observed = Observed(sampled_in(Rank(), f"{PACKAGES}/lightning/pytorch/loops/fit_loop.py").tables())
     assert trainer_says(observed, "fused optimizer", "fused=True") == "fused=True"
+
+
+def test_loggers_of_paddle_are_not_what_prints_its_progress() -> None:
+    """``log_freq`` of ``Model.fit`` is about the progress; Paddle's loggers log every batch."""
+    observed = Observed(sampled_in(Rank(), f"{PACKAGES}/paddle/hapi/model.py").tables())
+    assert "log_freq" not in trainer_says(observed, "logging", "")

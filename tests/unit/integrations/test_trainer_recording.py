@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 import stepscope
 from stepscope.errors import UsageError
+from stepscope.integrations import trainer_recording
 from stepscope.integrations.trainer_recording import TrainerRecording
 
 
@@ -107,6 +110,85 @@ def test_loggers_get_each_recorded_step_and_then_all(tmp_path: Path) -> None:
     wanted = [dur / 1e9 for run in runs for dur in run["dur"].to_list()]
     assert [figures["stepscope/step/seconds"] for _, figures in rows[:-1]] == pytest.approx(wanted)
     assert rows[-1][1]["stepscope/steps"] == 2
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_wait_for_findings_is_announced_and_ctrl_c_skips_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
+) -> None:
+    monkeypatch.setattr(trainer_recording, "SILENCE", 0.0)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if skipped and len(said) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    recording = TrainerRecording({"output": tmp_path, "quiet": True})
+    recording.begin()
+    recording.step()
+    recording.end(say)
+    assert "2 minutes at most. Ctrl-C skips it" in said[0]
+    (recorded,) = recording.profile.recorded
+    assert f"stepscope report --findings {recorded.path} shows" in said[-1]
+    assert skipped == said[-1].endswith("shows where the steps go.")
+    assert recorded.wait()  # the analysis goes on
+
+
+@pytest.mark.parametrize("error", [None, ValueError("boom")])
+def test_a_training_that_did_not_end_leaves_the_next_to_its_own_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    options = {"output": tmp_path, "analyse": "later", "quiet": True}
+    first, second = TrainerRecording(options), TrainerRecording(options)
+    first.begin()
+    first.step()
+    monkeypatch.setattr(sys, "last_value", error, raising=False)  # as the interpreter and IPython do
+    second.begin()
+    assert (first.running, second.running) == (False, True)
+    second.step()
+    second.end()
+    (failed,), (ended,) = first.profile.recorded, second.profile.recorded
+    assert failed.manifest["status"] == ("failed at step 1" if error else "complete")
+    assert ended.manifest["status"] == "complete"
+
+
+def test_a_training_on_another_thread_goes_on(tmp_path: Path) -> None:
+    options = {"output": tmp_path, "analyse": "later", "quiet": True}
+    first, second = TrainerRecording(options), TrainerRecording(options)
+    first.begin()
+    thread = threading.Thread(target=second.begin)
+    thread.start()
+    thread.join()
+    assert (first.running, second.running) == (True, False)
+    first.end()
+
+
+def test_a_program_that_fails_in_a_training_leaves_its_error(tmp_path: Path) -> None:
+    program = """
+from stepscope.integrations.trainer_recording import TrainerRecording
+recording = TrainerRecording({"output": "runs", "analyse": "later", "quiet": True})
+recording.begin()
+recording.step()
+raise ValueError("boom")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "ValueError: boom"
+    (run,) = (tmp_path / "runs").iterdir()
+    manifest = stepscope.open(run).ranks[0].manifest
+    assert (manifest["status"], manifest["exception"]) == ("failed at step 1", "ValueError")
+
+
+def test_a_training_that_ends_before_its_window_is_told_in_its_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = TrainerRecording({"output": tmp_path, "quiet": True, "steps": "10-14"})
+    recording.begin()
+    recording.step()
+    recording.end()
+    (warning,) = caplog.messages
+    assert "ended in step 1" in warning
+    assert "Record earlier steps" in warning
 
 
 def test_a_phase_that_is_unknown_is_refused() -> None:

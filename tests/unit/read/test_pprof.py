@@ -186,6 +186,14 @@ def test_a_profile_of_time_becomes_samples(tmp_path: Path) -> None:
     assert dict(lines.select("Line", "Self(us)").rows()) == {30: 40.0, 20: 10.0, 10: 20.0}
 
 
+def test_names_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.pb"
+    path.write_bytes(of_time(([2, 1], 4, 40, "\x1b[31m<b>=1\n")).replace(b"f1", b"\x1b<"))
+    frames = read_files([path])
+    assert [one["function"] for one in frames["stacks"]["frames"][0]] == ["\x1b<", "f0"]
+    assert frames["samples"]["name"].cast(pl.String).to_list() == ["\x1b[31m<b>=1\n"]
+
+
 def test_a_damaged_profile_of_time(tmp_path: Path) -> None:
     path = tmp_path / "cpu.pb"
     whole = of_time(*(([number % 3 + 1, 1], 1, number, "t") for number in range(50)))

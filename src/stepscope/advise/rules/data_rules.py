@@ -389,8 +389,9 @@ def _useless_workers(observed: Observed, wait: float, making: float) -> Finding:
 
 
 def _in_training(observed: Observed) -> _Loading:
-    looks = observed.looks.filter(pl.col("phase") == "data")
-    rows = looks.select("stack", "state", "time", "count").rows()
+    # Where workers make the batches, what the training thread does meanwhile is to receive them.
+    asks = pl.col("phase") == "data" if not observed.summary.data_wait.workers else pl.lit(value=False)
+    rows = observed.looks.filter(asks).select("stack", "state", "time", "count").rows()
     threads = [
         row
         for row in _others(observed, 2)

@@ -288,7 +288,7 @@ class Session:
         if self._source == "declared" and not self._windows and self._problem is None:
             _LOG.warning(
                 "stepscope: Nothing was recorded: the profile ended in step %d, but its schedule (%s) records no step "
-                "up to it. Call step() after every training step, or reduce wait and warmup.",
+                "up to it. Record earlier steps; a loop of your own calls step() after each.",
                 self.number,
                 self.settings.schedule,
             )

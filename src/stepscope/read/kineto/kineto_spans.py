@@ -16,6 +16,7 @@ from stepscope.read.chrome_json.event_schema import ABSENT, BAD, Class
 from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.dense import distinct_rows, nullable, places
 from stepscope.read.common.distinct import filled
+from stepscope.read.common.named_steps import named_steps
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, LARGEST_TIME, Mask, PartBuilder, coded, kinds_of
 from stepscope.read.common.torch_events import NAME_CLASSES, SKIPPED_CATEGORIES, add_steps, kind_of, name_class
@@ -25,6 +26,8 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.tables import of_arrays
 
 _OWN_MARKS = ("Iteration Start", "Record Window End")
+#: What viztracer appends to the name of a range: where it is in the program.
+_PLACE = r" \([^()]*:\d+\)$"
 
 
 @dataclass
@@ -92,6 +95,7 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
     tracks = KinetoTracks(events, part.tracks, facts)
     spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, _kinds(events, rows), tracks)
     name = events.base["name"][rows]
+    _declare_steps(part, spans)
     launched = _launched_kernels(spans)
     columns: Mapping[str, pl.Series | npt.NDArray[Any]] = {
         "track": spans.track,
@@ -106,9 +110,24 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
         **launched,
     }
     part.add_spans(of_arrays(columns))
+    return spans
+
+
+def _declare_steps(part: PartBuilder, spans: KinetoSpans) -> None:
+    """Add the steps of PyTorch's profiler; where a file has neither those nor operators, ranges named like steps."""
+    events, name = spans.events, spans.events.base["name"][spans.rows]
     steps = np.flatnonzero(spans.kind == KIND_CODE["step"])
     add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps])
-    return spans
+    if len(steps) or (spans.kind == KIND_CODE["operator"]).any():
+        return
+    names = spans.texts(name).cast(pl.String).str.replace(_PLACE, "")
+    # viztracer's ranges have the category that earlier versions give to functions, of which many are called `step`.
+    ranges = spans.named("category", "FEE") & names.str.contains(r"\d$").fill_null(value=False).to_numpy()
+    places = np.flatnonzero(ranges | (spans.kind == KIND_CODE["annotation"]))
+    track, ts, dur = spans.track[places].astype(np.int64), spans.ts[places], spans.dur[places]
+    found = named_steps(names[places].cast(pl.Categorical()), track, ts, dur)
+    spans.kind[places[found.rows]] = KIND_CODE["step"]
+    part.add_steps({"number": found.numbers, "ts": ts[found.rows], "dur": dur[found.rows]}, "declared")
 
 
 def _launched_kernels(spans: KinetoSpans) -> dict[str, pl.Series]:

@@ -57,6 +57,22 @@ def test_advice_is_in_the_frameworks_words_and_never_above_the_cores(
     assert finding.title.startswith("90.0 µs of 100 µs the training waits for its next batch")
 
 
+def test_what_the_training_does_while_it_waits_for_workers_makes_no_batches() -> None:
+    # Given 60 steps of 10 ms in which the training thread is seen in the loader, and no worker is seen
+    rank = waiting("torch", wait=1_000, workers=2, cores=4)
+    for number in range(60):
+        at = {"number": number, "ts": ORIGIN + number * 10_000_000, "dur": 10_000_000}
+        rank.add("run_steps", **at, recorded=False, delay=0, data_wait=4_000_000)
+    files = ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "/home/me/train.py")
+    rank.add("stacks", id=0, frames=[{"file": file, "line": 7, "function": "__next__"} for file in files])
+    said = {"process": 100, "thread": 100, "name": "MainThread", "state": "python", "stack": 0, "worker": None}
+    rank.add("samples", ts=ORIGIN, dur=600_000_000, cpu=600_000_000, count=30, **said)
+    # Then what it does there is not the making of batches
+    [finding] = (one for one in found(rank) if one.cause == "data-loader-slow")
+    assert finding.title.endswith("batches are made in 2 workers")
+    assert not any("training process" in evidence.text for evidence in finding.evidence)
+
+
 def test_a_short_wait_is_no_finding() -> None:
     assert found(waiting("torch", wait=4_000, workers=0, cores=4)) == []
 

@@ -109,6 +109,15 @@ class Hostile:
         return Path.touch, (self.target,)
 
 
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    hostile = "\x1b[31m<b>=1\n"
+    snapshot = trained().snapshot()
+    for event in snapshot["device_traces"][0]:
+        event["frames"] = [{**one, "name": hostile, "filename": hostile} for one in event["frames"]]
+    stacks = read_files([written(tmp_path / "snapshot.pickle", snapshot)])["stacks"]["frames"].explode().struct.unnest()
+    assert {hostile} <= set(stacks["function"]) & set(stacks["file"])
+
+
 @pytest.mark.parametrize("where", ["segments", "device_traces", "block", "frame", "key"])
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_a_malicious_snapshot_runs_nothing(where: str, protocol: int, tmp_path: Path) -> None:
