@@ -83,7 +83,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "start_unknown": ("data_loss",
         "The file does not say when its recording began; its times count from 0. Often the file was cut off."),
     "operators_missing": ("data_loss",
-        "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged."),
+        "MindSpore counted more operator calls than its file of times holds: the file is cut, damaged or gone."),
     "clock_unknown": ("info",
         "Samples of the data pipeline whose clock the files do not identify; they are put at the beginning."),
     "program_damaged": ("data_loss",
@@ -223,6 +223,11 @@ class LossLedger:
             raise KeyError(what)
         if count > 0:
             self._counts[what, detail] += count
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a file is cut or damaged, so that what lies behind was not read."""
+        return any(what in ("file_cut", "file_corrupt", "database_damaged") for what, _ in self._counts)
 
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""

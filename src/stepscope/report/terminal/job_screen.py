@@ -295,6 +295,8 @@ class JobScreen(ConsolePage):
         missing = [loss for loss in self.summary.losses if loss.severity != "info"]
         notes = [loss for loss in self.summary.losses if loss.severity == "info"]
         text = Text() if missing else Text(self.nothing())
+        if gone := len(self.summary.unreadable):
+            text = Text(f"{count_text(gone, 'rank')} left out. ", style=WARNING).append("\n" if missing else "")
         for number, loss in enumerate(missing[:_LOSSES]):
             ranks = "every rank" if len(loss.ranks) == len(self.summary.ranks) else f"rank {rank_list(loss.ranks)}"
             text.append("\n" if number else "")
@@ -304,7 +306,7 @@ class JobScreen(ConsolePage):
             text.append(f" {len(missing) - _LOSSES} more kinds.", style=WARNING)
         if notes:
             named = ", ".join(loss.what.replace("_", " ") for loss in notes)
-            text.append(" " if missing else "; ").append(f"for information: {self.shown(named)}", style=QUIET)
+            text.append(" " if missing or gone else "; ").append(f"for information: {self.shown(named)}", style=QUIET)
         return text
 
     def nothing(self) -> str:

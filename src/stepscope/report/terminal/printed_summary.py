@@ -111,7 +111,8 @@ class SummaryPage(ConsolePage):
                 yield f"{framework.title} {described['version']}"
         if self.manifest.get("source") == "import":
             yield "imported"
-        yield ", ".join(_ranges(self.summary.devices)) if self.summary.on_device else "cpu"
+        unknown = "device unknown" if "computing" in self.summary.not_recorded else "cpu"
+        yield ", ".join(_ranges(self.summary.devices)) if self.summary.on_device else unknown
         world = self.manifest.get("world_size") or 1
         yield f"rank {self.manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
         status = str(self.manifest.get("status", "complete"))

@@ -39,6 +39,12 @@ def test_another_phase_between_ends_a_phase() -> None:
     assert phases_of(rank.tables()) == {"forward": [20], "optimizer": [10], "other": [70]}
 
 
+def test_what_runs_between_two_collectives_is_not_communication() -> None:
+    # Given a decoding, of which no phase but the communication is known
+    rank = host(("communication", 10, 2), ("other", 15, 60), ("communication", 80, 2))
+    assert phases_of(rank.tables()) == {"communication": [4], "other": [96]}
+
+
 def test_a_wait_for_data_is_data_where_nothing_else_works() -> None:
     rank = host(("forward", 40, 10), ("backward", 50, 50))
     rank.span(rank.thread(2), "data", 20, 25)
