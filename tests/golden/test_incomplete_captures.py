@@ -133,3 +133,31 @@ def test_time_between_two_windows_belongs_to_no_step(shared_data: Path) -> None:
     (rank,) = stepscope.open(shared_data / "mindspore_cpu/ms210_cpu_graph_schedule").ranks
     assert rank.summary.steps.count == 2
     assert rank.summary.steps.total_ns < 500e6
+
+
+@pytest.mark.parametrize("damage", ["unlink", "empty"])
+def test_a_rank_without_its_manifest_costs_itself(
+    damage: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(shared_data / "mindspore_cpu/comm_2rank"), "--output", str(tmp_path / "runs")]) == 0
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    manifest = run / "rank1/manifest.json"
+    manifest.unlink() if damage == "unlink" else manifest.write_bytes(b"")
+    capsys.readouterr()
+    assert main(["report", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 ranks is missing: 1." in said or "! Rank 1 cannot be read." in said
+    assert main(["check", str(run)]) == 3
+
+
+def test_results_of_a_rank_that_lost_its_manifest_are_no_capture(shared_data: Path, tmp_path: Path) -> None:
+    """Given a run without manifest, whose results have names of Ascend's files, then its captures are read alone."""
+    path = shared_data / "kineto/tracelens/mi300_bert_small.json.gz"
+    assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    (run / "rank0/manifest.json").unlink()
+    (rank,) = stepscope.open(run).ranks
+    assert [capture.name for capture in rank.captures] == [path.name]
+    # Given that they are named themselves, then columns that are not Ascend's are counters beside those that are
+    (results,) = stepscope.open(run / "rank0/results").ranks
+    assert "Bytes (counter)" in results.result("kernel_details").columns  # type: ignore[union-attr]

@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if len(run.ranks) == 1 or arguments.rank is not None:
             for rank in run.ranks:
                 _show(rank, console)
-        if len(run.ranks) == 1 and arguments.rank is None:
+        if len(run.ranks) == 1 and arguments.rank is None and run.ranks[0].said.world_sizes:
             fits = not run.rank_problems
             for sentence in run.rank_problems:
                 console.print(f"{'does not fit':<22} {printable(sentence)}", markup=False, soft_wrap=True)
