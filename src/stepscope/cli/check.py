@@ -215,6 +215,8 @@ def _notes(state: dict[str, Any]) -> Iterator[str]:
     for name, said in state.items():
         if name in ("note", "waited") or str(said).startswith("not recorded"):
             yield str(said) if name in ("note", "waited") else f"{name}: {said}"
+        elif name == "ended_early":
+            yield f"ended early: {said}"
         elif name == "missing" and isinstance(said, dict):
             yield from (f"without {part}: {reason}" for part, reason in said.items())
     if state.get("native"):

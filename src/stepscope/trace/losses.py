@@ -129,7 +129,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
     "steps_not_recorded": ("data_loss",
-        "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active."),
+        "The recording ended before the window did: the program ended, or started a profiler of its own. The steps "
+        "before are there. Use fewer --skip or --active."),
     "steps_recounted": ("data_loss",
         "Another optimizer stepped later, and ends the training steps. Of the recorded ones, those are kept that lie "
         "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),
@@ -193,6 +194,13 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "operator_calls_unmatched": ("info",
         "Operators that ran without a recorded call of theirs; they have no shapes and no stack."),
 }  # fmt: skip
+
+
+def loss_text(what: str, count: int) -> str:
+    """Return a count and a loss in words: ``1 step not recorded``, ``3 steps not recorded``."""
+    noun, *rest = what.split("_")
+    noun = noun[:-1] if count == 1 and noun.endswith("s") else noun
+    return f"{count:,} {' '.join([noun, *rest])}"
 
 
 def by_severity(losses: Iterable[Loss]) -> list[Loss]:

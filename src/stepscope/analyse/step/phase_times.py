@@ -50,8 +50,9 @@ def phase_times(tables: Tables, windows: Windows, work: Work) -> dict[str, Times
 def phase_intervals(tables: Tables, work: Work, *, on_device: bool) -> dict[str, Intervals]:
     """Return when each phase but ``other`` lasts, as disjoint sets; empty if no phase is known.
 
-    A phase of the model or the optimizer lasts from one piece of its work to the next one, if no other phase works
-    between: what runs between two operators of the forward pass, and the gap between them, is forward.
+    A phase of the model or the optimizer lasts from one piece of its work to the next one of the step, if no other
+    phase works between: what runs between two operators of the forward pass, and the gap between them, is forward.
+    What runs between two pieces of the optimizer is not: a pass without gradients may lie there.
 
     Args:
         tables: Tables of the rank.
@@ -80,7 +81,9 @@ def phase_intervals(tables: Tables, work: Work, *, on_device: bool) -> dict[str,
         covered = union(covered, layer)
     if not any(len(part) for name, part in zip(_PHASES, parts, strict=True) if name != "data"):
         return {}
-    return dict(zip(_PHASES, _extended(parts), strict=True))
+    unknown = np.sort(start[~np.isin(phase, [PHASES.index(name) for name in PHASES if name in _PHASES])])
+    steps = np.sort(columns_of(tables, "steps", "ts")["ts"].to_numpy())
+    return dict(zip(_PHASES, _extended(parts, steps, unknown), strict=True))
 
 
 def _behind_closures(start: Times, end: Times, model: Intervals) -> Times:
@@ -101,14 +104,28 @@ def _announced(tables: Tables, name: str) -> Intervals:
     return unite(start, start + events["dur"].to_numpy())
 
 
-def _extended(parts: list[Intervals]) -> list[Intervals]:
-    """Let each interval of a set of :data:`_LASTING` last until the next one of all sets, if that is of the same."""
+def _extended(parts: list[Intervals], steps: Times, unknown: Times) -> list[Intervals]:
+    """Let each interval of a set of :data:`_LASTING` last until the next one of all sets, if that is of the same.
+
+    Args:
+        parts: Disjoint sets, one for each of :data:`_PHASES`.
+        steps: Starts of the steps in order; no interval is extended over one.
+        unknown: Starts of work of no known phase in order; no interval of the optimizer is extended over one.
+    """
     start = np.concatenate([part.start for part in parts])
     end = np.concatenate([part.end for part in parts])
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     order = np.argsort(start, kind="stable")
     start, end, owner = start[order], end[order], owner[order]
-    lasting = np.array([name in _LASTING for name in _PHASES])[owner]
-    same = np.flatnonzero((owner[1:] == owner[:-1]) & lasting[:-1])
+    lasting = np.array([name in _LASTING for name in _PHASES])[owner[:-1]] & (owner[1:] == owner[:-1])
+    lasting &= _between(end[:-1], start[1:], steps) == 0
+    of_optimizer = owner[:-1] == _PHASES.index("optimizer")
+    lasting &= ~of_optimizer | (_between(end[:-1], start[1:], unknown) == 0)
+    same = np.flatnonzero(lasting)
     end[same] = start[same + 1]
     return [unite(start[mine], end[mine]) for mine in (owner == number for number in range(len(parts)))]
+
+
+def _between(begin: Times, end: Times, at: Times) -> Times:
+    """Return how many of the sorted times lie in each gap, the first of it included."""
+    return np.searchsorted(at, end) - np.searchsorted(at, begin)

@@ -25,7 +25,7 @@ from stepscope.cluster.job_summary import (
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
 from stepscope.report.terminal.run_lines import histogram
-from stepscope.trace.losses import CATALOGUE
+from stepscope.trace.losses import CATALOGUE, loss_text
 
 #: Lines of the screen at 80 columns.
 LINES = 40
@@ -300,7 +300,7 @@ class JobScreen(ConsolePage):
         for number, loss in enumerate(missing[:_LOSSES]):
             ranks = "every rank" if len(loss.ranks) == len(self.summary.ranks) else f"rank {rank_list(loss.ranks)}"
             text.append("\n" if number else "")
-            text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))} on {ranks}. ", style=WARNING)
+            text.append(f"{self.shown(loss_text(loss.what, loss.count))} on {ranks}. ", style=WARNING)
             text.append(CATALOGUE[loss.what][1].split(". ")[0].rstrip(".") + "." if loss.what in CATALOGUE else "")
         if len(missing) > _LOSSES:
             text.append(f" {len(missing) - _LOSSES} more kinds.", style=WARNING)
