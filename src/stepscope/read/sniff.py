@@ -42,7 +42,7 @@ _CERTAIN = re.compile(
 )
 #: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(
-    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.sqlite"
+    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
     r"|.+\.(?:collapsed|folded)(?:\.txt)?(?:\.gz)?|profile[^.]*"
 )
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
@@ -157,20 +157,33 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
     same |= {file.with_name(_OF_PERFETTO) for file in planes}
     older = {file.parent for file in planes - latest} - {file.parent for file in latest}
-    strangers, passed_over = 0, 0
+    strangers: list[Path] = []
+    passed_over, names = 0, set()
     for file in sorted(files, key=lambda file: file.name == pprof.NAME):  # the recording before its profile
         if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
             continue
         certain = _is_certain(file.name)
-        if certain or strangers < MOST_STRANGERS:
-            capture = _of_candidate(file, certain=certain)
-            strangers += capture is None
-            yield from [capture] if capture else []
-        else:
+        if not certain and len(strangers) >= MOST_STRANGERS:
             passed_over += 1
+        elif (capture := _of_candidate(file, certain=certain)) is None:
+            strangers.append(file)
+        else:
+            names.add(_without_numbers(file))
+            yield capture
+    for file in strangers:
+        if re.search(r"\d", file.name) and _without_numbers(file) in names:
+            fault = f"{file} is no trace, though others of such a name are beside it."
+            yield Capture("", file, {"": [file]}, rank_in_name(file), worker=str(file), fault=fault)
     if passed_over:
-        fault = f"After {strangers} files that are not traces, {passed_over} more JSON and .pb files are not opened."
+        fault = (
+            f"After {len(strangers)} files that are not traces, {passed_over} more JSON and .pb files are not opened."
+        )
         yield Capture("", top, {}, fault=fault)
+
+
+def _without_numbers(path: Path) -> tuple[Path, str]:
+    """Return what is the same of the files of a job's ranks: their directory, and their names but for numbers."""
+    return path.parent, re.sub(r"\d+", "0", path.name.removesuffix(".gz"))
 
 
 def _is_certain(name: str) -> bool:
@@ -199,6 +212,8 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
+        if sort := ascend_files.sort_of_database(path, head):
+            return Capture("ascend", path, {sort: [path]}, rank_in_name(path), worker=str(path))
         host, worker = None, str(path)
         format_ = _OWN.get(head[:4]) or _of_head(path, head)
         if format_ == "xplane":
