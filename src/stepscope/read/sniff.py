@@ -172,7 +172,7 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
             yield capture
     for file in strangers:
         if re.search(r"\d", file.name) and _without_numbers(file) in names:
-            fault = f"{file} is no trace, though others of such a name are beside it."
+            fault = f"{file} holds no trace, but files of such a name beside it do."
             yield Capture("", file, {"": [file]}, rank_in_name(file), worker=str(file), fault=fault)
     if passed_over:
         fault = (
