@@ -75,6 +75,19 @@ def test_what_a_damaged_database_lacks_is_not_idle(shared_data: Path, tmp_path: 
     assert shows_no_part_of_a_step(rank)
 
 
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("memory/snapshot_expandable.pkl", "cuda:0"), (f"ascend/text_level2/{FIRST}/memory_record.csv", "device unknown")],
+)
+def test_a_capture_of_memory_is_that(
+    name: str, device: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(shared_data / name), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert f"imported · {device} · rank 0" in said
+    assert "Nothing was recorded" not in said
+
+
 def test_a_cut_rank_is_not_blamed(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(2):
         source = shared_data / f"kineto/hta/trace_filter/sampled_rank-{number}.json.gz"

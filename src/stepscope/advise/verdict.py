@@ -40,6 +40,8 @@ def _nothing(summary: Summary) -> str | None:
         return None
     if summary.not_recorded:
         return "No event with a time is in this capture; what its files state stands in the results."
+    if summary.memory:
+        return "Only memory was recorded: the trace holds no operator and no device work."
     return "Nothing was recorded: the trace holds no operator and no device work."
 
 

@@ -81,9 +81,9 @@ def phase_intervals(tables: Tables, work: Work, *, on_device: bool) -> dict[str,
         covered = union(covered, layer)
     if not any(len(part) for name, part in zip(_PHASES, parts, strict=True) if name != "data"):
         return {}
-    unknown = np.sort(start[~np.isin(phase, [PHASES.index(name) for name in PHASES if name in _PHASES])])
+    others = np.sort(start[phase == PHASES.index("other")])
     steps = np.sort(columns_of(tables, "steps", "ts")["ts"].to_numpy())
-    return dict(zip(_PHASES, _extended(parts, steps, unknown), strict=True))
+    return dict(zip(_PHASES, _extended(parts, steps, others), strict=True))
 
 
 def _behind_closures(start: Times, end: Times, model: Intervals) -> Times:
@@ -104,13 +104,13 @@ def _announced(tables: Tables, name: str) -> Intervals:
     return unite(start, start + events["dur"].to_numpy())
 
 
-def _extended(parts: list[Intervals], steps: Times, unknown: Times) -> list[Intervals]:
+def _extended(parts: list[Intervals], steps: Times, others: Times) -> list[Intervals]:
     """Let each interval of a set of :data:`_LASTING` last until the next one of all sets, if that is of the same.
 
     Args:
         parts: Disjoint sets, one for each of :data:`_PHASES`.
         steps: Starts of the steps in order; no interval is extended over one.
-        unknown: Starts of work of no known phase in order; no interval of the optimizer is extended over one.
+        others: Starts of work of the phase ``other`` in order; no interval of the optimizer is extended over one.
     """
     start = np.concatenate([part.start for part in parts])
     end = np.concatenate([part.end for part in parts])
@@ -120,7 +120,7 @@ def _extended(parts: list[Intervals], steps: Times, unknown: Times) -> list[Inte
     lasting = np.array([name in _LASTING for name in _PHASES])[owner[:-1]] & (owner[1:] == owner[:-1])
     lasting &= _between(end[:-1], start[1:], steps) == 0
     of_optimizer = owner[:-1] == _PHASES.index("optimizer")
-    lasting &= ~of_optimizer | (_between(end[:-1], start[1:], unknown) == 0)
+    lasting &= ~of_optimizer | (_between(end[:-1], start[1:], others) == 0)
     same = np.flatnonzero(lasting)
     end[same] = start[same + 1]
     return [unite(start[mine], end[mine]) for mine in (owner == number for number in range(len(parts)))]

@@ -111,13 +111,23 @@ class SummaryPage(ConsolePage):
                 yield f"{framework.title} {described['version']}"
         if self.manifest.get("source") == "import":
             yield "imported"
-        unknown = "device unknown" if "computing" in self.summary.not_recorded else "cpu"
-        yield ", ".join(_ranges(self.summary.devices)) if self.summary.on_device else unknown
+        yield self._device()
         world = self.manifest.get("world_size") or 1
         yield f"rank {self.manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
         status = str(self.manifest.get("status", "complete"))
         if status != "complete":
             yield status
+
+    def _device(self) -> str:
+        """Return the devices that worked; of a trace that does not show the work, those that have memory."""
+        summary = self.summary
+        if summary.on_device:
+            return ", ".join(_ranges(summary.devices))
+        unknown = "computing" in summary.not_recorded
+        others = [peak.device for peak in summary.memory if peak.device != "cpu"]
+        if others and (unknown or not summary.steps.total_ns):
+            return ", ".join(_ranges(others))
+        return "device unknown" if unknown else "cpu"
 
     def durations(self) -> list[Text]:
         """Return how many steps there are, how long they take, and how they were found."""
