@@ -67,6 +67,7 @@ _ASCEND_PROCESS = re.compile(
     rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
 )
 _LONGEST_NAME = 200
+_ENDING = re.compile(r"\.(?:json|pb)(?:\.gz)?$")
 
 _SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` calls the same events once more.
@@ -106,7 +107,7 @@ def look(path: Path) -> list[Capture]:
     found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
     if all(capture.fault for capture in found):
         raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
-    return _with_workers([_with_named_rank(capture, path) for capture in found])
+    return _with_workers([_with_named_rank(capture, path) for capture in _each_once(found)])
 
 
 def look_at_each(paths: Sequence[Path]) -> list[Capture]:
@@ -302,6 +303,18 @@ def _names_ascend(blocks: Iterator[bytes]) -> bool:
             return True
         before = block[-_LONGEST_NAME:]
     return False
+
+
+def _each_once(found: Sequence[Capture]) -> list[Capture]:
+    """Return captures; of a recording that Paddle wrote as JSON and as protocol buffer, the second is left out."""
+    written = {_ENDING.sub("", str(capture.root)) for capture in found if capture.format == "paddle_json"}
+    fault = "{} is of the same rank and the same time as the .json file beside it."
+    return [
+        replace(capture, fault=fault.format(capture.root))
+        if capture.format == "paddle" and _ENDING.sub("", str(capture.root)) in written
+        else capture
+        for capture in found
+    ]
 
 
 def _with_named_rank(capture: Capture, path: Path) -> Capture:

@@ -120,7 +120,9 @@ class Capture:
     @property
     def loss(self) -> str:
         """Name in the catalogue of losses for a capture that is left out."""
-        return {"kineto": "file_duplicate", "ascend": "rank_left_out"}.get(self.format, "file_unreadable")
+        return {"kineto": "file_duplicate", "paddle": "file_duplicate", "ascend": "rank_left_out"}.get(
+            self.format, "file_unreadable"
+        )
 
     @property
     def size(self) -> int:
