@@ -117,7 +117,7 @@ class RankRun(NotebookDisplay):
     @property
     def reduced(self) -> bool:
         """Whether only its summary was made, and its captures stayed where they were."""
-        return bool(self._origin) and not self.directory.capture.is_dir()
+        return not self.directory.capture.is_dir() and bool(self._origin)
 
     def _captures_elsewhere(self) -> list[Capture]:
         roots = [str(root) for root in self._origin.get("roots", ())]

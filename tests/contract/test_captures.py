@@ -28,6 +28,8 @@ FOLDERS = {
     "mindspore_cpu": "*",
     "paddle": "**/*.[jp][sb]*",
     "xplane": "*.pb",
+    "memory": "*.pkl",
+    "rocprof": "*.json.gz",
 }
 #: What no reader reads: other tools' results, and a log of allocations without times.
 NO_CAPTURES = ("expected", "LICENSE", "memtracker")

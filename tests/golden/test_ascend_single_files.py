@@ -213,3 +213,36 @@ def test_an_intact_file_without_events_is_read(name: str, tmp_path: Path) -> Non
     (tmp_path / name).write_bytes(NOTHING[name])
     (rank,) = stepscope.open(tmp_path / name).ranks
     assert rank.summary.steps.count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "copy", "table"),
+    [
+        ("ascend_pytorch_profiler_0.db", "Monday.db", "tasks"),
+        ("ascend_pytorch_profiler_0.db", "Monday.sqlite", "tasks"),
+        ("analysis.db", "sums of Monday.db", "links"),
+    ],
+)
+def test_a_database_of_another_name_is_told_by_its_tables(
+    name: str, copy: str, table: str, shared_data: Path, tmp_path: Path
+) -> None:
+    shutil.copy(shared_data / "ascend/db_level1/rank0_ascend_pt" / OUTPUT / name, tmp_path / copy)
+    for path in (tmp_path / copy, tmp_path):
+        (rank,) = stepscope.open(path).ranks
+        assert rank.captures[0].format == "ascend"
+        assert rank.tables[table].collect().height
+
+
+def test_a_rank_whose_file_is_no_trace_is_named(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job").mkdir()
+    source = shared_data / "kineto/hta/trace_filter/sampled_rank-0.json.gz"
+    shutil.copy(source, tmp_path / "job" / source.name)
+    (tmp_path / "job/sampled_rank-1.json").write_text("No space left on device")
+    (tmp_path / "job/settings_1.json").write_text("{}")
+    assert main(["import", str(tmp_path / "job"), "--output", str(tmp_path / "runs")]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("stepscope: left out: sampled_rank-1.json.")
+    (run,) = stepscope.runs(tmp_path / "runs")
+    rows = run.ranks[0].tables["losses"].filter(pl.col("severity") != "info").collect()
+    assert rows["source"].to_list() == ["sampled_rank-1.json"]

@@ -111,3 +111,17 @@ def test_a_total_that_differs_is_named_with_both_numbers(task_type: str, shared_
     assert f"has {here:.3f} ms" in said
     assert "8.868 ms" in page(rank)
     assert "nothing" not in page(rank).split("lost")[1]
+
+
+def test_times_of_collectives_are_compared_with_those_that_the_capture_states(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    capture = Path(shutil.copytree(shared_data / "ascend/text_level2/rank0_ascend_pt", tmp_path / "rank0_ascend_pt"))
+    path = capture / OUTPUT / "communication.json"
+    path.write_text(path.read_text().replace("86.4709076875", "172.4709076875"))
+    rows = stepscope.open(capture).ranks[0].tables["losses"].filter(pl.col("severity") == "error").collect()
+    assert rows["source"].to_list() == ["communication.json"]
+    assert (
+        "states 185.973 ms of operations of communication, what was read of the capture has 99.973 ms"
+        in (rows["advice"][0])
+    )

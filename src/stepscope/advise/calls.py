@@ -170,7 +170,7 @@ def sizes(text: str | None) -> tuple[tuple[int, ...], ...]:
         found = json.loads(text or "[]")
     except ValueError:
         return ()
-    return tuple(_flat(found))
+    return tuple(_flat(found)) if isinstance(found, list) else ()
 
 
 def _flat(shapes: Iterable[object]) -> Iterator[tuple[int, ...]]:

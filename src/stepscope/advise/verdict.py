@@ -14,6 +14,9 @@ DISTURBED = 0.2
 #: Kernels of templates have names of a thousand characters; the sentence shows so many of them.
 NAME_LENGTH = 80
 
+#: Losses after which it is not known what was lost of a step.
+_INCOMPLETE = frozenset({"file_cut", "file_corrupt", "database_damaged", "capture_missing", "operators_missing"})
+
 
 def rank_verdict(findings: Sequence[Finding], summary: Summary) -> str:
     """Return the sentence that terminal and page begin with.
@@ -30,11 +33,15 @@ def rank_verdict(findings: Sequence[Finding], summary: Summary) -> str:
 
 def _nothing(summary: Summary) -> str | None:
     if summary.steps.total_ns and not summary.split and summary.not_recorded and not summary.sampled < 1:
-        return "What a step consists of is not in this capture: it lacks the files with the work of the device."
+        if _INCOMPLETE.intersection(loss.what for loss in summary.losses):
+            return "What a step consists of is not known: a part of the capture is cut off, damaged or gone."
+        return "What a step consists of is not in this capture: it lacks the work of the device."
     if summary.steps.total_ns:
         return None
     if summary.not_recorded:
         return "No event with a time is in this capture; what its files state stands in the results."
+    if summary.memory:
+        return "Only memory was recorded: the trace holds no operator and no device work."
     return "Nothing was recorded: the trace holds no operator and no device work."
 
 

@@ -51,7 +51,7 @@ def number_text(value: float) -> str:
 
 def percent_text(share: float) -> str:
     """Return a fraction as whole percent; what is there but rounds to 0 as ``<1 %``."""
-    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+    return "<1 %" if 0 < share <= 0.005 else f"{100 * share:.0f} %"
 
 
 def count_text(count: int, what: str) -> str:

@@ -1,7 +1,7 @@
 """Print what a run or capture holds, and what was lost; nothing is written.
 
 Of a job of several ranks, this is said of all ranks together. The exit code is 3 if its ranks do not fit together:
-some are missing, there twice, or cannot be read; or they contradict each other.
+some are missing, also if one alone is there; some are there twice, or cannot be read; or they contradict each other.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ def execute(arguments: argparse.Namespace) -> int:
         if len(run.ranks) == 1 or arguments.rank is not None:
             for rank in run.ranks:
                 _show(rank, console)
+        if len(run.ranks) == 1 and arguments.rank is None and run.ranks[0].said.world_sizes:
+            fits = not run.rank_problems
+            for sentence in run.rank_problems:
+                console.print(f"{'does not fit':<22} {printable(sentence)}", markup=False, soft_wrap=True)
     for capture in run.left_out:
         console.print(f"{'left out':<22} {printable(f'{capture.name}: {capture.fault}')}", markup=False, soft_wrap=True)
     return 0 if fits else MISFIT
@@ -131,8 +135,9 @@ def _show(rank: RankRun, console: Console) -> None:
 
     manifest = rank.manifest
     counts = {name: int(frame.select(pl.len()).collect().item()) for name, frame in rank.tables.items()}
+    size = manifest.get("world_size") or ("an unknown number" if rank.rank else 1)
     facts = {
-        "rank": f"{rank.rank} of {manifest.get('world_size') or 1}",
+        "rank": f"{rank.rank} of {size}",
         "status": manifest.get("status", "unknown"),
         "captures": ", ".join(f"{capture.name} ({bytes_text(capture.size)})" for capture in rank.captures),
         "tables": ", ".join(f"{name} {count:,}" for name, count in counts.items() if count),
@@ -210,6 +215,8 @@ def _notes(state: dict[str, Any]) -> Iterator[str]:
     for name, said in state.items():
         if name in ("note", "waited") or str(said).startswith("not recorded"):
             yield str(said) if name in ("note", "waited") else f"{name}: {said}"
+        elif name == "ended_early":
+            yield f"ended early: {said}"
         elif name == "missing" and isinstance(said, dict):
             yield from (f"without {part}: {reason}" for part, reason in said.items())
     if state.get("native"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.analyse.quantities import count_text
 from stepscope.analyse.step.activity import IS_POINT_TO_POINT
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.slow.own_work import OwnWork
@@ -115,9 +116,11 @@ def _unequal_steps(tables: JobTables, explained: set[int]) -> Iterator[Misfit]:
         return
     usual, often = kinds.most_common(1)[0]
     unlike = have.filter(pl.struct("first", "last", "step") != dict(zip(("first", "last", "step"), usual, strict=True)))
-    details = tuple(f"rank {rank} has {count:,} steps, {first} to {last}" for rank, first, last, count in unlike.rows())
+    details = tuple(
+        f"rank {rank} has {count_text(count, 'step')}, {first} to {last}" for rank, first, last, count in unlike.rows()
+    )
     first, last, count = usual
-    others = f"{often:,} others have {count:,}, {first} to {last}"
+    others = f"{'the other has' if often == 1 else f'{often:,} others have'} {count:,}, {first} to {last}"
     numbers = unlike["rank"].to_list()
     sentence = f"{_capital(_ranks(numbers))}: other steps than the others ({details[0]}; {others})."
     yield Misfit("unequal-steps", sentence, tuple(numbers), details)
@@ -133,9 +136,8 @@ def _unlike(tables: JobTables, works: Sequence[OwnWork]) -> Iterator[Misfit]:
             unlike = known.filter(pl.col(column) != usual)
             numbers = unlike["rank"].to_list()
             details = tuple(f"rank {rank}: {value}" for rank, value in unlike.select("rank", column).rows())
-            sentence = (
-                f"{_capital(_ranks(numbers))}: {what} than the {often:,} others ({unlike[column][0]}, not {usual})."
-            )
+            others = "the other" if often == 1 else f"the {often:,} others"
+            sentence = f"{_capital(_ranks(numbers))}: {what} than {others} ({unlike[column][0]}, not {usual})."
             yield Misfit("different-code", sentence, tuple(numbers), details)
             return
     for work in works:

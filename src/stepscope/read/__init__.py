@@ -15,6 +15,7 @@ from stepscope.read import sniff
 from stepscope.read.assemble.assemble import assemble
 from stepscope.read.common.source import Capture, Progress
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import NOT_RECORDED
 from stepscope.trace.tables import Frames, conform
 
 __all__ = ["READERS", "Capture", "read_capture", "read_files"]
@@ -44,6 +45,11 @@ READERS: dict[str, str] = {
 }
 
 
+#: Formats of one file whose events do not lie in order of time: what is behind a cut may be of any step, and would
+#: count as idle.
+_OUT_OF_ORDER = frozenset({"kineto", "fluid", "paddle", "paddle_json", "xplane", "rocprof", "nsight"})
+#: Formats whose recordings of one process, each of some steps, may lie beside each other.
+_OF_WINDOWS = frozenset({"kineto", "ascend", "mindspore"})
 #: Formats whose reader can leave out what the analysis of a job does not need.
 IN_BRIEF = frozenset({"kineto", "ascend"})
 
@@ -80,7 +86,8 @@ def read_files(
     found = [one for given in captures for one in ([given] if isinstance(given, Capture) else _of_one_rank(given))]
     total = sum(capture.size for capture in found)
     ledgers = [LossLedger(capture.name) for capture in found]
-    windows = [capture for capture in found if capture.format == "kineto" and capture.window and not capture.fault]
+    windows = [one for one in found if one.format in _OF_WINDOWS and not one.fault]
+    windows = [one for one in windows if one.window or one.format != "kineto"]
     given = [(one, ledger, brief and one.format in IN_BRIEF) for one, ledger in zip(found, ledgers, strict=True)]
     parts = _numbered_on(_parts(given, progress, total), windows)
     return assemble(parts, ledgers, rank=rank, host=host, brief=brief)
@@ -103,6 +110,9 @@ def read_capture(
     source = capture if capture.format in sniff.OF_DIRECTORIES else capture.root
     options = {"brief": True} if brief else {}
     part: dict[str, pl.DataFrame] = reader.read(source, ledger, progress, **options)
+    if capture.format in _OUT_OF_ORDER and ledger.ends_early:
+        unknown = pl.DataFrame({"key": [NOT_RECORDED], "value": ['["computing"]']})
+        part["metadata"] = pl.concat([part["metadata"], conform("metadata", unknown)])
     return part
 
 

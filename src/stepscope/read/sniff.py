@@ -42,7 +42,7 @@ _CERTAIN = re.compile(
 )
 #: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(
-    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.sqlite"
+    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
     r"|.+\.(?:collapsed|folded)(?:\.txt)?(?:\.gz)?|profile[^.]*"
 )
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
@@ -67,6 +67,7 @@ _ASCEND_PROCESS = re.compile(
     rb'"args"\s*:\s*\{\s*"name"\s*:\s*"(?:Ascend Hardware|Overlap Analysis|Scope Layer|CPU OP|CANN)(?:\s*\([^")]*\))?"'
 )
 _LONGEST_NAME = 400
+_ENDING = re.compile(r"\.(?:json|pb)(?:\.gz)?$")
 
 _SAME_AS_XPLANE = (".trace.json", ".trace.json.gz")
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` calls the same events once more.
@@ -106,7 +107,7 @@ def look(path: Path) -> list[Capture]:
     found += [Capture("", inner, {}, fault=why) for inner, why in directories.unreadable.items()]
     if all(capture.fault for capture in found):
         raise NotATraceError(_nothing(path, directories, found), LOOKED_FOR)
-    return _with_workers([_with_named_rank(capture, path) for capture in found])
+    return _with_workers([_with_named_rank(capture, path) for capture in _each_once(found)])
 
 
 def look_at_each(paths: Sequence[Path]) -> list[Capture]:
@@ -157,20 +158,33 @@ def _of_files(files: Sequence[Path], top: Path) -> Iterator[Capture]:
     same = {Path(str(file).split(".xplane.pb")[0] + ending) for file in planes for ending in _SAME_AS_XPLANE}
     same |= {file.with_name(_OF_PERFETTO) for file in planes}
     older = {file.parent for file in planes - latest} - {file.parent for file in latest}
-    strangers, passed_over = 0, 0
+    strangers: list[Path] = []
+    passed_over, names = 0, set()
     for file in sorted(files, key=lambda file: file.name == pprof.NAME):  # the recording before its profile
         if file in same or (file.parent in older and (file in planes or file.name == pprof.NAME)):
             continue
         certain = _is_certain(file.name)
-        if certain or strangers < MOST_STRANGERS:
-            capture = _of_candidate(file, certain=certain)
-            strangers += capture is None
-            yield from [capture] if capture else []
-        else:
+        if not certain and len(strangers) >= MOST_STRANGERS:
             passed_over += 1
+        elif (capture := _of_candidate(file, certain=certain)) is None:
+            strangers.append(file)
+        else:
+            names.add(_without_numbers(file))
+            yield capture
+    for file in strangers:
+        if re.search(r"\d", file.name) and _without_numbers(file) in names:
+            fault = f"{file} holds no trace, but files of such a name beside it do."
+            yield Capture("", file, {"": [file]}, rank_in_name(file), worker=str(file), fault=fault)
     if passed_over:
-        fault = f"After {strangers} files that are not traces, {passed_over} more JSON and .pb files are not opened."
+        fault = (
+            f"After {len(strangers)} files that are not traces, {passed_over} more JSON and .pb files are not opened."
+        )
         yield Capture("", top, {}, fault=fault)
+
+
+def _without_numbers(path: Path) -> tuple[Path, str]:
+    """Return what is the same of the files of a job's ranks: their directory, and their names but for numbers."""
+    return path.parent, re.sub(r"\d+", "0", path.name.removesuffix(".gz"))
 
 
 def _is_certain(name: str) -> bool:
@@ -199,6 +213,8 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
+        if sort := ascend_files.sort_of_database(path, head):
+            return Capture("ascend", path, {sort: [path]}, rank_in_name(path), worker=str(path))
         host, worker = None, str(path)
         format_ = _OWN.get(head[:4]) or _of_head(path, head)
         if format_ == "xplane":
@@ -288,6 +304,18 @@ def _names_ascend(blocks: Iterator[bytes]) -> bool:
                 return True
         before = block[-_LONGEST_NAME:]
     return False
+
+
+def _each_once(found: Sequence[Capture]) -> list[Capture]:
+    """Return captures; of a recording that Paddle wrote as JSON and as protocol buffer, the second is left out."""
+    written = {_ENDING.sub("", str(capture.root)) for capture in found if capture.format == "paddle_json"}
+    fault = "{} is of the same rank and the same time as the .json file beside it."
+    return [
+        replace(capture, fault=fault.format(capture.root))
+        if capture.format == "paddle" and _ENDING.sub("", str(capture.root)) in written
+        else capture
+        for capture in found
+    ]
 
 
 def _with_named_rank(capture: Capture, path: Path) -> Capture:

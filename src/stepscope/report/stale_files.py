@@ -10,10 +10,7 @@ import msgspec
 
 from stepscope.report.protocol import Format, Source
 from stepscope.report.whole_files import write_whole
-from stepscope.trace.run_directory import size_and_sum
-
-#: In the directory of the files: what the files of each format were made of.
-_RECORD = ".written.json"
+from stepscope.trace.run_directory import WRITTEN, size_and_sum
 
 
 class _Written(msgspec.Struct):
@@ -54,7 +51,7 @@ def write_stale(
         paths += written
         stale = True
     if stale and made_of is not None:
-        write_whole(directory / _RECORD, msgspec.json.encode(record))
+        write_whole(directory / WRITTEN, msgspec.json.encode(record))
     return paths
 
 
@@ -71,7 +68,7 @@ def _state(output: Format, made_of: str | None) -> str:
 
 def _read(directory: Path) -> dict[str, _Written]:
     with suppress(OSError, ValueError):
-        return msgspec.json.decode((directory / _RECORD).read_bytes(), type=dict[str, _Written])
+        return msgspec.json.decode((directory / WRITTEN).read_bytes(), type=dict[str, _Written])
     return {}
 
 

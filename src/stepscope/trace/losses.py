@@ -83,7 +83,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "start_unknown": ("data_loss",
         "The file does not say when its recording began; its times count from 0. Often the file was cut off."),
     "operators_missing": ("data_loss",
-        "MindSpore counted more operator calls than its file of times holds; the file was cut or damaged."),
+        "MindSpore counted more operator calls than its file of times holds: the file is cut, damaged or gone."),
     "clock_unknown": ("info",
         "Samples of the data pipeline whose clock the files do not identify; they are put at the beginning."),
     "program_damaged": ("data_loss",
@@ -129,7 +129,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
     "steps_not_recorded": ("data_loss",
-        "The program ended before the window did; the steps that ran are there. Use fewer --skip or --active."),
+        "The recording ended before the window did: the program ended, or started a profiler of its own. The steps "
+        "before are there. Use fewer --skip or --active."),
     "steps_recounted": ("data_loss",
         "Another optimizer stepped later, and ends the training steps. Of the recorded ones, those are kept that lie "
         "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),
@@ -195,6 +196,13 @@ CATALOGUE: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
+def loss_text(what: str, count: int) -> str:
+    """Return a count and a loss in words: ``1 step not recorded``, ``3 steps not recorded``."""
+    noun, *rest = what.split("_")
+    noun = noun[:-1] if count == 1 and noun.endswith("s") else noun
+    return f"{count:,} {' '.join([noun, *rest])}"
+
+
 def by_severity(losses: Iterable[Loss]) -> list[Loss]:
     """Return losses in order, most severe first."""
     return sorted(losses, key=lambda loss: (-SEVERITIES.index(loss.severity), loss.what))
@@ -223,6 +231,11 @@ class LossLedger:
             raise KeyError(what)
         if count > 0:
             self._counts[what, detail] += count
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a file is cut or damaged, so that what lies behind was not read."""
+        return any(what in ("file_cut", "file_corrupt", "database_damaged") for what, _ in self._counts)
 
     def rows(self) -> list[Loss]:
         """Return what was counted, most severe first."""

@@ -42,7 +42,14 @@ def test_operations_come_from_shapes(name: str, shapes: list[list[int]], concret
 
 @pytest.mark.parametrize(
     ("text", "shapes"),
-    [("[[2,3],[],[4]]", ((2, 3), (), (4,))), ("[[[2,3],[4]],[]]", ((2, 3), (4,), ())), (None, ()), ("no JSON", ())],
+    [
+        ("[[2,3],[],[4]]", ((2, 3), (), (4,))),
+        ("[[[2,3],[4]],[]]", ((2, 3), (4,), ())),
+        (None, ()),
+        ("no JSON", ()),
+        ("1000", ()),
+        ('"4,5"', ()),
+    ],
 )
 def test_shapes_of_lists_of_tensors_are_those_of_each(text: str | None, shapes: tuple[tuple[int, ...], ...]) -> None:
     assert sizes(text) == shapes

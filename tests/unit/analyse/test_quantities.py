@@ -62,8 +62,8 @@ def test_bytes(amount: int, text: str) -> None:
 
 
 def test_percent_and_counts() -> None:
-    shares = (0.0, 0.004, 0.006, 0.5, 1.0)
-    assert [percent_text(share) for share in shares] == ["0 %", "<1 %", "1 %", "50 %", "100 %"]
+    shares = (0.0, 0.004, 0.005, 0.006, 0.5, 1.0)
+    assert [percent_text(share) for share in shares] == ["0 %", "<1 %", "<1 %", "1 %", "50 %", "100 %"]
     assert [count_text(count, "step") for count in (0, 1, 12_345)] == ["0 steps", "1 step", "12,345 steps"]
 
 

@@ -45,6 +45,17 @@ def test_a_cut_capture_explains_its_missing_steps() -> None:
     only(misfits(changed(tables, 5, cut=True)), "unreadable-rank", 5)
 
 
+def test_one_rank_is_the_other() -> None:
+    tables = without(job_tables(), "ranks", pl.col("rank") > 1)
+    tables = without(
+        without(tables, "steps", pl.col("rank") > 1), "steps", (pl.col("rank") == 1) & (pl.col("step") > 0)
+    )
+    one = only([one for one in misfits(tables) if one.cause != "missing-rank"], "unequal-steps", 1)
+    assert one.sentence == (
+        "Rank 1: other steps than the others (rank 1 has 1 step, 0 to 0; the other has 10, 0 to 9)."
+    )
+
+
 def test_other_steps() -> None:
     found = misfits(without(job_tables(), "steps", (pl.col("rank") == 5) & (pl.col("step") > 6)))
     one = only(found, "unequal-steps", 5)

@@ -13,6 +13,8 @@ from stepscope.read.common import source
 from stepscope.read.sniff import Capture, look
 from tests.conftest import WriteTrace
 
+PADDLE = Path(__file__).resolve().parents[2] / "data" / "paddle"
+
 BASE = 1_700_000_000_000_000_000
 
 
@@ -242,3 +244,14 @@ def test_several_ranks_are_no_one_rank(write_trace: WriteTrace, tmp_path: Path) 
     write_trace([], name="rank1.json")
     with pytest.raises(InputError, match="captures of 2 ranks"):
         read_files([tmp_path])
+
+
+def test_a_recording_that_paddle_wrote_twice_is_read_once(tmp_path: Path) -> None:
+    name = "host_vmpid_4711_time_2026_11_24_03_40_00_123456.paddle_trace"
+    shutil.copy(PADDLE / "paddle331_static.json.gz", tmp_path / f"{name}.json.gz")
+    shutil.copy(PADDLE / "paddle331_static.pb", tmp_path / f"{name}.pb")
+    sound, twin = sorted(sniff.look(tmp_path), key=lambda capture: capture.fault)
+    assert (sound.format, sound.fault) == ("paddle_json", "")
+    assert (twin.format, twin.loss) == ("paddle", "file_duplicate")
+    (captures,) = sniff.ranks([[sound, twin]]).captures.values()
+    assert captures == [sound]

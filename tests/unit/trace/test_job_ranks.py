@@ -78,6 +78,23 @@ def test_report_and_check_name_what_is_wrong(run: Path, capsys: pytest.CaptureFi
     assert "missing:" not in capsys.readouterr().out
 
 
+def test_the_only_rank_of_several_lacks_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = RankDirectory(tmp_path / "run" / "rank2")
+    directory.create()
+    (directory.capture / CAPTURE.name).write_bytes(CAPTURE.read_bytes())
+    directory.write_manifest({"status": "complete", "rank": 2, "world_size": 4})
+    assert main(["check", str(tmp_path / "run")]) == 3
+    said = capsys.readouterr().out
+    assert "2 of 4" in said
+    assert "does not fit           3 of 4 ranks are missing: 0-1, 3." in said
+    assert main(["check", str(tmp_path / "run"), "--rank", "2"]) == 0
+    assert "missing:" not in capsys.readouterr().out
+    # Given that nothing says how many there are, then that is not 1
+    directory.write_manifest({"status": "complete", "rank": 2})
+    assert main(["check", str(tmp_path / "run")]) == 0
+    assert "2 of an unknown number" in capsys.readouterr().out
+
+
 def test_ranks_that_an_import_lacks_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

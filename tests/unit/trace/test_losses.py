@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.losses import CATALOGUE, LossLedger, loss_text
 from stepscope.trace.schema import SEVERITIES
 
 
@@ -44,3 +44,16 @@ def test_a_detail_precedes_the_advice_and_has_a_row_of_its_own() -> None:
 def test_a_name_outside_the_catalogue_is_a_defect() -> None:
     with pytest.raises(KeyError, match="misplaced"):
         LossLedger("a file").add("misplaced")
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "text"),
+    [
+        ("steps_not_recorded", 1, "1 step not recorded"),
+        ("steps_not_recorded", 1200, "1,200 steps not recorded"),
+        ("names_shortened", 1, "1 name shortened"),
+        ("file_cut", 1, "1 file cut"),
+    ],
+)
+def test_one_is_not_several(what: str, count: int, text: str) -> None:
+    assert loss_text(what, count) == text

@@ -50,7 +50,9 @@ def kernel_details(tables: Tables) -> pl.DataFrame:
     )
     if tasks.is_empty():
         return shown
-    return pl.concat([_completed(shown, rows, tasks), _counters(rows, tables)], how="horizontal")
+    completed, counters = _completed(shown, rows, tasks), _counters(rows, tables)
+    taken = {name: f"{name} (counter)" for name in counters.columns if name in completed.columns}
+    return pl.concat([completed, counters.rename(taken)], how="horizontal")
 
 
 def first_kernels(tables: Tables, cells: int | None = None) -> tuple[pl.DataFrame, int]:

@@ -18,6 +18,12 @@ _OPTION = re.compile(rf"-{{1,2}}[\w.-]*{_SECRET}[\w.-]*", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"([+~-]*[\w./@-]*{_SECRET}[\w./@-]*[=:]).+", re.IGNORECASE | re.DOTALL)
 #: An assignment of a quoted text, in code or JSON.
 _QUOTED = re.compile(rf"([\w.-]*{_SECRET}[\w.-]*[\"']?\]?\s*[=:]\s*)([\"'])[^\"']*\2", re.IGNORECASE)
+#: An assignment inside of a text: of a part of a URL or connection string, or of a variable of the shell.
+_INSIDE = re.compile(
+    rf"((?:(?<=[?&;])[\w.-]*(?:{_SECRET}|sig|signature)[\w.-]*"
+    r"|(?-i:\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSW(?:OR)?D|CREDENTIAL)[A-Z0-9_]*))=)[^\s&;\"']+",
+    re.IGNORECASE,
+)
 #: Texts that are credentials wherever they stand, by the prefixes that their issuers document.
 _CREDENTIAL = re.compile(
     r"""
@@ -33,6 +39,8 @@ _CREDENTIAL = re.compile(
       )
     | (?<=\bBearer\ )[^\s"',]+ | (?<=\bBasic\ )[A-Za-z0-9+/=]{8,}  # headers of HTTP
     | (?<=://)[^\s/@:"']*:[^\s/@"']*(?=@)                            # user:password@ of a URL
+    | (?<=://)[^\s/@:"']{16,}(?=@)                                   # token@ of a URL
+    | (?<=://hooks\.slack\.com/services/)[\w/]+                      # addresses that take messages
     | -----BEGIN[\ A-Z]*PRIVATE\ KEY-----.*?(?:-----END[\ A-Z]*-----|$)
     """,
     re.VERBOSE | re.DOTALL,
@@ -59,4 +67,5 @@ def redacted(words: Sequence[str]) -> Iterator[str]:
         elif assigned := _ASSIGNED.fullmatch(word):
             yield assigned[1] + REDACTED
         else:
-            yield _CREDENTIAL.sub(REDACTED, _QUOTED.sub(rf"\1\2{REDACTED}\2", word))
+            word = _INSIDE.sub(rf"\1{REDACTED}", _QUOTED.sub(rf"\1\2{REDACTED}\2", word))
+            yield _CREDENTIAL.sub(REDACTED, word)

@@ -11,6 +11,7 @@ import polars as pl
 
 from stepscope.read.ascend.ascend_files import document
 from stepscope.read.ascend.text.op_range import CpuCounter
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.source import Capture, open_trace
 from stepscope.trace.losses import LossLedger
 
@@ -47,7 +48,7 @@ class AscendFacts:
 
     def frame(self) -> pl.DataFrame:
         """Return the frame ``facts``."""
-        rows = [(key, json.dumps(value)) for key, value in self.said.items()]
+        rows = [(printable(key), json.dumps(value)) for key, value in self.said.items()]
         return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError, NotATraceError
+from stepscope.read.common.database.sqlite import has_table
 from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace, rank_in_name
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -173,6 +174,16 @@ def single(path: Path) -> Capture | None:
     return Capture("ascend", path, {sort: [path]}, _rank_of(root, facts) if rank is None else rank, worker=str(path))
 
 
+def sort_of_database(path: Path, head: bytes) -> str | None:
+    """Return which of Ascend's databases a file of another name is, by its tables; None if it is none of them."""
+    return next((sort for sort, names in _TABLES.items() if has_table(path, head, names)), None)
+
+
+#: Sort of database → tables that only it has.
+_TABLES = {
+    "events_db": ("PYTORCH_API", "CANN_API", "COMPUTE_TASK_INFO"),
+    "analysis_db": ("StepTraceTime", "CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix"),
+}
 #: Sorts of files that add to the rows of others, and what they hold.
 _DETAILS = {
     "l2": "how kernels used the L2 cache",

@@ -6,7 +6,7 @@ damaged. Nothing is written into the directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -28,7 +28,8 @@ from stepscope.trace.schema import NOT_RECORDED, STATED
 
 _DATABASES = ("events_db", "analysis_db")
 _WORTH = ("spans", "steps", "counters", "allocations", "static_memory", "links")
-#: Sorts of files whose events show copies, too.
+#: Sorts of files that hold the events of a step, in any order; and those whose events show copies, too.
+_OF_EVENTS = ("trace", "parts", "events_db")
 _WITH_COPIES = ("trace", "parts", "events_db", "display_1", "gpu_kernels", "gpu_display")
 
 
@@ -62,7 +63,7 @@ def read(
     for one in ledgers:
         built.add_ledger(one)
     stated_totals.add(built, stated_sums.compared(frames))
-    if unrecorded := _not_recorded(capture, frames):
+    if unrecorded := _not_recorded(capture, frames, ledgers):
         built.add_facts(as_json({NOT_RECORDED: unrecorded}))
     states = frames["facts"]["key"].str.starts_with(STATED).any()
     if not states and not any(built.piece(name).height for name in _WORTH):
@@ -85,8 +86,11 @@ def _on_device(frames: Frames, said: AscendFacts) -> Frames:
     return {**frames, **{name: frames[name].with_columns(filled(frames[name]["device"], device)) for name in works}}
 
 
-def _not_recorded(capture: Capture, frames: Frames) -> list[str]:
-    """Return the parts of a step that no file of the capture shows."""
+def _not_recorded(capture: Capture, frames: Frames, ledgers: Sequence[LossLedger]) -> list[str]:
+    """Return the parts of a step that no file of the capture shows: what is behind a cut would count as idle."""
+    names = {path.name for path in capture.of(*_OF_EVENTS) or capture.of("kernels")}
+    if any(ledger.ends_early and ledger.source.rpartition("/")[2] in names for ledger in ledgers):
+        return ["computing"]
     host, works = frames["host"], bool(frames["tasks"].height)
     if not works and (host["level"] == "cpu").any():
         return []  # the host did the work

@@ -22,7 +22,7 @@ from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import STATED
 
 COMPUTING, COMMUNICATION, EXPOSED = "computing", "communication", "communication that no computing hides"
-OPERATORS, CALLS = "operators on the device", "calls of CANN"
+OPERATORS, CALLS, COLLECTIVES = "operators on the device", "calls of CANN", "operations of communication"
 #: Lane of Overlap Analysis → what it states; also by its number in databases.
 LANES = {"Computing": COMPUTING, "Communication": COMMUNICATION, "Communication(Not Overlapped)": EXPOSED}
 #: Result → its columns of text, then those of numbers; the columns of the files have the same names.
@@ -98,6 +98,12 @@ def sums(result: str, rows: pl.DataFrame, source: str) -> pl.DataFrame:
     return _stated(found, source)
 
 
+def of_operations(operations: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Return what the rows of ``communication.json`` sum up to, as the frame ``stated``."""
+    row = {"what": COLLECTIVES, "ns": _total(operations["dur"]), "count": operations.height}
+    return _stated([{**row, "in_steps": operations["step"].is_not_null().all()}] if operations.height else [], source)
+
+
 def of_lanes(lanes: pl.DataFrame, source: str) -> pl.DataFrame:
     """Return the sums of the lanes of Overlap Analysis, as the frame ``stated``.
 
@@ -163,6 +169,11 @@ class _FrameSums:
             return (int(kernels["dur"].sum()), kernels.height) if kernels.height else None
         if not self._tasks.height:
             return None
+        if what == COLLECTIVES:
+            known = self._frames["communications"].filter(pl.col("dur") >= 0).sort("ts")
+            spans = known["ts"].to_numpy(), (known["ts"] + known["dur"]).to_numpy()
+            ts, end = self._begun(*spans) if in_steps else spans
+            return int((end - ts).sum()), len(ts)
         lanes = [self._begun(*lane) if in_steps else lane for lane in self._lanes[what]]
         return sum(int((end - ts).sum()) for ts, end in lanes), sum(len(ts) for ts, _ in lanes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -25,7 +26,7 @@ from stepscope.read.common.dense import or_null, places, without
 from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import ENDED_EARLY, STEPS_RECOUNT, TOTALS
+from stepscope.trace.schema import ENDED_EARLY, NOT_RECORDED, STEPS_RECOUNT, TOTALS
 from stepscope.trace.tables import (
     Frames,
     complete,
@@ -52,6 +53,8 @@ _OF_STACKS = {
     "stacks": "id",
 }
 _DATA_LOADER = "enumerate(DataLoader)#"
+#: Calls of CUDA and HIP that start kernels.
+_LAUNCH = re.compile("Launch(?:Cooperative)?Kernel|GraphLaunch")
 #: Spans whose step is looked up at once.
 _AT_ONCE = 1 << 18
 _ARROWS: dict[str, type[pl.DataType]] = {
@@ -109,7 +112,7 @@ def assemble(
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
-    merged["metadata"] = _facts(whole, compared=all(compared))
+    merged["metadata"] = _facts(whole, compared=all(compared), device_lost=_device_lost(line))
     merged["losses"] = empty("losses")
     frames = complete(merged)
     ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
@@ -117,9 +120,18 @@ def assemble(
     return frames
 
 
-def _facts(parts: Sequence[_Part], *, compared: bool) -> pl.DataFrame:
+def _device_lost(line: RankTimeline) -> bool:
+    """Return whether calls launch work on a device of which the files have none; a captured graph does not run."""
+    if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
+        return False
+    names = line.distinct(line.of_kinds("runtime", "driver")).values()
+    return any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
+
+
+def _facts(parts: Sequence[_Part], *, compared: bool, device_lost: bool) -> pl.DataFrame:
     """Return each fact as the first part has it; of totals only if those of every part with spans were compared."""
-    facts = pl.concat([part["metadata"] for part in parts])
+    unknown = pl.DataFrame({"key": [NOT_RECORDED] * device_lost, "value": ['["computing"]'] * device_lost})
+    facts = pl.concat([part["metadata"] for part in parts] + [conform("metadata", unknown)] * device_lost)
     first = {key: row for row, key in reversed(list(enumerate(facts["key"].to_list())))}
     if not compared:
         first.pop(TOTALS, None)

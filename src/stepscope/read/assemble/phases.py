@@ -41,7 +41,11 @@ def phases(timeline: RankTimeline, flows: pl.DataFrame, launch: Integers) -> pl.
     """
     drawn = (flows["kind"] == "forward_backward").to_numpy()
     begin, backward = (flows[end].to_numpy()[drawn] for end in ("from", "to"))
-    result = inherit(timeline.parent, _own(timeline, backward))
+    own = _own(timeline, backward)
+    # A range of a collective that outlives its caller ends when the data is there: what begins in it is not its work.
+    outlives = timeline.crossing & (own == _CODE["communication"])
+    result = inherit(timeline.parent, np.where(outlives, np.int8(-1), own))
+    result[outlives] = _CODE["communication"]
     operators = timeline.of_kinds("operator")
     forward = _with_operators_around(begin, timeline.parent, operators)
     closure = np.where(forward & (result == _CODE["optimizer"]), np.int8(_CODE["forward"]), np.int8(-1))

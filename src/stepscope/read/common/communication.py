@@ -42,7 +42,11 @@ LIBRARIES: tuple[CommunicationLibrary, ...] = (
         r"(?:deep_ep|uccl)::(?!\w*layout)\w+",
     ),
     CommunicationLibrary("mori", r"ep(?:dispatch|combine)(?:intra|inter|kernel|low)", r"mori::\w+"),
-    CommunicationLibrary("nvshmem", r"(?:nvshmem|rocshmem|ishmem)", r"nvshmem\w*::\w+|symm_mem::nvshmem\w+"),
+    CommunicationLibrary(
+        "nvshmem",
+        r"nvshmem|rocshmem|ishmem|(?:barrier|sync|alltoall|broadcast|fcollect|rdxn|reduce)\w*_on_stream_kernel",
+        r"nvshmem\w*::\w+|symm_mem::nvshmem\w+",
+    ),
     CommunicationLibrary("userbuffers", r"k?userbuffers_"),
     CommunicationLibrary(
         "symm_mem",

@@ -178,7 +178,8 @@ def _batches(path: Path, ledger: LossLedger) -> pl.DataFrame:
     lines = lines_of(path, ledger).to_frame().select(pl.col("line").str.extract_groups(_BATCH_LINE).alias("at"))
     parsed = lines.unnest("at").select(pl.all().cast(pl.Int64, strict=False))
     is_time = (pl.col("sort") == 0) & pl.col("part").is_between(0, len(_BATCH_TIMES) - 1)
-    sound = parsed.filter(pl.col("time").is_between(0, _LARGEST_MS) & (is_time | (pl.col("sort") == 1)))
+    possible = pl.col("time").is_between(0, _LARGEST_MS) & pl.col("value").is_not_null()
+    sound = parsed.filter(possible & (is_time | (pl.col("sort") == 1)))
     ledger.add("event_damaged", parsed.height - sound.height)
     part = pl.col("part").replace_strict(dict(enumerate(_BATCH_TIMES)), default=None, return_dtype=pl.String)
     queue = pl.col("sort") == 1

@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from stepscope.errors import DamagedTraceError, InputError, NotATraceError
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.run_directory import MANIFEST
+from stepscope.trace.run_directory import MANIFEST, WRITTEN
 
 #: Called with bytes of the file read so far, and its size.
 Progress: TypeAlias = Callable[[int, int], None]
@@ -120,7 +120,9 @@ class Capture:
     @property
     def loss(self) -> str:
         """Name in the catalogue of losses for a capture that is left out."""
-        return {"kineto": "file_duplicate", "ascend": "rank_left_out"}.get(self.format, "file_unreadable")
+        return {"kineto": "file_duplicate", "paddle": "file_duplicate", "ascend": "rank_left_out"}.get(
+            self.format, "file_unreadable"
+        )
 
     @property
     def size(self) -> int:
@@ -137,8 +139,8 @@ def rank_in_name(path: Path) -> int | None:
 class Directories:
     """Names in a directory and those below it, each directory listed once and all of them bounded in number.
 
-    Hidden names are left out (their files are still being written), and so are links to directories and the runs that
-    stepscope made, whose captures are copies.
+    Hidden names are left out (their files are still being written), and so are links to directories, the runs that
+    stepscope made, whose captures are copies, and a rank's results, some of which have names of Ascend's files.
 
     Attributes:
         known: Directory → names of its files, and of the directories in it.
@@ -168,6 +170,8 @@ class Directories:
             with os.scandir(directory) as entries:
                 for entry in itertools.islice(entries, self._left + 1):
                     self._left -= 1
+                    if entry.name == WRITTEN and directory != self._top and directory.name.startswith("results"):
+                        return [], []
                     if entry.name.startswith("."):
                         continue
                     if entry.is_dir(follow_symlinks=False):

@@ -23,7 +23,7 @@ from stepscope.read.common import stated_totals
 from stepscope.read.common.distinct import of_each
 from stepscope.read.common.minddata_files import DataPipeline
 from stepscope.read.common.nesting import Integers
-from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, sound_rows
+from stepscope.read.common.part_builder import LARGEST_TIME, PartBuilder, PartTracks, TrackRow, as_json, sound_rows
 from stepscope.read.common.plain_text import document_of, lines_of
 from stepscope.read.common.source import Capture, Progress
 from stepscope.read.common.stated_totals import StatedTotals
@@ -34,6 +34,7 @@ from stepscope.read.mindspore.mindspore_files import begin_ns, description
 from stepscope.read.mindspore.mindspore_flops import count as count_flops
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import NOT_RECORDED
 from stepscope.trace.tables import dtype
 
 #: When and on which thread an operator was called.
@@ -58,9 +59,10 @@ def read(capture: Capture, ledger: LossLedger, progress: Progress | None = None)
     # Of a process that was killed, or in which nothing ran, only our own files exist.
     written = set(capture.files) - {"description", "calls"}
     nothing = not any(tables[name].height for name in ("spans", "counters", "allocations", "pipeline"))
-    damaged = any(loss.severity != "info" for loss in ledger.rows()) or not all(
-        path.stat().st_size for path in capture.all
-    )
+    lost = {loss.what for loss in ledger.rows() if loss.severity != "info"}
+    if lost == {"operators_missing"} and not capture.of("times"):
+        return tables  # other files say what ran
+    damaged = lost or not all(path.stat().st_size for path in capture.all)
     if written and nothing and not damaged:
         ledger.add("events_none")
     elif written and nothing:
@@ -87,7 +89,8 @@ class _CaptureReader:
         dispatches = events_of.dispatches(events, operators)
         ledger.add("step_ends_unknown", int(operators.height > 0 and not dispatches.height and bool(self._said)))
         operators = calls_of.with_graphs(operators, events)
-        ledger.add("operators_missing", max(0, (count or 0) - operators.height) if capture.of("times") else 0)
+        missing = max(0, (count or 0) - operators.height)
+        ledger.add("operators_missing", missing)
         files = pipeline_of.MindDataFiles(*(capture.of(sort) for sort in ("pipeline", "cpu", "batches")))
         begin = self._said.get("pipeline_begin")
         pipeline = pipeline_of.read(files, ledger, begin_ms=begin // _MS if type(begin) is int else 0)
@@ -104,7 +107,7 @@ class _CaptureReader:
         part.add("counters", _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks))
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
-        part.add_facts(self._facts())
+        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ["computing"]}) if missing else {})})
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
             totals.times("operators", stated, float(operators["dur"].sum()))

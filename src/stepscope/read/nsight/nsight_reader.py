@@ -7,15 +7,13 @@ the session began. What the manual does not know, and lies on a thread or a devi
 from __future__ import annotations
 
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from stepscope.read.common.database.sqlite import MAGIC, SqliteDatabase, database
+from stepscope.read.common.database.sqlite import SqliteDatabase, database, has_table
 from stepscope.read.common.distinct import combinations, of_each, same, without_nulls
 from stepscope.read.common.named_steps import add_named_steps
 from stepscope.read.common.part_builder import PartBuilder, TrackRow, as_json, sound_spans
@@ -71,17 +69,8 @@ _DETAIL: dict[str, Any] = {
 
 def is_export(path: Path, head: bytes) -> bool:
     """Return whether a file that begins so is a database of Nsight Systems."""
-    if not head.startswith(MAGIC):
-        return False
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-        try:
-            connection.execute("PRAGMA writable_schema = ON")
-            query = (
-                "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('StringIds', 'META_DATA_EXPORT')"
-            )
-            return bool(connection.execute(query).fetchone()[0])
-        except sqlite3.DatabaseError:
-            return path.name.endswith(SUFFIX)
+    found = has_table(path, head, ("StringIds", "META_DATA_EXPORT"))
+    return path.name.endswith(SUFFIX) if found is None else found
 
 
 def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> dict[str, pl.DataFrame]:

@@ -25,7 +25,7 @@ from stepscope.cluster.job_summary import (
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
 from stepscope.report.terminal.run_lines import histogram
-from stepscope.trace.losses import CATALOGUE
+from stepscope.trace.losses import CATALOGUE, loss_text
 
 #: Lines of the screen at 80 columns.
 LINES = 40
@@ -295,16 +295,18 @@ class JobScreen(ConsolePage):
         missing = [loss for loss in self.summary.losses if loss.severity != "info"]
         notes = [loss for loss in self.summary.losses if loss.severity == "info"]
         text = Text() if missing else Text(self.nothing())
+        if gone := len(self.summary.unreadable):
+            text = Text(f"{count_text(gone, 'rank')} left out. ", style=WARNING).append("\n" if missing else "")
         for number, loss in enumerate(missing[:_LOSSES]):
             ranks = "every rank" if len(loss.ranks) == len(self.summary.ranks) else f"rank {rank_list(loss.ranks)}"
             text.append("\n" if number else "")
-            text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))} on {ranks}. ", style=WARNING)
+            text.append(f"{self.shown(loss_text(loss.what, loss.count))} on {ranks}. ", style=WARNING)
             text.append(CATALOGUE[loss.what][1].split(". ")[0].rstrip(".") + "." if loss.what in CATALOGUE else "")
         if len(missing) > _LOSSES:
             text.append(f" {len(missing) - _LOSSES} more kinds.", style=WARNING)
         if notes:
             named = ", ".join(loss.what.replace("_", " ") for loss in notes)
-            text.append(" " if missing else "; ").append(f"for information: {self.shown(named)}", style=QUIET)
+            text.append(" " if missing or gone else "; ").append(f"for information: {self.shown(named)}", style=QUIET)
         return text
 
     def nothing(self) -> str:

@@ -19,7 +19,7 @@ from stepscope.analyse.step.summary import Entry, StepPart, Summary
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.report.terminal.console_page import LABEL, OURS, QUIET, STRONG, WARNING, ConsolePage
 from stepscope.report.terminal.run_lines import preempted_text, run_lines, spread_text
-from stepscope.trace.losses import Loss
+from stepscope.trace.losses import Loss, loss_text
 from stepscope.trace.manifest import Manifest
 
 #: Findings that are told, and lines of a text about one.
@@ -111,12 +111,23 @@ class SummaryPage(ConsolePage):
                 yield f"{framework.title} {described['version']}"
         if self.manifest.get("source") == "import":
             yield "imported"
-        yield ", ".join(_ranges(self.summary.devices)) if self.summary.on_device else "cpu"
+        yield self._device()
         world = self.manifest.get("world_size") or 1
         yield f"rank {self.manifest.get('rank', 0)}" + (f" of {world}" if world != 1 else "")
         status = str(self.manifest.get("status", "complete"))
         if status != "complete":
             yield status
+
+    def _device(self) -> str:
+        """Return the devices that worked; of a trace that does not show the work, those that have memory."""
+        summary = self.summary
+        if summary.on_device:
+            return ", ".join(_ranges(summary.devices))
+        unknown = "computing" in summary.not_recorded
+        others = [peak.device for peak in summary.memory if peak.device != "cpu"]
+        if others and (unknown or not summary.steps.total_ns):
+            return ", ".join(_ranges(others))
+        return "device unknown" if unknown else "cpu"
 
     def durations(self) -> list[Text]:
         """Return how many steps there are, how long they take, and how they were found."""
@@ -218,10 +229,10 @@ class SummaryPage(ConsolePage):
         text = Text() if missing else Text(self.nothing())
         for number, loss in enumerate(missing):
             text.append("\n" if number else "")
-            text.append(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}. ", style=WARNING)
+            text.append(f"{self.shown(loss_text(loss.what, loss.count))}. ", style=WARNING)
             text.append(self.shown(loss.advice))
         if notes:
-            named = ", ".join(f"{loss.count:,} {self.shown(loss.what.replace('_', ' '))}" for loss in notes)
+            named = ", ".join(self.shown(loss_text(loss.what, loss.count)) for loss in notes)
             text.append("\n" if missing else "; ").append(f"for information: {named}", style=QUIET)
         return text
 

@@ -100,6 +100,7 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
     names = Vocabulary()
     slices = spans.with_columns(names.add(spans["name"]))[order].with_columns(lane)
     arrows, left_out = _arrows(tables, slices)
+    counters = [*_counters(tables, places), *_memory(tables, places)]  # a process may have nothing but these
     return Timeline(
         slices=slices.drop("track"),
         names=names,
@@ -107,7 +108,7 @@ def build(source: Source, *, step_name: str, marked_steps: bool) -> Timeline:
         processes=places.processes,
         details=Details.collect(tables),
         arrows=arrows,
-        counters=[*_counters(tables, places), *_memory(tables, places)],
+        counters=counters,
         crossing=int(np.count_nonzero(number)),
         arrows_left_out=left_out,
         rank=places.rank,

@@ -39,6 +39,36 @@ def test_another_phase_between_ends_a_phase() -> None:
     assert phases_of(rank.tables()) == {"forward": [20], "optimizer": [10], "other": [70]}
 
 
+def test_an_evaluation_between_two_pieces_of_the_optimizer_is_not_the_optimizers() -> None:
+    # Given a step that begins with a pass without gradients, between the optimizer's step and its zero_grad
+    rank = Rank()
+    thread = rank.thread()
+    rank.step(0, 0, 30)
+    rank.step(1, 30, 70)
+    for phase, start, duration in (("forward", 0, 10), ("optimizer", 20, 10), ("other", 35, 20), ("optimizer", 60, 5)):
+        rank.span(thread, "operator", start, duration, phase=phase)
+    rank.span(thread, "operator", 70, 10, phase="forward")
+    rank.span(thread, "operator", 90, 5, phase="optimizer")
+    rank.span(thread, "operator", 97, 3, phase="optimizer")
+    found = phases_of(rank.tables())
+    assert found == {"forward": [10, 10], "optimizer": [10, 15], "other": [10, 45]}
+
+
+def test_no_phase_lasts_over_the_end_of_a_step() -> None:
+    rank = Rank()
+    thread = rank.thread()
+    for number, begin in enumerate((0, 50)):
+        rank.step(number, begin, 50)
+        rank.span(thread, "operator", begin + 10, 10, phase="forward")
+    assert phases_of(rank.tables()) == {"forward": [10, 10], "other": [40, 40]}
+
+
+def test_what_runs_between_two_collectives_is_not_communication() -> None:
+    # Given a decoding, of which no phase but the communication is known
+    rank = host(("communication", 10, 2), ("other", 15, 60), ("communication", 80, 2))
+    assert phases_of(rank.tables()) == {"communication": [4], "other": [96]}
+
+
 def test_a_wait_for_data_is_data_where_nothing_else_works() -> None:
     rank = host(("forward", 40, 10), ("backward", 50, 50))
     rank.span(rank.thread(2), "data", 20, 25)

@@ -261,6 +261,13 @@ def test_a_cell_with_a_formula_is_text(tmp_path: Path) -> None:
     assert '=HYPERLINK("x")' in read["spans"]["name"].cast(pl.String).to_list()
 
 
+def test_a_name_of_a_fact_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+    directory = capture(tmp_path)
+    (directory / "profiler_metadata.json").write_text(r'{"\ud800": 3}')
+    frames = read_files([directory])
+    assert r"\xed\xa0\x80" in frames["metadata"]["key"].to_list()
+
+
 def test_older_and_newer_headers(tmp_path: Path) -> None:
     root = without(capture(tmp_path), "trace_view.json")
     path = root / OUTPUT / "kernel_details.csv"

@@ -315,6 +315,13 @@ def test_without_pairs_of_clocks_the_pipeline_begins_with_the_rest(tmp_path: Pat
     assert losses(frames) == {"clock_unknown": 2}
 
 
+def test_a_sample_of_the_pipeline_beyond_64_bits_costs_itself(tmp_path: Path) -> None:
+    batches = f"0 0 1 {1 << 63} 2094228\n1 16 1 3 2094230\n"
+    frames = read_files([write(tmp_path, batches=batches, times=times(("A", 0, 1)))])
+    assert frames["counters"]["value"].to_list() == [3.0]
+    assert losses(frames) == {"clock_unknown": 1, "event_damaged": 1}
+
+
 # Directories
 
 

@@ -78,6 +78,8 @@ class AscendText:
         if kernels:
             frames = join.with_kernels(frames, pl.concat(kernels, how="diagonal_relaxed"))
         for operations, bandwidths in self._each("communication", communication_files.times):
+            stated_here = stated_sums.of_operations(operations, "communication.json")
+            frames = {**frames, "stated": pl.concat([frames["stated"], stated_here])}
             frames = join.with_sums(frames, operations, bandwidths)
         frames = self._with_counters(frames)
         for inputs in [*self._together("inputs", csv_files.inputs), *self._each("calls", op_range.inputs)]:

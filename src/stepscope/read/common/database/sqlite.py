@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -131,6 +131,20 @@ class _TextOrLoss:
         except UnicodeDecodeError:
             self._ledger.add("text_not_utf8")
             return value.decode(errors="replace")
+
+
+def has_table(path: Path, head: bytes, names: Sequence[str]) -> bool | None:
+    """Return whether a file that begins so is a database with a table of one of the names; None if it is damaged."""
+    if not head.startswith(MAGIC):
+        return False
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        try:
+            connection.execute("PRAGMA writable_schema = ON")
+            chosen = ", ".join("?" * len(names))
+            query = f"SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ({chosen})"  # noqa: S608
+            return bool(connection.execute(query, names).fetchone()[0])
+        except sqlite3.DatabaseError:
+            return None
 
 
 class SqliteDatabase:

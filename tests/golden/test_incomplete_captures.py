@@ -1,0 +1,176 @@
+"""Real captures of which a part is missing: what that part would have shown is a dash, and nobody is blamed for it."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stepscope
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in
+from stepscope.cli.main import main
+from stepscope.run import RankRun
+
+FIRST = "rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
+#: Timelines, whose events lie in the order of their sort rather than of time.
+TIMELINES = (
+    "kineto/kineto/resnet50_num_workers_4/worker0.1623212756351.pt.trace.json.gz",
+    "kineto/tracelens/h100/Falconsai_nsfw_image_detection__1016002.json.gz",
+    f"ascend/text_level2/{FIRST}/trace_view.json",
+    "paddle/paddle331_dygraph.json",
+)
+
+
+def cut_to(share: float, path: Path, to: Path) -> Path:
+    """Write the first part of a file, unpacked."""
+    content = path.read_bytes()
+    content = gzip.decompress(content) if path.suffix == ".gz" else content
+    to.write_bytes(content[: int(len(content) * share)])
+    return to
+
+
+def lost(rank: RankRun) -> set[str]:
+    return set(rank.tables["losses"].select(pl.col("what").cast(pl.String)).collect()["what"])
+
+
+def shows_no_part_of_a_step(rank: RankRun) -> bool:
+    found, summary = rank.result("step_trace_time"), rank.summary
+    assert isinstance(found, pl.DataFrame)
+    assert "computing" in summary.not_recorded
+    assert summary.phases == ()
+    assert [finding.cause for finding in found_in(Observed(rank.tables))] == []
+    return summary.split == () and found["Idle"].null_count() == found.height
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4, 0.7, 0.9])
+@pytest.mark.parametrize("name", TIMELINES)
+def test_what_is_behind_a_cut_is_not_idle(name: str, share: float, shared_data: Path, tmp_path: Path) -> None:
+    (rank,) = stepscope.open(cut_to(share, shared_data / name, tmp_path / "trace.json")).ranks
+    assert "file_cut" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
+def test_a_cut_timeline_says_neither_where_the_time_goes_nor_that_it_ran_on_a_processor(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = cut_to(0.3, shared_data / TIMELINES[2], tmp_path / "trace.json")
+    assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr()
+    assert "device unknown" in said.out
+    assert "What a step consists of is not known: a part of the capture is cut off" in said.out
+    assert said.err == ""
+
+
+def test_what_a_damaged_database_lacks_is_not_idle(shared_data: Path, tmp_path: Path) -> None:
+    capture = Path(shutil.copytree(shared_data / "ascend/db_level1/rank0_ascend_pt", tmp_path / "rank0_ascend_pt"))
+    path = capture / "ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_0.db"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (rank,) = stepscope.open(capture).ranks
+    assert "database_damaged" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("memory/snapshot_expandable.pkl", "cuda:0"), (f"ascend/text_level2/{FIRST}/memory_record.csv", "device unknown")],
+)
+def test_a_capture_of_memory_is_that(
+    name: str, device: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(shared_data / name), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert f"imported · {device} · rank 0" in said
+    assert "Nothing was recorded" not in said
+
+
+def test_a_cut_rank_is_not_blamed(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        source = shared_data / f"kineto/hta/trace_filter/sampled_rank-{number}.json.gz"
+        shutil.copy(source, tmp_path / source.name)
+    second = tmp_path / "sampled_rank-1.json.gz"
+    second.write_bytes(second.read_bytes()[: second.stat().st_size // 2])
+    assert main(["import", str(tmp_path), "--output", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "! The capture of rank 1 ends before the recording did." in said
+    assert "parts of 1 of 2 ranks" in said
+    assert "Rank 1 keeps" not in said
+
+
+def test_a_rank_left_out_is_not_nothing(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Given a job of two ranks, one of them empty files, then "nothing" was lost neither at once nor later."""
+    job = Path(shutil.copytree(shared_data / "mindspore_cpu/comm_2rank", tmp_path / "job"))
+    for path in (job / "graph_rank1").rglob("*.*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    assert main(["import", str(job), "--output", str(tmp_path / "runs")]) == 0
+    assert main(["report", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert ["left out" in line for line in said if line.startswith(" lost")] == [True, True]
+
+
+def test_without_the_devices_work_operators_do_not_count_as_computing(shared_data: Path) -> None:
+    """Given a trace of CUPTI's counters, with the calls that launch kernels and without the kernels."""
+    (rank,) = stepscope.open(next((shared_data / "kineto/hta/cupti_profiler").glob("*.json.gz"))).ranks
+    assert shows_no_part_of_a_step(rank)
+
+
+def without_times(directory: Path) -> None:
+    next(directory.rglob("cpu_op_execute_timestamp_*.txt")).unlink()
+
+
+def with_half_the_times(directory: Path) -> None:
+    path = next(directory.rglob("cpu_op_execute_timestamp_*.txt"))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]))
+
+
+@pytest.mark.parametrize("damage", [without_times, with_half_the_times])
+def test_operators_that_mindspore_counted_and_no_file_times(
+    damage: Callable[[Path], None], shared_data: Path, tmp_path: Path
+) -> None:
+    job = Path(shutil.copytree(shared_data / "mindspore_cpu/comm_2rank", tmp_path / "job"))
+    damage(job / "graph_rank1")
+    sound, damaged = stepscope.open(job).ranks
+    assert sound.summary.split != ()
+    assert "operators_missing" in lost(damaged)
+    assert shows_no_part_of_a_step(damaged)
+
+
+def test_time_between_two_windows_belongs_to_no_step(shared_data: Path) -> None:
+    """Given two recordings of one program with 1.5 s between them, then each is a step, and the time between is not."""
+    (rank,) = stepscope.open(shared_data / "mindspore_cpu/ms210_cpu_graph_schedule").ranks
+    assert rank.summary.steps.count == 2
+    assert rank.summary.steps.total_ns < 500e6
+
+
+@pytest.mark.parametrize("damage", ["unlink", "empty"])
+def test_a_rank_without_its_manifest_costs_itself(
+    damage: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", str(shared_data / "mindspore_cpu/comm_2rank"), "--output", str(tmp_path / "runs")]) == 0
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    manifest = run / "rank1/manifest.json"
+    manifest.unlink() if damage == "unlink" else manifest.write_bytes(b"")
+    capsys.readouterr()
+    assert main(["report", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 ranks is missing: 1." in said or "! Rank 1 cannot be read." in said
+    assert main(["check", str(run)]) == 3
+
+
+def test_results_of_a_rank_that_lost_its_manifest_are_no_capture(shared_data: Path, tmp_path: Path) -> None:
+    """Given a run without manifest, whose results have names of Ascend's files, then its captures are read alone."""
+    path = shared_data / "kineto/tracelens/mi300_bert_small.json.gz"
+    assert main(["import", str(path), "--output", str(tmp_path / "runs")]) == 0
+    (run,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    (run / "rank0/manifest.json").unlink()
+    (rank,) = stepscope.open(run).ranks
+    assert [capture.name for capture in rank.captures] == [path.name]
+    # Given that they are named themselves, then columns that are not Ascend's are counters beside those that are
+    (results,) = stepscope.open(run / "rank0/results").ranks
+    assert "Bytes (counter)" in results.result("kernel_details").columns  # type: ignore[union-attr]
