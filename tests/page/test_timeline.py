@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import polars as pl
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 import stepscope
 from stepscope.analyse.quantities import duration_text
@@ -113,8 +113,8 @@ def test_each_rank_says_how_sure_its_clock_is(timeline: Page, job: Run) -> None:
         assert title == f"rank {row['rank']} · {row['host']} · {clock}"
         assert clock in text
     # Each shows its main thread and its busiest stream.
-    assert timeline.locator(".names .lane.lane:has-text('stream 7')").count() == 4
-    assert timeline.locator(".names .lane.lane:has-text('main thread')").count() == 4
+    for name in ("stream 7", "main thread"):
+        expect(timeline.locator(f".names .lane.lane:has-text('{name}')")).to_have_count(4)
 
 
 @EITHER
