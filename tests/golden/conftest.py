@@ -43,7 +43,7 @@ FILES: dict[str, str] = {
 }
 
 #: Captures for which an independent computation takes seconds.
-LARGE = ("mtia_2024", "v100_nccl_2022", "a100_nccl_2022")
+LARGE = ("mtia_2024", "v100_nccl_2022", "a100_nccl_2022", "v100_2021_workers", "v100_2021_no_workers")
 
 
 def small_quick(names: Iterable[str]) -> list[Any]:

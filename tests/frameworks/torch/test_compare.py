@@ -55,6 +55,7 @@ def compared(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_training(directory: Path) -> None:
     for name, words in (("a", "0.002 0 0 60"), ("b", "0.002 40 0 60")):
         done = stepscope(directory, "run", "-q", "-o", name, "--analyse", "later", "train.py", *words.split())

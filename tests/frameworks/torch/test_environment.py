@@ -63,6 +63,7 @@ def test_the_whole_program_and_its_steps(tmp_path: Path, script: Path, variable:
     assert [line.partition(",")[0] for line in lines] == ["Step", "0", "1", "2", "3", "4", "5"]
 
 
+@pytest.mark.slow
 def test_some_steps(tmp_path: Path, script: Path) -> None:
     done = python(script, "12", env=asked(tmp_path / "runs", steps="3:5"))
     assert done.stdout == "trained 12\n"
@@ -128,6 +129,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path, script: 
     assert "stepscope:" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_programs_own_profile_counts(tmp_path: Path, script: Path) -> None:
     text = f"import stepscope\nwith stepscope.profile(output={str(tmp_path / 'own')!r}, analyse='later'):\n"
     script.write_text(TRAINING + text + "    for _ in range(3): step()\nprint('trained')\n")
@@ -154,9 +156,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "context", ["fork", *(pytest.param(way, marks=pytest.mark.slow) for way in ("spawn", "forkserver"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_record_nothing(tmp_path: Path, script: Path, context: str) -> None:
     script.write_text(WORKERS.replace("CONTEXT", repr(context)))
     done = python(script, env=asked(tmp_path / "runs"))

@@ -96,6 +96,7 @@ def test_a_compiler_that_takes_long_does_not_hold_the_training(tmp_path: Path) -
     assert (state["recorder"], "not built yet" in state["native"]) == ("kineto", True)
 
 
+@pytest.mark.slow
 def test_the_summary_says_who_recorded(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)

@@ -575,6 +575,7 @@ for number in range(5):
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="the libraries of CUDA take more memory than the recording")
+@pytest.mark.slow
 def test_a_large_recording_is_written_by_a_child_while_training_goes_on(tmp_path: Path) -> None:
     done = forked("-c", BIG, tmp_path / "runs")
     assert done.returncode == 0, done.stderr

@@ -61,6 +61,7 @@ def session(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_limits_on_the_time_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TRAINING + LIMITS + BLOCK)
     done = session(tmp_path, "--junitxml=report.xml")

@@ -78,6 +78,7 @@ def test_a_loader_near_its_limit_is_recorded_after_its_queue_is_drained(tmp_path
     assert first.evidence[1].value == pytest.approx(40e6, rel=0.1)
 
 
+@pytest.mark.slow
 def test_steps_that_were_asked_for_are_recorded_once(tmp_path: Path, output: Path) -> None:
     (tmp_path / "train.py").write_text(LIMITED)
     done = stepscope_run(output, "--skip", "5", "train.py", cwd=tmp_path)

@@ -112,6 +112,7 @@ def test_a_step_outside_of_the_cell_is_refused(tmp_path: Path) -> None:
         cell.step()
 
 
+@pytest.mark.slow
 def test_a_cell_may_import_its_framework(tmp_path: Path) -> None:
     program = """
 import argparse, sys

@@ -23,6 +23,7 @@ def _captures(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "kineto").rglob("*.json*") if path.suffix in (".json", ".gz"))
 
 
+@pytest.mark.slow
 def test_same_tables_as_the_plain_reader_on_every_real_capture(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

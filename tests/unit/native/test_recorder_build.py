@@ -87,6 +87,7 @@ def test_two_processes_that_build_at_once_get_one_library(tmp_path: Path) -> Non
     assert ran.read_text() == "x\n" * (len(sources()) + 1)
 
 
+@pytest.mark.slow
 def test_a_cut_library_is_built_again_and_the_training_goes_on(tmp_path: Path) -> None:
     # Given a library in the cache that is cut where dlopen() still accepts it: its code then dies of SIGBUS
     ran, variables = copying_compiler(tmp_path)

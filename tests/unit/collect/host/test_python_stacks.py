@@ -257,6 +257,7 @@ def test_short_calls_are_counted(window: Window) -> None:
     assert window.collector.describe()["shorter"] > 5_000
 
 
+@pytest.mark.slow
 def test_a_million_calls_are_written_or_counted(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: calls as fast as Python makes them, of which none is too short to keep
     monkeypatch.setattr(python_stacks, "SHORTEST", 0)

@@ -68,6 +68,7 @@ def test_a_handler_without_analysis_leaves_the_capture() -> None:
     assert results(runs()[0]) == set()
 
 
+@pytest.mark.slow
 def test_analysis_that_is_not_waited_for() -> None:
     record(on_trace_ready=tensorboard_trace_handler(async_mode=True))
     deadline = time.monotonic() + 30
