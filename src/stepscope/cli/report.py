@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_run(parser)
     parser.add_argument(
         "--format",
-        help="files to write: csv, json, db, trace, pftrace, all or none (default: csv,json; of a job csv)",
+        help="files to write: csv, json, db, trace, pftrace, all or none (default: csv,json; of a job csv); or lines, "
+        "sarif or github, as after --findings",
     )
     parser.add_argument("--pretty", action="store_true", help="indent JSON files")
     parser.add_argument(
@@ -119,16 +120,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _settle_findings(arguments: argparse.Namespace) -> None:
-    """Take what follows ``--findings`` as the run, if it does not name a form of findings."""
+    """Take what follows ``--findings`` as the run, if it names no form of findings; ``--format`` may name one."""
     from stepscope.errors import UsageError
     from stepscope.report.annotations import ANNOTATIONS
 
-    if arguments.findings in (None, "text", *ANNOTATIONS):
-        return
-    if arguments.run != Path(options.DEFAULT_OUTPUT):
-        message = f"--findings {arguments.findings}: the form is unknown."
-        raise UsageError(message, f"Say text, {', '.join(ANNOTATIONS)}, or nothing.")
-    arguments.run, arguments.findings = Path(arguments.findings), "text"
+    if arguments.findings not in (None, "text", *ANNOTATIONS):
+        if arguments.run != Path(options.DEFAULT_OUTPUT):
+            message = f"--findings {arguments.findings}: the form is unknown."
+            raise UsageError(message, f"Say text, {', '.join(ANNOTATIONS)}, or nothing.")
+        arguments.run, arguments.findings = Path(arguments.findings), "text"
+    if arguments.format in ANNOTATIONS:
+        arguments.findings, arguments.format = arguments.format, None
 
 
 def _write_page(run: Run, arguments: argparse.Namespace) -> Path:

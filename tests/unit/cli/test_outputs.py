@@ -311,3 +311,16 @@ def test_files_of_ranks_say_what_only_the_job_knows_of_their_collectives(tmp_pat
 def column(path: Path, name: str) -> list[str]:
     with path.open(newline="") as file:
         return [row[name] for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("form", ["lines", "sarif", "github"])
+def test_the_form_of_findings_may_be_named_as_a_format(
+    run: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for words in (["--findings", form], ["--format", form], ["--findings", "--format", form]):
+        assert main(["report", str(run), *words]) == 0
+        said.append(capsys.readouterr().out)
+    assert main(["report", "--format", form, "--findings", str(run)]) == 0
+    assert {*said, capsys.readouterr().out} == {said[0]}
+    assert "slow-rank" in said[0]
