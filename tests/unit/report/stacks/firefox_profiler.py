@@ -44,7 +44,10 @@ def times_of_threads(profile: Path, home: Path) -> dict[str, float]:
         try:
             until, threads = time.monotonic() + _PATIENCE, None
             while threads is None and tool.poll() is None and time.monotonic() < until:
-                threads = ask("thread", "list")
+                # Who asks while the tool begins takes its session for one of the past, and removes it.
+                if any("loaded successfully" in file.read_text() for file in home.rglob("*.log")):
+                    threads = ask("thread", "list")
+                time.sleep(0.05)
             assert threads is not None, [file.read_text() for file in home.rglob("*.log")]
             found = {}
             for thread in threads["threads"]:
