@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections import Counter
 from importlib import import_module
@@ -423,10 +422,10 @@ def test_a_killed_program_leaves_its_journal(
 
 def test_results_are_printed_and_computed(framework: Framework, tmp_path: Path, output: Path) -> None:
     path = script(tmp_path, framework.shown or framework.program)
-    done = python("-m", "stepscope", "run", "--output", output, path, *framework.arguments)
+    done = python("-m", "stepscope", "run", "--skip", "5", "--output", output, path, *framework.arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    assert re.search(r"\b(5|10|20|40) steps", done.stderr)
+    assert "5 steps" in done.stderr
     assert any(word in done.stderr for word in framework.operators)
     assert all(word in done.stderr for word in framework.summary)
     (run,) = runs(output)
