@@ -105,7 +105,7 @@ def test_without_numbers_of_its_own_a_collective_has_its_place_in_the_group(writ
 
 
 def test_what_begins_while_a_collective_runs_is_not_its_work(write_trace: WriteTrace) -> None:
-    """Given a range that ends when the data is there, long after its call, then a product in that time is no part."""
+    """The range of an asynchronous collective ends with the transfer; a product that begins in it is other work."""
     names = {"c10d::alltoall_base_": (0, 10), "hccl:all_to_all": (5, 95), "aten::copy_": (6, 2), "aten::mm": (30, 20)}
     events = [
         {"cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur} for name, (ts, dur) in names.items()

@@ -29,9 +29,9 @@ _MOST = 0.6
 _FIRST, _FIRST_UNSEEN, _EPOCHS = 0.1, 0.5, 3
 #: Workers are of no use where they make a batch in less than this part of the wait for it: the rest is sending.
 _SENT = 0.8
-#: What making a batch takes in the training process, in its time in a worker, which makes it in shared memory.
+#: Time to make a batch in the training process, as part of the time in a worker, which takes shared memory for it.
 _UNSHARED = 0.5
-#: Part of the steps, for each worker, that wait for a loader that limits the training.
+#: A loader limits the training if this part of the steps waits for it, divided by its workers.
 _LIMITED = 0.8
 #: What programs do between epochs.
 _BETWEEN = ("evaluation", "checkpoint")
@@ -188,9 +188,10 @@ def _wait(observed: Observed) -> float:
 
 
 def _limit(observed: Observed, loading: _Loading) -> bool:
-    """Return whether workers limit the training that would not be faster with more of the cores for itself.
+    """Return whether the training is as slow as its workers: each step that gets shorter waits longer for them.
 
-    They make batches side by side, so that one step of so many waits for them.
+    That is not so where the workers compute on all cores: a shorter step leaves them more of these. Workers that make
+    batches side by side end together, so that one of as many steps as there are workers waits.
     """
     waits, known = observed.summary.data_wait, observed.run_steps["data_wait"].drop_nulls().to_numpy()
     if loading.where != "workers" or not waits.workers or not len(known):
@@ -239,7 +240,7 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     if min(len(first), epochs or _EPOCHS) < _EPOCHS or excess < _MOST * whole:
         return None
     time, every = wait + starting, len(waits) / len(first)
-    # Pages are copied after a fork, too: the first step of an epoch has all of it, and what else the program does then.
+    # The first step of an epoch also copies pages after the fork, and has what the program does between epochs.
     longer = float((first["quiet"] - steps["quiet"].median()).sum()) / len(steps)
     others = sum(one.share for one in observed.summary.phases if one.name in _BETWEEN) * observed.step_ns
     gain = max(wait * excess / whole + starting, longer - others)

@@ -29,10 +29,10 @@ _LAYER_NS = 1_000_000
 _DISPATCH_NS = 1_000_000
 #: A call that takes this many times the median of its like was interrupted.
 _INTERRUPTED = 4
-#: Parts of the time of operators outside of jit that go away inside: least, usual, most. Recording lengthens short
-#: calls, so that they count less where no sample of the stacks tells the time.
+#: Parts of the time of operators outside of jit that go away inside: least, usual, most. The first are of the time that
+#: samples of the stacks tell, the others of recorded calls, which recording lengthens.
 _JITTED, _JITTED_CALLS = (0.6, 0.9, 1.0), (0.5, 0.7, 1.0)
-#: The most that JAX's own Python takes beside such calls, as under `grad`, in their time.
+#: The time in JAX's own code, such as that of `grad`, counts up to this multiple of the time of such calls.
 _BESIDE_CALLS = 2.0
 #: Operators outside of jit from which on they are many.
 _OUTSIDE = 16
@@ -82,7 +82,7 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     steps = max(observed.summary.steps.count, 1)
     small = _dispatched(observed.tables, steps)
     each = len(small) / steps
-    computing = observed.part("computing") or 0.0  # is computed in a jitted function, too
+    computing = observed.part("computing") or 0.0  # a jitted function computes it, too
     time = min(float(small["spent"].sum()) / steps, observed.step_ns - computing)
     if each < _OUTSIDE or not time:
         return

@@ -52,7 +52,7 @@ def phase_intervals(tables: Tables, work: Work, *, on_device: bool) -> dict[str,
 
     A phase of the model or the optimizer lasts from one piece of its work to the next one of the step, if no other
     phase works between: what runs between two operators of the forward pass, and the gap between them, is forward.
-    What runs between two pieces of the optimizer is not: a pass without gradients may lie there.
+    Work of no known phase between two pieces of the optimizer stays ``other``: it may be a pass without gradients.
 
     Args:
         tables: Tables of the rank.

@@ -31,7 +31,7 @@ _LOG = logging.getLogger("stepscope")
 
 
 class _Again(Schedule):
-    """A further window, which nobody asked for: no step is missing if the program ends in it."""
+    """The schedule of a further window. Nobody asked for its steps: if the program ends in it, none is missing."""
 
     @staticmethod
     def peek(_: int) -> Action:

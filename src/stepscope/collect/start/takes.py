@@ -1,13 +1,13 @@
 """Records again while the steps that follow a window are unlike it; for a program that nobody chose steps of.
 
-The first steps of a program are often unlike the others. While the first one is made ready or prepared, loaders ahead
+The first steps of a program are often unlike the others. While the first one is compiled, the workers of its loaders
 fill their queues; the next steps drain them, and wait less for data than all later steps do. Files are not in the page
 cache yet, or a graph is compiled again. When the draining ends, no interface tells: a queue may be the program's own.
-So all steps are timed. Each time when their number has grown by a quarter, the windows are compared with all of them.
-If the medians differ, the next steps are recorded, too. Steps may also differ among themselves, so that the median of a
-few is a matter of chance: each further window has twice the steps of the one before, as long as they take less than a
-second. At the end of the program the window that is closest to the median of all steps stays, and the others are
-removed.
+So all steps are timed. Each time the number of steps outside of windows has grown by a quarter, their median is
+compared with those of the windows. If it differs from all of these, the next steps are recorded, too. The median of a
+few unequal steps is a matter of chance, so each further window has twice the steps of the one before, as long as they
+take less than a second. At the end of the program the window that is closest to the median of all steps stays, and the
+others are removed.
 
 A window whose steps proved to be none, because another optimizer ends them, is replaced in every program.
 """

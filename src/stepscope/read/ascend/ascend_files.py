@@ -175,7 +175,7 @@ def single(path: Path) -> Capture | None:
 
 
 def sort_of_database(path: Path, head: bytes) -> str | None:
-    """Return which of Ascend's databases a file of another name is, by its tables; None if it is none of them."""
+    """Return the sort of a database of Ascend's profilers, whose tables tell it; None for every other file."""
     return next((sort for sort, names in _TABLES.items() if has_table(path, head, names)), None)
 
 
