@@ -12,5 +12,5 @@ from importlib.util import find_spec
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 if not any(map(find_spec, ("transformers", "accelerate", "lightning", "keras"))):
-    names = ("transformers", "lightning", "accelerate", "keras", "monitoring", "real_trainings", "two_ranks")
+    names = ("transformers", "lightning", "accelerate", "keras", "monitoring", "real_trainings", "two_ranks", "logged_events")
     collect_ignore = [f"test_{name}.py" for name in names]

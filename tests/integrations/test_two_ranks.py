@@ -1,4 +1,4 @@
-"""Two ranks under a trainer, which starts them or is started by torchrun: one run, the same steps on both."""
+"""Two ranks under a trainer, which starts them or is started by a launcher: one run, the same steps on both."""
 
 from __future__ import annotations
 
@@ -71,3 +71,33 @@ def test_two_ranks(tmp_path: Path, program: str, launcher: tuple[str, ...]) -> N
         assert rank.manifest["status"] == "complete"
     # and the gradients of each step met
     assert run.job.results["cluster_communication"].height >= 5
+
+
+def test_the_launcher_of_accelerate(tmp_path: Path) -> None:
+    program = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(8 * 2 * 16, 64), batch_size=16)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    optimizer.zero_grad()
+    accelerator.backward(model(batch).square().mean())
+    optimizer.step()
+print("world", accelerator.num_processes, "steps", len(loader))
+"""
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    launched = "accelerate.commands.launch --multi_gpu --num_processes=2 --num_machines=1 --mixed_precision=no"
+    ports = "--dynamo_backend=no --main_process_port=0"
+    ours = "-m stepscope run --output runs --steps 2:6 train.py"
+    command = [sys.executable, "-m", *launched.split(), *ports.split(), *ours.split()]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("world 2 steps 8") == 2
+    assert "2 ranks on 1 host" in done.stderr
+    (path,) = (tmp_path / "runs").iterdir()
+    assert [step_numbers(rank) for rank in Run(path).ranks] == [[2, 3, 4, 5, 6]] * 2

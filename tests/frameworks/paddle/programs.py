@@ -74,6 +74,15 @@ for x, y in loader:
 print("loss", float(loss))
 """
 
+#: The network of EAGER as one compiled program; a step ends when its loss is there.
+TO_STATIC_LOOP = """
+net = paddle.jit.to_static(net, full_graph=True)
+for x, y in loader:
+    loss = float(step(x, y))
+    stamps.append(time.perf_counter_ns())
+print("loss", loss)
+"""
+
 #: A program with an optimizer, run twelve times; a second one without.
 STATIC_LOOP = """
 import json, os, sys, time

@@ -17,6 +17,7 @@ from tests.frameworks.paddle.programs import (
     EAGER_LOOP,
     OPTIMIZATION,
     STATIC_LOOP,
+    TO_STATIC_LOOP,
     capture,
     counts,
     memory_times,
@@ -63,6 +64,23 @@ def test_an_eager_loop_without_workers(tmp_path: Path, output: Path) -> None:
     assert counts(run)["momentum_ dygraph"] == 5 * 4
     assert manifest(run)["losses"] == {}
     check(run)
+
+
+def test_a_network_compiled_by_to_static(tmp_path: Path, output: Path) -> None:
+    path = script(tmp_path, EAGER + TO_STATIC_LOOP + STOPWATCH)
+    done = stepscope_run(output, path, "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    check_steps(run, tmp_path)
+    # and each step holds the work that it asked for: both halves of the program, and the optimizer of four parameters
+    rows = read_files([run / "rank0" / "capture" / "journal.ssj", capture(run)])
+    steps, spans = rows["steps"].sort("ts"), rows["spans"]
+    for name, calls in (("pd_op.matmul", 2), ("pd_op.matmul_grad", 2), ("momentum_ dygraph", 4)):
+        begun = spans.filter(pl.col("name").cast(pl.String) == name)["ts"]
+        inside = [
+            begun.is_between(start, start + dur, closed="left").sum() for start, dur in steps["ts", "dur"].iter_rows()
+        ]
+        assert inside == [calls] * 5, name
 
 
 @pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "no pir"])

@@ -14,6 +14,7 @@ import pytest
 import stepscope
 from stepscope.cli.main import main
 from stepscope.trace.run_directory import RankDirectory
+from stepscope.view.served_run import ServedRun
 
 CAPTURE = Path(__file__).parents[2] / "data" / "xplane" / "steps.xplane.pb"
 
@@ -68,11 +69,16 @@ def test_a_run_that_cannot_be_written_to(
     summary = capsys.readouterr().out.partition(" results ")[0]
     read_only(run)
     before = {path.relative_to(run): path.stat().st_mtime_ns for path in run.rglob("*")}
-    # When it is reported, checked and exported
+    # When it is reported, checked, viewed and exported
     assert main(["report", str(run)]) == 0
     reported = capsys.readouterr().out
     assert main(["check", str(run)]) == 0
     checked = capsys.readouterr().out
+    viewed = ServedRun(stepscope.open(run))
+    assert viewed.of(None).content["title"]
+    assert viewed.of(None).pyramid.spans.total > 0
+    assert viewed.of(None).part("findings")["verdict"]
+    viewed.close()
     assert main(["export", str(run), "--to", "all", "-o", str(tmp_path / "files")]) == 0
     assert main(["export", str(run), "--layout", "ascend", "--type", "text,db", "-o", str(tmp_path / "ascend")]) == 0
     # Then everything is as for a run that can be written to, and the report says where the results are not

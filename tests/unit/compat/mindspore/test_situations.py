@@ -296,6 +296,20 @@ def test_a_deleted_profile_ends_before_the_next_begins() -> None:
     assert sorted(map(str, notes)) == ["None", "the end of the profile object"]
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["rebound", "after a RuntimeError that the program caught"])
+@pytest.mark.parametrize("make", [profile, Profiler])
+def test_a_profile_whose_name_is_given_to_the_next_ends_before_it_begins(make: Make, refused: bool) -> None:
+    prof = make()
+    if refused:
+        with pytest.raises(RuntimeError):
+            prof.start()
+    first, prof = prof, make()
+    prof.stop()
+    assert [len(first.recorded), len(prof.recorded), len(runs())] == [1, 1, 2]
+    notes = [stepscope.open(rank).manifest.get("ended_by") for rank in runs()]
+    assert sorted(map(str, notes)) == ["None", "another profile that takes its place"]
+
+
 def test_an_exception_in_the_training_is_the_programs_own_and_in_the_manifest() -> None:
     with pytest.raises(KeyError, match="boom"), profile(schedule=a_schedule()) as prof:
         prof.step()

@@ -479,6 +479,7 @@ def test_names_that_are_no_utf8_are_replaced_and_counted(tmp_path: Path) -> None
             ]
         },
         {"op_info": [{"op_id": 10**30, "op_type": "A"}, {"op_id": 1, "op_type": "B"}], "sampling_interval": 10**40},
+        {"op_info": [{"op_id": 0, "op_type": "A\ud800"}, {"op_id": 1, "op_type": "\udc00"}]},
     ],
 )
 def test_a_pipeline_that_makes_no_sense(tmp_path: Path, document: dict[str, object]) -> None:

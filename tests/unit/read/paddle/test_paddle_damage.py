@@ -87,6 +87,16 @@ def check(part: dict[str, pl.DataFrame]) -> None:
         assert conform(name, frames[name]).equals(frames[name])
 
 
+@pytest.mark.parametrize("number", ["1e99999999", "-1e99999999", "1e-99999999", "NaN"])
+@pytest.mark.parametrize("field", ['"start_time": "', '"end_time": "', '"ts": ', '"dur": '])
+def test_a_number_beyond_all_decimals_costs_its_event_alone(tmp_path: Path, field: str, number: str) -> None:
+    before, _, after = a_text_trace(tmp_path).decode().partition(field)
+    rest = after[min(after.index(" us"), after.index(",")) :]
+    frames = attempt(tmp_path / "trace.json", f"{before}{field}{number}{rest}".encode())
+    assert frames is not None
+    assert {"conv2d", "ProfileStep#3"} <= set(frames["spans"]["name"].cast(pl.String))
+
+
 def test_cut_at_every_length(content: bytes, tmp_path: Path, size: Size) -> None:
     path = tmp_path / "file"
     whole = attempt(path, content)
