@@ -11,6 +11,7 @@ from importlib.util import find_spec
 # Keras has to be told before it is imported.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-if not any(map(find_spec, ("transformers", "accelerate", "lightning", "keras"))):
-    names = ("transformers", "lightning", "accelerate", "keras", "monitoring", "real_trainings", "two_ranks", "logged_events")
-    collect_ignore = [f"test_{name}.py" for name in names]
+TRAINERS = ("transformers", "lightning", "accelerate", "keras")
+if not any(map(find_spec, TRAINERS)):
+    others = ("logged_events", "monitoring", "real_trainings", "two_ranks")
+    collect_ignore = [f"test_{name}.py" for name in (*TRAINERS, *others)]
