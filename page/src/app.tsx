@@ -9,9 +9,12 @@ import { Flame } from "./pages/flame";
 import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
 import { Overview } from "./pages/overview";
+import { AllRanks } from "./pages/ranks";
 import { Steps } from "./pages/steps";
+import { Work } from "./pages/top";
 import { complete } from "./parts";
 import { Results } from "./pages/results";
+import { Roofline } from "./pages/roofline";
 import { Runs } from "./pages/runs";
 import { content, failure, go, help, link, listed, open, page, said, source, theme, toggleTheme } from "./state";
 import { Timeline } from "./timeline/view";
@@ -134,6 +137,9 @@ function Shown({ content: of }: { content: Content | Compared }) {
     case "steps": return <Steps content={of} page={found} />;
     case "memory": return <Memory content={of} page={found} />;
     case "flame": return <Flame content={of} />;
+    case "operators": case "kernels": return <Work content={of} page={found} />;
+    case "ranks": return <AllRanks content={of} page={found} />;
+    case "roofline": return <Roofline content={of} page={found} />;
     case "losses": return <Losses content={of} />;
     default: return <Results content={of} page={found} />;
   }

@@ -93,6 +93,8 @@ export interface Entry {
   total_ns: number;
   count: number;
   share: number;
+  /** Its time in each of the steps, ns; missing where that is not known. */
+  trend?: number[];
 }
 
 export interface Loss {
@@ -132,6 +134,8 @@ export interface FlameNode {
   value: number;
   self: number;
   count: number;
+  /** How long after the start of a step its first call begins, ns. */
+  at: number;
   children: FlameNode[];
 }
 

@@ -30,7 +30,7 @@ export function useResult(content: Frame, name: string): Result | string | null 
 export function OneResult({ content, name }: { content: Frame; name: string }) {
   const found = useResult(content, name);
   const head = useRef<HTMLHeadingElement>(null);
-  const named = link.value["r"] === name;
+  const [named] = useState(() => link.peek()["r"] === name);
   useEffect(() => {
     if (named && found !== null) head.current?.scrollIntoView();
   }, [named, found]);
@@ -40,7 +40,7 @@ export function OneResult({ content, name }: { content: Frame; name: string }) {
   return (
     <>
       <h2 ref={head}>{name} <span class="muted">{found.title}</span></h2>
-      <Table label={name} columns={found.columns} of={found.of} filter={(named && link.value["f"]) || ""} />
+      <Table label={name} columns={found.columns} of={found.of} />
     </>
   );
 }

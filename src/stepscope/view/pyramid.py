@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -285,21 +286,52 @@ class Pyramid:
         return low + first, low + int(last)
 
     def statistics(self, lanes: Sequence[int], a: int, b: int) -> dict[str, AnyArray]:
-        """Return for each name the spans of a range: number, time inside the range, least and most of it; ns."""
+        """Return for each name the spans of a range: number, time inside the range, self, least and most of it; ns.
+
+        Self is the time of a span without that of the spans directly inside it, on whatever lane those are.
+        """
         size = len(self.head.names)
-        count, total = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        least, most = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+        count, total, own, most = (np.zeros(size, np.int64) for _ in range(4))
+        least = np.full(size, np.iinfo(np.int64).max)
         for lane in lanes:
             low, high = self.between(lane, a, b)
-            start, dur, name = self.start[low:high], self.dur[low:high], self.name[low:high]
-            inside = np.minimum(start + dur, b) - np.maximum(start, a)
+            name, inside = self.name[low:high], self._inside(low, high, a, b)
+            time = np.bincount(name, inside, size).astype(np.int64)  # exact below 104 days
             count += np.bincount(name, minlength=size)
-            total += np.bincount(name, inside, size).astype(np.int64)  # exact below 104 days
+            total += time
+            own += time - np.bincount(name, self._deeper(lane, a, b), size).astype(np.int64)
             np.minimum.at(least, name, inside)
             np.maximum.at(most, name, inside)
         found = np.flatnonzero(count)
         found = found[np.argsort(-total[found], kind="stable")]
-        return {"name": found, "count": count[found], "total": total[found], "least": least[found], "most": most[found]}
+        figures = {"count": count, "total": total, "self": own, "least": least, "most": most}
+        return {"name": found, **{name: figure[found] for name, figure in figures.items()}}
+
+    def _inside(self, low: int, high: int, a: int, b: int) -> Array:
+        start = self.start[low:high]
+        inside: Array = np.minimum(start + self.dur[low:high], b) - np.maximum(start, a)
+        return inside
+
+    def _deeper(self, lane: int, a: int, b: int) -> Array:
+        """Return for each span of a lane in a range how much of it the spans directly inside it take, ns."""
+        low, high = self.between(lane, a, b)
+        taken = np.zeros(high - low)
+        below = self._below.get(lane)
+        if below is not None and high > low:
+            first, last = self.between(below, a, b)
+            around = np.searchsorted(self.start[low:high], self.start[first:last], side="right") - 1
+            ends = self.start[low:high] + self.dur[low:high]
+            within = (around >= 0) & (self.start[first:last] < ends[around])
+            taken += np.bincount(around[within], self._inside(first, last, a, b)[within], high - low)
+        return taken.astype(np.int64)
+
+    @cached_property
+    def _below(self) -> dict[int, int]:
+        """The lane of the spans directly inside those of a lane."""
+        places = {(lane.track, lane.crossing, lane.depth): place for place, lane in enumerate(self.head.lanes)}
+        inner = sorted(places)
+        pairs = zip(inner, inner[1:], strict=False)
+        return {places[outer]: places[deeper] for outer, deeper in pairs if outer[:2] == deeper[:2]}
 
     def places(self, names: Sequence[int], lanes: Sequence[int]) -> Array:
         """Return the places of all spans with one of the names, in order of their start."""

@@ -240,7 +240,7 @@ class ServedRank:
         return Numbering(self._rank.rank, len(pyramid.head.lanes), len(pyramid.start), len(pyramid.head.names))
 
     def range(self, lanes: list[int], a: int, b: int) -> list[dict[str, int]]:
-        """Return by name number, time, least and most of the spans of a range."""
+        """Return by name number, time, self, least and most of the spans of a range."""
         rows: list[dict[str, int]] = []
         for part in self._parts(lanes, a, b):
             found = part.pyramid.statistics(part.lanes, a, b)
@@ -252,6 +252,19 @@ class ServedRank:
     def count(self, names: list[int]) -> int:
         """Return the number of spans with one of the names."""
         return len(self._places(names))
+
+    def bins(self, names: list[int], a: int, b: int, pixels: int) -> list[int]:
+        """Return how many spans with one of the names start in each of so many equal parts of a range of time.
+
+        Raises:
+            UsageError: The request is not one of the page.
+        """
+        if not 0 < pixels <= _MOST_PIXELS or a >= b:
+            message = f"A picture has 1 to {_MOST_PIXELS} pixels."
+            raise UsageError(message, "")
+        starts = self.pyramid.start[self._places(names)]
+        place = (starts[(starts >= a) & (starts < b)] - a) // -(-(b - a) // pixels)
+        return [int(number) for number in np.bincount(place, minlength=pixels)]
 
     def find(self, names: list[int], time: int, *, back: bool) -> dict[str, int] | None:
         """Return the first span with one of the names that starts after a time, or the last before; None at the end."""

@@ -180,6 +180,7 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
         "frame": lambda one: b"".join(of(part.rank).frame(part.lanes, part.a, part.b, one.px) for part in one.parts),
         "range": lambda one: [of(part.rank).range(part.lanes, part.a, part.b) for part in one.parts],
         "count": lambda one: sum(of(part.rank).count(part.names) for part in one.parts),
+        "bins": lambda one: [of(part.rank).bins(part.names, part.a, part.b, one.px) for part in one.parts],
         "find": lambda one: [of(part.rank).find(part.names, part.a, back=one.back) for part in one.parts],
         "again": lambda _: {**run.again(), "listed": listed},
         "perfetto": lambda one: run.perfetto([(part.rank, part.a, part.b) for part in one.parts]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import PurePath
@@ -15,11 +15,15 @@ from stepscope.advise.job_findings import job_verdict
 from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.verdict import rank_verdict
 from stepscope.analyse import there
+from stepscope.analyse.operators import op_statistic
+from stepscope.analyse.operators.shown_names import time_by_step
 from stepscope.analyse.quantities import duration_text
 from stepscope.analyse.results import RESULTS, Result, Results, kinds
+from stepscope.analyse.step import sample
 from stepscope.analyse.step.phase_times import phase_times
 from stepscope.analyse.step.step_trace_time import split
 from stepscope.analyse.step.summarise import losses_of
+from stepscope.analyse.step.summary import Entry
 from stepscope.cluster.job_results import JOB_RESULTS, JobResults
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.errors import UsageError
@@ -78,12 +82,12 @@ _PAGES = (
         "memory",
         "Memory",
         (
-            "memory_curve",
             "memory_peak",
             "memory_growth",
             "memory_fragmentation",
             "memory_profile",
             "operator_memory",
+            "memory_curve",
             "memory_record",
         ),
         "memory was not recorded (--memory)",
@@ -266,12 +270,26 @@ def _summary(shown: Shown) -> dict[str, Any]:
         "stepNumbers": numbers[:_MOST_STEPS],
         "perStep": _per_step(known, len(numbers)),
         "perPhase": _per_step(phases, len(numbers)),
-        "operators": [asdict(entry) for entry in summary.operators],
-        "kernels": [asdict(entry) for entry in summary.kernels],
+        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers),
+        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers),
         "memoryPeak": [asdict(peak) for peak in summary.memory],
         "dataWait": asdict(summary.data_wait),
         "run": _run(rank),
     }
+
+
+def _entries(
+    tables: Tables, entries: Sequence[Entry], work: Callable[[Tables], pl.DataFrame], steps: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return what takes most time, each with its time in each of the steps; of a sample, or one step, without."""
+    if not entries or not 1 < len(steps) <= _MOST_STEPS or sample.fraction(tables) < 1:
+        return [asdict(entry) for entry in entries]
+    times = time_by_step(tables, work(tables))
+    return [
+        asdict(entry) | {"trend": [of_entry.get(step, 0) for step in steps]}
+        for entry in entries
+        for of_entry in [times.get((entry.name, entry.kind), {})]
+    ]
 
 
 def result_columns(shown: Shown, name: str, most: int = _MOST_CELLS) -> dict[str, Any]:

@@ -16,8 +16,8 @@ MOST_NODES = 20_000
 def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tuple[dict[str, Any] | None, int]:
     """Return the tree, and how many nodes were left out of it.
 
-    A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``
-    and ``children``, widest first. The outermost spans of threads and streams are children of the root, side by side;
+    A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``,
+    ``at`` (how long after the start of a range its first call begins, at the earliest; ns), and ``children``, widest first. The outermost spans of threads and streams are children of the root, side by side;
     steps, and the lanes of annotations, which say again what a thread said, are left out.
 
     Args:
@@ -28,13 +28,17 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
     works = np.array([one.kind in ("thread", "stream") for one in spans.lanes], np.bool_)
     keep = works[lane] & (spans.kind != KIND_NAMES.index("step"))
+    since = spans.start
     if ranges:
         begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
         step = np.searchsorted(begin, spans.start, side="right") - 1
         keep &= (step >= 0) & (spans.start < end[np.maximum(step, 0)])
+        since = spans.start - begin[np.maximum(step, 0)]
     if not keep.any():
         return None, 0
     size = int(path.max()) + 1
+    at = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(at, path[keep], since[keep])
     value = np.bincount(path[keep], spans.dur[keep], size)
     count = np.bincount(path[keep], minlength=size)
     first = np.zeros(size, np.int64)
@@ -44,7 +48,7 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     around[path] = np.where(parent >= 0, path[np.maximum(parent, 0)], -1)
     widest = np.argsort(-value, kind="stable")
     chosen = [int(node) for node in widest[:MOST_NODES] if value[node] > 0 or count[node]]
-    nodes: dict[int, dict[str, Any]] = {-1: {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "children": []}}
+    nodes: dict[int, dict[str, Any]] = {-1: {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "at": 0, "children": []}}
     for node in chosen:
         place = int(first[node])
         nodes[node] = {
@@ -53,6 +57,7 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
             "value": int(value[node]),
             "self": int(value[node]),
             "count": int(count[node]),
+            "at": int(at[node]),
             "children": [],
         }
     for node in chosen:
