@@ -41,7 +41,7 @@ export interface RankOf {
   absent?: string;
 }
 
-/** The timeline of a run. In a file, `spans` of `of` spans are there, from `begin` to `end`. */
+/** The timeline of a run. In a file, `spans` of `of` spans are there, in its `windows` from `begin` to `end`. */
 export interface Timeline {
   origin: string;
   total: number;
@@ -49,6 +49,8 @@ export interface Timeline {
   end: number;
   spans: number;
   of: number;
+  /** The parts of it that a file holds; missing of a server. */
+  windows?: [number, number][];
   kinds: string[];
   steps: Step[];
   focus: [number, number];

@@ -114,11 +114,11 @@ export function Table({ label, columns, of }: TableProps) {
               <tr key={row}>{grouped.map((column, i) => {
                 const value = column.values[row] ?? null;
                 const text = cell(value, column);
+                const barred = largest[i]! > 0;
+                const bar = barred && typeof value === "number" && value > 0 ? Math.max(1, (60 * value) / largest[i]!) : 0;
                 return (
-                  <td key={i} class={`${numeric[i] ? "number" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}>
-                    {largest[i]! > 0 && typeof value === "number" && value > 0 && <span class="bar" style={{ width: `${Math.max(1, (60 * value) / largest[i]!)}px` }} />}
-                    {text}
-                  </td>
+                  <td key={i} class={`${numeric[i] ? "number" : ""} ${barred ? "barred" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}
+                    style={barred ? { backgroundSize: `${bar}px 9px` } : undefined!}>{text}</td>
                 );
               })}</tr>
             ))}
@@ -131,7 +131,7 @@ export function Table({ label, columns, of }: TableProps) {
 }
 
 /** Figures of one call: they do not add up, so a bar beside them says nothing. */
-const OF_ONE = /\b(min|max|avg|mean|median|least|most|P5|P95|deviation|low|high)\b/i;
+const OF_ONE = /\b(start|timestamp|min|max|avg|mean|median|least|most|P5|P95|deviation|low|high)\b/i;
 
 /** Rows of a table as CSV. */
 function csv(columns: Column[], rows: number[]): string {

@@ -25,10 +25,17 @@ function Figures({ content }: { content: Content & Summary }) {
   const { steps } = content;
   const peak = [...content.memoryPeak].sort((a, b) => Number(b.allocated ?? b.reserved ?? 0) - Number(a.allocated ?? a.reserved ?? 0))[0];
   const to = (name: string): string => (content.pages.some((one) => one.name === name && !one.absent && !one.pending) ? name : "");
+  const found = has(content, "findings") ? content.findings : null;
+  const most = (
+    <>
+      {content.kernels.length > 0 && <Top title="Kernels, by device time" entries={content.kernels.slice(0, 8)} steps={steps.count} to={to("kernels")} />}
+      {content.operators.length > 0 && <Top title="Operators, by self time on the host" entries={content.operators.slice(0, 8)} steps={steps.count} to={to("operators")} />}
+    </>
+  );
   return (
     <>
       <div class="tiles">
-        <Tile name={steps.count > 1 ? "median step" : steps.count ? "step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.split.reduce((sum, part) => sum + part.total_ns, 0))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
+        <Tile name={steps.count > 1 ? "median step" : steps.count ? "step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.timeline && content.split.reduce((sum, part) => sum + part.total_ns, 0))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
         <Tile name={steps.count === 1 ? "step recorded" : "steps recorded"} value={count(steps.count)} note={content.run.number.length > steps.count ? `of ${count(content.run.number.length)}` : steps.inferred ? "inferred" : ""} to={to("steps")} />
         {content.split.filter((part) => part.share > 0.0005).slice(0, 4).map((part) => <Tile key={part.name} name={part.name} value={percent(part.share)} note={`${duration(part.mean_ns)} a step`} to={to("steps")} />)}
         {peak && <Tile name={`memory peak ${peak.device}`} value={bytes(peak.allocated ?? peak.reserved)} note={peak.reserved === null ? "" : `${bytes(peak.reserved)} reserved`} to={to("memory")} />}
@@ -37,20 +44,19 @@ function Figures({ content }: { content: Content & Summary }) {
         <div>
           <section aria-label="Where the steps go">
             <h2>Where the steps go</h2>
-            {content.perStep.length ? <Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={to("timeline") ? (i) => openStep(content, i) : undefined!} /> : <p class="muted">The source does not say what the parts of a step are.</p>}
+            {!content.timeline ? <p class="muted">There is nothing to add up. To record a training: <code>stepscope run train.py</code></p> : content.perStep.length ? <Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={to("timeline") ? (i) => openStep(content, i) : undefined!} /> : <p class="muted">The source does not say what the parts of a step are.</p>}
             {content.phases.length > 0 && <Shares parts={content.phases} label="phases of the mean step" />}
             {content.run.number.length > steps.count && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine run={content.run} /></>}
           </section>
-          {content.kernels.length > 0 && <Top title="Kernels, by device time" entries={content.kernels.slice(0, 8)} steps={steps.count} to={to("kernels")} />}
-          {content.operators.length > 0 && <Top title="Operators, by self time on the host" entries={content.operators.slice(0, 8)} steps={steps.count} to={to("operators")} />}
+          {found && found.length > 0 && most}
         </div>
         {!has(content, "findings") && <Asked content={content} part="findings">looking for what would make it shorter …</Asked>}
-        {has(content, "findings") && content.findings.length > 0 && (
+        {has(content, "findings") && (content.findings.length > 0 ? (
           <section aria-label="Findings">
             <h2>What would make it shorter</h2>
             {content.findings.map((finding, i) => <OneFinding key={i} number={i + 1} finding={finding} content={content} />)}
           </section>
-        )}
+        ) : <div>{most}</div>)}
       </div>
     </>
   );

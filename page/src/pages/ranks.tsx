@@ -77,6 +77,7 @@ export function Matrix({ content, name }: { content: Content; name: string }) {
     const cell = row * rows.length + across;
     cells[cell] = (cells[cell] ?? 0) + value;
   });
+  if (!operation && !cells.some((cell) => cell !== null)) return null; // no link says between whom
   const operations = [...new Set(what)].map(String);
   return (
     <section aria-label="Between ranks">

@@ -35,9 +35,10 @@ function read(of: Result): OfDevice[] {
   const [device, name, intensity, achieved, time, bound, share, flops, moved, type] = ["Device_id", "Name", "Intensity(FLOP/B)", "Achieved(GFLOP/s)", "Total Time(us)", "Bound", "Roofline(%)", "Peak(GFLOP/s)", "Peak(GB/s)", "Type"].map(column) as [string[], string[], number[], number[], number[], string[], number[], number[], number[], string[]];
   return [...new Set(device)].map((one) => {
     const rows = device.flatMap((value, row) => (value === one ? [row] : []));
+    const placed = rows.filter((row) => intensity[row]! > 0 && achieved[row]! > 0);
     const roofs = new Map<string, Roof>();
-    for (const row of rows) if (flops[row] && moved[row]) roofs.set(`${flops[row]} ${moved[row]}`, { type: type[row] ?? "", flops: flops[row]!, bytes: moved[row]! });
-    const points = rows.filter((row) => intensity[row]! > 0 && achieved[row]! > 0).map((row) => ({ name: name[row] ?? "", x: intensity[row]!, y: achieved[row]!, time: (time[row] ?? 0) * 1e3, bound: bound[row] ?? "", share: share[row] ?? null }));
+    for (const row of placed) if (flops[row] && moved[row]) roofs.set(`${flops[row]} ${moved[row]}`, { type: type[row] ?? "", flops: flops[row]!, bytes: moved[row]! });
+    const points = placed.map((row) => ({ name: name[row] ?? "", x: intensity[row]!, y: achieved[row]!, time: (time[row] ?? 0) * 1e3, bound: bound[row] ?? "", share: share[row] ?? null }));
     return { device: one, points, roofs: [...roofs.values()] };
   }).filter((one) => one.points.length > 0);
 }
@@ -48,7 +49,7 @@ export function Roofline({ content, page }: { content: Content; page: Page }) {
     <>
       <h1>{page.title}</h1>
       {found === null && <p class="muted pending">reading …</p>}
-      {found && typeof found !== "string" && read(found).map((one) => <Chart key={one.device} of={one} />)}
+      {found && typeof found !== "string" && <div class="charts">{read(found).map((one) => <Chart key={one.device} of={one} />)}</div>}
       {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
     </>
   );
@@ -97,6 +98,5 @@ function Chart({ of }: { of: OfDevice }) {
 
 /** The powers of ten around some numbers. */
 function decades(values: number[]): [number, number] {
-  const [low, high] = [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
-  return [low, Math.max(high, low + 1)];
+  return [Math.floor(Math.log10(Math.min(...values))) - 1, Math.ceil(Math.log10(Math.max(...values))) + 1];
 }

@@ -193,8 +193,8 @@ export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows
     () => layOut(of.ranks.map((row) => (ranks.failed.has(row.rank) ? { ...row, absent: ranks.failed.get(row.rank)! } : row)), tracks, { job, filter, unfolded, pinned, whole, idle, path }),
     [tracks, unfolded, pinned, whole, filter, idle, path],
   );
-  // A job takes all its height at once: what lies below stays where it is when ranks are read.
-  const height = job ? most : Math.min(most, Math.max(ROW * 4, total));
+  // Ranks that were not read have room for what they will show: what lies below stays where it is.
+  const height = Math.min(most, Math.max(ROW * 4, total));
   const inside = (y: number): number => Math.max(0, Math.min(total - height, y));
   const [top, setTop] = useState(() => inside((job && list.find((row) => row.what === "rank" && row.rank === first)?.y) || 0));
   const scrollTo = (y: number): void => setTop(inside(y));

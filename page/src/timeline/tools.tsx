@@ -40,6 +40,7 @@ export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: 
       <button aria-pressed={over.has("idle")} onClick={() => toggle("idle")} title="E">idle</button>
       <button aria-pressed={over.has("arrows")} onClick={() => toggle("arrows")} title="V">arrows</button>
       <button onClick={() => move(...time.focus, true)}>median step</button>
+      {time.slowest && <button onClick={() => move(...time.slowest!, true)}>slowest step</button>}
       <button onClick={() => move(...time.all, true)}>everything</button>
       {api.source.live && <Perfetto api={api} ranks={rows.here} a={a} b={b} setProblem={setProblem} />}
     </div>

@@ -448,6 +448,15 @@ class ServedRun:
                 self.__dict__.pop(name, None)
             return self.of(None).content
 
+    def grown(self) -> int:
+        """Return how many bytes the captures of the run have now."""
+        captures = (path for rank in self._run.ranks for path in rank.directory.capture.rglob("*"))
+        sizes = []
+        for path in captures:
+            with suppress(OSError):  # one may just be moved
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
+
     def perfetto(self, windows: Sequence[tuple[int | None, int, int]]) -> bytes:
         """Return windows of ranks, each a rank with two times since its start, as one file in Perfetto's format.
 

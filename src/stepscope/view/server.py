@@ -183,6 +183,7 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
         "bins": lambda one: [of(part.rank).bins(part.names, part.a, part.b, one.px) for part in one.parts],
         "find": lambda one: [of(part.rank).find(part.names, part.a, back=one.back) for part in one.parts],
         "again": lambda _: {**run.again(), "listed": listed},
+        "grown": lambda _: run.grown(),
         "perfetto": lambda one: run.perfetto([(part.rank, part.a, part.b) for part in one.parts]),
         "span": lambda one: of(one.rank).facts(one.place),
         "neighbour": lambda one: of(one.rank).neighbour(one.place, one.which),

@@ -140,6 +140,8 @@ def _of_instructions(tables: Tables, rows: pl.LazyFrame, *by: str) -> Iterable[t
     shown = [scoped(scope, phase, readable(name)) for scope, phase, name in zip(scopes, phases, names, strict=True)]
     container = pl.col("opcode").cast(pl.String).is_in(CONTAINERS)
     flops = pl.when(container).then(0.0).otherwise(pl.col("each") * pl.col("runs"))
-    return found.select(pl.Series("name", shown, pl.String), "kind", "time", "count", flops=flops).select(
-        "name", "kind", "time", "count", "flops", *(found[column] for column in by)
-    ).iter_rows()
+    return (
+        found.select(pl.Series("name", shown, pl.String), "kind", "time", "count", flops=flops)
+        .select("name", "kind", "time", "count", "flops", *(found[column] for column in by))
+        .iter_rows()
+    )

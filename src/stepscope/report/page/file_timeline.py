@@ -15,8 +15,10 @@ from stepscope.report.page.rank_timelines import lanes_shown
 from stepscope.report.page.span_flows import span_flows
 from stepscope.run import RankRun
 
-#: Spans of a timeline in one file; of more, those of the median step, and of these the longest.
+#: Spans of a timeline in one file; of more, those of the median and the slowest step, and of these the longest.
 MOST_SPANS = 250_000
+#: So many times the median step is slow.
+_FAR_SLOWER = 1.5
 #: Pieces of overlays, and arrows.
 _MOST_PIECES, _MOST_ARROWS = 100_000, 100_000
 #: Ranks whose spans are in one file.
@@ -40,8 +42,7 @@ class FileTimeline:
         self._parts: list[LaneSpans] = []
         self._arrows: list[npt.NDArray[np.int64]] = []
         self._count = 0
-        steps = self._timeline["steps"]
-        self._window = median_step(steps) if steps else [0, self._timeline["total"]]
+        self._windows = _windows(self._timeline["steps"], self._timeline["total"])
         self._cut = False
         ranks = {rank.rank: rank for rank in shown.run.ranks}
         chosen = _nearest([row["rank"] for row in self._timeline["ranks"]], shown.rank.rank)
@@ -55,8 +56,11 @@ class FileTimeline:
                 row["absent"] = f"this file holds {MOST_RANKS} ranks; `stepscope view` shows all"
             else:
                 self._add_other(row, ranks[number])
-        begin, end = self._window if self._cut else (0, self._timeline["total"])
-        self._timeline.update(begin=begin, end=end, spans=sum(len(part.start) for part in self._parts[::2]))
+        windows = self._windows if self._cut else [(0, self._timeline["total"])]
+        begin, end = windows[0][0], windows[-1][1]
+        self._timeline.update(
+            begin=begin, end=end, windows=windows, spans=sum(len(part.start) for part in self._parts[::2])
+        )
 
     def _add_other(self, row: dict[str, Any], rank: RankRun) -> None:
         """Add a rank beside the one that the page shows; one that cannot be read says why."""
@@ -71,12 +75,13 @@ class FileTimeline:
 
     def _add(self, row: dict[str, Any], rank: RankRun, spans: LaneSpans) -> None:
         read = row["read"]
-        slope = 1 + read["drift"]
-        begin, end = (round((time - read["shift"]) / slope) for time in self._window)
-        kept = self._kept(spans, (begin, end), MOST_SPANS // self._share)
+        kept = spans
+        if len(spans.start) > MOST_SPANS // self._share:
+            self._cut = True
+            kept = spans.longest(self._own_windows(read), MOST_SPANS // self._share)
         over = overlay_spans(rank.shown, spans.lanes, spans.origin, spans.total)
-        over = over.within(begin, end) if self._cut else over
-        over = _longest(over, _MOST_PIECES // self._share)
+        windows = self._own_windows(read) if self._cut else [(0, spans.total)]
+        over = over.longest(windows, _MOST_PIECES // self._share)
         self._timeline["of"] += len(spans.start)
         first = self._count
         for part in (kept, over):
@@ -88,12 +93,13 @@ class FileTimeline:
         columns = np.stack([arrows.begin + first, arrows.end + first, arrows.kind])
         self._arrows.append(columns[:, : _MOST_ARROWS // self._share])
 
-    def _kept(self, spans: LaneSpans, window: tuple[int, int], most: int) -> LaneSpans:
-        """Return the spans of a rank that go into the file."""
-        if len(spans.start) <= most:
-            return spans
-        self._cut = True
-        return _longest(spans.within(*window), most)
+    def _own_windows(self, read: dict[str, Any]) -> list[tuple[int, int]]:
+        """Return the windows of the file by the clock of a rank."""
+        slope = 1 + read["drift"]
+        return [
+            (round((begin - read["shift"]) / slope), round((end - read["shift"]) / slope))
+            for begin, end in self._windows
+        ]
 
     def columns(self) -> list[tuple[str, npt.NDArray[Any]]]:
         """Return the columns of all spans, rank after rank, and those of the arrows."""
@@ -137,8 +143,11 @@ def _nearest(numbers: list[int], first: int) -> set[int]:
     return set(numbers[low : low + MOST_RANKS])
 
 
-def _longest(spans: LaneSpans, most: int) -> LaneSpans:
-    if len(spans.start) <= most:
-        return spans
-    least = int(np.partition(spans.dur, len(spans.dur) - most)[len(spans.dur) - most])
-    return spans.lasting(least + 1)
+def _windows(steps: list[dict[str, int]], total: int) -> list[tuple[int, int]]:
+    """Return what of a large timeline is in the file: the median step, and the slowest where that is far slower."""
+    if not steps:
+        return [(0, total)]
+    begin, end = median_step(steps)
+    slowest = max(steps, key=lambda step: step["dur"])
+    far = slowest["dur"] > _FAR_SLOWER * (end - begin)
+    return sorted({(begin, end), *([(slowest["start"], slowest["start"] + slowest["dur"])] if far else [])})

@@ -6,6 +6,7 @@ each other lie on lanes of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -82,15 +83,20 @@ class LaneSpans:
     row: Array
     names: list[str]
 
-    def within(self, begin: int, end: int) -> LaneSpans:
-        """Return the spans that touch a range of time, ns since ``origin``, with the same lanes and names."""
-        return self._only((self.start < end) & (self.start + self.dur >= begin))
+    def longest(self, windows: Sequence[tuple[int, int]], most: int) -> LaneSpans:
+        """Return the spans that touch ranges of time, of each the longest, with the same lanes and names.
 
-    def lasting(self, least: int) -> LaneSpans:
-        """Return the spans that last at least so many ns, with the same lanes and names."""
-        return self._only(self.dur >= least)
-
-    def _only(self, keep: npt.NDArray[np.bool_]) -> LaneSpans:
+        Args:
+            windows: The ranges, ns since ``origin``; each has an equal share of the room.
+            most: Most spans.
+        """
+        keep = np.zeros(len(self.start), np.bool_)
+        for begin, end in windows:
+            found = np.flatnonzero((self.start < end) & (self.start + self.dur >= begin))
+            if (left_out := len(found) - most // len(windows)) > 0:
+                dur = self.dur[found]
+                found = found[dur > np.partition(dur, left_out - 1)[left_out - 1]]
+            keep[found] = True
         lane = np.repeat(np.arange(len(self.lanes)), np.diff(self.edges))[keep]
         edges = np.searchsorted(lane, np.arange(len(self.lanes) + 1))
         columns = ("start", "dur", "name", "kind", "row")
