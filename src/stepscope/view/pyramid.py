@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -329,8 +330,7 @@ class Pyramid:
     def _below(self) -> dict[int, int]:
         """The lane of the spans directly inside those of a lane."""
         places = {(lane.track, lane.crossing, lane.depth): place for place, lane in enumerate(self.head.lanes)}
-        inner = sorted(places)
-        pairs = zip(inner, inner[1:], strict=False)
+        pairs = pairwise(sorted(places))
         return {places[outer]: places[deeper] for outer, deeper in pairs if outer[:2] == deeper[:2]}
 
     def places(self, names: Sequence[int], lanes: Sequence[int]) -> Array:

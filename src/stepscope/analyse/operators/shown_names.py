@@ -95,7 +95,7 @@ def most_time(
 
 
 def time_by_step(tables: Tables, work: pl.DataFrame) -> dict[tuple[str, str], dict[int, int]]:
-    """Return by name and kind, as :func:`most_time` has them, the time (ns) in each step; work outside steps is left out.
+    """Return by name and kind, as :func:`most_time` has them, the time (ns) in each step, without work outside steps.
 
     Args:
         tables: The tables of the rank.

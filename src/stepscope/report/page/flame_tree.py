@@ -18,8 +18,9 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     """Return the tree, and how many nodes were left out of it.
 
     A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``,
-    ``at`` (how long after the start of a range its first call begins, at the earliest; ns), and ``children``, widest first. The outermost spans of threads and streams are children of the root, side by side;
-    steps, and the lanes of annotations, which say again what a thread said, are left out.
+    ``at`` (how long after the start of a range its first call begins, at the earliest; ns) and ``children``, widest
+    first. The outermost spans of threads and streams are children of the root, side by side; steps, and the lanes of
+    annotations, which say again what a thread said, are left out.
 
     Args:
         spans: The timeline.
