@@ -29,6 +29,8 @@ export interface RankTimeline {
   steps: Step[];
   names?: string[];
   over?: number;
+  /** Of a large run, a file has no overlays. */
+  withoutOverlays?: boolean;
 }
 
 /** A rank: null `uncertainty` with a `reason` where its clock is not known. Of a job, most ranks are read when they are shown. */
@@ -148,6 +150,8 @@ export interface Page {
   results: string[];
   absent: string;
   pending?: boolean;
+  /** Results that are left out of a file. */
+  leftOut?: string[];
 }
 
 /** What the pages of a run and of a comparison have in common. */
@@ -187,10 +191,14 @@ export interface Findings {
 
 export interface FlameTree {
   flame: FlameNode | null;
+  /** The sampled Python stacks of the whole run, with names of their own; a call is a sample. */
+  sampled: { root: FlameNode; names: string[] } | null;
 }
 
 export interface Content extends Frame, Partial<Summary>, Partial<Findings>, Partial<FlameTree> {
   totalsCompared: boolean;
+  /** Whether the run is too large for all of it to be in a file: then its spans are those of its typical steps. */
+  cut?: boolean;
   names: string[];
   timeline: Timeline | null;
   provenance: [string, string][];

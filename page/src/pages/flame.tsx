@@ -37,16 +37,16 @@ function boxes(root: FlameNode, width: number): Box[] {
 
 /** What is drawn: the boxes, the names that match what is searched (null for all), and the box that is told. */
 interface Drawing {
-  content: Content;
+  names: string[];
+  kinds: string[];
   laid: Box[];
   matches: Set<number> | null;
   over: Box | null;
 }
 
-function draw(element: HTMLCanvasElement, width: number, height: number, { content, laid, matches, over }: Drawing): void {
+function draw(element: HTMLCanvasElement, width: number, height: number, { names, kinds, laid, matches, over }: Drawing): void {
   const context = element.getContext("2d", { willReadFrequently: true });
   if (!context) return;
-  const kinds = content.timeline?.kinds ?? [];
   const scale = Math.min(2, devicePixelRatio || 1);
   element.width = width * scale;
   element.height = height * scale;
@@ -69,7 +69,7 @@ function draw(element: HTMLCanvasElement, width: number, height: number, { conte
     context.beginPath();
     context.rect(box.x, box.depth * ROW, box.width - 4, ROW);
     context.clip();
-    context.fillText(shown(name(content, box.node), 120), box.x + 4, box.depth * ROW + ROW / 2);
+    context.fillText(shown(nameOf(names, box.node), 120), box.x + 4, box.depth * ROW + ROW / 2);
     context.restore();
   }
 }
@@ -95,27 +95,33 @@ const KINDS: [string, string, (kind: string) => boolean][] = [
   ["operators", "operators", (kind) => kind === "operator"],
   ["device", "kernels, copies, collectives", (kind) => ["kernel", "memcpy", "memset", "collective"].includes(kind)],
 ];
+const SAMPLED: (typeof KINDS)[number] = ["samples", "Python, sampled", () => true];
 
 function Graph({ content }: { content: Known }) {
   const { fo: order = "", fk: of = "", fn: chosen = "", q: find = "" } = link.value;
   const kinds = content.timeline?.kinds ?? [];
-  const there = useMemo(() => KINDS.filter(([key, , is]) => !key || (content.flame && hasKind(content.flame, kinds, is))), [content.flame]);
+  const { flame, sampled } = content;
+  const there = useMemo(() => [...KINDS.filter(([key, , is]) => !key || (flame && hasKind(flame, kinds, is))), ...(sampled ? [SAMPLED] : [])], [flame, sampled]);
+  const samples = of === "samples" && sampled;
   const tree = useMemo(() => {
+    if (samples) return samples.root;
     const [, , is] = there.find(([key]) => key === of) ?? KINDS[0]!;
-    const found = content.flame && of ? only(content.flame, (node) => is(kinds[node.kind] ?? "")) : content.flame;
+    const found = flame && of ? only(flame, (node) => is(kinds[node.kind] ?? "")) : flame;
     return found && order === "time" ? byTime(found) : found;
-  }, [content.flame, of, order]);
-  if (!content.flame || !tree) return <p>No spans to add up.</p>;
-  const code = order === "around" ? content.names.indexOf(chosen) : -1;
+  }, [flame, samples, of, order]);
+  if (!tree) return <p>No spans to add up.</p>;
+  const names = samples ? samples.names : content.names;
+  const code = order === "around" ? names.indexOf(chosen) : -1;
   const sandwich = code >= 0 ? around(tree, code) : null;
-  const choose = (name: number): void => go({ fo: "around", fn: content.names[name] ?? null, at: null }, true);
-  const shownOf = { content, whole: tree.value, find };
+  const choose = (name: number): void => go({ fo: "around", fn: names[name] ?? null, at: null }, true);
+  const shownOf = { names, kinds, whole: tree.value, find, calls: samples ? "sample" : "call" };
+  const orders = samples ? ORDERS.filter(([key]) => key !== "time") : ORDERS;
   return (
     <>
-      <h1>Flame graph <span class="muted">of the recorded steps; all threads and streams side by side</span></h1>
+      <h1>Flame graph <span class="muted">{samples ? "of the whole run: Python stacks, sampled" : content.cut ? "of the median and the slowest step" : "of the recorded steps"}; all threads{samples ? "" : " and streams"} side by side</span></h1>
       <div class="tools">
         <input type="search" placeholder="find a name" aria-label="find a name" value={find} onInput={(event) => go({ q: event.currentTarget.value })} />
-        <label>order <select aria-label="order" value={order} onChange={(event) => go({ fo: event.currentTarget.value, at: null }, true)}>{ORDERS.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>
+        <label>order <select aria-label="order" value={order} onChange={(event) => go({ fo: event.currentTarget.value, at: null }, true)}>{orders.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>
         {there.length > 2 && <label>of <select aria-label="spans" value={of} onChange={(event) => go({ fk: event.currentTarget.value, at: null }, true)}>{there.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>}
         {order === "around" && <span class="muted">{code < 0 ? "choose a name in the table" : shown(chosen, 120)}</span>}
       </div>
@@ -127,7 +133,7 @@ function Graph({ content }: { content: Known }) {
           <Boxes key="calls" {...shownOf} root={sandwich.calls} part="at" />
         </>
       ) : order !== "around" && <Boxes key={`${order} ${of}`} {...shownOf} root={tree} part="at" />}
-      <Sums content={content} root={tree} choose={choose} chosen={code} />
+      <Sums names={names} kinds={kinds} root={tree} choose={choose} chosen={code} calls={shownOf.calls} />
     </>
   );
 }
@@ -135,7 +141,7 @@ function Graph({ content }: { content: Known }) {
 const hasKind = (node: FlameNode, kinds: string[], is: (kind: string) => boolean): boolean => (node.name >= 0 && is(kinds[node.kind] ?? "")) || node.children.some((child) => hasKind(child, kinds, is));
 
 /** The boxes of a tree; a click opens one, the link holds which. Callers are drawn upwards. */
-function Boxes({ content, root: whole, whole: all, find, up = false, part }: { content: Known; root: FlameNode; whole: number; find: string; up?: boolean; part: string }) {
+function Boxes({ names, kinds, root: whole, whole: all, find, up = false, part, calls }: { names: string[]; kinds: string[]; root: FlameNode; whole: number; find: string; up?: boolean; part: string; calls: string }) {
   const [over, setOver] = useState<Box | null>(null);
   const [canvas, width] = useWidth<HTMLCanvasElement>();
   const path = opened(whole, link.value[part]);
@@ -146,9 +152,9 @@ function Boxes({ content, root: whole, whole: all, find, up = false, part }: { c
     const deepest = found.reduce((most, box) => Math.max(most, box.depth), 0);
     return { laid: up ? found.map((box) => ({ ...box, depth: deepest - box.depth })) : found, height: (deepest + 1) * ROW };
   }, [root, width, up]);
-  const matches = useMemo(() => (find ? new Set(content.names.flatMap((text, i) => (text.toLowerCase().includes(find.toLowerCase()) ? [i] : []))) : null), [find, content]);
+  const matches = useMemo(() => (find ? new Set(names.flatMap((text, i) => (text.toLowerCase().includes(find.toLowerCase()) ? [i] : []))) : null), [find, names]);
   useEffect(() => {
-    if (canvas.current) draw(canvas.current, width, height, { content, laid, matches, over });
+    if (canvas.current) draw(canvas.current, width, height, { names, kinds, laid, matches, over });
   }, [laid, width, height, matches, over, theme.value]);
   const into = (box: Box | null | undefined): void => void (box && box.node !== root && open([...path, ...pathTo(root, box.node)]));
   const key = (event: KeyboardEvent): void => {
@@ -167,7 +173,7 @@ function Boxes({ content, root: whole, whole: all, find, up = false, part }: { c
       <div class="tools">
         <button disabled={!path.length} onClick={() => open(path.slice(0, -1))}>up</button>
         <button disabled={!path.length} onClick={() => open([])}>all</button>
-        <span role="status">{shown(name(content, told), 120)} · {duration(told.value)} · {percent(told.value / Math.max(1, all))}{told.name >= 0 && <> · self {duration(told.self)} · {count(told.count)} {told.count === 1 ? "call" : "calls"}</>}</span>
+        <span role="status">{shown(nameOf(names, told), 120)} · {duration(told.value)} · {percent(told.value / Math.max(1, all))}{told.name >= 0 && <> · self {duration(told.self)} · {count(told.count)} {told.count === 1 ? calls : `${calls}s`}</>}</span>
       </div>
       <canvas ref={canvas} class="flame" tabIndex={0} role="img" aria-label="Flame graph; the table below lists the same"
         onMouseMove={(event) => setOver(at(event))} onMouseLeave={() => setOver(null)}
@@ -196,13 +202,12 @@ function pathTo(root: FlameNode, node: FlameNode): FlameNode[] {
   return [];
 }
 
-const name = (content: Content, node: FlameNode): string => (node.name < 0 ? "all" : content.names[node.name] ?? "");
+const nameOf = (names: string[], node: FlameNode): string => (node.name < 0 ? "all" : names[node.name] ?? "");
 
-function Sums({ content, root, choose, chosen }: { content: Content; root: FlameNode; choose: (name: number) => void; chosen: number }) {
+function Sums({ names, kinds, root, choose, chosen, calls }: { names: string[]; kinds: string[]; root: FlameNode; choose: (name: number) => void; chosen: number; calls: string }) {
   const rows = useMemo(() => sums(root).slice(0, 40), [root]);
-  const kinds = content.timeline?.kinds ?? [];
   return (
-    <table class="simple sums"><thead><tr><th scope="col">name</th><th scope="col">kind</th><th scope="col" class="number">self</th><th scope="col" class="number">total</th><th scope="col" class="number">calls</th></tr></thead>
-      <tbody>{rows.map((row) => <tr key={row.name} aria-current={row.name === chosen ? "true" : undefined}><td class="name"><i class="swatch" style={{ background: colourOf(kinds[row.kind] ?? "", theme.value) }} /><button class="quiet inline" title="callers and calls of this name" onClick={() => choose(row.name)}>{shown(content.names[row.name] ?? "", 120)}</button></td><td>{groupOf(kinds[row.kind] ?? "")}</td><td class="number">{duration(row.self)}</td><td class="number">{duration(row.total)}</td><td class="number">{count(row.count)}</td></tr>)}</tbody></table>
+    <table class="simple sums"><thead><tr><th scope="col">name</th><th scope="col">kind</th><th scope="col" class="number">self</th><th scope="col" class="number">total</th><th scope="col" class="number">{calls}s</th></tr></thead>
+      <tbody>{rows.map((row) => <tr key={row.name} aria-current={row.name === chosen ? "true" : undefined}><td class="name"><i class="swatch" style={{ background: colourOf(kinds[row.kind] ?? "", theme.value) }} /><button class="quiet inline" title="callers and calls of this name" onClick={() => choose(row.name)}>{shown(names[row.name] ?? "", 120)}</button></td><td>{groupOf(kinds[row.kind] ?? "")}</td><td class="number">{duration(row.self)}</td><td class="number">{duration(row.total)}</td><td class="number">{count(row.count)}</td></tr>)}</tbody></table>
   );
 }

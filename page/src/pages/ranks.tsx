@@ -5,7 +5,7 @@ import { bytes, count, duration, shown } from "../format";
 import { HeatMap } from "../heat";
 import type { Content, Page, Result } from "../model";
 import { open } from "../state";
-import { OneResult, useResult } from "./results";
+import { AllResults, useResult } from "./results";
 
 type Values = (string | number | boolean | null)[];
 const values = (of: Result, name: string): Values => of.columns.find((column) => column.name === name)?.values ?? [];
@@ -17,7 +17,7 @@ export function AllRanks({ content, page }: { content: Content; page: Page }) {
       <h1>{page.title}</h1>
       {page.results.includes("cluster_step_trace_time") && <Steps content={content} />}
       {page.results.includes("cluster_communication_matrix") && <Matrix content={content} name="cluster_communication_matrix" />}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
     </>
   );
 }

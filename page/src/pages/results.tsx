@@ -9,7 +9,18 @@ export function Results({ content, page }: { content: Frame; page: Page }) {
   return (
     <>
       <h1>{page.title}</h1>
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
+    </>
+  );
+}
+
+/** All results of a page as tables, and which are left out. */
+export function AllResults({ content, page }: { content: Frame; page: Page }) {
+  const { results, leftOut = [] } = page;
+  return (
+    <>
+      {results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      {leftOut.length > 0 && <p class="muted">Left out of this file, for the run is large: {leftOut.join(", ")}. <code>stepscope view</code> shows {leftOut.length === 1 ? "it" : "them"}.</p>}
     </>
   );
 }

@@ -6,7 +6,7 @@ import { partColour } from "../colours";
 import { duration, percent, plain, shown } from "../format";
 import type { Content, Page, Result } from "../model";
 import { theme } from "../state";
-import { OneResult, useResult } from "./results";
+import { AllResults, useResult } from "./results";
 
 interface Point {
   name: string;
@@ -50,14 +50,18 @@ export function Roofline({ content, page }: { content: Content; page: Page }) {
       <h1>{page.title}</h1>
       {found === null && <p class="muted pending">reading …</p>}
       {found && typeof found !== "string" && <div class="charts">{read(found).map((one) => <Chart key={one.device} of={one} />)}</div>}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
     </>
   );
 }
 
 const [LEFT, HEIGHT] = [82, 260];
 const BOUNDS: Record<string, string> = { compute: "computing", memory: "copy" };
-const rate = (value: number): string => (value >= 1e3 ? `${plain(Number((value / 1e3).toPrecision(3)))} TFLOP/s` : `${plain(Number(value.toPrecision(3)))} GFLOP/s`);
+const RATES: [number, string][] = [[1e3, "T"], [1, "G"], [1e-3, "M"], [1e-6, "k"], [1e-9, ""]];
+const rate = (value: number): string => {
+  const [size, prefix] = RATES.find(([one]) => value >= 0.9995 * one) ?? RATES[RATES.length - 1]!;
+  return `${plain(Number((value / size).toPrecision(3)))} ${prefix}FLOP/s`;
+};
 
 function Chart({ of }: { of: OfDevice }) {
   const [over, setOver] = useState<Point | null>(null);

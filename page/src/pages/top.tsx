@@ -5,7 +5,7 @@ import { duration, percent, plain, shown } from "../format";
 import type { Content, Entry, Page } from "../model";
 import { Asked, has } from "../parts";
 import { open } from "../state";
-import { OneResult } from "./results";
+import { AllResults } from "./results";
 
 /** What takes most time: a step, as all figures beside it; of a run without steps, in all. */
 export function Top({ title, entries, steps, to }: { title: string; entries: Entry[]; steps: number; to: string }) {
@@ -54,7 +54,7 @@ export function Work({ content, page }: { content: Content; page: Page }) {
     <>
       <h1>{page.title}</h1>
       {has(content, "summary") ? content[kind].length > 0 && <Top title={kind === "kernels" ? "By device time" : "By self time on the host"} entries={content[kind]} steps={content.steps.count} to="" /> : <Asked content={content} part="summary">reading the steps …</Asked>}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
     </>
   );
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -181,31 +181,46 @@ def _save(path: Path, column: AnyArray) -> None:
 
 
 class Pyramid:
-    """A timeline that was built, memory-mapped.
+    """A timeline as pictures are made of it.
 
     Args:
-        directory: Where :func:`build` wrote it.
-
-    Raises:
-        OSError: Files are missing.
-        msgspec.MsgspecError: Its head is damaged.
+        head: What is small of it.
+        leaf: Its spans by lane and start, by column.
+        levels: Its levels by number, each by column; without any, a picture reads all spans of its window.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.head = msgspec.json.decode((directory / _HEAD).read_bytes(), type=PyramidHead)
-        self.start, self.dur, self.name, self.kind, self.row, self.edges = (
-            np.load(directory / f"{name}.npy", mmap_mode="r") for name in _LEAF
-        )
-        self._levels = {
-            level.number: {part: np.load(directory / f"{level.number}.{part}.npy", mmap_mode="r") for part in _PARTS}
-            for level in self.head.levels
-        }
+    def __init__(self, head: PyramidHead, leaf: Mapping[str, Array], levels: Mapping[int, Mapping[str, Array]]) -> None:
+        self.head = head
+        self.start, self.dur, self.name, self.kind, self.row, self.edges = (leaf[name] for name in _LEAF)
+        self._levels = levels
+
+    @classmethod
+    def built(cls, directory: Path) -> Pyramid:
+        """Return the pyramid that :func:`build` wrote, memory-mapped.
+
+        Raises:
+            OSError: Files are missing.
+            msgspec.MsgspecError: Its head is damaged.
+        """
+        head = msgspec.json.decode((directory / _HEAD).read_bytes(), type=PyramidHead)
+
+        def columns(names: Sequence[str], prefix: str = "") -> dict[str, Array]:
+            return {name: np.load(directory / f"{prefix}{name}.npy", mmap_mode="r") for name in names}
+
+        levels = {level.number: columns(_PARTS, f"{level.number}.") for level in head.levels}
+        return cls(head, columns(_LEAF), levels)
+
+    @classmethod
+    def leaf(cls, spans: LaneSpans, made_of: str) -> Pyramid:
+        """Return a pyramid without levels: what is there before it is built. Its spans have the same places."""
+        head = PyramidHead(made_of, spans.origin, spans.total, spans.lanes, tuple(spans.names), ())
+        return cls(head, {name: getattr(spans, name) for name in _LEAF}, {})
 
     @classmethod
     def of(cls, directory: Path, made_of: str) -> Pyramid | None:
         """Return the pyramid in a directory if it was made of the same; else None."""
         try:
-            found = cls(directory)
+            found = cls.built(directory)
         except (OSError, ValueError):  # missing or damaged
             return None
         return found if found.head.made_of == made_of else None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +38,8 @@ _FOLDER, _OVERLAYS, _CONTENT = "timeline", "timeline_overlays", "content.json"
 _BEGINNING = "beginning"
 #: Ranks whose timelines are open at one time: each has some fifty files in memory, of which a process may have 65,530.
 _MOST_RANKS = 64
+#: Of a timeline of so many spans, pictures are there before its level of detail.
+_MANY_SPANS = 1_000_000
 #: Arrows and kernels of one span that are told.
 _MOST_FLOWS, _MOST_KERNELS = 500, 50
 #: Spans of a window as a file for Perfetto.
@@ -101,14 +103,28 @@ class ServedRank:
         if kept is not None:
             return kept
         found = spans()
+        if len(found.start) < _MANY_SPANS:
+            return self._built(found, directory, made_of)
+        leaf = Pyramid.leaf(found, made_of)
+
+        def finish() -> None:
+            with suppress(OSError):  # pictures go on without levels; or the server has ended
+                built = self._built(found, directory, made_of)
+                if self._pyramids.get(folder) is leaf:
+                    self._pyramids[folder] = built
+
+        Thread(target=finish, daemon=True).start()
+        return leaf
+
+    def _built(self, spans: LaneSpans, directory: Path, made_of: str) -> Pyramid:
         try:
             if not directory.parent.is_dir():  # a capture is read in place, and nothing is written beside it
                 raise FileNotFoundError(directory.parent)
-            build(found, directory, made_of)
+            build(spans, directory, made_of)
         except OSError:
-            directory = self._temporary / f"rank{self._rank.rank}-{folder}"
-            build(found, directory, made_of)
-        return Pyramid(directory)
+            directory = self._temporary / f"rank{self._rank.rank}-{directory.name}"
+            build(spans, directory, made_of)
+        return Pyramid.built(directory)
 
     def release(self) -> None:
         """Close what is open; it is opened again when it is asked for."""

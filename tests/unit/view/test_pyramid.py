@@ -65,12 +65,18 @@ def test_every_level_holds_every_span(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3), st.sampled_from((1, 7, 100, 1600)))
-def test_a_picture_of_everything_adds_up(tmp_path_factory: pytest.TempPathFactory, lanes: Lanes, pixels: int) -> None:
+@given(
+    st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3),
+    st.sampled_from((1, 7, 100, 1600)),
+    st.booleans(),
+)
+def test_a_picture_of_everything_adds_up(
+    tmp_path_factory: pytest.TempPathFactory, lanes: Lanes, pixels: int, *, with_levels: bool
+) -> None:
     spans = timeline(lanes)
     pyramid = built(spans, tmp_path_factory.mktemp("pyramid"))
     end = spans.total + 1
-    picture = pyramid.picture(range(len(lanes)), 0, end, pixels)
+    picture = (pyramid if with_levels else Pyramid.leaf(spans, "these")).picture(range(len(lanes)), 0, end, pixels)
     shown = np.split(picture.rows, np.cumsum(picture.number)[:-1])
     for lane, rows in enumerate(shown):
         mine = slice(spans.edges[lane], spans.edges[lane + 1])

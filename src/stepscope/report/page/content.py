@@ -28,17 +28,17 @@ from stepscope.cluster.job_results import JOB_RESULTS, JobResults
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.errors import UsageError
 from stepscope.report.job_files import JobAnswer, job_answer, source_in_job
-from stepscope.report.page.flame_tree import flame_tree
+from stepscope.report.page.flame_tree import flame_tree, sampled_tree
 from stepscope.report.page.lane_spans import LaneSpans
 from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
 from stepscope.trace.schema import TOTALS
-from stepscope.trace.tables import Tables, collected, facts
+from stepscope.trace.tables import Tables, collected, facts, has_rows
 
 #: Version of the content, which the browser side checks.
-VERSION = 1
+VERSION = 2
 #: Parts of the content that take long to compute.
 PARTS = ("summary", "findings", "pages", "flame")
 #: Steps that are drawn one by one.
@@ -121,6 +121,9 @@ _OF_JOB = (
     "cluster_step_trace_time",
     "clocks",
 )
+
+#: Results that need little more than the overview of a page does.
+OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times", "op_statistic")
 
 #: Results whose times are µs without saying so: their columns have the names that users of this field know.
 _MICROSECONDS = ("step_trace_time", "cluster_step_trace_time")
@@ -252,7 +255,9 @@ def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
         windows = split(shown.rank.shown).windows
         ranges = zip((windows.start - spans.origin).tolist(), (windows.end - spans.origin).tolist(), strict=True)
         flame, left_out = flame_tree(spans, list(ranges) if windows.declared else ())
-        return {"flame": flame, "flameLeftOut": left_out}
+        samples = shown.rank.result("flame") if has_rows(shown.rank.shown, "samples") else None
+        sampled = sampled_tree(samples) if isinstance(samples, pl.DataFrame) else None
+        return {"flame": flame, "flameLeftOut": left_out, "sampled": sampled}
     message = f"A page has no part {name!r}."
     raise UsageError(message, "")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from stepscope.report.page.lane_spans import KIND_NAMES, Array, LaneSpans
 
@@ -72,6 +73,36 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
         nodes[above]["self"] -= nodes[node]["value"]
     root["value"], root["self"] = sum(child["value"] for child in root["children"]), 0
     return root, int((count > 0).sum()) - len(chosen)
+
+
+def sampled_tree(rows: pl.DataFrame) -> dict[str, Any] | None:
+    """Return the tree of sampled Python stacks: ``root``, a node as of :func:`flame_tree`, and ``names``; None of none.
+
+    Args:
+        rows: The result ``flame``.
+    """
+    if rows.is_empty():
+        return None
+    names: dict[str, int] = {}
+    nodes: dict[int | None, dict[str, Any]] = {}
+    root = nodes[None] = {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "at": 0, "children": []}
+    columns = ("Node", "Parent", "Thread", "Function", "File", "Line", "Samples", "Self(us)", "Total(us)")
+    widest = rows.sort("Total(us)", descending=True).head(MOST_NODES)["Node"].implode()
+    kept = rows.filter(pl.col("Node").is_in(widest))  # a node takes no less time than those in it
+    for node, parent, thread, function, file, line, samples, own, total in kept.select(columns).iter_rows():
+        text = f"{function} ({file}:{line})" if file else function or thread
+        nodes[node] = {
+            "name": names.setdefault(text, len(names)),
+            "kind": KIND_NAMES.index("python"),
+            "value": round(1e3 * total),
+            "self": round(1e3 * own),
+            "count": samples,
+            "at": 0,
+            "children": [],
+        }
+        nodes[parent]["children"].append(nodes[node])
+    root["value"] = sum(child["value"] for child in root["children"])
+    return {"root": root, "names": list(names)}
 
 
 def _parents(spans: LaneSpans) -> Array:

@@ -103,14 +103,22 @@ class LaneSpans:
         return replace(self, edges=edges, **{column: getattr(self, column)[keep] for column in columns})
 
 
-def lane_spans(tables: Tables) -> LaneSpans:
-    """Return the timeline of a rank."""
+def lane_spans(tables: Tables, windows: Sequence[tuple[int, int]] = ()) -> LaneSpans:
+    """Return the timeline of a rank.
+
+    Args:
+        tables: The tables of the rank.
+        windows: Times, ns since the Unix epoch: the timeline has the spans that touch one of them; without any, all.
+            It begins and ends as that of all spans does.
+    """
     spans = columns_of(tables, "spans", "id", "track", "depth", "ts", "dur", "name", "kind")
+    ts, dur = (spans[name].to_numpy() for name in ("ts", "dur"))
+    origin, total = _extent(tables, ts, dur)
+    if windows:
+        touches = [(ts < end) & (ts + dur >= begin) for begin, end in windows]
+        spans = spans[np.flatnonzero(np.any(touches, axis=0))]
     track, depth, ts, dur = (spans[name].to_numpy() for name in ("track", "depth", "ts", "dur"))
     _, crossing = assign(track.astype(np.int64), ts, dur)
-    steps = columns_of(tables, "steps", "ts", "dur")
-    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
-    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
     key, found = _by_lane(track, crossing, depth, dur)
     lanes = _in_order(tables, found)
     place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
@@ -123,7 +131,7 @@ def lane_spans(tables: Tables) -> LaneSpans:
     names, codes = _names(spans["name"].cast(pl.Categorical))
     return LaneSpans(
         origin=origin,
-        total=max(0, end - origin),
+        total=total,
         lanes=lanes,
         edges=np.searchsorted(lane_of, np.arange(len(lanes) + 1)),
         start=start - origin,
@@ -133,6 +141,14 @@ def lane_spans(tables: Tables) -> LaneSpans:
         row=spans["id"].to_numpy()[order],
         names=names,
     )
+
+
+def _extent(tables: Tables, ts: Array, dur: Array) -> tuple[int, int]:
+    """Return the start of the first span or step, ns since the Unix epoch, and the time from there to the last end."""
+    steps = columns_of(tables, "steps", "ts", "dur")
+    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
+    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
+    return origin, max(0, end - origin)
 
 
 def _by_lane(track: Array, crossing: Array, depth: Array, dur: Array) -> tuple[Array, pl.DataFrame]:

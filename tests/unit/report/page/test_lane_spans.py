@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.report.page.file_timeline import _windows
+from stepscope.report.page.file_timeline import typical_steps
 from stepscope.report.page.lane_spans import lane_spans
 from tests.unit.analyse.build import Rank
 
@@ -24,6 +24,6 @@ def test_the_slowest_step_has_a_window_where_it_is_far_slower_than_the_median() 
     def steps(*durations: int) -> list[dict[str, int]]:
         return [{"number": n, "start": 1_000 * n, "dur": dur} for n, dur in enumerate(durations)]
 
-    assert _windows(steps(90, 100, 149), 9_999) == [(1_000, 1_100)]
-    assert _windows(steps(400, 110, 90), 9_999) == [(0, 400), (1_000, 1_110)]
-    assert _windows([], 70) == [(0, 70)]
+    assert typical_steps(steps(90, 100, 149)) == [(1_000, 1_100)]
+    assert typical_steps(steps(400, 110, 90)) == [(0, 400), (1_000, 1_110)]
+    assert typical_steps([]) == []
