@@ -203,6 +203,7 @@ def measure(run: Path, folder: Path, processor: Path | None) -> None:
                     interact(page, server)
                     answers(link, server)
                 print(f"{'memory of the server, at most':44} {memory(server):9.1f} MB")
+                wait_for_levels(run)
                 page.close()
         browser.close()
     for name in ("page.js", "worker.js", "page.css"):
@@ -221,6 +222,19 @@ def measure(run: Path, folder: Path, processor: Path | None) -> None:
             time.perf_counter() - begin,
             os.times().children_user - before.children_user,
         )
+
+
+def wait_for_levels(run: Path) -> None:
+    """Wait until the level of detail is beside the tables: of many spans it is made after the first picture."""
+    begin = time.perf_counter()
+    while not (made := list(run.glob("rank*/timeline/head.json"))):
+        time.sleep(0.05)
+    told("level of detail beside the tables after", time.perf_counter() - begin, more=f"{sizes(made[0].parent)} MB")
+
+
+def sizes(folder: Path) -> int:
+    """Return the size of the files in a folder, MB."""
+    return round(sum(path.stat().st_size for path in folder.iterdir()) / 1e6)
 
 
 def memory(process: psutil.Process) -> float:

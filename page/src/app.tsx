@@ -9,9 +9,12 @@ import { Flame } from "./pages/flame";
 import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
 import { Overview } from "./pages/overview";
+import { AllRanks } from "./pages/ranks";
 import { Steps } from "./pages/steps";
+import { Work } from "./pages/top";
 import { complete } from "./parts";
 import { Results } from "./pages/results";
+import { Roofline } from "./pages/roofline";
 import { Runs } from "./pages/runs";
 import { content, failure, go, help, link, listed, open, page, said, source, theme, toggleTheme } from "./state";
 import { Timeline } from "./timeline/view";
@@ -78,7 +81,7 @@ function Header({ content: of }: { content: Frame }) {
           {of.ranks.map((rank) => <option key={rank} value={String(rank)}>{rank}</option>)}
         </select></label>
       )}
-      {of.recording && source.value?.live && <button onClick={() => void readAgain()}>recording: read again</button>}
+      {of.recording && source.value?.live && <Recording />}
       {lost.length > 0 && <button class="badge" onClick={() => open("losses")}>{count(lost.length)} {lost.length === 1 ? "loss" : "losses"}</button>}
       <button onClick={toggleTheme} aria-label={`change to ${theme.value === "dark" ? "light" : "dark"} colours`}>{theme.value === "dark" ? "light" : "dark"}</button>
       <button onClick={() => (help.value = true)} aria-label="keys">?</button>
@@ -86,11 +89,37 @@ function Header({ content: of }: { content: Frame }) {
   );
 }
 
+/** How often it is asked whether a recording has grown, ms; and the most part of the time that reading it again may take. */
+const [ASKED_MS, MOST_PART] = [2000, 0.1];
+
+/** A run that is being recorded: what came since is shown by itself, while nothing is selected that would be lost. */
+function Recording() {
+  useEffect(() => {
+    let [known, next, busy] = [-1, 0, false];
+    const look = async (): Promise<void> => {
+      const { sel, range } = link.peek();
+      if (busy || document.hidden || sel || range || performance.now() < next) return;
+      busy = true;
+      const size = await source.peek()!.grown().catch(() => known);
+      const begin = performance.now();
+      if (known >= 0 && size !== known) await readAgain();
+      known = size;
+      next = performance.now() + (performance.now() - begin) / MOST_PART;
+      busy = false;
+    };
+    const timer = setInterval(() => void look(), ASKED_MS);
+    return () => clearInterval(timer);
+  }, []);
+  return <button onClick={() => void readAgain()} title="it is read by itself, too, while nothing is selected">recording: read again</button>;
+}
+
 /** Show what was recorded since: spans have new places, so none stays selected; the window stays. */
 async function readAgain(): Promise<void> {
   const found = await source.peek()?.again().catch((error: unknown) => void (said.value = String(error)));
   if (!found) return;
-  go({ sel: null });
+  const before = content.peek();
+  const focus = before && "timeline" in before ? before.timeline?.focus.join() : undefined;
+  go({ sel: null, t: link.peek()["t"] ?? focus ?? null });
   content.value = found;
   said.value = "read again";
 }
@@ -98,7 +127,7 @@ async function readAgain(): Promise<void> {
 async function changeRank(rank: number): Promise<void> {
   const from = source.peek();
   if (!from) return;
-  go({ rank: String(rank), t: null, sel: null });
+  go({ rank: String(rank), t: null, sel: null, range: null, unfold: null, pin: null, whole: null });
   const found = await from.content(rank);
   if (!("runs" in found)) content.value = found;
 }
@@ -134,6 +163,9 @@ function Shown({ content: of }: { content: Content | Compared }) {
     case "steps": return <Steps content={of} page={found} />;
     case "memory": return <Memory content={of} page={found} />;
     case "flame": return <Flame content={of} />;
+    case "operators": case "kernels": return <Work content={of} page={found} />;
+    case "ranks": return <AllRanks content={of} page={found} />;
+    case "roofline": return <Roofline content={of} page={found} />;
     case "losses": return <Losses content={of} />;
     default: return <Results content={of} page={found} />;
   }

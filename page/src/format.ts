@@ -13,6 +13,8 @@ const BYTES: [number, string][] = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20,
 export function duration(ns: number | null | undefined): string {
   if (ns === null || ns === undefined) return DASH;
   if (!ns) return "0 ms";
+  if (Math.abs(ns) >= 3.6e14) return `${digits(ns / 8.64e13)} d`;
+  if (Math.abs(ns) >= 600e9) return `${(ns / 60e9).toFixed(0)} min`;
   for (const [size, unit] of DURATIONS) if (Math.abs(ns) >= 0.9995 * size) return `${digits(ns / size)} ${unit}`;
   return `${digits(ns)} ns`;
 }

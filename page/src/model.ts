@@ -29,6 +29,8 @@ export interface RankTimeline {
   steps: Step[];
   names?: string[];
   over?: number;
+  /** Of a large run, a file has no overlays. */
+  withoutOverlays?: boolean;
 }
 
 /** A rank: null `uncertainty` with a `reason` where its clock is not known. Of a job, most ranks are read when they are shown. */
@@ -41,7 +43,7 @@ export interface RankOf {
   absent?: string;
 }
 
-/** The timeline of a run. In a file, `spans` of `of` spans are there, from `begin` to `end`. */
+/** The timeline of a run. In a file, `spans` of `of` spans are there, in its `windows` from `begin` to `end`. */
 export interface Timeline {
   origin: string;
   total: number;
@@ -49,6 +51,8 @@ export interface Timeline {
   end: number;
   spans: number;
   of: number;
+  /** The parts of it that a file holds; missing of a server. */
+  windows?: [number, number][];
   kinds: string[];
   steps: Step[];
   focus: [number, number];
@@ -93,6 +97,8 @@ export interface Entry {
   total_ns: number;
   count: number;
   share: number;
+  /** Its time in each of the steps, ns; missing where that is not known. */
+  trend?: number[];
 }
 
 export interface Loss {
@@ -132,6 +138,8 @@ export interface FlameNode {
   value: number;
   self: number;
   count: number;
+  /** How long after the start of a step its first call begins, ns. */
+  at: number;
   children: FlameNode[];
 }
 
@@ -142,6 +150,8 @@ export interface Page {
   results: string[];
   absent: string;
   pending?: boolean;
+  /** Results that are left out of a file. */
+  leftOut?: string[];
 }
 
 /** What the pages of a run and of a comparison have in common. */
@@ -181,10 +191,14 @@ export interface Findings {
 
 export interface FlameTree {
   flame: FlameNode | null;
+  /** The sampled Python stacks of the whole run, with names of their own; a call is a sample. */
+  sampled: { root: FlameNode; names: string[] } | null;
 }
 
 export interface Content extends Frame, Partial<Summary>, Partial<Findings>, Partial<FlameTree> {
   totalsCompared: boolean;
+  /** Whether the run is too large for all of it to be in a file: then its spans are those of its typical steps. */
+  cut?: boolean;
   names: string[];
   timeline: Timeline | null;
   provenance: [string, string][];

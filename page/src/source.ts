@@ -27,6 +27,8 @@ export interface Source {
   part(rank: number, name: PartName): Promise<Partial<Content>>;
   /** The content of a run as it is now, that is being recorded. */
   again(): Promise<Content>;
+  /** How many bytes its captures have now. */
+  grown(): Promise<number>;
   /** The spans that a file holds; null of a server, which is asked for pictures. */
   readonly columns: Columns | null;
 }
@@ -53,6 +55,7 @@ export async function fromFile(element: HTMLElement): Promise<Source> {
     content: async () => head,
     part: async () => head,
     again: async () => head,
+    grown: async () => 0,
     result: async (_, name) => {
       const found = head.results[name];
       if (!found) throw new Error(`This file does not hold ${name}.`);
@@ -121,6 +124,7 @@ export function fromServer(base = ""): Source {
     content: async (rank) => (await (await ask(`content${rank === undefined ? "" : `?rank=${rank}`}`)).json()) as Content | { runs: Listed[] },
     part: async (rank, name) => (await (await ask("part", { rank, name })).json()) as Partial<Content>,
     again: async () => (await (await ask("again", {})).json()) as Content,
+    grown: async () => (await (await ask("grown", {})).json()) as number,
     result: async (rank, name) => (await (await ask("result", { rank, name })).json()) as Result,
   };
 }

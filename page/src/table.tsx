@@ -3,7 +3,7 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { bytes, count, csvCell, DASH, duration, percent, plain, shown, sign } from "./format";
 import type { Column } from "./model";
-import { content } from "./state";
+import { content, go, link } from "./state";
 
 const ROW = 24;
 const SHOWN = 40;
@@ -14,7 +14,6 @@ export interface TableProps {
   label: string;
   columns: Column[];
   of?: number;
-  filter?: string;
 }
 
 /** What is left of a column's name without its unit, and the unit. */
@@ -50,16 +49,37 @@ export function cell(value: Value, of: Column): string {
   return of.signed ? sign(value, text) : text(value);
 }
 
-export function Table({ label, columns, of, filter: filterAtFirst = ""}: TableProps) {
-  const [sort, setSort] = useState<{ column: number; down: boolean } | null>(null);
-  const [filter, setFilter] = useState(filterAtFirst);
-  const [group, setGroup] = useState(-1);
+interface Order {
+  filter: string;
+  group: number;
+  sort: { column: number; down: boolean } | null;
+}
+
+/** How a table is ordered; the link holds it for the table that was touched last. */
+function useOrder(label: string, columns: Column[]): [Order, (next: Partial<Order>) => void] {
+  const [order, setOrder] = useState<Order>(() => {
+    const { r, f = "", g, o } = link.peek();
+    if (r !== label) return { filter: "", group: -1, sort: null };
+    const group = columns.findIndex((column) => column.name === g);
+    const sort = o ? { column: Number(o.slice(1)), down: o.startsWith("-") } : null;
+    return { filter: f, group, sort: sort && Number.isInteger(sort.column) ? sort : null };
+  });
+  const change = (next: Partial<Order>): void => {
+    const all = { ...order, ...next };
+    setOrder(all);
+    go({ r: label, f: all.filter, g: columns[all.group]?.name ?? null, o: all.sort && `${all.sort.down ? "-" : "+"}${all.sort.column}` });
+  };
+  return [order, change];
+}
+
+export function Table({ label, columns, of }: TableProps) {
+  const [{ filter, group, sort }, change] = useOrder(label, columns);
   const [first, setFirst] = useState(0);
   const box = useRef<HTMLDivElement>(null);
   const grouped = useMemo(() => (group < 0 ? columns : groupBy(columns, group)), [columns, group]);
   const rows = useMemo(() => order(grouped, sort, filter), [grouped, sort, filter]);
   const numeric = useMemo(() => grouped.map((column) => column.values.some((value) => typeof value === "number")), [grouped]);
-  const largest = useMemo(() => grouped.map((column, i) => (numeric[i] && !column.signed && unit(column)[1] && !column.values.some((value) => isInstant(value, column)) ? Math.max(...sample(column.values)) : 0)), [grouped]);
+  const largest = useMemo(() => grouped.map((column, i) => (numeric[i] && !column.signed && unit(column)[1] && !OF_ONE.test(column.name) && !column.values.some((value) => isInstant(value, column)) ? Math.max(...sample(column.values)) : 0)), [grouped]);
   const height = columns[0]?.values.length ?? 0;
   const texts = columns.map((column, i) => ({ column, i })).filter(({ column }) => column.values.some((value) => typeof value === "string"));
   const scrolled = (): void => void (box.current && setFirst(Math.max(0, Math.floor(box.current.scrollTop / ROW) - 5)));
@@ -70,8 +90,8 @@ export function Table({ label, columns, of, filter: filterAtFirst = ""}: TablePr
   return (
     <section class="table" aria-label={label}>
       <div class="tools">
-        <input type="search" placeholder="filter" aria-label={`filter ${label}`} value={filter} onInput={(event) => { setFilter(event.currentTarget.value); setFirst(0); }} />
-        {texts.length > 1 && <label>group by <select value={String(group)} onChange={(event) => { setGroup(Number(event.currentTarget.value)); setSort(null); }}>
+        <input type="search" placeholder="filter" aria-label={`filter ${label}`} value={filter} onInput={(event) => { change({ filter: event.currentTarget.value }); setFirst(0); }} />
+        {texts.length > 1 && <label>group by <select value={String(group)} onChange={(event) => change({ group: Number(event.currentTarget.value), sort: null })}>
           <option value="-1">–</option>
           {texts.map(({ column, i }) => <option key={i} value={String(i)}>{shown(column.name, 40)}</option>)}
         </select></label>}
@@ -83,7 +103,7 @@ export function Table({ label, columns, of, filter: filterAtFirst = ""}: TablePr
         <table aria-rowcount={rows.length}>
           <thead><tr>{grouped.map((column, i) => (
             <th key={i} scope="col" class={numeric[i] ? "number" : ""} aria-sort={sort?.column === i ? (sort.down ? "descending" : "ascending") : "none"}>
-              <button onClick={() => setSort(sort?.column === i ? (sort.down === !!numeric[i] ? { column: i, down: !sort.down } : null) : { column: i, down: !!numeric[i] })}>
+              <button onClick={() => change({ sort: sort?.column === i ? (sort.down === !!numeric[i] ? { column: i, down: !sort.down } : null) : { column: i, down: !!numeric[i] } })}>
                 {shown(unit(column)[0], 40)}{sort?.column === i ? (sort.down ? " ▾" : " ▴") : ""}
               </button>
             </th>
@@ -94,11 +114,11 @@ export function Table({ label, columns, of, filter: filterAtFirst = ""}: TablePr
               <tr key={row}>{grouped.map((column, i) => {
                 const value = column.values[row] ?? null;
                 const text = cell(value, column);
+                const barred = largest[i]! > 0;
+                const bar = barred && typeof value === "number" && value > 0 ? Math.max(1, (60 * value) / largest[i]!) : 0;
                 return (
-                  <td key={i} class={`${numeric[i] ? "number" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}>
-                    {largest[i]! > 0 && typeof value === "number" && value > 0 && <span class="bar" style={{ width: `${Math.max(1, (60 * value) / largest[i]!)}px` }} />}
-                    {text}
-                  </td>
+                  <td key={i} class={`${numeric[i] ? "number" : ""} ${barred ? "barred" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}
+                    style={barred ? { backgroundSize: `${bar}px 9px` } : undefined!}>{text}</td>
                 );
               })}</tr>
             ))}
@@ -109,6 +129,9 @@ export function Table({ label, columns, of, filter: filterAtFirst = ""}: TablePr
     </section>
   );
 }
+
+/** Figures of one call: they do not add up, so a bar beside them says nothing. */
+const OF_ONE = /\b(start|timestamp|min|max|avg|mean|median|least|most|P5|P95|deviation|low|high)\b/i;
 
 /** Rows of a table as CSV. */
 function csv(columns: Column[], rows: number[]): string {

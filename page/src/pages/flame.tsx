@@ -1,12 +1,14 @@
-// Flame graph of the recorded steps: time order does not matter here, the widest comes first (left heavy).
+// Flame graph of the recorded steps, in three orders: the widest first (left heavy), by the first call, or around one name
+// with its callers above and what it calls below (sandwich).
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { useWidth } from "../charts";
-import { colourOf, labelOn } from "../colours";
+import { colourOf, groupOf, labelOn } from "../colours";
 import { count, duration, percent, shown } from "../format";
 import type { Content, FlameNode, FlameTree } from "../model";
 import { Asked, has } from "../parts";
-import { theme } from "../state";
+import { go, link, theme } from "../state";
+import { around, byTime, only, sums } from "./flame_orders";
 
 const ROW = 20;
 
@@ -35,16 +37,16 @@ function boxes(root: FlameNode, width: number): Box[] {
 
 /** What is drawn: the boxes, the names that match what is searched (null for all), and the box that is told. */
 interface Drawing {
-  content: Content;
+  names: string[];
+  kinds: string[];
   laid: Box[];
   matches: Set<number> | null;
   over: Box | null;
 }
 
-function draw(element: HTMLCanvasElement, width: number, height: number, { content, laid, matches, over }: Drawing): void {
+function draw(element: HTMLCanvasElement, width: number, height: number, { names, kinds, laid, matches, over }: Drawing): void {
   const context = element.getContext("2d", { willReadFrequently: true });
   if (!context) return;
-  const kinds = content.timeline?.kinds ?? [];
   const scale = Math.min(2, devicePixelRatio || 1);
   element.width = width * scale;
   element.height = height * scale;
@@ -67,7 +69,7 @@ function draw(element: HTMLCanvasElement, width: number, height: number, { conte
     context.beginPath();
     context.rect(box.x, box.depth * ROW, box.width - 4, ROW);
     context.clip();
-    context.fillText(shown(name(content, box.node), 120), box.x + 4, box.depth * ROW + ROW / 2);
+    context.fillText(shown(nameOf(names, box.node), 120), box.x + 4, box.depth * ROW + ROW / 2);
     context.restore();
   }
 }
@@ -86,26 +88,81 @@ export function Flame({ content }: { content: Content }) {
 
 type Known = Content & FlameTree;
 
+const ORDERS: [string, string][] = [["", "widest first"], ["time", "by first call"], ["around", "around a name"]];
+const KINDS: [string, string, (kind: string) => boolean][] = [
+  ["", "all spans", () => true],
+  ["python", "Python", (kind) => kind === "python"],
+  ["operators", "operators", (kind) => kind === "operator"],
+  ["device", "kernels, copies, collectives", (kind) => ["kernel", "memcpy", "memset", "collective"].includes(kind)],
+];
+const SAMPLED: (typeof KINDS)[number] = ["samples", "Python, sampled", () => true];
+
 function Graph({ content }: { content: Known }) {
-  const [path, setPath] = useState<FlameNode[]>([]);
-  const [find, setFind] = useState("");
+  const { fo: order = "", fk: of = "", fn: chosen = "", q: find = "" } = link.value;
+  const kinds = content.timeline?.kinds ?? [];
+  const { flame, sampled } = content;
+  const there = useMemo(() => [...KINDS.filter(([key, , is]) => !key || (flame && hasKind(flame, kinds, is))), ...(sampled ? [SAMPLED] : [])], [flame, sampled]);
+  const samples = of === "samples" && sampled;
+  const tree = useMemo(() => {
+    if (samples) return samples.root;
+    const [, , is] = there.find(([key]) => key === of) ?? KINDS[0]!;
+    const found = flame && of ? only(flame, (node) => is(kinds[node.kind] ?? "")) : flame;
+    return found && order === "time" ? byTime(found) : found;
+  }, [flame, samples, of, order]);
+  if (!tree) return <p>No spans to add up.</p>;
+  const names = samples ? samples.names : content.names;
+  const code = order === "around" ? names.indexOf(chosen) : -1;
+  const sandwich = code >= 0 ? around(tree, code) : null;
+  const choose = (name: number): void => go({ fo: "around", fn: names[name] ?? null, at: null }, true);
+  const shownOf = { names, kinds, whole: tree.value, find, calls: samples ? "sample" : "call" };
+  const orders = samples ? ORDERS.filter(([key]) => key !== "time") : ORDERS;
+  return (
+    <>
+      <h1>Flame graph <span class="muted">{samples ? "of the whole run: Python stacks, sampled" : content.cut ? "of the median and the slowest step" : "of the recorded steps"}; all threads{samples ? "" : " and streams"} side by side</span></h1>
+      <div class="tools">
+        <input type="search" placeholder="find a name" aria-label="find a name" value={find} onInput={(event) => go({ q: event.currentTarget.value })} />
+        <label>order <select aria-label="order" value={order} onChange={(event) => go({ fo: event.currentTarget.value, at: null }, true)}>{orders.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>
+        {there.length > 2 && <label>of <select aria-label="spans" value={of} onChange={(event) => go({ fk: event.currentTarget.value, at: null }, true)}>{there.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>}
+        {order === "around" && <span class="muted">{code < 0 ? "choose a name in the table" : shown(chosen, 120)}</span>}
+      </div>
+      {sandwich ? (
+        <>
+          <h2>Who calls it <span class="muted">its callers lie above it, the outermost at the top</span></h2>
+          <Boxes key="callers" {...shownOf} root={sandwich.callers} up part="up" />
+          <h2>What it calls</h2>
+          <Boxes key="calls" {...shownOf} root={sandwich.calls} part="at" />
+        </>
+      ) : order !== "around" && <Boxes key={`${order} ${of}`} {...shownOf} root={tree} part="at" />}
+      <Sums names={names} kinds={kinds} root={tree} choose={choose} chosen={code} calls={shownOf.calls} />
+    </>
+  );
+}
+
+const hasKind = (node: FlameNode, kinds: string[], is: (kind: string) => boolean): boolean => (node.name >= 0 && is(kinds[node.kind] ?? "")) || node.children.some((child) => hasKind(child, kinds, is));
+
+/** The boxes of a tree; a click opens one, the link holds which. Callers are drawn upwards. */
+function Boxes({ names, kinds, root: whole, whole: all, find, up = false, part, calls }: { names: string[]; kinds: string[]; root: FlameNode; whole: number; find: string; up?: boolean; part: string; calls: string }) {
   const [over, setOver] = useState<Box | null>(null);
   const [canvas, width] = useWidth<HTMLCanvasElement>();
-  const root = path[path.length - 1] ?? content.flame;
-  const laid = useMemo(() => (root ? boxes(root, width) : []), [root, width]);
-  const height = (laid.reduce((most, box) => Math.max(most, box.depth), 0) + 1) * ROW;
-  const matches = useMemo(() => (find ? new Set(content.names.flatMap((text, i) => (text.toLowerCase().includes(find.toLowerCase()) ? [i] : []))) : null), [find, content]);
+  const path = opened(whole, link.value[part]);
+  const open = (nodes: FlameNode[]): void => (setOver(null), go({ [part]: nodes.map((node) => node.name).join(".") }, true));
+  const root = path[path.length - 1] ?? whole;
+  const { laid, height } = useMemo(() => {
+    const found = boxes(root, width);
+    const deepest = found.reduce((most, box) => Math.max(most, box.depth), 0);
+    return { laid: up ? found.map((box) => ({ ...box, depth: deepest - box.depth })) : found, height: (deepest + 1) * ROW };
+  }, [root, width, up]);
+  const matches = useMemo(() => (find ? new Set(names.flatMap((text, i) => (text.toLowerCase().includes(find.toLowerCase()) ? [i] : []))) : null), [find, names]);
   useEffect(() => {
-    if (canvas.current) draw(canvas.current, width, height, { content, laid, matches, over });
+    if (canvas.current) draw(canvas.current, width, height, { names, kinds, laid, matches, over });
   }, [laid, width, height, matches, over, theme.value]);
-
-  if (!content.flame || !root) return <p>No spans to add up.</p>;
-  const into = (box: Box | null | undefined): void => void (box && box.node !== root && (setPath([...path, box.node]), setOver(null)));
+  const into = (box: Box | null | undefined): void => void (box && box.node !== root && open([...path, ...pathTo(root, box.node)]));
   const key = (event: KeyboardEvent): void => {
     const box = over ?? laid[0];
-    if (box && /^Arrow/.test(event.key)) setOver(beside(laid, box, event.key) ?? box);
+    const turned = up ? ({ ArrowUp: "ArrowDown", ArrowDown: "ArrowUp" } as Record<string, string>)[event.key] ?? event.key : event.key;
+    if (box && /^Arrow/.test(event.key)) setOver(beside(laid, box, turned) ?? box);
     else if (event.key === "Enter") into(over);
-    else if (event.key === "Backspace") setPath(path.slice(0, -1));
+    else if (event.key === "Backspace") open(path.slice(0, -1));
     else return;
     event.preventDefault();
   };
@@ -113,42 +170,44 @@ function Graph({ content }: { content: Known }) {
   const told = over?.node ?? root;
   return (
     <>
-      <h1>Flame graph <span class="muted">of the recorded steps; the widest comes first</span></h1>
       <div class="tools">
-        <input type="search" placeholder="find a name" aria-label="find a name" value={find} onInput={(event) => setFind(event.currentTarget.value)} />
-        <button disabled={!path.length} onClick={() => setPath(path.slice(0, -1))}>up</button>
-        <button disabled={!path.length} onClick={() => setPath([])}>all</button>
-        <span role="status">{shown(name(content, told), 120)} · {duration(told.value)} · {percent(told.value / Math.max(1, content.flame.value))} · self {duration(told.self)} · {count(told.count)} ×</span>
+        <button disabled={!path.length} onClick={() => open(path.slice(0, -1))}>up</button>
+        <button disabled={!path.length} onClick={() => open([])}>all</button>
+        <span role="status">{shown(nameOf(names, told), 120)} · {duration(told.value)} · {percent(told.value / Math.max(1, all))}{told.name >= 0 && <> · self {duration(told.self)} · {count(told.count)} {told.count === 1 ? calls : `${calls}s`}</>}</span>
       </div>
       <canvas ref={canvas} class="flame" tabIndex={0} role="img" aria-label="Flame graph; the table below lists the same"
         onMouseMove={(event) => setOver(at(event))} onMouseLeave={() => setOver(null)}
         onClick={(event) => into(at(event))} onKeyDown={key} style={{ height: `${height}px` }} />
-      <Sums content={content} root={root} />
     </>
   );
 }
 
-const name = (content: Content, node: FlameNode): string => (node.name < 0 ? "all" : content.names[node.name] ?? "");
+/** The nodes below a root that the link names, one below the other; those that are not there end it. */
+function opened(root: FlameNode, text: string | undefined): FlameNode[] {
+  const found: FlameNode[] = [];
+  for (const code of (text ?? "").split(".").filter(Boolean).map(Number)) {
+    const next = (found[found.length - 1] ?? root).children.find((child) => child.name === code);
+    if (!next) break;
+    found.push(next);
+  }
+  return found;
+}
 
-function Sums({ content, root }: { content: Content; root: FlameNode }) {
-  const rows = useMemo(() => {
-    const found = new Map<number, { self: number; count: number; total: number }>();
-    const visit = (node: FlameNode, around: Set<number>): void => {
-      const sum = found.get(node.name) ?? { self: 0, count: 0, total: 0 };
-      sum.self += node.self;
-      sum.count += node.count;
-      const outermost = !around.has(node.name);
-      if (outermost) sum.total += node.value;
-      found.set(node.name, sum);
-      if (outermost) around.add(node.name);
-      for (const child of node.children) visit(child, around);
-      if (outermost) around.delete(node.name);
-    };
-    visit(root, new Set());
-    return [...found].filter(([key]) => key >= 0).sort((a, b) => b[1].self - a[1].self).slice(0, 40);
-  }, [root]);
+function pathTo(root: FlameNode, node: FlameNode): FlameNode[] {
+  if (root.children.includes(node)) return [node];
+  for (const child of root.children) {
+    const found = pathTo(child, node);
+    if (found.length) return [child, ...found];
+  }
+  return [];
+}
+
+const nameOf = (names: string[], node: FlameNode): string => (node.name < 0 ? "all" : names[node.name] ?? "");
+
+function Sums({ names, kinds, root, choose, chosen, calls }: { names: string[]; kinds: string[]; root: FlameNode; choose: (name: number) => void; chosen: number; calls: string }) {
+  const rows = useMemo(() => sums(root).slice(0, 40), [root]);
   return (
-    <table class="simple"><thead><tr><th scope="col">name</th><th scope="col" class="number">self</th><th scope="col" class="number">total</th><th scope="col" class="number">calls</th></tr></thead>
-      <tbody>{rows.map(([key, sum]) => <tr key={key}><td class="name">{shown(content.names[key] ?? "", 120)}</td><td class="number">{duration(sum.self)}</td><td class="number">{duration(sum.total)}</td><td class="number">{count(sum.count)}</td></tr>)}</tbody></table>
+    <table class="simple sums"><thead><tr><th scope="col">name</th><th scope="col">kind</th><th scope="col" class="number">self</th><th scope="col" class="number">total</th><th scope="col" class="number">{calls}s</th></tr></thead>
+      <tbody>{rows.map((row) => <tr key={row.name} aria-current={row.name === chosen ? "true" : undefined}><td class="name"><i class="swatch" style={{ background: colourOf(kinds[row.kind] ?? "", theme.value) }} /><button class="quiet inline" title="callers and calls of this name" onClick={() => choose(row.name)}>{shown(names[row.name] ?? "", 120)}</button></td><td>{groupOf(kinds[row.kind] ?? "")}</td><td class="number">{duration(row.self)}</td><td class="number">{duration(row.total)}</td><td class="number">{count(row.count)}</td></tr>)}</tbody></table>
   );
 }

@@ -4,7 +4,7 @@ import { Areas } from "../areas";
 import { Lines, type Line } from "../charts";
 import { bytes, duration, shown } from "../format";
 import type { Content, Page, Result } from "../model";
-import { OneResult, useResult } from "./results";
+import { AllResults, useResult } from "./results";
 
 const numbers = (result: Result, name: string): (number | null)[] => (result.columns.find((column) => column.name === name)?.values ?? []) as (number | null)[];
 
@@ -60,7 +60,7 @@ export function Memory({ content, page }: { content: Content; page: Page }) {
       {(curve === null || record === null) && <p class="muted pending">reading …</p>}
       {curve && typeof curve !== "string" && curve.rows > 0 && <ByCategory of={curve} />}
       {lines.length > 0 && <><h2>allocated and reserved</h2><Lines label="Memory over time" lines={lines} format={bytes} x={(value) => `+${duration(value)}`} /></>}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
     </>
   );
 }

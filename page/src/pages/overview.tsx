@@ -3,12 +3,13 @@
 import type { ComponentChildren } from "preact";
 import { partColour } from "../colours";
 import { Stacks } from "../charts";
-import { bytes, count, duration, percent, plain, shown } from "../format";
-import type { Content, Entry, Summary } from "../model";
+import { bytes, count, duration, percent, shown } from "../format";
+import type { Content, Summary } from "../model";
 import { Asked, has } from "../parts";
 import { open, theme } from "../state";
 import { OneFinding } from "./findings";
 import { openStep, RunLine } from "./steps";
+import { Top } from "./top";
 
 export function Overview({ content }: { content: Content }) {
   const timeline = content.pages.some((one) => one.name === "timeline" && !one.absent);
@@ -24,30 +25,38 @@ function Figures({ content }: { content: Content & Summary }) {
   const { steps } = content;
   const peak = [...content.memoryPeak].sort((a, b) => Number(b.allocated ?? b.reserved ?? 0) - Number(a.allocated ?? a.reserved ?? 0))[0];
   const to = (name: string): string => (content.pages.some((one) => one.name === name && !one.absent && !one.pending) ? name : "");
+  const found = has(content, "findings") ? content.findings : null;
+  const most = (
+    <>
+      {content.kernels.length > 0 && <Top title="Kernels, by device time" entries={content.kernels.slice(0, 8)} steps={steps.count} to={to("kernels")} />}
+      {content.operators.length > 0 && <Top title="Operators, by self time on the host" entries={content.operators.slice(0, 8)} steps={steps.count} to={to("operators")} />}
+    </>
+  );
   return (
     <>
       <div class="tiles">
-        <Tile name={steps.count ? "median step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.split.reduce((sum, part) => sum + part.total_ns, 0))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
-        <Tile name="steps recorded" value={count(steps.count)} note={content.run.number.length > steps.count ? `of ${count(content.run.number.length)}` : steps.inferred ? "inferred" : ""} to={to("steps")} />
+        <Tile name={steps.count > 1 ? "median step" : steps.count ? "step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.timeline && content.split.reduce((sum, part) => sum + part.total_ns, 0))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
+        <Tile name={steps.count === 1 ? "step recorded" : "steps recorded"} value={count(steps.count)} note={content.run.number.length > steps.count ? `of ${count(content.run.number.length)}` : steps.inferred ? "inferred" : ""} to={to("steps")} />
         {content.split.filter((part) => part.share > 0.0005).slice(0, 4).map((part) => <Tile key={part.name} name={part.name} value={percent(part.share)} note={`${duration(part.mean_ns)} a step`} to={to("steps")} />)}
         {peak && <Tile name={`memory peak ${peak.device}`} value={bytes(peak.allocated ?? peak.reserved)} note={peak.reserved === null ? "" : `${bytes(peak.reserved)} reserved`} to={to("memory")} />}
       </div>
       <div class="halves">
-        <section aria-label="Where the steps go">
-          <h2>Where the steps go</h2>
-          {content.perStep.length ? <Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={to("timeline") ? (i) => openStep(content, i) : undefined!} /> : <p class="muted">The source does not say what the parts of a step are.</p>}
-          {content.phases.length > 0 && <Shares parts={content.phases} label="phases of the mean step" />}
-          {content.run.number.length > steps.count && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine run={content.run} /></>}
-        </section>
+        <div>
+          <section aria-label="Where the steps go">
+            <h2>Where the steps go</h2>
+            {!content.timeline ? <p class="muted">There is nothing to add up. To record a training: <code>stepscope run train.py</code></p> : content.perStep.length ? <Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={to("timeline") ? (i) => openStep(content, i) : undefined!} /> : <p class="muted">The source does not say what the parts of a step are.</p>}
+            {content.phases.length > 0 && <Shares parts={content.phases} label="phases of the mean step" />}
+            {content.run.number.length > steps.count && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine run={content.run} /></>}
+          </section>
+          {found && found.length > 0 && most}
+        </div>
         {!has(content, "findings") && <Asked content={content} part="findings">looking for what would make it shorter …</Asked>}
-        {has(content, "findings") && content.findings.length > 0 && (
+        {has(content, "findings") && (content.findings.length > 0 ? (
           <section aria-label="Findings">
             <h2>What would make it shorter</h2>
             {content.findings.map((finding, i) => <OneFinding key={i} number={i + 1} finding={finding} content={content} />)}
           </section>
-        )}
-        {content.kernels.length > 0 && <Top title="Kernels, by device time" entries={content.kernels} steps={steps.count} to={to("kernels")} />}
-        {content.operators.length > 0 && <Top title="Operators, by self time on the host" entries={content.operators} steps={steps.count} to={to("operators")} />}
+        ) : <div>{most}</div>)}
       </div>
     </>
   );
@@ -65,25 +74,5 @@ function Shares({ parts, label }: { parts: { name: string; mean_ns: number; shar
       <div class="strip">{there.map((part) => <i key={part.name} style={{ flexGrow: String(part.share), background: partColour(part.name, theme.value) }} />)}</div>
       <p>{there.map((part) => <span key={part.name}><i style={{ background: partColour(part.name, theme.value) }} />{part.name} {duration(part.mean_ns)} · {percent(part.share)}</span>)}</p>
     </div>
-  );
-}
-
-/** What takes most time: a step, as all figures beside it; of a run without steps, in all. */
-function Top({ title, entries, steps, to }: { title: string; entries: Entry[]; steps: number; to: string }) {
-  const each = Math.max(1, steps);
-  const per = steps ? "a step" : "in all";
-  const most = Math.max(...entries.map((entry) => entry.total_ns), 1);
-  return (
-    <section aria-label={title}>
-      <h2>{title} {per} {to && <button class="quiet" onClick={() => open(to)}>all</button>}</h2>
-      <table class="simple top">
-        <thead><tr><th scope="col">name</th><td /><th scope="col" class="number">{per}</th><th scope="col" class="number">share</th><th scope="col" class="number">calls {per}</th></tr></thead>
-        <tbody>{entries.slice(0, 8).map((entry, i) => (
-        <tr key={i}><td class="name" title={shown(entry.name, 2000)}>{shown(entry.name, 90)}</td>
-          <td><span class="bar" style={{ width: `${Math.max(1, (90 * entry.total_ns) / most)}px` }} /></td>
-          <td class="number">{duration(entry.total_ns / each)}</td><td class="number">{percent(entry.share)}</td><td class="number">{plain(entry.count / each)}</td></tr>
-        ))}</tbody>
-      </table>
-    </section>
   );
 }

@@ -9,7 +9,18 @@ export function Results({ content, page }: { content: Frame; page: Page }) {
   return (
     <>
       <h1>{page.title}</h1>
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
+    </>
+  );
+}
+
+/** All results of a page as tables, and which are left out. */
+export function AllResults({ content, page }: { content: Frame; page: Page }) {
+  const { results, leftOut = [] } = page;
+  return (
+    <>
+      {results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      {leftOut.length > 0 && <p class="muted">Left out of this file, for the run is large: {leftOut.join(", ")}. <code>stepscope view</code> shows {leftOut.length === 1 ? "it" : "them"}.</p>}
     </>
   );
 }
@@ -30,7 +41,7 @@ export function useResult(content: Frame, name: string): Result | string | null 
 export function OneResult({ content, name }: { content: Frame; name: string }) {
   const found = useResult(content, name);
   const head = useRef<HTMLHeadingElement>(null);
-  const named = link.value["r"] === name;
+  const [named] = useState(() => link.peek()["r"] === name);
   useEffect(() => {
     if (named && found !== null) head.current?.scrollIntoView();
   }, [named, found]);
@@ -40,7 +51,7 @@ export function OneResult({ content, name }: { content: Frame; name: string }) {
   return (
     <>
       <h2 ref={head}>{name} <span class="muted">{found.title}</span></h2>
-      <Table label={name} columns={found.columns} of={found.of} filter={(named && link.value["f"]) || ""} />
+      <Table label={name} columns={found.columns} of={found.of} />
     </>
   );
 }

@@ -5,7 +5,7 @@ import { count, duration } from "../format";
 import type { Content, Page, RunSteps, Summary } from "../model";
 import { Asked, has } from "../parts";
 import { open } from "../state";
-import { OneResult } from "./results";
+import { AllResults } from "./results";
 
 export function openStep(content: Content, index: number): void {
   const step = content.timeline?.steps[index];
@@ -23,7 +23,7 @@ export function Steps({ content, page }: { content: Content; page: Page }) {
     <>
       <h1>Steps</h1>
       {has(content, "summary") ? <Recorded content={content} /> : <Asked content={content} part="summary">reading the steps …</Asked>}
-      {page.results.map((name) => <OneResult key={name} content={content} name={name} />)}
+      <AllResults content={content} page={page} />
     </>
   );
 }

@@ -42,6 +42,7 @@ export interface Statistic {
   name: number;
   count: number;
   total: number;
+  self: number;
   least: number;
   most: number;
 }
@@ -200,6 +201,18 @@ export class Api {
     return { count: all.length, total: all.reduce((sum, one) => sum + dur[one]!, 0), longest: all.slice(0, MOST_KERNELS).map((one) => this.at(one)!) };
   }
 
+  /** The lane of the spans directly inside those of a lane; −1 if there is none. */
+  private deeper(of: number): number {
+    const lane = this.ranks.lanes[of]!;
+    let best = -1;
+    for (const own of this.ranks.known.get(lane.rank)!.lanes) {
+      const one = this.ranks.lanes[own]!;
+      if (one.kind !== lane.kind || one.track !== lane.track || one.crossing !== lane.crossing || one.depth <= lane.depth) continue;
+      if (best < 0 || one.depth < this.ranks.lanes[best]!.depth) best = own;
+    }
+    return best;
+  }
+
   private beside(span: Selected, deeper: number): number {
     const lane = this.ranks.lanes[span.lane]!;
     return this.ranks.lanes.findIndex((one) => one.rank === lane.rank && one.kind === lane.kind && one.track === lane.track && one.crossing === lane.crossing && one.depth === lane.depth + deeper);
@@ -247,6 +260,25 @@ export class Api {
     return number;
   }
 
+  /** How many spans with one of the names start in each of `bins` equal parts of the run. */
+  async bins(codes: number[], [a, b]: [number, number], bins: number): Promise<number[]> {
+    const found = new Array<number>(bins).fill(0);
+    if (this.columns) {
+      const wanted = new Set(codes);
+      this.columns.name.forEach((name, i) => {
+        const lane = this.columns!.lane[i]!;
+        if (!wanted.has(name) || this.ranks.isOverlay(lane)) return;
+        const bin = Math.floor(((this.ranks.toRun(this.ranks.lanes[lane]!.rank, this.columns!.start[i]!) - a) / (b - a)) * bins);
+        if (bin >= 0 && bin < bins) found[bin]! += 1;
+      });
+      return found;
+    }
+    const parts = this.byRank(codes).map(({ rank, names }) => ({ ...this.part(rank, a, b), names }));
+    const answers = await this.inParts(parts, (some) => this.ask<number[][]>("bins", { parts: some, px: bins }));
+    for (const each of answers.flat()) each.forEach((number, i) => (found[i]! += number));
+    return found;
+  }
+
   private inParts<P, T>(parts: P[], ask: (parts: P[]) => Promise<T>): Promise<T[]> {
     const some: P[][] = [];
     for (let i = 0; i < parts.length; i += 64) some.push(parts.slice(i, i + 64));
@@ -289,7 +321,7 @@ export class Api {
     const add = (row: Statistic): void => {
       const sum = found.get(row.name);
       if (!sum) found.set(row.name, { ...row });
-      else Object.assign(sum, { count: sum.count + row.count, total: sum.total + row.total, least: Math.min(sum.least, row.least), most: Math.max(sum.most, row.most) });
+      else Object.assign(sum, { count: sum.count + row.count, total: sum.total + row.total, self: sum.self + row.self, least: Math.min(sum.least, row.least), most: Math.max(sum.most, row.most) });
     };
     const ranks = new Map<number, number[]>();
     for (const lane of lanes) {
@@ -310,9 +342,15 @@ export class Api {
     const columns = this.columns!;
     for (const lane of lanes) {
       const [first, last] = between(columns, this.edges, lane, a, b);
+      const deeper = this.deeper(lane);
+      let [inner, end] = deeper < 0 ? [0, 0] : between(columns, this.edges, deeper, a, b);
+      const within = (i: number): number => Math.min(columns.start[i]! + columns.dur[i]!, b) - Math.max(columns.start[i]!, a);
       for (let i = first; i < last; i++) {
-        const inside = Math.min(columns.start[i]! + columns.dur[i]!, b) - Math.max(columns.start[i]!, a);
-        add({ name: columns.name[i]!, count: 1, total: inside, least: inside, most: inside });
+        const inside = within(i);
+        const until = columns.start[i]! + columns.dur[i]!;
+        let self = inside;
+        for (; inner < end && columns.start[inner]! < until; inner++) if (columns.start[inner]! >= columns.start[i]!) self -= within(inner);
+        add({ name: columns.name[i]!, count: 1, total: inside, self, least: inside, most: inside });
       }
     }
   }

@@ -53,8 +53,8 @@ export function Details({ api, of, facts, measured, range, lanes, a, b, select }
       <section aria-label="Range">
         <h2>{range ? "Range" : "Window"} <span class="muted">{duration(to - from)} from {duration(from)}, lanes in view</span></h2>
         <div class="scroll" tabIndex={0} role="region" aria-label="names in the range">
-          <table class="simple"><thead><tr><th scope="col">name</th><th scope="col" class="number">sum</th><th scope="col" class="number">count</th><th scope="col" class="number">mean</th><th scope="col" class="number">least</th><th scope="col" class="number">most</th></tr></thead>
-            <tbody>{statistic.slice(0, 60).map((row) => <tr key={row.name}><td class="name">{shown(api.name(row.name), 90)}</td><td class="number">{duration(row.total)}</td><td class="number">{count(row.count)}</td><td class="number">{duration(row.total / row.count)}</td><td class="number">{duration(row.least)}</td><td class="number">{duration(row.most)}</td></tr>)}</tbody></table>
+          <table class="simple"><thead><tr><th scope="col">name</th><th scope="col" class="number">sum</th><th scope="col" class="number">self</th><th scope="col" class="number">count</th><th scope="col" class="number">mean</th><th scope="col" class="number">least</th><th scope="col" class="number">most</th></tr></thead>
+            <tbody>{statistic.slice(0, 60).map((row) => <tr key={row.name}><td class="name">{shown(api.name(row.name), 90)}</td><td class="number">{duration(row.total)}</td><td class="number">{duration(row.self)}</td><td class="number">{count(row.count)}</td><td class="number">{duration(row.total / row.count)}</td><td class="number">{duration(row.least)}</td><td class="number">{duration(row.most)}</td></tr>)}</tbody></table>
         </div>
       </section>
     </div>

@@ -44,6 +44,7 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
         <div ref={picture.holder} class="holder" />
         {rows.visible.filter((row) => row.what === "rank" || row.what === "waiting").map((row) => <OfRank key={`${row.what}${row.rank}`} api={api} row={row} seen={seen} />)}
         {arrows && selected && facts && <Arrows rows={rows.list} from={selected} arrows={facts.flows} seen={seen} />}
+        {gaps(api.of).map(([from, to]) => <p key={from} class="gap" style={{ left: `${((from - a) / (b - a)) * width}px`, width: `${((to - from) / (b - a)) * width}px` }}><span>not in this file</span></p>)}
         <MarkLines marks={marks} seen={seen} />
         {range && <div class="range" style={{ left: `${((range[0] - a) / (b - a)) * width}px`, width: `${((range[1] - range[0]) / (b - a)) * width}px` }}><span>{duration(range[1] - range[0])}</span></div>}
       </div>
@@ -51,6 +52,9 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
     </div>
   );
 }
+
+/** What lies between the parts of the run that a file holds. */
+const gaps = ({ windows = [] }: Times): Range[] => windows.slice(1).map(([begin], i) => [windows[i]![1], begin]);
 
 /** Over the picture, the row of a rank; or why its lanes are not there. */
 function OfRank({ api, row, seen }: { api: Api; row: ShownRow; seen: Seen }) {

@@ -3,6 +3,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { RankOf } from "../model";
+import { go, link } from "../state";
 import type { Api, Selected } from "./api";
 import type { Ranks } from "./ranks";
 
@@ -165,24 +166,35 @@ interface Of {
   over: Set<string>;
   /** The height that they may take, pixels. */
   most: number;
+  /** What the names of its parts of the link end with. */
+  suffix: string;
 }
 
-export function useRows(api: Api, { first, read, over, most }: Of): Rows {
+/** A set of texts that is a part of the link; until it is changed, what it is at first. */
+function useSet(name: string, atFirst: () => Set<string>): [Set<string>, (next: Set<string>) => void] {
+  const [usual] = useState(atFirst);
+  const text = link.value[name];
+  const found = useMemo(() => (text === undefined ? usual : new Set(text.split(",").filter((one) => one !== "-"))), [text, usual]);
+  return [found, (next) => go({ [name]: [...next].join() || "-" })];
+}
+
+export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows {
   const { ranks, of } = api;
   const job = of.ranks.length > 1;
   const tracks = useMemo(() => new Map([...ranks.known.keys()].map((rank) => [rank, tracksOf(ranks, rank)] as [number, Track[]])), [api, read]);
-  const [unfolded, setUnfolded] = useState(() => openAtFirst(tracks.get(first) ?? [], job));
-  const [pinned, setPinned] = useState(() => (job ? new Set<string>() : pinnedAtFirst(tracks.get(first) ?? [])));
-  const [whole, setWhole] = useState(new Set<number>());
-  const [filter, setFilter] = useState("");
+  const [unfolded, setUnfolded] = useSet(`unfold${suffix}`, () => openAtFirst(tracks.get(first) ?? [], job));
+  const [pinned, setPinned] = useSet(`pin${suffix}`, () => (job ? new Set<string>() : pinnedAtFirst(tracks.get(first) ?? [])));
+  const [wholly, setWhole] = useSet(`whole${suffix}`, () => new Set<string>());
+  const whole = useMemo(() => new Set([...wholly].map(Number)), [wholly]);
+  const filter = link.value[`lanes${suffix}`] ?? "";
   const [wanted, scrollToLane] = useState<number | null>(null);
   const [idle, path] = [over.has("idle"), over.has("path")];
   const { list, height: total } = useMemo(
     () => layOut(of.ranks.map((row) => (ranks.failed.has(row.rank) ? { ...row, absent: ranks.failed.get(row.rank)! } : row)), tracks, { job, filter, unfolded, pinned, whole, idle, path }),
     [tracks, unfolded, pinned, whole, filter, idle, path],
   );
-  // A job takes all its height at once: what lies below stays where it is when ranks are read.
-  const height = job ? most : Math.min(most, Math.max(ROW * 4, total));
+  // Ranks that were not read have room for what they will show: what lies below stays where it is.
+  const height = Math.min(most, Math.max(ROW * 4, total));
   const inside = (y: number): number => Math.max(0, Math.min(total - height, y));
   const [top, setTop] = useState(() => inside((job && list.find((row) => row.what === "rank" && row.rank === first)?.y) || 0));
   const scrollTo = (y: number): void => setTop(inside(y));
@@ -198,14 +210,14 @@ export function useRows(api: Api, { first, read, over, most }: Of): Rows {
   const reveal = (span: Selected): void => {
     const track = trackOf(span);
     if (track && !unfolded.has(track.key) && track.outline !== span.lane) setUnfolded(new Set([...unfolded, track.key]));
-    if (track && job && !whole.has(span.rank) && !mainTracks(tracks.get(span.rank)!).includes(track)) setWhole(new Set([...whole, span.rank]));
+    if (track && job && !whole.has(span.rank) && !mainTracks(tracks.get(span.rank)!).includes(track)) setWhole(new Set([...wholly, String(span.rank)]));
     scrollToLane(span.lane);
   };
   return {
     tracks, list, total, height, top, visible, here: [...new Set(visible.map((row) => row.rank))], filter, scrollTo, scrollToLane, trackOf, reveal,
-    setFilter: (text) => { setFilter(text); setTop(0); },
+    setFilter: (text) => { go({ [`lanes${suffix}`]: text }); setTop(0); },
     isOpen: (row) => (row.track ? unfolded.has(row.track.key) : whole.has(row.rank)),
-    fold: (row) => (row.track ? setUnfolded(toggled(unfolded, row.track.key)) : setWhole(toggled(whole, row.rank))),
+    fold: (row) => (row.track ? setUnfolded(toggled(unfolded, row.track.key)) : setWhole(toggled(wholly, String(row.rank)))),
     setFold: (track, open) => unfolded.has(track.key) !== open && setUnfolded(toggled(unfolded, track.key)),
     isPinned: (track) => pinned.has(track.key),
     pin: (track) => setPinned(toggled(pinned, track.key)),

@@ -25,10 +25,13 @@ interface Given {
   active: boolean;
 }
 
+const LEFT_OUT = "left out of this file, for the run is large: `stepscope view` shows it";
+
 export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: Given) {
   const { of, ranks } = api;
   const { a, b, move } = time;
   const job = of.ranks.length > 1;
+  const bare = of.ranks.every((row) => row.absent || row.read?.withoutOverlays);
   const left = ranks.known.size < of.ranks.length ? `${count(ranks.known.size)} of ${count(of.ranks.length)} ranks read` : "";
   return (
     <div class="tools">
@@ -36,10 +39,11 @@ export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: 
       <input type="search" placeholder={job ? "filter ranks, lanes" : "filter lanes"} aria-label="filter lanes" value={rows.filter} onInput={(event) => rows.setFilter(event.currentTarget.value)} />
       <span class="muted">{duration(b - a)} of {duration(Math.max(of.total, time.all[1] - time.all[0]))}{of.spans < of.of ? ` · this file holds ${count(of.spans)} of ${count(of.of)} spans` : ""}</span>
       <span class="muted rest" title={left}>{left}</span>
-      <button aria-pressed={over.has("path")} onClick={() => toggle("path")} title="C">critical path</button>
-      <button aria-pressed={over.has("idle")} onClick={() => toggle("idle")} title="E">idle</button>
+      <button aria-pressed={over.has("path")} disabled={bare} onClick={() => toggle("path")} title={bare ? LEFT_OUT : "C"}>critical path</button>
+      <button aria-pressed={over.has("idle")} disabled={bare} onClick={() => toggle("idle")} title={bare ? LEFT_OUT : "E"}>idle</button>
       <button aria-pressed={over.has("arrows")} onClick={() => toggle("arrows")} title="V">arrows</button>
       <button onClick={() => move(...time.focus, true)}>median step</button>
+      {time.slowest && <button onClick={() => move(...time.slowest!, true)}>slowest step</button>}
       <button onClick={() => move(...time.all, true)}>everything</button>
       {api.source.live && <Perfetto api={api} ranks={rows.here} a={a} b={b} setProblem={setProblem} />}
     </div>

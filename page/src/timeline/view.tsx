@@ -14,6 +14,7 @@ import { Legend, type Mark, Marks, marksOf, marksText } from "./over";
 import { usePicture } from "./picture";
 import { useReading } from "./reading";
 import { ROW, type Rows, useRows } from "./rows";
+import { Minimap } from "./minimap";
 import { Ruler } from "./ruler";
 import { type Selection, useSelection } from "./selection";
 import { type Overlay, Tools } from "./tools";
@@ -28,24 +29,25 @@ export function Timeline({ content, from = source.value!, side = null }: { conte
 }
 
 /** Pixels above and below the lanes; of two runs, each has half of what is left. */
-const [AROUND, AROUND_BOTH, LEAST] = [330, 480, 160];
+const [AROUND, AROUND_BOTH, LEAST] = [362, 480, 160];
 
 function Loaded({ content, of, from, side }: { content: Content; of: Times; from: Source; side: Side | null }) {
   const api = useMemo(() => new Api(from, content, of), [from, of]);
   const active = side?.active ?? true;
+  const suffix = String(side?.place ?? "");
   const [read, setRead] = useState(0);
-  const [range, setRange] = useState<Range | null>(null);
+  const [range, setRange] = useRange(side);
   const [query, setQuery] = useState(link.value["q"] ?? "");
   const [problem, setProblem] = useState("");
   const over = new Set((link.value["over"] ?? "arrows").split(","));
   const time = useWindow(of, side);
   const picture = usePicture(api, setProblem);
-  const rows = useRows(api, { first: content.rank, read, over, most: Math.max(LEAST, side ? (innerHeight - AROUND_BOTH) / 2 : innerHeight - AROUND) });
+  const rows = useRows(api, { first: content.rank, read, over, most: Math.max(LEAST, side ? (innerHeight - AROUND_BOTH) / 2 : innerHeight - AROUND), suffix });
   const told = (rank: number): void => {
     if (api.ranks.known.has(rank)) picture.tell(rank);
     setRead((times) => times + 1);
   };
-  const selection = useSelection(api, { time, rows, told, setProblem, part: `sel${side?.place ?? ""}` });
+  const selection = useSelection(api, { time, rows, told, setProblem, part: `sel${suffix}` });
   useReading(api, { here: rows.here, over: over.has("idle") || over.has("path"), told, setProblem });
   const found = useMemo(() => api.codes(query), [api, query, read]);
   useEffect(() => {
@@ -66,6 +68,7 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
       <Tools api={api} time={time} rows={rows} query={query} setQuery={setQuery} found={found} selected={selection.selected} select={selection.select} over={over} toggle={toggle} setProblem={setProblem} active={active} />
       {active && <Marks marks={marks} set={keep} go={(mark) => move(mark - (b - a) / 2, mark + (b - a) / 2, true)} />}
       {problem && <p class="error" role="alert">{shown(problem, 300)}</p>}
+      {!side && <Minimap api={api} tracks={rows.tracks.get(content.rank) ?? []} time={time} found={found} setProblem={setProblem} />}
       <Ruler a={a - at} b={b - at} width={picture.width} labels={LABELS} steps={of.ranks.length > 1 ? [] : of.steps.map((step) => ({ ...step, start: step.start - at }))} move={(begin, end, step) => move(begin + at, end + at, step)} />
       <Lanes api={api} time={time} rows={rows} picture={picture} selection={selection} range={range} setRange={setRange} marks={marks} arrows={over.has("arrows")} />
       {(["idle", "path"] as const).filter((what) => over.has(what)).map((what) => <Legend key={what} api={api} what={what} lanes={lanes.flatMap((row) => (row.first && row.track ? row.track[what] : []))} a={a} b={b} />)}
@@ -80,6 +83,15 @@ function viewOf(api: Api, { time, rows, width, selection: { selected }, found }:
   drawn.sort((one, other) => Number(one.path) - Number(other.path));
   const scale = Math.min(1.5, devicePixelRatio || 1);
   return { a: time.a, b: time.b, rows: drawn, width, height: rows.height, scale, rowHeight: ROW, theme: theme.value, selected: selected?.place ?? -1, selectedRank: selected?.rank ?? -1, found };
+}
+
+/** The selected range, of which the link knows; its times count from where the window's do. */
+function useRange(side: Side | null): [Range | null, (range: Range | null) => void] {
+  const name = `range${side?.place ?? ""}`;
+  const [from, to] = (link.value[name] ?? "").split(",").map(Number);
+  const at = side?.at ?? 0;
+  const range: Range | null = from !== undefined && to !== undefined && to > from ? [from + at, to + at] : null;
+  return [range, (next) => go({ [name]: next && `${Math.round(next[0] - at)},${Math.round(next[1] - at)}` })];
 }
 
 /** The marks of the link; `mark` adds one: at the selected span, else the start of the range, else the middle of the window. */

@@ -15,6 +15,8 @@ export interface Window {
   /** The median step, and all that there is. */
   focus: Range;
   all: Range;
+  /** The slowest of several steps of one run. */
+  slowest: Range | null;
   /** What the link counts from, and the ruler. */
   at: number;
 }
@@ -43,7 +45,13 @@ export function useWindow(of: Times, side: Side | null): Window {
     const left = Math.max(all[0], Math.min(begin, all[1] - size));
     go({ t: `${Math.round(left - at)},${Math.round(left + size - at)}` }, step);
   };
-  return { a, b, move, focus, all, at };
+  return { a, b, move, focus, all, at, slowest: side ? null : slowestOf(of) };
+}
+
+function slowestOf({ steps }: Times): Range | null {
+  if (steps.length < 2) return null;
+  const step = steps.reduce((most, one) => (one.dur > most.dur ? one : most));
+  return [step.start, step.start + step.dur];
 }
 
 /** The wheel: scrolls the lanes; with Ctrl it zooms at the pointer, with Shift or sideways it pans. */

@@ -117,6 +117,9 @@ interface Line {
   label: (one: Omit<Label, "y">) => void;
 }
 
+/** Rows of fewer pixels have no room for names. */
+const LABELLED = 14;
+
 /** Spans of at least a pixel, as they are: those that the search did not find are faint, the selected one has an edge. */
 function spell(view: View, { of, index, first }: Place, rank: number, { line, kinds, found, label }: Line): void {
   const all = opened?.kinds ?? [];
@@ -138,7 +141,7 @@ function spell(view: View, { of, index, first }: Place, rank: number, { line, ki
     kinds.fill(kind + (to - from < 6 ? narrow(kind) : 0), from, to);
     if (to - from > 2 && right < width) line[to - 1] = ground;
     if (of.place[i] === view.selected && rank === view.selectedRank) for (const x of [from, from + 1, to - 2, to - 1]) if (x >= from && x < to) line[x] = edge;
-    if (to - from <= 34 * view.scale) continue;
+    if (to - from <= 34 * view.scale || view.rowHeight < LABELLED) continue;
     const plain = faint || isOverlay(all, kind);
     label({ x: from, width: to - from, name: of.name[i]!, colour: plain ? ink : labelOn(colourOf(all[kind] ?? "", view.theme)) });
   }

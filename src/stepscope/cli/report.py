@@ -82,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if isinstance(arguments.rank, int):
             keep_one(run, arguments.rank)
         try:
-            wanted = Wanted(arguments.format, arguments.pretty, every_rank=arguments.rank == options.EVERY_RANK)
+            wanted = Wanted(_formats(run, arguments), arguments.pretty, every_rank=arguments.rank == options.EVERY_RANK)
             answer = write_all(run, wanted).job
         except OutputError as error:
             read_only = not all(os.access(rank.directory.path, os.W_OK) for rank in run.ranks)
@@ -117,6 +117,17 @@ def execute(arguments: argparse.Namespace) -> int:
     for finding in failed:
         sys.stderr.write(f"stepscope: {finding.cause}: {printable(finding.title)}\n")
     return options.FAILED if failed else 0
+
+
+def _formats(run: Run, arguments: argparse.Namespace) -> str | None:
+    """Return the formats that are asked for; beside the page of a large run none, for those take minutes."""
+    from stepscope.report.page.file_timeline import is_large
+
+    asked: str | None = arguments.format
+    if arguments.html is None or asked is not None or len(run.ranks) > 1 or not is_large(run.ranks[0]):
+        return asked
+    sys.stderr.write("stepscope: a large run: --format csv,json writes the files of all results beside the page\n")
+    return "none"
 
 
 def _settle_findings(arguments: argparse.Namespace) -> None:

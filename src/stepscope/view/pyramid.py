@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -179,31 +181,46 @@ def _save(path: Path, column: AnyArray) -> None:
 
 
 class Pyramid:
-    """A timeline that was built, memory-mapped.
+    """A timeline as pictures are made of it.
 
     Args:
-        directory: Where :func:`build` wrote it.
-
-    Raises:
-        OSError: Files are missing.
-        msgspec.MsgspecError: Its head is damaged.
+        head: What is small of it.
+        leaf: Its spans by lane and start, by column.
+        levels: Its levels by number, each by column; without any, a picture reads all spans of its window.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.head = msgspec.json.decode((directory / _HEAD).read_bytes(), type=PyramidHead)
-        self.start, self.dur, self.name, self.kind, self.row, self.edges = (
-            np.load(directory / f"{name}.npy", mmap_mode="r") for name in _LEAF
-        )
-        self._levels = {
-            level.number: {part: np.load(directory / f"{level.number}.{part}.npy", mmap_mode="r") for part in _PARTS}
-            for level in self.head.levels
-        }
+    def __init__(self, head: PyramidHead, leaf: Mapping[str, Array], levels: Mapping[int, Mapping[str, Array]]) -> None:
+        self.head = head
+        self.start, self.dur, self.name, self.kind, self.row, self.edges = (leaf[name] for name in _LEAF)
+        self._levels = levels
+
+    @classmethod
+    def built(cls, directory: Path) -> Pyramid:
+        """Return the pyramid that :func:`build` wrote, memory-mapped.
+
+        Raises:
+            OSError: Files are missing.
+            msgspec.MsgspecError: Its head is damaged.
+        """
+        head = msgspec.json.decode((directory / _HEAD).read_bytes(), type=PyramidHead)
+
+        def columns(names: Sequence[str], prefix: str = "") -> dict[str, Array]:
+            return {name: np.load(directory / f"{prefix}{name}.npy", mmap_mode="r") for name in names}
+
+        levels = {level.number: columns(_PARTS, f"{level.number}.") for level in head.levels}
+        return cls(head, columns(_LEAF), levels)
+
+    @classmethod
+    def leaf(cls, spans: LaneSpans, made_of: str) -> Pyramid:
+        """Return a pyramid without levels: what is there before it is built. Its spans have the same places."""
+        head = PyramidHead(made_of, spans.origin, spans.total, spans.lanes, tuple(spans.names), ())
+        return cls(head, {name: getattr(spans, name) for name in _LEAF}, {})
 
     @classmethod
     def of(cls, directory: Path, made_of: str) -> Pyramid | None:
         """Return the pyramid in a directory if it was made of the same; else None."""
         try:
-            found = cls(directory)
+            found = cls.built(directory)
         except (OSError, ValueError):  # missing or damaged
             return None
         return found if found.head.made_of == made_of else None
@@ -285,21 +302,51 @@ class Pyramid:
         return low + first, low + int(last)
 
     def statistics(self, lanes: Sequence[int], a: int, b: int) -> dict[str, AnyArray]:
-        """Return for each name the spans of a range: number, time inside the range, least and most of it; ns."""
+        """Return for each name the spans of a range: number, time inside the range, self, least and most of it; ns.
+
+        Self is the time of a span without that of the spans directly inside it, on whatever lane those are.
+        """
         size = len(self.head.names)
-        count, total = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        least, most = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+        count, total, own, most = (np.zeros(size, np.int64) for _ in range(4))
+        least = np.full(size, np.iinfo(np.int64).max)
         for lane in lanes:
             low, high = self.between(lane, a, b)
-            start, dur, name = self.start[low:high], self.dur[low:high], self.name[low:high]
-            inside = np.minimum(start + dur, b) - np.maximum(start, a)
+            name, inside = self.name[low:high], self._inside(low, high, a, b)
+            time = np.bincount(name, inside, size).astype(np.int64)  # exact below 104 days
             count += np.bincount(name, minlength=size)
-            total += np.bincount(name, inside, size).astype(np.int64)  # exact below 104 days
+            total += time
+            own += time - np.bincount(name, self._deeper(lane, a, b), size).astype(np.int64)
             np.minimum.at(least, name, inside)
             np.maximum.at(most, name, inside)
         found = np.flatnonzero(count)
         found = found[np.argsort(-total[found], kind="stable")]
-        return {"name": found, "count": count[found], "total": total[found], "least": least[found], "most": most[found]}
+        figures = {"count": count, "total": total, "self": own, "least": least, "most": most}
+        return {"name": found, **{name: figure[found] for name, figure in figures.items()}}
+
+    def _inside(self, low: int, high: int, a: int, b: int) -> Array:
+        start = self.start[low:high]
+        inside: Array = np.minimum(start + self.dur[low:high], b) - np.maximum(start, a)
+        return inside
+
+    def _deeper(self, lane: int, a: int, b: int) -> Array:
+        """Return for each span of a lane in a range how much of it the spans directly inside it take, ns."""
+        low, high = self.between(lane, a, b)
+        taken = np.zeros(high - low)
+        below = self._below.get(lane)
+        if below is not None and high > low:
+            first, last = self.between(below, a, b)
+            around = np.searchsorted(self.start[low:high], self.start[first:last], side="right") - 1
+            ends = self.start[low:high] + self.dur[low:high]
+            within = (around >= 0) & (self.start[first:last] < ends[around])
+            taken += np.bincount(around[within], self._inside(first, last, a, b)[within], high - low)
+        return taken.astype(np.int64)
+
+    @cached_property
+    def _below(self) -> dict[int, int]:
+        """The lane of the spans directly inside those of a lane."""
+        places = {(lane.track, lane.crossing, lane.depth): place for place, lane in enumerate(self.head.lanes)}
+        pairs = pairwise(sorted(places))
+        return {places[outer]: places[deeper] for outer, deeper in pairs if outer[:2] == deeper[:2]}
 
     def places(self, names: Sequence[int], lanes: Sequence[int]) -> Array:
         """Return the places of all spans with one of the names, in order of their start."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +38,8 @@ _FOLDER, _OVERLAYS, _CONTENT = "timeline", "timeline_overlays", "content.json"
 _BEGINNING = "beginning"
 #: Ranks whose timelines are open at one time: each has some fifty files in memory, of which a process may have 65,530.
 _MOST_RANKS = 64
+#: Of a timeline of so many spans, pictures are there before its level of detail.
+_MANY_SPANS = 1_000_000
 #: Arrows and kernels of one span that are told.
 _MOST_FLOWS, _MOST_KERNELS = 500, 50
 #: Spans of a window as a file for Perfetto.
@@ -101,14 +103,28 @@ class ServedRank:
         if kept is not None:
             return kept
         found = spans()
+        if len(found.start) < _MANY_SPANS:
+            return self._built(found, directory, made_of)
+        leaf = Pyramid.leaf(found, made_of)
+
+        def finish() -> None:
+            with suppress(OSError):  # pictures go on without levels; or the server has ended
+                built = self._built(found, directory, made_of)
+                if self._pyramids.get(folder) is leaf:
+                    self._pyramids[folder] = built
+
+        Thread(target=finish, daemon=True).start()
+        return leaf
+
+    def _built(self, spans: LaneSpans, directory: Path, made_of: str) -> Pyramid:
         try:
             if not directory.parent.is_dir():  # a capture is read in place, and nothing is written beside it
                 raise FileNotFoundError(directory.parent)
-            build(found, directory, made_of)
+            build(spans, directory, made_of)
         except OSError:
-            directory = self._temporary / f"rank{self._rank.rank}-{folder}"
-            build(found, directory, made_of)
-        return Pyramid(directory)
+            directory = self._temporary / f"rank{self._rank.rank}-{directory.name}"
+            build(spans, directory, made_of)
+        return Pyramid.built(directory)
 
     def release(self) -> None:
         """Close what is open; it is opened again when it is asked for."""
@@ -240,7 +256,7 @@ class ServedRank:
         return Numbering(self._rank.rank, len(pyramid.head.lanes), len(pyramid.start), len(pyramid.head.names))
 
     def range(self, lanes: list[int], a: int, b: int) -> list[dict[str, int]]:
-        """Return by name number, time, least and most of the spans of a range."""
+        """Return by name number, time, self, least and most of the spans of a range."""
         rows: list[dict[str, int]] = []
         for part in self._parts(lanes, a, b):
             found = part.pyramid.statistics(part.lanes, a, b)
@@ -252,6 +268,19 @@ class ServedRank:
     def count(self, names: list[int]) -> int:
         """Return the number of spans with one of the names."""
         return len(self._places(names))
+
+    def bins(self, names: list[int], a: int, b: int, pixels: int) -> list[int]:
+        """Return how many spans with one of the names start in each of so many equal parts of a range of time.
+
+        Raises:
+            UsageError: The request is not one of the page.
+        """
+        if not 0 < pixels <= _MOST_PIXELS or a >= b:
+            message = f"A picture has 1 to {_MOST_PIXELS} pixels."
+            raise UsageError(message, "")
+        starts = self.pyramid.start[self._places(names)]
+        place = (starts[(starts >= a) & (starts < b)] - a) // -(-(b - a) // pixels)
+        return [int(number) for number in np.bincount(place, minlength=pixels)]
 
     def find(self, names: list[int], time: int, *, back: bool) -> dict[str, int] | None:
         """Return the first span with one of the names that starts after a time, or the last before; None at the end."""
@@ -434,6 +463,15 @@ class ServedRun:
             for name in ("_first", "_ranks"):
                 self.__dict__.pop(name, None)
             return self.of(None).content
+
+    def grown(self) -> int:
+        """Return how many bytes the captures of the run have now."""
+        captures = (path for rank in self._run.ranks for path in rank.directory.capture.rglob("*"))
+        sizes = []
+        for path in captures:
+            with suppress(OSError):  # one may just be moved
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
 
     def perfetto(self, windows: Sequence[tuple[int | None, int, int]]) -> bytes:
         """Return windows of ranks, each a rank with two times since its start, as one file in Perfetto's format.

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.report.page.lane_spans import LaneSpans, TimelineLane
+from stepscope.report.page.lane_spans import LaneSpans, TimelineLane, lane_spans
 from stepscope.view.pyramid import Numbering, Pyramid, build, encode
+from tests.unit.analyse.build import Rank
 
 #: Per lane the gap before each span, and its duration, ns.
 Lanes = list[list[tuple[int, int]]]
@@ -64,12 +65,18 @@ def test_every_level_holds_every_span(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3), st.sampled_from((1, 7, 100, 1600)))
-def test_a_picture_of_everything_adds_up(tmp_path_factory: pytest.TempPathFactory, lanes: Lanes, pixels: int) -> None:
+@given(
+    st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3),
+    st.sampled_from((1, 7, 100, 1600)),
+    st.booleans(),
+)
+def test_a_picture_of_everything_adds_up(
+    tmp_path_factory: pytest.TempPathFactory, lanes: Lanes, pixels: int, *, with_levels: bool
+) -> None:
     spans = timeline(lanes)
     pyramid = built(spans, tmp_path_factory.mktemp("pyramid"))
     end = spans.total + 1
-    picture = pyramid.picture(range(len(lanes)), 0, end, pixels)
+    picture = (pyramid if with_levels else Pyramid.leaf(spans, "these")).picture(range(len(lanes)), 0, end, pixels)
     shown = np.split(picture.rows, np.cumsum(picture.number)[:-1])
     for lane, rows in enumerate(shown):
         mine = slice(spans.edges[lane], spans.edges[lane + 1])
@@ -117,3 +124,24 @@ def test_what_was_made_of_other_tables_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "head.json").write_bytes(b'{"made_of"')
     assert Pyramid.of(tmp_path, "these") is None
     assert Pyramid.of(tmp_path / "nowhere", "these") is None
+
+
+def test_self_times_of_all_lanes_of_a_thread_are_the_time_that_its_outermost_spans_take(tmp_path: Path) -> None:
+    rank = Rank()
+    thread = rank.thread()
+    rng = np.random.default_rng(1)
+    for start in range(0, 40_000, 1_000):
+        rank.span(thread, "operator", start, 900, "outer")
+        for inner in range(int(rng.integers(0, 4))):
+            rank.span(thread, "operator", start + 10 + 200 * inner, 150, "inner")
+            rank.span(thread, "kernel", start + 20 + 200 * inner, int(rng.integers(1, 100)), "innermost")
+    pyramid = built(lane_spans(rank.tables()), tmp_path)
+    lanes = range(len(pyramid.head.lanes))
+    for a, b in ((0, 40_000), (5_033, 17_477), (60, 61), (905, 990)):
+        found = pyramid.statistics(lanes, a, b)
+        assert (found["self"] >= 0).all()
+        assert found["self"].sum() == pyramid.statistics([0], a, b)["total"].sum()
+        # the self time of a lane takes what lies inside its spans off, whether that is asked for or not
+        [own] = pyramid.statistics([0], a, b)["self"] if b - a > 100 else [None]
+        names = [pyramid.head.names[name] for name in found["name"]]
+        assert own is None or own == found["self"][names.index("outer")]

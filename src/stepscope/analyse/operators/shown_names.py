@@ -87,20 +87,39 @@ def most_time(
         work: Columns id, name, kind and time, as :func:`~.op_statistic.host_work` and ``device_work`` return.
         most: Number of names.
     """
-    rows = work.lazy().select("id", "name", "kind", "time")
-    if has_rows(tables, "instructions"):
-        named = _of_instructions(tables, rows)
-    else:
-        sums = rows.group_by("name", "kind").agg(pl.col("time").sum(), pl.len()).pipe(collected, tables)
-        named = ((readable(name), *others, None) for name, *others in sums.iter_rows())
     merged: dict[tuple[str, str], tuple[int, int, float | None]] = {}
-    for name, kind, time, count, flops in named:
+    for name, kind, time, count, flops in _named(tables, work):
         known, calls, done = merged.get((name, kind), (0, 0, 0.0))
         merged[name, kind] = known + time, calls + count, None if done is None or flops is None else done + flops
     return sorted(merged.items(), key=lambda one: (-one[1][0], one[0]))[:most]
 
 
-def _of_instructions(tables: Tables, rows: pl.LazyFrame) -> Iterable[tuple[Any, ...]]:
+def time_by_step(tables: Tables, work: pl.DataFrame) -> dict[tuple[str, str], dict[int, int]]:
+    """Return by name and kind, as :func:`most_time` has them, the time (ns) in each step, without work outside steps.
+
+    Args:
+        tables: The tables of the rank.
+        work: As for :func:`most_time`, with a column step.
+    """
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for name, kind, time, _, _, step in _named(tables, work.filter(pl.col("step").is_not_null()), "step"):
+        of_name = found.setdefault((name, kind), {})
+        of_name[step] = of_name.get(step, 0) + time
+    return found
+
+
+def _named(tables: Tables, work: pl.DataFrame, *by: str) -> Iterable[tuple[Any, ...]]:
+    """Yield name, kind, time, count and flops of work, by further columns, which come last; names may occur again."""
+    rows = work.lazy().select("id", "name", "kind", "time", *by)
+    if has_rows(tables, "instructions"):
+        yield from _of_instructions(tables, rows, *by)
+        return
+    sums = rows.group_by("name", "kind", *by).agg(pl.col("time").sum(), pl.len()).pipe(collected, tables)
+    for name, kind, *others, time, count in sums.iter_rows():
+        yield readable(name), kind, time, count, None, *others
+
+
+def _of_instructions(tables: Tables, rows: pl.LazyFrame, *by: str) -> Iterable[tuple[Any, ...]]:
     """Name work by the scope and phase of its instruction, and add the operations of all runs.
 
     A run of an instruction may be several kernels: its operations count once.
@@ -110,7 +129,7 @@ def _of_instructions(tables: Tables, rows: pl.LazyFrame) -> Iterable[tuple[Any, 
         .select(pl.col("span").alias("id"), "instruction")
         .filter(pl.col("instruction").is_not_null())
     )
-    of = rows.join(ran, on="id", how="left").group_by("instruction", "name", "kind")
+    of = rows.join(ran, on="id", how="left").group_by("instruction", "name", "kind", *by)
     each = of.agg(pl.col("time").sum(), count=pl.len())
     runs = pl.when(pl.col("count").rank("ordinal", descending=True).over("instruction") == 1).then("count").otherwise(0)
     known = tables["instructions"].select(
@@ -121,4 +140,8 @@ def _of_instructions(tables: Tables, rows: pl.LazyFrame) -> Iterable[tuple[Any, 
     shown = [scoped(scope, phase, readable(name)) for scope, phase, name in zip(scopes, phases, names, strict=True)]
     container = pl.col("opcode").cast(pl.String).is_in(CONTAINERS)
     flops = pl.when(container).then(0.0).otherwise(pl.col("each") * pl.col("runs"))
-    return found.select(pl.Series("name", shown, pl.String), "kind", "time", "count", flops=flops).iter_rows()
+    return (
+        found.select(pl.Series("name", shown, pl.String), "kind", "time", "count", flops=flops)
+        .select("name", "kind", "time", "count", "flops", *(found[column] for column in by))
+        .iter_rows()
+    )

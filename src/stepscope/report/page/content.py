@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import PurePath
@@ -15,26 +15,30 @@ from stepscope.advise.job_findings import job_verdict
 from stepscope.advise.rank_findings import rank_findings
 from stepscope.advise.verdict import rank_verdict
 from stepscope.analyse import there
+from stepscope.analyse.operators import op_statistic
+from stepscope.analyse.operators.shown_names import time_by_step
 from stepscope.analyse.quantities import duration_text
 from stepscope.analyse.results import RESULTS, Result, Results, kinds
+from stepscope.analyse.step import sample
 from stepscope.analyse.step.phase_times import phase_times
 from stepscope.analyse.step.step_trace_time import split
 from stepscope.analyse.step.summarise import losses_of
+from stepscope.analyse.step.summary import Entry
 from stepscope.cluster.job_results import JOB_RESULTS, JobResults
 from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.errors import UsageError
 from stepscope.report.job_files import JobAnswer, job_answer, source_in_job
-from stepscope.report.page.flame_tree import flame_tree
+from stepscope.report.page.flame_tree import flame_tree, sampled_tree
 from stepscope.report.page.lane_spans import LaneSpans
 from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
 from stepscope.trace.schema import TOTALS
-from stepscope.trace.tables import Tables, collected, facts
+from stepscope.trace.tables import Tables, collected, facts, has_rows
 
 #: Version of the content, which the browser side checks.
-VERSION = 1
+VERSION = 2
 #: Parts of the content that take long to compute.
 PARTS = ("summary", "findings", "pages", "flame")
 #: Steps that are drawn one by one.
@@ -78,12 +82,12 @@ _PAGES = (
         "memory",
         "Memory",
         (
-            "memory_curve",
             "memory_peak",
             "memory_growth",
             "memory_fragmentation",
             "memory_profile",
             "operator_memory",
+            "memory_curve",
             "memory_record",
         ),
         "memory was not recorded (--memory)",
@@ -117,6 +121,9 @@ _OF_JOB = (
     "cluster_step_trace_time",
     "clocks",
 )
+
+#: Results that need little more than the overview of a page does.
+OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times", "op_statistic")
 
 #: Results whose times are µs without saying so: their columns have the names that users of this field know.
 _MICROSECONDS = ("step_trace_time", "cluster_step_trace_time")
@@ -248,7 +255,9 @@ def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
         windows = split(shown.rank.shown).windows
         ranges = zip((windows.start - spans.origin).tolist(), (windows.end - spans.origin).tolist(), strict=True)
         flame, left_out = flame_tree(spans, list(ranges) if windows.declared else ())
-        return {"flame": flame, "flameLeftOut": left_out}
+        samples = shown.rank.result("flame") if has_rows(shown.rank.shown, "samples") else None
+        sampled = sampled_tree(samples) if isinstance(samples, pl.DataFrame) else None
+        return {"flame": flame, "flameLeftOut": left_out, "sampled": sampled}
     message = f"A page has no part {name!r}."
     raise UsageError(message, "")
 
@@ -266,12 +275,26 @@ def _summary(shown: Shown) -> dict[str, Any]:
         "stepNumbers": numbers[:_MOST_STEPS],
         "perStep": _per_step(known, len(numbers)),
         "perPhase": _per_step(phases, len(numbers)),
-        "operators": [asdict(entry) for entry in summary.operators],
-        "kernels": [asdict(entry) for entry in summary.kernels],
+        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers),
+        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers),
         "memoryPeak": [asdict(peak) for peak in summary.memory],
         "dataWait": asdict(summary.data_wait),
         "run": _run(rank),
     }
+
+
+def _entries(
+    tables: Tables, entries: Sequence[Entry], work: Callable[[Tables], pl.DataFrame], steps: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return what takes most time, each with its time in each of the steps; of a sample, or one step, without."""
+    if not entries or not 1 < len(steps) <= _MOST_STEPS or sample.fraction(tables) < 1:
+        return [asdict(entry) for entry in entries]
+    times = time_by_step(tables, work(tables))
+    return [
+        asdict(entry) | {"trend": [of_entry.get(step, 0) for step in steps]}
+        for entry in entries
+        for of_entry in [times.get((entry.name, entry.kind), {})]
+    ]
 
 
 def result_columns(shown: Shown, name: str, most: int = _MOST_CELLS) -> dict[str, Any]:

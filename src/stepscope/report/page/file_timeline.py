@@ -14,9 +14,14 @@ from stepscope.report.page.overlays import overlay_spans
 from stepscope.report.page.rank_timelines import lanes_shown
 from stepscope.report.page.span_flows import span_flows
 from stepscope.run import RankRun
+from stepscope.trace.tables import columns_of
 
-#: Spans of a timeline in one file; of more, those of the median step, and of these the longest.
+#: Spans of a timeline in one file; of more, those of the median and the slowest step, and of these the longest.
 MOST_SPANS = 250_000
+#: Spans of a rank up to which all is computed and read; of more, what the overview needs.
+MOST_ANALYSED = 2_000_000
+#: So many times the median step is slow.
+_FAR_SLOWER = 1.5
 #: Pieces of overlays, and arrows.
 _MOST_PIECES, _MOST_ARROWS = 100_000, 100_000
 #: Ranks whose spans are in one file.
@@ -39,10 +44,9 @@ class FileTimeline:
         self._codes = {name: code for code, name in enumerate(self._names)}
         self._parts: list[LaneSpans] = []
         self._arrows: list[npt.NDArray[np.int64]] = []
-        self._count = 0
-        steps = self._timeline["steps"]
-        self._window = median_step(steps) if steps else [0, self._timeline["total"]]
-        self._cut = False
+        self._count = self._spans = 0
+        self._windows = typical_steps(self._timeline["steps"]) or [(0, self._timeline["total"])]
+        self._cut = head["cut"]
         ranks = {rank.rank: rank for rank in shown.run.ranks}
         chosen = _nearest([row["rank"] for row in self._timeline["ranks"]], shown.rank.rank)
         self._share = max(1, len(chosen))
@@ -55,13 +59,14 @@ class FileTimeline:
                 row["absent"] = f"this file holds {MOST_RANKS} ranks; `stepscope view` shows all"
             else:
                 self._add_other(row, ranks[number])
-        begin, end = self._window if self._cut else (0, self._timeline["total"])
-        self._timeline.update(begin=begin, end=end, spans=sum(len(part.start) for part in self._parts[::2]))
+        windows = self._windows if self._cut else [(0, self._timeline["total"])]
+        begin, end = windows[0][0], windows[-1][1]
+        self._timeline.update(begin=begin, end=end, windows=windows, spans=self._spans)
 
     def _add_other(self, row: dict[str, Any], rank: RankRun) -> None:
         """Add a rank beside the one that the page shows; one that cannot be read says why."""
         try:
-            spans = lane_spans(rank.shown)
+            spans = lane_spans(rank.shown, typical_times(rank))
             row["read"] = self._shown.clocks.read(rank.rank, rank.shown, spans.origin, spans.lanes)
             self._add(row, rank, spans)
         except InputError as error:
@@ -71,29 +76,36 @@ class FileTimeline:
 
     def _add(self, row: dict[str, Any], rank: RankRun, spans: LaneSpans) -> None:
         read = row["read"]
-        slope = 1 + read["drift"]
-        begin, end = (round((time - read["shift"]) / slope) for time in self._window)
-        kept = self._kept(spans, (begin, end), MOST_SPANS // self._share)
-        over = overlay_spans(rank.shown, spans.lanes, spans.origin, spans.total)
-        over = over.within(begin, end) if self._cut else over
-        over = _longest(over, _MOST_PIECES // self._share)
-        self._timeline["of"] += len(spans.start)
+        kept = spans
+        if len(spans.start) > MOST_SPANS // self._share:
+            self._cut = True
+            kept = spans.longest(self._own_windows(read), MOST_SPANS // self._share)
+        self._timeline["of"] += number_of_spans(rank)
         first = self._count
-        for part in (kept, over):
+        read["over"] = len(read["lanes"])
+        parts = [kept]
+        if is_large(rank):
+            read["withoutOverlays"] = True
+        else:
+            over = overlay_spans(rank.shown, spans.lanes, spans.origin, spans.total)
+            windows = self._own_windows(read) if self._cut else [(0, spans.total)]
+            parts.append(over.longest(windows, _MOST_PIECES // self._share))
+            read["lanes"] += lanes_shown(over.lanes)
+        self._spans += len(kept.start)
+        for part in parts:
             self._parts.append(part)
             self._count += len(part.start)
-        read["over"] = len(read["lanes"])
-        read["lanes"] += lanes_shown(over.lanes)
         arrows = span_flows(rank.shown, kept.row)
         columns = np.stack([arrows.begin + first, arrows.end + first, arrows.kind])
         self._arrows.append(columns[:, : _MOST_ARROWS // self._share])
 
-    def _kept(self, spans: LaneSpans, window: tuple[int, int], most: int) -> LaneSpans:
-        """Return the spans of a rank that go into the file."""
-        if len(spans.start) <= most:
-            return spans
-        self._cut = True
-        return _longest(spans.within(*window), most)
+    def _own_windows(self, read: dict[str, Any]) -> list[tuple[int, int]]:
+        """Return the windows of the file by the clock of a rank."""
+        slope = 1 + read["drift"]
+        return [
+            (round((begin - read["shift"]) / slope), round((end - read["shift"]) / slope))
+            for begin, end in self._windows
+        ]
 
     def columns(self) -> list[tuple[str, npt.NDArray[Any]]]:
         """Return the columns of all spans, rank after rank, and those of the arrows."""
@@ -137,8 +149,29 @@ def _nearest(numbers: list[int], first: int) -> set[int]:
     return set(numbers[low : low + MOST_RANKS])
 
 
-def _longest(spans: LaneSpans, most: int) -> LaneSpans:
-    if len(spans.start) <= most:
-        return spans
-    least = int(np.partition(spans.dur, len(spans.dur) - most)[len(spans.dur) - most])
-    return spans.lasting(least + 1)
+def number_of_spans(rank: RankRun) -> int:
+    """Return how many spans a rank has."""
+    return len(columns_of(rank.shown, "spans", "id"))
+
+
+def is_large(rank: RankRun) -> bool:
+    """Return whether a rank has more spans than one file is made of in seconds."""
+    return number_of_spans(rank) > MOST_ANALYSED
+
+
+def typical_times(rank: RankRun) -> list[tuple[int, int]]:
+    """Return of a large rank the times of :func:`typical_steps`, ns since the Unix epoch; else none, which is all."""
+    if not is_large(rank):
+        return []
+    rows = columns_of(rank.shown, "steps", "ts", "dur").sort("ts").iter_rows()
+    return typical_steps([{"start": start, "dur": dur} for start, dur in rows])
+
+
+def typical_steps(steps: list[dict[str, int]]) -> list[tuple[int, int]]:
+    """Return start and end of the median step, and of the slowest where that is far slower; of no steps nothing."""
+    if not steps:
+        return []
+    begin, end = median_step(steps)
+    slowest = max(steps, key=lambda step: step["dur"])
+    far = slowest["dur"] > _FAR_SLOWER * (end - begin)
+    return sorted({(begin, end), *([(slowest["start"], slowest["start"] + slowest["dur"])] if far else [])})

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from stepscope.report.page.lane_spans import KIND_NAMES, Array, LaneSpans
 
+_STEP = KIND_NAMES.index("step")
 #: Nodes that a page holds; those with least time are left out first, their time stays that of the node around them.
 MOST_NODES = 20_000
 
@@ -16,9 +18,10 @@ MOST_NODES = 20_000
 def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tuple[dict[str, Any] | None, int]:
     """Return the tree, and how many nodes were left out of it.
 
-    A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``
-    and ``children``, widest first. The outermost spans of threads and streams are children of the root, side by side;
-    steps, and the lanes of annotations, which say again what a thread said, are left out.
+    A node has ``name`` (index of ``spans.names``, −1 for the root), ``kind``, ``value`` and ``self`` in ns, ``count``,
+    ``at`` (how long after the start of a range its first call begins, at the earliest; ns) and ``children``, widest
+    first. The outermost spans of threads and streams are children of the root, side by side; steps, and the lanes of
+    annotations, which say again what a thread said, are left out.
 
     Args:
         spans: The timeline.
@@ -27,24 +30,30 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     path = _paths(spans)
     lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
     works = np.array([one.kind in ("thread", "stream") for one in spans.lanes], np.bool_)
-    keep = works[lane] & (spans.kind != KIND_NAMES.index("step"))
+    named = np.flatnonzero(spans.kind != _STEP)
+    keep = works[lane] & (spans.kind != _STEP)
+    since = spans.start
     if ranges:
         begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
         step = np.searchsorted(begin, spans.start, side="right") - 1
         keep &= (step >= 0) & (spans.start < end[np.maximum(step, 0)])
+        since = spans.start - begin[np.maximum(step, 0)]
     if not keep.any():
         return None, 0
-    size = int(path.max()) + 1
+    size = int(path[named].max()) + 1
+    at = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(at, path[keep], since[keep])
     value = np.bincount(path[keep], spans.dur[keep], size)
     count = np.bincount(path[keep], minlength=size)
     first = np.zeros(size, np.int64)
-    first[path[::-1]] = np.arange(len(path))[::-1]
+    first[path[named[::-1]]] = named[::-1]
     around = np.full(size, -1, np.int64)
-    parent = _parents(spans)
-    around[path] = np.where(parent >= 0, path[np.maximum(parent, 0)], -1)
+    parent = _parents(spans)[named]
+    around[path[named]] = np.where(parent >= 0, path[np.maximum(parent, 0)], -1)
     widest = np.argsort(-value, kind="stable")
     chosen = [int(node) for node in widest[:MOST_NODES] if value[node] > 0 or count[node]]
-    nodes: dict[int, dict[str, Any]] = {-1: {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "children": []}}
+    root: dict[str, Any] = {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "at": 0, "children": []}
+    nodes = {-1: root}
     for node in chosen:
         place = int(first[node])
         nodes[node] = {
@@ -53,6 +62,7 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
             "value": int(value[node]),
             "self": int(value[node]),
             "count": int(count[node]),
+            "at": int(at[node]),
             "children": [],
         }
     for node in chosen:
@@ -61,9 +71,38 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
             above = int(around[above])
         nodes[above]["children"].append(nodes[node])
         nodes[above]["self"] -= nodes[node]["value"]
-    root = nodes[-1]
     root["value"], root["self"] = sum(child["value"] for child in root["children"]), 0
     return root, int((count > 0).sum()) - len(chosen)
+
+
+def sampled_tree(rows: pl.DataFrame) -> dict[str, Any] | None:
+    """Return the tree of sampled Python stacks: ``root``, a node as of :func:`flame_tree`, and ``names``; None of none.
+
+    Args:
+        rows: The result ``flame``.
+    """
+    if rows.is_empty():
+        return None
+    names: dict[str, int] = {}
+    nodes: dict[int | None, dict[str, Any]] = {}
+    root = nodes[None] = {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "at": 0, "children": []}
+    columns = ("Node", "Parent", "Thread", "Function", "File", "Line", "Samples", "Self(us)", "Total(us)")
+    widest = rows.sort("Total(us)", descending=True).head(MOST_NODES)["Node"].implode()
+    kept = rows.filter(pl.col("Node").is_in(widest))  # a node takes no less time than those in it
+    for node, parent, thread, function, file, line, samples, own, total in kept.select(columns).iter_rows():
+        text = f"{function} ({file}:{line})" if file else function or thread
+        nodes[node] = {
+            "name": names.setdefault(text, len(names)),
+            "kind": KIND_NAMES.index("python"),
+            "value": round(1e3 * total),
+            "self": round(1e3 * own),
+            "count": samples,
+            "at": 0,
+            "children": [],
+        }
+        nodes[parent]["children"].append(nodes[node])
+    root["value"] = sum(child["value"] for child in root["children"])
+    return {"root": root, "names": list(names)}
 
 
 def _parents(spans: LaneSpans) -> Array:
@@ -83,7 +122,10 @@ def _parents(spans: LaneSpans) -> Array:
 
 
 def _paths(spans: LaneSpans) -> Array:
-    """Number the spans so that those of equal names in equal surroundings share a number."""
+    """Number the spans so that those of equal names in equal surroundings share a number.
+
+    Steps are no surroundings, for each has a name of its own: a step has the number of what it lies in.
+    """
     parent = _parents(spans)
     path = np.full(len(spans.start), -1, np.int64)
     lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
@@ -95,6 +137,6 @@ def _paths(spans: LaneSpans) -> Array:
         # Spans of different names or kinds never share a number; as one integer, they are sorted many times faster.
         key = ((above + 1) * len(spans.names) + spans.name[rows].astype(np.int64)) * len(KIND_NAMES) + spans.kind[rows]
         _, numbers = np.unique(key, return_inverse=True)
-        path[rows] = known + numbers
+        path[rows] = np.where(spans.kind[rows] == _STEP, above, known + numbers)
         known += int(numbers.max(initial=-1)) + 1
     return path

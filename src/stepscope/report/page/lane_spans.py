@@ -6,6 +6,7 @@ each other lie on lanes of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -82,29 +83,42 @@ class LaneSpans:
     row: Array
     names: list[str]
 
-    def within(self, begin: int, end: int) -> LaneSpans:
-        """Return the spans that touch a range of time, ns since ``origin``, with the same lanes and names."""
-        return self._only((self.start < end) & (self.start + self.dur >= begin))
+    def longest(self, windows: Sequence[tuple[int, int]], most: int) -> LaneSpans:
+        """Return the spans that touch ranges of time, of each the longest, with the same lanes and names.
 
-    def lasting(self, least: int) -> LaneSpans:
-        """Return the spans that last at least so many ns, with the same lanes and names."""
-        return self._only(self.dur >= least)
-
-    def _only(self, keep: npt.NDArray[np.bool_]) -> LaneSpans:
+        Args:
+            windows: The ranges, ns since ``origin``; each has an equal share of the room.
+            most: Most spans.
+        """
+        keep = np.zeros(len(self.start), np.bool_)
+        for begin, end in windows:
+            found = np.flatnonzero((self.start < end) & (self.start + self.dur >= begin))
+            if (left_out := len(found) - most // len(windows)) > 0:
+                dur = self.dur[found]
+                found = found[dur > np.partition(dur, left_out - 1)[left_out - 1]]
+            keep[found] = True
         lane = np.repeat(np.arange(len(self.lanes)), np.diff(self.edges))[keep]
         edges = np.searchsorted(lane, np.arange(len(self.lanes) + 1))
         columns = ("start", "dur", "name", "kind", "row")
         return replace(self, edges=edges, **{column: getattr(self, column)[keep] for column in columns})
 
 
-def lane_spans(tables: Tables) -> LaneSpans:
-    """Return the timeline of a rank."""
+def lane_spans(tables: Tables, windows: Sequence[tuple[int, int]] = ()) -> LaneSpans:
+    """Return the timeline of a rank.
+
+    Args:
+        tables: The tables of the rank.
+        windows: Times, ns since the Unix epoch: the timeline has the spans that touch one of them; without any, all.
+            It begins and ends as that of all spans does.
+    """
     spans = columns_of(tables, "spans", "id", "track", "depth", "ts", "dur", "name", "kind")
+    ts, dur = (spans[name].to_numpy() for name in ("ts", "dur"))
+    origin, total = _extent(tables, ts, dur)
+    if windows:
+        touches = [(ts < end) & (ts + dur >= begin) for begin, end in windows]
+        spans = spans[np.flatnonzero(np.any(touches, axis=0))]
     track, depth, ts, dur = (spans[name].to_numpy() for name in ("track", "depth", "ts", "dur"))
     _, crossing = assign(track.astype(np.int64), ts, dur)
-    steps = columns_of(tables, "steps", "ts", "dur")
-    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
-    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
     key, found = _by_lane(track, crossing, depth, dur)
     lanes = _in_order(tables, found)
     place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
@@ -117,7 +131,7 @@ def lane_spans(tables: Tables) -> LaneSpans:
     names, codes = _names(spans["name"].cast(pl.Categorical))
     return LaneSpans(
         origin=origin,
-        total=max(0, end - origin),
+        total=total,
         lanes=lanes,
         edges=np.searchsorted(lane_of, np.arange(len(lanes) + 1)),
         start=start - origin,
@@ -127,6 +141,14 @@ def lane_spans(tables: Tables) -> LaneSpans:
         row=spans["id"].to_numpy()[order],
         names=names,
     )
+
+
+def _extent(tables: Tables, ts: Array, dur: Array) -> tuple[int, int]:
+    """Return the start of the first span or step, ns since the Unix epoch, and the time from there to the last end."""
+    steps = columns_of(tables, "steps", "ts", "dur")
+    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
+    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
+    return origin, max(0, end - origin)
 
 
 def _by_lane(track: Array, crossing: Array, depth: Array, dur: Array) -> tuple[Array, pl.DataFrame]:

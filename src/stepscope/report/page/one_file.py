@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from stepscope.cluster.job_results import JOB_RESULTS
 from stepscope.comparison.comparison import Comparison
 from stepscope.comparison.gates import Outcome
 from stepscope.errors import UsageError
 from stepscope.report.page.comparison_content import comparison_content
-from stepscope.report.page.content import Shown, content, result_columns
-from stepscope.report.page.file_timeline import FileTimeline
+from stepscope.report.page.content import OF_OVERVIEW, Shown, content, result_columns
+from stepscope.report.page.file_timeline import FileTimeline, is_large, number_of_spans, typical_times
 from stepscope.report.page.lane_spans import lane_spans
 from stepscope.report.safe_text import json_bytes
 
@@ -52,8 +53,8 @@ def html(shown: Shown, *, first: str = "overview") -> bytes:
         UsageError: The browser side is not in this installation.
     """
     bundle("page.js")
-    spans = lane_spans(shown.rank.shown)
-    head = content(shown, spans)
+    spans = lane_spans(shown.rank.shown, typical_times(shown.rank))
+    head = {**content(shown, spans), "cut": is_large(shown.rank)}
     _add_results(shown, head)
     timeline = FileTimeline(shown, head, spans) if head["timeline"] is not None else None
     return _page(_stream(head, timeline.columns() if timeline is not None else []), first)
@@ -98,7 +99,14 @@ def _hash(text: str) -> str:
 
 
 def _add_results(shown: Shown, head: dict[str, Any]) -> None:
-    """Put the rows of the results into the content, as many as one file may hold."""
+    """Put the rows of the results into the content, as many as one file may hold; of a large rank, some."""
+    for page in head["pages"] if head["cut"] else ():
+        names = page["results"]
+        page["results"] = [name for name in names if name in OF_OVERVIEW or name in JOB_RESULTS]
+        page["leftOut"] = [name for name in names if name not in page["results"]]
+        if page["leftOut"] and not page["results"] and not page["absent"] and page["name"] != "kernels":
+            count = f"{number_of_spans(shown.rank):,} spans"
+            page["absent"] = f"left out of this file, for the run has {count}: `stepscope view` shows it"
     names = [name for page in head["pages"] for name in page["results"]]
     left = _MOST_CELLS
     for place, name in enumerate(names):

@@ -12,7 +12,7 @@ def test_only_the_work_in_the_steps_is_added_up_by_name_kind_and_surroundings() 
     thread, notes = rank.thread(), rank.track("annotation", "cpu")
     rank.span(notes, "annotation", 0, 300, "says again what the thread says")
     for start in (0, 100, 200):
-        rank.span(thread, "step", start, 100, "step")
+        rank.span(thread, "step", start, 100, f"ProfilerStep#{start}")
         rank.span(thread, "operator", start, 60, "outer")
         rank.span(thread, "operator", start + 10, 20, "inner")
         rank.span(thread, "python", start + 30, 20, "inner")
@@ -21,6 +21,7 @@ def test_only_the_work_in_the_steps_is_added_up_by_name_kind_and_surroundings() 
     assert root is not None
     assert left_out == 0
     [outer] = root["children"]
+    assert (outer["at"], sorted(one["at"] for one in outer["children"])) == (0, [10, 30])
     assert (spans.names[outer["name"]], outer["value"], outer["self"], outer["count"]) == ("outer", 120, 40, 2)
     inner = [(spans.names[one["name"]], one["value"], one["count"]) for one in outer["children"]]
     assert inner == [("inner", 40, 2), ("inner", 40, 2)]
