@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from stepscope.analyse.intervals import Intervals, Times
 from stepscope.analyse.step.activity import Rows
 
 _NEVER = np.iinfo(np.int64).max
+#: So many runs that ended last in a pause are looked at first.
+_FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +44,21 @@ def hand_over(runs: Mapping[int, Intervals]) -> HandOver:
     """
     every = _Runs({thread: one for thread, one in runs.items() if len(one)})
     last = np.full(len(every.start), -1, np.int64)
-    each = max(SLICE // max(len(every.threads), 1), 1)
-    for begin in range(0, len(last), each):
-        pause, run = every.worked_half(*every.ended_in(np.arange(begin, min(begin + each, len(last)))))
-        order = np.lexsort((-every.number[run], every.end[run], pause))
-        pause, run = pause[order], run[order]
-        behind = np.flatnonzero(np.append(pause[1:] != pause[:-1], True)[: len(pause)])
-        last[pause[behind]] = run[behind]
+    # Mostly one of the runs that ended last is what counts; where none is, many may have ended in a long pause.
+    for pauses in _in_parts(np.arange(len(last)), _FEW):
+        every.keep_last(last, *every.last_ended(pauses))
+    for pauses in _in_parts(np.flatnonzero((last < 0) & (every.ended > _FEW)), len(every.threads)):
+        every.keep_last(last, *every.last_of_threads(pauses))
     some = np.flatnonzero(last >= 0)
     thread = every.threads[every.number]
     return HandOver(thread[some], every.start[some], every.end[last[some]], thread[last[some]])
+
+
+def _in_parts(pauses: Rows, pairs: int) -> Iterator[Rows]:
+    """Yield the pauses in parts, each of which makes so many pairs at most."""
+    each = max(SLICE // max(pairs, 1), 1)
+    for begin in range(0, len(pauses), each):
+        yield pauses[begin : begin + each]
 
 
 class _Runs:
@@ -63,6 +70,7 @@ class _Runs:
         since: Start of the pause: the end of the run before, in ns; that of everything if there is none.
         start: Starts in ns.
         end: Ends in ns.
+        ended: How many runs of all threads end in the pause.
     """
 
     def __init__(self, runs: Mapping[int, Intervals]) -> None:
@@ -83,23 +91,35 @@ class _Runs:
         self._begun_by = np.searchsorted(starts, self.since, side="right")
         self._key = self.number * (len(starts) + 1) + np.searchsorted(starts, self.start, side="right")
         self._by_end = np.argsort(self.end, kind="stable")
-        self._ends = self.end[self._by_end]
+        ends = self.end[self._by_end]
+        self._behind = np.searchsorted(ends, self.start, side="right")
+        self.ended = self._behind - np.searchsorted(ends, self.since, side="right")
 
-    def ended_in(self, pauses: Rows) -> tuple[Rows, Rows]:
-        """Return pauses, and runs that ended in each: all, or where these are many, the last of each thread."""
-        first = np.searchsorted(self._ends, self.since[pauses], side="right")
-        count = np.searchsorted(self._ends, self.start[pauses], side="right") - first
-        few = count <= len(self.threads)
-        place, behind = np.repeat(first[few], count[few]), np.cumsum(count[few])
-        place += np.arange(len(place)) - np.repeat(behind - count[few], count[few])
-        pause, run = [np.repeat(pauses[few], count[few])], [self._by_end[place]]
-        for one, begin in zip(self._each, self._first[:-1], strict=True) if not few.all() else ():
-            ended = np.searchsorted(one.end, self.start[pauses[~few]], side="right")
-            pause.append(pauses[~few][ended > 0])
+    def last_ended(self, pauses: Rows) -> tuple[Rows, Rows]:
+        """Return pauses, and the last :data:`_FEW` runs that ended in each."""
+        count = np.minimum(self.ended[pauses], _FEW)
+        behind = np.cumsum(count)
+        place = np.arange(count.sum()) + np.repeat(self._behind[pauses] - behind, count)
+        return np.repeat(pauses, count), self._by_end[place]
+
+    def last_of_threads(self, pauses: Rows) -> tuple[Rows, Rows]:
+        """Return pauses, and the last run of each thread that ended before the end of each."""
+        pause, run = [], []
+        for one, begin in zip(self._each, self._first[:-1], strict=True):
+            ended = np.searchsorted(one.end, self.start[pauses], side="right")
+            pause.append(pauses[ended > 0])
             run.append(begin + ended[ended > 0] - 1)
         return np.concatenate(pause), np.concatenate(run)
 
-    def worked_half(self, pause: Rows, run: Rows) -> tuple[Rows, Rows]:
+    def keep_last(self, last: Rows, pause: Rows, run: Rows) -> None:
+        """Set ``last`` of each pause to the run that ended last, of those whose thread did its work."""
+        pause, run = self._worked_half(pause, run)
+        order = np.lexsort((-self.number[run], self.end[run], pause))
+        pause, run = pause[order], run[order]
+        behind = np.flatnonzero(np.append(pause[1:] != pause[:-1], True)[: len(pause)])
+        last[pause[behind]] = run[behind]
+
+    def _worked_half(self, pause: Rows, run: Rows) -> tuple[Rows, Rows]:
         """Return the pairs in which the thread of the run worked in half of the pause, and no more when it ends."""
         since, until = self.since[pause], self.start[pause]
         good = (self.end[run] > since) & (self._next[run] >= until) & (self.number[run] != self.number[pause])
