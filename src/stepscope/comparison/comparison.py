@@ -306,14 +306,20 @@ def machine_of(a: Sequence[RunLevel], b: Sequence[RunLevel]) -> Machine:
     return Machine(delay=(delay[0], delay[1]), faults=(faults[0], faults[1]))
 
 
-def faults_note(machine: Machine, spread: float = 0.0) -> list[str]:
-    """Return what to say of page faults: nothing unless they differ between sides, or by ``spread`` between runs."""
+def faults_note(machine: Machine, spread: float = 0.0, so: str = f"set {HEAP} on both sides") -> list[str]:
+    """Return what to say of page faults: nothing unless they differ between sides, or by ``spread`` between runs.
+
+    Args:
+        machine: What the machine did.
+        spread: How far the page faults of unchanged runs lie apart.
+        so: What follows from that.
+    """
     a, b = machine.faults
     if a is None or b is None or (abs(a - b) <= _FAULTS and spread <= _FAULTS):
         return []
     return [
         f"page faults a step differ between runs ({a:,.0f} and {b:,.0f}): the allocator gives memory back and takes it "
-        f"again, by the luck of the heap; set {HEAP} on both sides"
+        f"again, by the luck of the heap; {so}"
     ]
 
 

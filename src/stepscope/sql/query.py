@@ -138,10 +138,15 @@ def _give(connection: Connection, views: Mapping[str, Files]) -> None:
 
 
 def _interruptible(connection: Connection, work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """Do the work of a connection in another thread: DuckDB looks for no signal, so Ctrl-C would wait for its end."""
+    """Do the work of a connection in another thread: DuckDB looks for no signal, so Ctrl-C would wait for its end.
+
+    Polars' handler of SIGINT restarts system calls: a wait without a timeout would not end either.
+    """
     with ThreadPoolExecutor(1, "stepscope-sql") as thread:
         future = thread.submit(work)
         try:
+            while not future.done():
+                wait([future], timeout=0.1)
             return future.result()
         except KeyboardInterrupt:
             while not future.done():  # what comes between two of its parts, DuckDB forgets

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ import stepscope
 from stepscope.analyse.results import RESULTS
 from stepscope.errors import InputError, UsageError
 from stepscope.run import Run
+from stepscope.sql import query
 from stepscope.trace.run_directory import RankDirectory
 from stepscope.trace.schema import TABLES
 
@@ -222,6 +226,25 @@ def test_nothing_stays_behind(captured: Run, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError):
         captured.query("select nothing from spans")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_a_query(captured: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, ended = query._answer, []
+
+    def observed(connection: query.Connection, select: str) -> pl.DataFrame:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            return answer(connection, select)
+        except Exception as error:
+            ended.append(type(error).__name__)
+            raise
+
+    monkeypatch.setattr(query, "_answer", observed)
+    with pytest.raises(KeyboardInterrupt):
+        captured.query("select sum(sqrt(range)) from range(4000000000)")
+    assert ended == ["InterruptException"]
+    monkeypatch.undo()
+    assert captured.query("select 1 as one").rows() == [(1,)]
 
 
 def test_memory_is_bounded(captured: Run, monkeypatch: pytest.MonkeyPatch) -> None:

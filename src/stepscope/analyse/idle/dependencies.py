@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.idle.gaps import launches
+from stepscope.analyse.idle.hand_over import hand_over
 from stepscope.analyse.idle.idle_pieces import SAYING, preparing
 from stepscope.analyse.idle.thread_time import thread_times
 from stepscope.analyse.intervals import Intervals, Times, unite
@@ -156,7 +157,9 @@ def releases(tables: Tables) -> pl.DataFrame:
     ``call``, the row of the call in which it waited, or -1.
     """
     columns = ("thread", "at", "since", "work", "other", "call")
-    found = [*_ends_of_calls(tables), *_handed_over(tables)]
+    handed = hand_over(runs_of_threads(tables))
+    none = np.full(len(handed.at), -1, np.int64)
+    found = [*_ends_of_calls(tables), (handed.thread, handed.at, handed.since, none, handed.other, none)]
     parts = [pl.DataFrame(dict(zip(columns, one, strict=True))) for one in found]
     return pl.concat(parts or [pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))]).sort("thread", "at", "since")
 
@@ -221,31 +224,6 @@ def _awaited_by_calls(tables: Tables, work: DeviceWork, calls: Rows) -> list[tup
     return [(source, call) for source, call in pairs if source >= 0 and call >= 0]
 
 
-def _handed_over(tables: Tables) -> list[_Part]:
-    """Return when a thread went on that had done nothing while another one worked: a forward and a backward thread.
-
-    That is so if the other one worked for at least half of the time, and ended before the thread went on.
-    """
-    runs = runs_of_threads(tables)
-    found: list[_Part] = []
-    first = min((int(own.start[0]) for own in runs.values() if len(own)), default=0)
-    for thread, own in runs.items():
-        since, until = np.append(first, own.end)[: len(own)], own.start
-        last, other = np.full(len(since), _LOWEST), np.full(len(since), -1, np.int64)
-        for track, theirs in runs.items():
-            if track == thread or not len(since):
-                continue
-            ended = _last_ends(theirs, until)
-            later = np.flatnonzero(ended > np.maximum(since, last))
-            begin, end = since[later], until[later]
-            better = later[2 * theirs.within(begin, end) >= end - begin]
-            last[better], other[better] = ended[better], track
-        some = np.flatnonzero(other >= 0)
-        none = np.full(len(some), -1, np.int64)
-        found.append((none + 1 + thread, until[some], last[some], none, other[some], none))
-    return found
-
-
 @shared
 def runs_of_threads(tables: Tables) -> dict[int, Intervals]:
     """Return when each thread that prepares work was in a span that says what it did, Python functions apart."""
@@ -257,11 +235,3 @@ def runs_of_threads(tables: Tables) -> dict[int, Intervals]:
         mine = np.flatnonzero(said & (track == thread))
         runs[thread] = unite(start[mine], start[mine] + spans["dur"].to_numpy()[mine])
     return runs
-
-
-def _last_ends(runs: Intervals, instants: Times) -> Times:
-    """Return the last end at or before each instant, of runs that are not going on then."""
-    place = np.searchsorted(runs.end, instants, side="right") - 1
-    ended = np.append(runs.end, _LOWEST)[place]
-    going = np.append(runs.start, np.iinfo(np.int64).max)[place + 1] < instants
-    return np.where(going, _LOWEST, ended)

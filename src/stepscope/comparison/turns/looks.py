@@ -6,13 +6,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from stepscope.comparison import noise_history, verdict
-from stepscope.comparison.comparison import TURNS, Comparison, Side, faults_note, machine_of
+from stepscope.comparison.comparison import HEAP, TURNS, Comparison, Side, faults_note, machine_of
 from stepscope.comparison.gates import UNSURE, between
 from stepscope.comparison.levels import RunLevel
 from stepscope.comparison.turns.live_pair import PairPlan, measure_pair
@@ -46,43 +46,85 @@ class TurnsPlan:
 def compare_in_turns(a: ProgramInTurns, b: ProgramInTurns, plan: TurnsPlan) -> Comparison:
     """Let two programs train in turns, pair after pair, until the answer is clear.
 
+    Where runs of one side differ in their page faults, both programs start over with :data:`CALM_HEAP`: the luck of the
+    heap is larger than what is looked for.
+
     Raises:
         UsageError: A program cannot be measured.
     """
     begun = time.monotonic()
-    key = noise_history.machine_key(f"{b.command} {dict(plan.pair.environment or {})}", turns=True)
-    known = noise_history.known_spread(key, turns=True)
-    sure = verdict.SURE if len(plan.pairs) == 1 else verdict.SURE_OF_SEVERAL
-    levels: tuple[list[RunLevel], list[RunLevel]] = ([], [])
-    step = None
-    for looks, count in enumerate(plan.pairs, start=1):  # noqa: B007 - told below
-        while len(levels[0]) < count:
-            plan.say(f"pair {len(levels[0]) + 1} of {count}")
-            first, second = (a, b) if len(levels[0]) % 2 == 0 else (b, a)
-            pair = measure_pair(first, second, plan.pair)
-            for side, level in zip(levels if first is a else reversed(levels), pair, strict=True):
-                side.append(level)
-        step = verdict.change_of_level(levels[0], levels[1], known, turns=True, sure=sure)
-        if _decided(step, plan.limit):
-            break
-    assert step is not None  # noqa: S101 - there is one look at least
-    squares, freedom = verdict.squares_of(levels[0], levels[1], turns=True)
-    if not _lottery(levels):
-        noise_history.remember(key, squares, freedom, f"{time.time_ns()} {os.getpid()}")
-    step, notes = _without_lottery(step, levels, known, sure)
+    looked, notes = _Looks(a, b, plan), []
+    if not looked.until_clear(stop_at_lottery=not _calm(plan)):
+        so = f"the turns started over with {HEAP} on both sides"
+        notes = faults_note(machine_of(*looked.levels), _lottery(looked.levels), so)
+        plan.say("the page faults of one program differ between runs: the turns start over with a heap that is calm")
+        calm = replace(plan.pair, environment={**(plan.pair.environment or {}), **CALM_HEAP})
+        looked = _Looks(a, b, replace(plan, pair=calm))
+        looked.until_clear(stop_at_lottery=False)
+    step, more = _without_lottery(looked)
+    notes = notes or faults_note(machine_of(*looked.levels), _lottery(looked.levels))
     return Comparison(
         a=Side(name=a.name, runs=[a.command], revision=a.revision),
         b=Side(name=b.name, runs=[b.command], revision=b.revision),
         design=TURNS,
         step=step,
-        mean=verdict.change_of_mean(levels[0], levels[1], turns=True, sure=sure),
-        machine=machine_of(levels[0], levels[1]),
-        levels=levels,
-        notes=notes,
+        mean=verdict.change_of_mean(*looked.levels, turns=True, sure=looked.sure),
+        machine=machine_of(*looked.levels),
+        levels=looked.levels,
+        notes=[*notes, *more],
         causes=["page-faults"] if notes else [],
-        looks=looks,
+        looks=looked.count,
         took_s=time.monotonic() - begun,
     )
+
+
+class _Looks:
+    """Pairs of two programs, and the looks at them.
+
+    Attributes:
+        levels: The level of each run of A and of B.
+        step: What the last look said.
+        sure: How sure one look is.
+        known: What earlier comparisons say of the spread.
+        count: Looks so far.
+    """
+
+    step: StepChange
+
+    def __init__(self, a: ProgramInTurns, b: ProgramInTurns, plan: TurnsPlan) -> None:
+        self.levels: tuple[list[RunLevel], list[RunLevel]] = ([], [])
+        self.sure = verdict.SURE if len(plan.pairs) == 1 else verdict.SURE_OF_SEVERAL
+        self.count = 0
+        self._programs, self._plan = (a, b), plan
+        self._key = noise_history.machine_key(f"{b.command} {dict(plan.pair.environment or {})}", turns=True)
+        self.known = noise_history.known_spread(self._key, turns=True)
+
+    def until_clear(self, *, stop_at_lottery: bool) -> bool:
+        """Look after each number of pairs until the answer is clear; False if a lottery of page faults ended that."""
+        for pairs in self._plan.pairs:
+            while len(self.levels[0]) < pairs:
+                self._plan.say(f"pair {len(self.levels[0]) + 1} of {pairs}")
+                self._add_pair()
+                if stop_at_lottery and _lottery(self.levels):
+                    return False
+            self.count += 1
+            self.step = verdict.change_of_level(*self.levels, self.known, turns=True, sure=self.sure)
+            if _decided(self.step, self._plan.limit):
+                break
+        if not _lottery(self.levels):
+            squares, freedom = verdict.squares_of(*self.levels, turns=True)
+            noise_history.remember(self._key, squares, freedom, f"{time.time_ns()} {os.getpid()}")
+        return True
+
+    def _add_pair(self) -> None:
+        order = (0, 1) if len(self.levels[0]) % 2 == 0 else (1, 0)
+        pair = measure_pair(*(self._programs[side] for side in order), self._plan.pair)
+        for side, level in zip(order, pair, strict=True):
+            self.levels[side].append(level)
+
+
+def _calm(plan: TurnsPlan) -> bool:
+    return CALM_HEAP.items() <= {**os.environ, **(plan.pair.environment or {})}.items()
 
 
 def _decided(step: StepChange, limit: float) -> bool:
@@ -100,24 +142,21 @@ def _lottery(levels: tuple[list[RunLevel], list[RunLevel]]) -> float:
     return max(spreads) if max(spreads) > _LOTTERY else 0.0
 
 
-def _without_lottery(
-    step: StepChange, levels: tuple[list[RunLevel], list[RunLevel]], known: verdict.Spread, sure: float
-) -> tuple[StepChange, list[str]]:
-    """Return the verdict, and what to say of page faults.
+def _without_lottery(looked: _Looks) -> tuple[StepChange, list[str]]:
+    """Return the verdict, and why it is not what the levels say.
 
-    Where unchanged runs of one side differ in their page faults, a difference counts only if it stays when about the
-    time of the faults is taken off.
+    Where unchanged runs of one side differ in their page faults even so, a difference counts only if it stays when
+    about the time of the faults is taken off.
     """
-    spread = _lottery(levels)
-    notes = faults_note(machine_of(*levels), spread)
-    if not spread or step.verdict == SAME:
-        return step, notes
-    a, b = ([_less_faults(run) for run in side] for side in levels)
-    without = verdict.change_of_level(a, b, known, turns=True, sure=sure)
+    step = looked.step
+    if not _lottery(looked.levels) or step.verdict == SAME:
+        return step, []
+    a, b = ([_less_faults(run) for run in side] for side in looked.levels)
+    without = verdict.change_of_level(a, b, looked.known, turns=True, sure=looked.sure)
     if without.verdict == step.verdict:
-        return step, notes
-    notes.append(f"without about their time the step changes by {without.change:+.1%}, which is within the noise")
-    return msgspec.structs.replace(step, verdict=SAME), notes
+        return step, []
+    said = f"without about the time of page faults the step changes by {without.change:+.1%}, which is within the noise"
+    return msgspec.structs.replace(step, verdict=SAME), [said]
 
 
 def _less_faults(run: RunLevel) -> RunLevel:

@@ -39,14 +39,34 @@ def test_an_unchanged_program_is_no_difference(command: Callable[..., str]) -> N
     assert headline(found).startswith("No difference")
 
 
-def test_a_lottery_of_page_faults_is_named_and_not_taken_for_a_difference(
+def by_the_luck_of_the_heap(lucky: str, unlucky: str, chance: Path) -> str:
+    """Return a command that is lucky every second time."""
+    return f"echo x >> {chance}; if [ $(($(wc -l < {chance}) % 2)) = 0 ]; then {lucky}; else {unlucky}; fi"
+
+
+@pytest.mark.parametrize(("b_ns", "verdict"), [(10_000_000, "no difference"), (10_800_000, "slower")])
+def test_a_lottery_of_page_faults_is_named_and_ends_with_a_calm_heap(
+    command: Callable[..., str], tmp_path: Path, b_ns: int, verdict: str
+) -> None:
+    commands = []
+    for side, took in (("a", 10_000_000), ("b", b_ns)):
+        lucky, unlucky = command(took), command(took + 750_000, faults=1000)
+        chance = by_the_luck_of_the_heap(lucky, unlucky, tmp_path / side)
+        commands.append(f'if [ "$MALLOC_TRIM_THRESHOLD_" = -1 ]; then {lucky}; else {chance}; fi')
+    found = compared(*commands)
+    assert (found.verdict, found.looks) == (verdict, 1)
+    assert found.causes == ["page-faults"]
+    [note] = found.notes
+    assert "the luck of the heap" in note
+    assert "the turns started over with MALLOC_TRIM_THRESHOLD_=-1" in note
+    assert found.machine.faults == (0, 0)
+
+
+def test_a_lottery_that_a_calm_heap_does_not_end_is_not_taken_for_a_difference(
     command: Callable[..., str], tmp_path: Path
 ) -> None:
-    # The heap of B is lucky in one pair of three; faults take about 750 ns each.
-    lucky, unlucky = command(10_000_000), command(10_750_000, faults=1000)
-    chance = tmp_path / "chance"
-    b = f"echo x >> {chance}; if [ $(wc -l < {chance}) = 2 ]; then {lucky}; else {unlucky}; fi"
-    found = compared(lucky, b, (3,))
+    lucky, unlucky = command(10_000_000), command(10_750_000, faults=1000)  # faults take about 750 ns each
+    found = compared(lucky, by_the_luck_of_the_heap(lucky, unlucky, tmp_path / "chance"), (3,))
     assert found.verdict == "no difference"
     assert found.causes == ["page-faults"]
     assert "the luck of the heap" in " ".join(found.notes)
