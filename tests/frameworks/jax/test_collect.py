@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -377,6 +378,26 @@ def test_inference_is_the_runs_of_one_program() -> None:
         predict(training.weights, training.x)
     assert found.names() == ["predict"] * 10
     assert {stepped.by for stepped in found.told} == {BY_RUNS}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_package_jits_for_itself_is_no_step_beside_the_programs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    # Given an optimizer of an installed package, which runs a jitted function of its own for both averages
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "averaging.py").write_text("import jax\n\n@jax.jit\ndef corrected(x):\n    return x / 0.9\n")
+    monkeypatch.syspath_prepend(str(installed))
+    averaging = importlib.import_module("averaging")
+    training = Training()
+    found = Seen()
+    for _ in range(10):
+        if own:
+            predict(training.weights, training.x)
+        averaging.corrected(jnp.ones(4))
+        averaging.corrected(jnp.ones(3))
+    assert set(found.names()) == ({"predict"} if own else {"corrected"})
 
 
 def test_a_training_without_jit_is_its_gradients() -> None:

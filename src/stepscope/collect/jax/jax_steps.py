@@ -6,7 +6,8 @@ on nothing else does.
 Without annotations, a compiled program that gets its own results back (``params = update(params, batch)``) counts as an
 optimizer. If none does, a program of the user's that runs repeatedly counts, as in inference; and so does a gradient
 (``jax.grad``, ``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles nothing.
-Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count.
+Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count. Those of installed
+packages, such as what optax jits for itself, count by their runs only in a program that jits nothing itself.
 
 A function that is made and compiled anew in every step (``jax.jit`` in the loop) is one program as long as the one
 before, of the same code, is gone: two that live at the same time, from one factory, are two.
@@ -14,7 +15,9 @@ before, of the same code, is gone: two that live at the same time, from one fact
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 import sys
 import threading
 import weakref
@@ -42,6 +45,8 @@ _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
 _PATIENCE = 8
 #: Codes of functions that are remembered.
 _CODES = 4096
+#: Files of installed packages.
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 class JaxSteps:
@@ -56,6 +61,8 @@ class JaxSteps:
         self._gradients: dict[Any, _JittedProgram] = {}
         self._declared: Stepped | None = None
         self._updating = False
+        #: Whether the program's own code has run a jitted function, or computed a gradient.
+        self._own = False
         self._inside = threading.local()
 
     #: How the reader infers the steps of a window that covers the whole program, see `install`.
@@ -119,6 +126,7 @@ class JaxSteps:
         key, code = id(function), getattr(getattr(function, "func", function), "__code__", None)  # also of a partial
         before = self._of_code.get(code)
         program = before if before is not None and before.gone else _JittedProgram(function)
+        self._own = self._own or (program.watched and program.own)
         program.follow(function, lambda _: self._programs.pop(key, None))
         self._programs[key] = program
         if code is not None and len(self._of_code) < _CODES:
@@ -136,7 +144,8 @@ class JaxSteps:
             _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
             return
         again = len(program.ends) >= _PATIENCE
-        if updates or (again and not self._updating and not program.nameless):
+        runs = again and not self._updating and not program.nameless and (program.own or not self._own)
+        if updates or runs:
             self._updating = self._updating or updates
             self._tell(program, BY_UPDATES if updates else BY_RUNS)
         program.watched = not again
@@ -154,6 +163,7 @@ class JaxSteps:
 
     def _computed(self, function: Any) -> None:  # noqa: ANN401 - anything callable
         """Report gradients of a function, once it shows that they come again and again."""
+        self._own = True
         code = getattr(getattr(function, "func", function), "__code__", type(function))
         program = self._gradients.get(code)
         if program is None and len(self._gradients) < _CODES:
@@ -191,6 +201,7 @@ class _JittedProgram:
 
     Attributes:
         nameless: Whether it is a wrapper that hides whether the function is the user's or JAX's own.
+        own: Whether it is the program's own code, or cannot be told from it.
         watched: Whether it is undecided if its runs are steps; never for JAX's own functions.
         told: Report of a run; None if its runs are not steps.
         ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
@@ -200,6 +211,8 @@ class _JittedProgram:
         self.name = str(getattr(function, "__name__", "") or type(function).__name__)
         module = str(getattr(function, "__module__", None) or "jax.")
         self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
+        code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+        self.own = code is None or not _PACKAGES.search(code.co_filename)
         self.watched = self.nameless or not f"{module}.".startswith(("jax.", "jaxlib."))
         self.told: Stepped | None = None
         self.ends: list[int] = []
