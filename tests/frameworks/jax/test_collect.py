@@ -35,7 +35,7 @@ from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_GRADI
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
-from stepscope.collect.steps import Stepped
+from stepscope.collect.steps import Stepped, StepsSeen
 from tests.clocks import on_stopwatch
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
 from tests.frameworks.torch.programs import manifest, runs
@@ -378,6 +378,26 @@ def test_inference_is_the_runs_of_one_program() -> None:
         predict(training.weights, training.x)
     assert found.names() == ["predict"] * 10
     assert {stepped.by for stepped in found.told} == {BY_RUNS}
+
+
+def test_what_computes_no_gradient_is_no_step_beside_what_does() -> None:
+    # Given a simulated environment that is given back what it returned, 20 times an iteration, and a training
+    def advance(state: Any) -> Any:
+        return jnp.tanh(state) + 0.1
+
+    def train(weights: Any) -> Any:
+        return weights - 0.1 * jax.grad(lambda weights: jnp.square(weights).sum())(weights)
+
+    found, seen = Seen(), StepsSeen()
+    jitted, training, state, weights = jax.jit(advance), jax.jit(train), jnp.ones(4), jnp.ones(3)
+    for _ in range(4):
+        for _ in range(20):
+            state = jitted(state)
+        weights = training(weights)
+    assert set(found.names()) == {"advance", "train"}
+    for stepped in found.told:
+        seen.add(stepped, learning=True)
+    assert seen.finder.number == 4
 
 
 @pytest.mark.parametrize("own", [True, False])
