@@ -9,8 +9,8 @@ in no loop of their own, the one that steps most often ends it. If that is unkno
 (the generator of a GAN whose critic steps five times). If they step equally often, the one whose first step came last
 ends it.
 
-Where a framework cannot tell optimizers from other programs that run again and again, its reports have ranks; only those
-of the highest rank count.
+Where a framework cannot tell optimizers from other programs that run again and again, its reports have ranks, of which
+only the highest counts.
 
 The rule is learnt while the program trains. If it changes, the steps up to then are counted anew.
 """

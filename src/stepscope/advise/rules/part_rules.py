@@ -69,17 +69,18 @@ _KEPT_MEMORY = {
 }  # fmt: skip
 #: How a function stays one compiled program, in the words of the framework.
 _ONE_PROGRAM = {
-    "": "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as dynamic; call "
-    "the compiled function that was made before the loop.",
+    "": "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as dynamic; "
+    "call the compiled function that was made before the loop.",
     "torch": "Mark the size that changes as dynamic: torch.compile(model, dynamic=True), or "
     "torch._dynamo.mark_dynamic(x, 0); pass numbers that change as tensors, and call torch.compile before the loop.",
-    "jax": "Pad arguments to a few fixed shapes; pass values that change as arrays, not as static_argnames; call jax.jit "
-    "once, before the loop.",
+    "jax": "Pad arguments to a few fixed shapes; pass values that change as arrays, not as static_argnames; call "
+    "jax.jit once, before the loop.",
     "mindspore": "Give the size that changes as None: net.set_inputs(mindspore.Tensor(shape=[None, 32], "
     "dtype=mindspore.float32)), or pad to one shape; pass numbers that change as tensors, and make the function with "
     "mindspore.jit before the loop.",
     "paddle": "Give the size that changes as None: paddle.jit.to_static(net, "
-    'input_spec=[paddle.static.InputSpec([None, 32], "float32")]), or pad to one shape; call to_static before the loop.',
+    'input_spec=[paddle.static.InputSpec([None, 32], "float32")]), or pad to one shape; call to_static before the '
+    "loop.",
 }
 
 
@@ -409,9 +410,11 @@ def compiling(observed: Observed) -> Iterator[Claim]:
         each *= float(run.mean()) * steps / recorded
     again = f" again: {found.why}" if found.why else " for the first time" if first else ""
     later = "; later steps compile nothing" if once and not first else ""
+    time, whole = (found.total_ns, observed.summary.steps.total_ns) if once else (each, observed.step_ns)
+    recorded_text = " recorded" if once else ""
     finding = Finding(
         cause="first-compilation" if once else "recompilation",
-        title=f"{duration_text(each)} of {duration_text(observed.step_ns)} go into compiling {found.longest}{again}"
+        title=f"{duration_text(time)} of {duration_text(whole)}{recorded_text} go into compiling {found.longest}{again}"
         f"{later}",
         gain_ns=None if once else round(each),
         gain_low_ns=None if once else round(0.8 * each),

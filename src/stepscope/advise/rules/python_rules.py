@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from stepscope.advise.calls import recorded_calls
+from stepscope.advise.calls import executing, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -27,7 +27,7 @@ _PURE = 0.6
 _STANDS_FOR = 0.8
 #: Functions that make Python's values of tensors. Their Python is outside of operators; in their native part, a thread
 #: may wait for operators that are queued.
-_READS = frozenset(
+READS = frozenset(
     ["int", "long", "float", "bool", "index", "getitem", "iter", "item", "tolist", "array", "numpy", "asnumpy"]
 )
 #: Functions that make tensors of Python's and NumPy's values, as they must: told from that part of the step on.
@@ -155,9 +155,9 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     """
     native, python = looks["state"] == "native", looks["state"] == "python"
     own = looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
-    outside, reads = ~looks["in_framework"], looks["stack"].is_in(_converts(observed, _READS))
+    outside, reads = ~looks["in_framework"], looks["stack"].is_in(converting(observed, READS))
     waits = looks["state"].is_in(list(_WAITS)) & outside
-    time, makes = looks["time"], looks["stack"].is_in(_converts(observed, _MAKES))
+    time, makes = looks["time"], looks["stack"].is_in(converting(observed, _MAKES))
     if observed.share(float(time.filter(makes).sum())) < _MUCH:
         makes &= False
     sure = (python & (outside | reads) | waits | looks["in_library"]).cast(pl.Float64)
@@ -165,7 +165,8 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if observed.framework == "jax" and busy:
         # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
         results = waits & looks["state"].is_in(["lock", "waiting"])
-        sure = sure * (1 - results.cast(pl.Float64) * _part(busy, float(time.filter(results).sum())))
+        computing = max(busy, executing(observed))
+        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, float(time.filter(results).sum())))
         # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
         calling = max(_dispatching(observed) - float(time.filter(native & own).sum()), 0.0)
         sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
@@ -195,7 +196,7 @@ def _dispatching(observed: Observed) -> float:
     return float(spans["dur"].sum()) * _part(observed.step_ns, float(observed.summary.steps.total_ns))
 
 
-def _converts(observed: Observed, names: frozenset[str]) -> list[int]:
+def converting(observed: Observed, names: frozenset[str]) -> list[int]:
     """Return the stacks in which own code calls a function of a framework of these names."""
     found = []
     for stack, frames in observed.stacks.items():
