@@ -93,6 +93,8 @@ CASES = (
     _case("jax_augment", "python-in-step", "data-loader-slow", framework="jax"),
     _case("jax_dataset_copy", "python-in-step", framework="jax"),
     _case("jax_double_precision", "double-precision", framework="jax"),
+    _case("jax_callback", "python-in-step", framework="jax"),
+    _case("jax_not_donated", "arguments-not-donated", framework="jax"),
     _case("mindspore_sample_loop", "sample-loop", "many-small-operators", framework="mindspore"),
     _case("mindspore_jit_in_loop", "recompilation", framework="mindspore"),
     _case("mindspore_slow_data", "data-loader-slow", "python-in-step", framework="mindspore", cores=2),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.advise.observed import Observed
+from stepscope.analyse.intervals import unite
 from stepscope.analyse.operators.op_statistic import host_work
 from stepscope.analyse.operators.operator_calls import by_depth, host_operators, or_negative, rows_of
 from stepscope.analyse.quantities import duration_text
@@ -30,6 +31,8 @@ _DISTURBED = 0.02
 _OF_SPANS, _SAID = ("sequence", "phase"), ("shapes", "dtypes", "strides", "concrete")
 #: The calls of a rank, which several rules look at.
 _KNOWN: WeakKeyDictionary[Observed, pl.DataFrame] = WeakKeyDictionary()
+#: What XLA does on a host from the begin of a program to its end.
+_EXECUTES = "ThunkExecutor::Execute"
 
 
 def recorded_calls(observed: Observed) -> pl.DataFrame:
@@ -234,3 +237,13 @@ def product_flops(name: str, shapes: str | None, concrete: str | None = None) ->
     except (IndexError, ValueError, TypeError):
         return 0.0
     return 0.0
+
+
+def executing(observed: Observed) -> float:
+    """Return the time per step, ns, in which XLA runs programs on the host: their parallel parts have no operators."""
+    spans = columns_of(observed.tables, "spans", "name", "ts", "dur")
+    spans = spans.filter(pl.col("name").cast(pl.String).str.starts_with(_EXECUTES)).sort("ts")
+    running = unite(spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy())
+    steps = columns_of(observed.tables, "steps", "ts", "dur")
+    inside = running.within(steps["ts"].to_numpy(), (steps["ts"] + steps["dur"]).to_numpy())
+    return float(inside.sum()) * observed.step_ns / max(observed.summary.steps.total_ns, 1)

@@ -19,6 +19,13 @@ from stepscope.run import RankRun, Run
 
 #: A job of more ranks is judged by what its ranks are to each other: reading all of one costs seconds.
 _FEW_RANKS = 8
+#: Causes of a rank by itself that say why it keeps others waiting.
+_BECAUSE = {
+    "data-wait-rank": frozenset(["data-loader-slow", "slow-collate", "useless-workers", "restarted-workers"]),
+    "host-bound-rank": frozenset(
+        ["python-in-step", "sleep-in-step", "io-in-step", "lock-wait", "subprocess-in-step", "wait-in-step"]
+    ),
+}
 
 
 def findings(run: str | Path | Run) -> Findings:
@@ -45,27 +52,52 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     others = [finding for finding in of_job if finding.cause not in MISFITS]
     if len(run.ranks) > _FEW_RANKS or any(rank.reduced for rank in run.ranks):
         return [*misfits, *by_gain(others)]
-    shared, besides = _of_ranks(run.ranks)
+    shared, own = _of_ranks(run.ranks)
     known = {finding.cause for finding in shared}
-    told = [made_slow_by(finding, besides) for finding in others]
+    told = [made_slow_by(finding, own) for finding in others]
     named = [cause for cause in told if cause is not None and cause.cause not in known]
     others = [finding for finding, cause in zip(others, told, strict=True) if cause is None]
+    reasons = [reason_of(finding, own) for finding in others]
+    others = [with_reason(finding, reason) for finding, reason in zip(others, reasons, strict=True)]
+    shared = [one for one in shared if all(reason is None or _differs(one, reason) for reason in reasons)]
     return [*misfits, *by_gain([*others, *named, *shared])]
 
 
-def made_slow_by(slow: Finding, besides: Sequence[Finding]) -> Finding | None:
+def made_slow_by(slow: Finding, own: Sequence[Finding]) -> Finding | None:
     """Return what one rank does besides training, if that is most of what it takes longer than the others."""
+    return _most_of(slow, [one for one in own if one.cause in CAUSES])
+
+
+def reason_of(slow: Finding, own: Sequence[Finding]) -> Finding | None:
+    """Return why a rank waits for its data or is busy on its host, if that is most of what it takes longer."""
+    return _most_of(slow, [one for one in own if one.cause in _BECAUSE.get(slow.cause, ())])
+
+
+def with_reason(slow: Finding, reason: Finding | None) -> Finding:
+    """Return the finding with what the rank's own one knows: where the time goes, and what to change."""
+    if reason is None:
+        return slow
+    first, *others = slow.evidence
+    said = [msgspec.structs.replace(one, rank=slow.ranks[0]) for one in reason.evidence]
+    return msgspec.structs.replace(slow, evidence=(first, *said, *others), remedy=reason.remedy)
+
+
+def _most_of(slow: Finding, own: Sequence[Finding]) -> Finding | None:
     least = (slow.added_ns or 0) / 2
-    mine = [one for one in besides if one.ranks == slow.ranks and (one.gain_ns or 0) >= least]
+    mine = [one for one in own if one.ranks == slow.ranks and (one.gain_ns or 0) >= least]
     return mine[0] if mine and slow.added_ns else None
 
 
+def _differs(one: Finding, reason: Finding) -> bool:
+    return (one.cause, one.ranks) != (reason.cause, reason.ranks)
+
+
 def _of_ranks(ranks: Sequence[RankRun]) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings that at least half of the ranks have, and what each rank does besides training.
+    """Return the findings that at least half of the ranks have, and those of each rank by itself.
 
     Of each cause that is shared, the one of the median gain is returned.
     """
-    besides = []
+    own = []
     by_cause: dict[str, list[tuple[int, Finding]]] = defaultdict(list)
     for rank in ranks:
         try:
@@ -74,7 +106,7 @@ def _of_ranks(ranks: Sequence[RankRun]) -> tuple[list[Finding], list[Finding]]:
             continue  # the job's findings name it
         for finding in {finding.cause: finding for finding in reversed(found)}.values():
             by_cause[finding.cause].append((rank.rank, finding))
-            besides += [msgspec.structs.replace(finding, ranks=(rank.rank,))] if finding.cause in CAUSES else []
+            own.append(msgspec.structs.replace(finding, ranks=(rank.rank,)))
     shared = []
     for alike in by_cause.values():
         if 2 * len(alike) >= len(ranks):
@@ -82,4 +114,4 @@ def _of_ranks(ranks: Sequence[RankRun]) -> tuple[list[Finding], list[Finding]]:
             chosen = next(finding for _, finding in alike if (finding.gain_ns or 0) == gain)
             some = () if len(alike) == len(ranks) else tuple(rank for rank, _ in alike)
             shared.append(msgspec.structs.replace(chosen, ranks=some))
-    return shared, besides
+    return shared, own

@@ -9,6 +9,9 @@ in no loop of their own, the one that steps most often ends it. If that is unkno
 (the generator of a GAN whose critic steps five times). If they step equally often, the one whose first step came last
 ends it.
 
+Where a framework cannot tell optimizers from other programs that run again and again, its reports have ranks, of which
+only the highest counts.
+
 The rule is learnt while the program trains. If it changes, the steps up to then are counted anew.
 """
 
@@ -60,6 +63,9 @@ class StepFinder:
         self._paths: dict[object, list[CallPath]] = {}
         #: Optimizer → training steps, by the rule then, before its first step.
         self._begun: dict[object, int] = {}
+        self._ranks: dict[object, int] = {}
+        self._rank = 0
+        self._outranked: set[object] = set()
         self._recurred = True
         self._sure = False
         self._closer: object = None
@@ -82,7 +88,13 @@ class StepFinder:
         return len(self._order)
 
     def stepped(
-        self, optimizer: object, *, learning: bool, end_ns: int = 0, path: Callable[[], CallPath] = tuple
+        self,
+        optimizer: object,
+        *,
+        learning: bool,
+        end_ns: int = 0,
+        path: Callable[[], CallPath] = tuple,
+        rank: int = 0,
     ) -> bool:
         """Count a step of ``optimizer`` and return whether it ends a training step.
 
@@ -91,7 +103,15 @@ class StepFinder:
             learning: Whether the rule may still change; if not, it changes only when the closing optimizer is gone.
             end_ns: When the step ended, of ``time.perf_counter_ns``.
             path: Returns where the call stands; called only while the rule is learnt.
+            rank: Of optimizers of several ranks, those of the highest one count.
         """
+        if rank < self._rank:
+            return False
+        self._ranks[optimizer] = rank
+        if learning and (highest := max(self._ranks.values())) > self._rank:
+            self._outrank(highest)
+            if rank < highest:
+                return False
         if optimizer not in self._counts:
             self._order.append(optimizer)
             self._begun[optimizer] = self.number
@@ -119,19 +139,32 @@ class StepFinder:
     def counts_with(self, optimizer: object) -> bool:
         """Return whether another optimizer and the closing one step in turn from the beginning on.
 
-        Steps of an optimizer that is gone, or that trained alone for long, were training steps.
+        Steps of an optimizer that is gone, or that trained alone for long, were training steps; those of a lower rank
+        were none.
         """
+        if optimizer in self._outranked:
+            return True
         return optimizer in self._counts and self._begun.get(self._closer, 0) <= PATIENCE
 
     def forget(self, optimizer: object) -> None:
         """Remove an optimizer that was deleted from the cycle."""
         self._paths.pop(optimizer, None)
         self._ends.pop(optimizer, None)
+        self._ranks.pop(optimizer, None)
         self._sure = False
         if self._counts.pop(optimizer, None) is not None:
             self._order.remove(optimizer)
         if optimizer == self._closer:
             self._closer = None
+
+    def _outrank(self, rank: int) -> None:
+        """Take the optimizers of lower ranks from the cycle."""
+        self._rank = rank
+        for lower in [optimizer for optimizer in self._order if self._ranks[optimizer] < rank]:
+            self._outranked.add(lower)
+            self.forget(lower)
+        if self._closer is None and self._order:
+            self._learn()
 
     def _cycle(self) -> dict[object, int]:
         """Return the optimizers that recur, and how often each has stepped."""
@@ -184,6 +217,7 @@ class Stepped:
         declared: The program declares it as a step.
         at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         late: Reported later than it ended, because only later events showed that it is a step.
+        rank: Reports of a higher rank show that those of lower ones end no training steps.
     """
 
     owner: Any
@@ -193,6 +227,7 @@ class Stepped:
     declared: bool = False
     at_ns: int = 0
     late: bool = False
+    rank: int = 0
 
 
 class StepHooks(Protocol):
@@ -254,7 +289,8 @@ class StepsSeen:
         while self._gone:
             self.finder.forget(self._gone.popleft())
         end_ns = stepped.at_ns or time.perf_counter_ns()
-        return self.finder.stepped(self.key(stepped), learning=learning, end_ns=end_ns, path=call_path)
+        key = self.key(stepped)
+        return self.finder.stepped(key, learning=learning, end_ns=end_ns, path=call_path, rank=stepped.rank)
 
     def key(self, stepped: Stepped) -> int:
         """Return the number that identifies the owner, and no other object before or after it."""

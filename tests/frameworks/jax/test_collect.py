@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -34,7 +35,7 @@ from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_GRADI
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
-from stepscope.collect.steps import Stepped
+from stepscope.collect.steps import Stepped, StepsSeen
 from tests.clocks import on_stopwatch
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
 from tests.frameworks.torch.programs import manifest, runs
@@ -377,6 +378,46 @@ def test_inference_is_the_runs_of_one_program() -> None:
         predict(training.weights, training.x)
     assert found.names() == ["predict"] * 10
     assert {stepped.by for stepped in found.told} == {BY_RUNS}
+
+
+def test_what_computes_no_gradient_is_no_step_beside_what_does() -> None:
+    # Given a simulated environment that is given back what it returned, 20 times an iteration, and a training
+    def advance(state: Any) -> Any:
+        return jnp.tanh(state) + 0.1
+
+    def train(weights: Any) -> Any:
+        return weights - 0.1 * jax.grad(lambda weights: jnp.square(weights).sum())(weights)
+
+    found, seen = Seen(), StepsSeen()
+    jitted, training, state, weights = jax.jit(advance), jax.jit(train), jnp.ones(4), jnp.ones(3)
+    for _ in range(4):
+        for _ in range(20):
+            state = jitted(state)
+        weights = training(weights)
+    assert set(found.names()) == {"advance", "train"}
+    for stepped in found.told:
+        seen.add(stepped, learning=True)
+    assert seen.finder.number == 4
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_package_jits_for_itself_is_no_step_beside_the_programs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    # Given an optimizer of an installed package, which runs a jitted function of its own for both averages
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "averaging.py").write_text("import jax\n\n@jax.jit\ndef corrected(x):\n    return x / 0.9\n")
+    monkeypatch.syspath_prepend(str(installed))
+    averaging = importlib.import_module("averaging")
+    training = Training()
+    found = Seen()
+    for _ in range(10):
+        if own:
+            predict(training.weights, training.x)
+        averaging.corrected(jnp.ones(4))
+        averaging.corrected(jnp.ones(3))
+    assert set(found.names()) == ({"predict"} if own else {"corrected"})
 
 
 def test_a_training_without_jit_is_its_gradients() -> None:

@@ -87,6 +87,30 @@ print(float(a.sum() + b.sum()))
 """
 
 
+STATIC = """
+from functools import partial
+import jax, jax.numpy as jnp
+
+@partial(jax.jit, static_argnums=1, static_argnames="rate")
+def update(w, power, rate):
+    return w - rate * w**power
+
+w = jnp.ones(4)
+for step in range(12):
+    w = update(w, 2, rate=0.5 - step / 100)
+"""
+
+
+def test_a_static_argument_that_changes_is_why_it_is_compiled_again(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STATIC)
+    done = python("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    assert done.returncode == 0, done.stderr
+    compiled = stepscope.open(tmp_path / "runs").tables["compilations"].collect()
+    why = compiled.filter(compiled["name"] == "compile jit_update")["why"]
+    assert why[-1] == "argument 2: rate=0.39, before rate=0.4"
+
+
 @pytest.mark.slow
 def test_two_functions_of_one_factory_are_two(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -81,6 +81,28 @@ def test_steps_of_an_earlier_stage_stay_steps() -> None:
     assert finder.closer == "A" or not finder.counts_with("A")
 
 
+def test_what_has_a_higher_rank_takes_over_and_the_steps_are_counted_anew() -> None:
+    # Given 128 steps of an environment for each update of a training
+    finder, ended = StepFinder(), []
+    for _ in range(3):
+        ended += [finder.stepped("environment", learning=True) for _ in range(128)]
+        ended.append(finder.stepped("update", learning=True, rank=1))
+    assert ended[:128] == [True] * 128
+    assert [place for place, end in enumerate(ended) if end and place >= 128] == [128, 257, 386]
+    assert (finder.closer, finder.number, finder.counts_with("environment")) == ("update", 3, True)
+
+
+def test_a_higher_rank_waits_for_the_end_of_a_recording() -> None:
+    finder = StepFinder()
+    assert [finder.stepped("environment", learning=True) for _ in range(3)] == [True] * 3
+    assert not finder.stepped("update", learning=False, rank=1)
+    assert finder.stepped("environment", learning=False)
+    # when the next report comes, whose it is does not matter
+    assert not finder.stepped("environment", learning=True)
+    assert (finder.closer, finder.number, finder.counts_with("environment")) == ("update", 1, True)
+    assert finder.stepped("update", learning=True, rank=1)
+
+
 def test_the_rule_holds_while_recording() -> None:
     # Given three steps learnt with one optimizer, a second one that appears changes nothing
     assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]

@@ -76,6 +76,7 @@ _WHOLE_BATCHES = {
     "torch": "Take whole batches in one call: DataLoader(data, batch_size=None, sampler=BatchSampler("
     "RandomSampler(data), 64, drop_last=False)), which gives __getitem__ all indices of a batch; or index the tensors "
     "in the loop: x = inputs[indices]",
+    "paddle": "Take whole batches in one call: index the arrays in the loop, x = paddle.to_tensor(inputs[indices])",
 }
 
 
@@ -323,7 +324,7 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
     cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
     if cores == 1 and on_core >= _MOST:
-        return f"{cheaper if place else 'Make loading cheaper'}: this machine has one core.", 0.0
+        return f"{cheaper if place else 'Make loading cheaper'}: the process may use one core.", 0.0
     after = max(rest, made / most)
     if cores is not None:
         after = max(after, (rest + on_core * made) / cores)

@@ -11,6 +11,7 @@ from stepscope.advise.calls import explained_calls, of_step, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.analyse.quantities import duration_text
 
 #: Operators that make a number of Python from one element.
@@ -21,13 +22,24 @@ _MANY, _BETWEEN = 32, 100_000
 _LONGEST = 4.0
 #: Part of the step from which on it is told, and what one operator for all elements saves of it: least, usual.
 _TOLD, _SAVED = 0.05, (0.7, 0.95)
+#: How frameworks whose reads are no operators read a number; and a whole tensor, for what to do instead.
+_READS_BY_CALL = {
+    "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
+    "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
+}
+#: Part of a line's time in calls that read values, from which on it reads in a loop, and looks that tell it.
+_READING, _LOOKS = 0.1, 4
 #: What makes a tensor per element for a loop over them.
 _SPLITS = "aten::unbind"
 
 
 def element_reads(observed: Observed) -> Iterator[Claim]:
     """Yield a loop that reads the elements of tensors one by one, known by its operators in the recorded steps."""
-    if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
+    if observed.summary.on_device or not observed.step_ns:
+        return
+    if observed.framework in _READS_BY_CALL:
+        yield from _read_line(observed)
+    if observed.framework != "torch":
         return
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
     top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(["backward", "optimizer"]).fill_null(value=False))
@@ -63,6 +75,42 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     )  # fmt: skip
     explains = {**explained_calls(pl.concat([reads, splits])), **{name: scale * ns for name, ns in seen.items()}}
     yield Claim(finding, Depth.CAUSE, explains)
+
+
+def _read_line(observed: Observed) -> Iterator[Claim]:
+    """Yield a line beside forward, backward and optimizer that calls many operators a step and reads their values."""
+    beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer"]).fill_null(value=False)
+    calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
+    many = len(calls.filter((pl.col("outer") < 0) & beside)) / steps
+    if many < _MANY:
+        return
+    reads = pl.col("stack").is_in(converting(observed, READS))
+    looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
+    looks = looks.filter(pl.col("file").is_not_null())
+    read = pl.col("time").filter(reads).sum()
+    lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
+    lines = lines.filter((pl.col("reading") >= _READING) & (pl.col("count") >= _LOOKS)).sort("time", descending=True)
+    if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _TOLD:
+        return
+    file, line = str(lines["file"][0]), int(lines["line"][0])
+    place, low, gain = observed.place(file, line), _SAVED[0] * time, _SAVED[1] * time
+    finding = Finding(
+        cause="python-in-step",
+        title=f"{of_step(observed, time)} {place} computes with single values and reads them one by one",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
+        basis="the time of this line in the sampled stacks of all steps, nearly all of which one call for all saves",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{many:,.0f} operators a step outside of forward, backward and optimizer", value=many,
+                     result="operator_details"),
+            Evidence(text=f"{place}: {duration_text(time)} a step in {lines['count'][0]:.0f} looks", value=time,
+                     unit="ns", source=f"{file}:{line}", result="python_lines"),
+        ),
+        remedy=f"Compute on whole tensors: {_READS_BY_CALL[observed.framework]}.",
+        operator=place,
+    )  # fmt: skip
+    mine = looks.filter((pl.col("file") == file) & (pl.col("line") == line))
+    yield Claim(finding, Depth.CAUSE, observed.explained(mine))
 
 
 def _lasting(reads: pl.DataFrame) -> float:

@@ -9,6 +9,7 @@ import polars as pl
 from stepscope.advise.calls import (
     each,
     elements,
+    executing,
     explained_calls,
     of_step,
     one_core,
@@ -56,6 +57,8 @@ _REUSED = {
     "mindspore": "tensors and arrays: numpy's out=buffer for batches",
 }
 _MIB = 1 << 20
+#: Bytes of an array from which on its copy is told that XLA makes of an argument.
+_LARGE_ARGUMENT = 4 << 20
 #: Bytes a step from which on memory grows; parts of it that its holders must explain, and fresh pages in all steps.
 _GROWS, _HELD = _MIB, 0.5
 #: Part of the step from which on the time of its fresh pages is told.
@@ -66,6 +69,8 @@ _LARGEST_KEPT = 32 << 20
 
 def memory_moves(observed: Observed) -> Iterator[Claim]:
     """Yield memory that each step copies, fills or takes from the system without need."""
+    if observed.framework == "jax":
+        yield from _not_donated(observed)
     if observed.summary.on_device:
         return
     yield from _faults(observed)
@@ -292,3 +297,52 @@ def _faults(observed: Observed) -> Iterator[Claim]:
     )  # fmt: skip
     # Fresh pages are taken by something: a cause that explains them owns their time.
     yield Claim(finding, Depth.PLACE, {"page faults": gain})
+
+
+def _not_donated(observed: Observed) -> Iterator[Claim]:
+    """Copies that XLA makes of arguments before it updates them in place, because the caller has not donated them."""
+    state = observed.facts.get("jax.state")
+    jitted = state.get("jit") or [] if isinstance(state, dict) else []
+    kept = [f"jit_{one['function']}" for one in jitted if not one.get("donate_argnums") and one.get("function")]
+    ran = observed.result("instruction_details")
+    if not kept or ran.is_empty():
+        return
+    ran = ran.filter(pl.col("Total Time(us)").is_not_null() & pl.col("Part Of").is_null())
+    # The program's own copies have a scope.
+    copies = ran.filter(
+        (pl.col("Opcode") == "copy")
+        & pl.all_horizontal(pl.col("Scope", "Source").is_null())
+        & (pl.col("Output Shape") == pl.col("Input Shapes"))
+        & (pl.col("Bytes") >= 2 * _LARGE_ARGUMENT)
+        & pl.col("Program").is_in(kept)
+    )
+    whole, scale = float(ran["Total Time(us)"].sum()), observed.step_ns / max(observed.summary.steps.total_ns, 1)
+    copied = float(copies["Total Time(us)"].sum())
+    if not copied or not whole:
+        return
+    # On a host, XLA copies on several threads: what it runs beyond its operators is their wait for each other.
+    least = 1000 * copied * scale
+    beyond = 0.0 if observed.summary.on_device else max(executing(observed) - 1000 * whole * scale, 0.0)
+    gain = least + beyond * copied / whole
+    if observed.share(gain) < _TOLD:
+        return
+    name, shape = str(copies["Program"][0]).removeprefix("jit_"), str(copies["Output Shape"][0])
+    moved = sum(count * size for count, size in copies.select("Count", "Bytes").iter_rows())
+    finding = Finding(
+        cause="arguments-not-donated",
+        title=f"{of_step(observed, gain)} {name} copies arrays that it is given, such as {shape}, before it changes "
+        "them",
+        gain_ns=round(gain), gain_low_ns=round(least), gain_high_ns=round(min(1.1 * gain, observed.step_ns)),
+        basis="the copies that XLA inserts, and their part of the time in which it waits for its own threads",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{bytes_text(round(moved / max(observed.summary.steps.count, 1)))} a step are read and "
+                     "written by copies that the source does not have", value=float(moved),
+                     result="instruction_details", operator=str(copies["Name"][0])),
+            Evidence(text=f"{name} is jitted without donate_argnums"),
+        ),
+        remedy=f"Give the arrays away that {name} replaces: jax.jit({name}, donate_argnums=0), with the places of the "
+        "parameters and of the optimizer's state; do not use them after the call.",
+        operator=name,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"copies of arguments": gain})

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.advise.calls import of_step
@@ -66,6 +67,21 @@ _KEPT_MEMORY = {
     "full, torch gives memory back to take other pieces: smaller batches, or "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
 }  # fmt: skip
+#: How a function stays one compiled program, in the words of the framework.
+_ONE_PROGRAM = {
+    "": "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as dynamic; "
+    "call the compiled function that was made before the loop.",
+    "torch": "Mark the size that changes as dynamic: torch.compile(model, dynamic=True), or "
+    "torch._dynamo.mark_dynamic(x, 0); pass numbers that change as tensors, and call torch.compile before the loop.",
+    "jax": "Pad arguments to a few fixed shapes; pass values that change as arrays, not as static_argnames; call "
+    "jax.jit once, before the loop.",
+    "mindspore": "Give the size that changes as None: net.set_inputs(mindspore.Tensor(shape=[None, 32], "
+    "dtype=mindspore.float32)), or pad to one shape; pass numbers that change as tensors, and make the function with "
+    "mindspore.jit before the loop.",
+    "paddle": "Give the size that changes as None: paddle.jit.to_static(net, "
+    'input_spec=[paddle.static.InputSpec([None, 32], "float32")]), or pad to one shape; call to_static before the '
+    "loop.",
+}
 
 
 def device_parts(observed: Observed) -> Iterator[Claim]:
@@ -383,23 +399,40 @@ def compiling(observed: Observed) -> Iterator[Claim]:
     found, steps = observed.summary.compiling, max(observed.summary.steps.count, 1)
     if found is None or found.share <= _COMPILING:
         return
-    each = found.total_ns / steps * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
     compiles = np.flatnonzero(of_kinds(span_kinds(observed.tables), "compile"))
     compiled_in = or_negative(columns_of(observed.tables, "spans", "step")["step"][compiles])
-    first = not found.why and len(np.unique(compiled_in)) < _AGAIN
+    recorded = max(len(np.unique(compiled_in[compiled_in >= 0])), 1)
+    run = _compiled_in(observed)
+    first = not found.why and recorded < _AGAIN
+    once = first or (len(run) > steps and (run.sum() < _AGAIN or not run[len(run) // 2 :].any()))
+    each = found.total_ns / steps * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
+    if len(run) > steps and not once:  # as many of all steps compile, not of the recorded ones
+        each *= float(run.mean()) * steps / recorded
     again = f" again: {found.why}" if found.why else " for the first time" if first else ""
+    later = "; later steps compile nothing" if once and not first else ""
+    time, whole = (found.total_ns, observed.summary.steps.total_ns) if once else (each, observed.step_ns)
+    recorded_text = " recorded" if once else ""
     finding = Finding(
-        cause="first-compilation" if first else "recompilation",
-        title=f"{duration_text(each)} of {duration_text(observed.step_ns)} go into compiling {found.longest}{again}",
-        gain_ns=None if first else round(each),
-        gain_low_ns=None if first else round(0.8 * each),
-        gain_high_ns=None if first else round(each),
-        basis="compilations inside the recorded steps",
+        cause="first-compilation" if once else "recompilation",
+        title=f"{duration_text(time)} of {duration_text(whole)}{recorded_text} go into compiling {found.longest}{again}"
+        f"{later}",
+        gain_ns=None if once else round(each),
+        gain_low_ns=None if once else round(0.8 * each),
+        gain_high_ns=None if once else round(each),
+        basis="compilations inside the recorded steps, for as many steps of the run as compile",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{percent_text(found.share)} of the steps are compilation", value=each, unit="ns"),),
         remedy="Record later steps (--skip 10): each function is compiled once, which hides what steps cost later."
-        if first
-        else "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as "
-        "dynamic; call the compiled function that was made before the loop.",
+        if once
+        else _ONE_PROGRAM.get(observed.framework, _ONE_PROGRAM[""]),
     )
     yield Claim(finding, Depth.CAUSE, {"compiling": each})
+
+
+def _compiled_in(observed: Observed) -> npt.NDArray[np.bool_]:
+    """Return of each step of the run, but for its warm-up, whether something was compiled in it."""
+    events = columns_of(observed.tables, "run_events", "name", "ts", "dur")
+    events = events.filter(pl.col("name").cast(pl.String) == "compile").sort("ts")
+    lasting = unite(events["ts"].to_numpy(), (events["ts"] + events["dur"]).to_numpy())
+    steps = observed.run_steps.drop_nulls("ts")
+    return lasting.within(steps["ts"].to_numpy(), (steps["ts"] + steps["dur"]).to_numpy()) > 0

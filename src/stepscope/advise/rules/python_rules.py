@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from stepscope.advise.calls import recorded_calls
+from stepscope.advise.calls import executing, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.data_rules import loads_data, lock_holder
 from stepscope.analyse.quantities import duration_text, percent_text
+from stepscope.analyse.stacks.sampled_time import sampled_time
 from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of
 
@@ -25,12 +27,15 @@ _PURE = 0.6
 _STANDS_FOR = 0.8
 #: Functions that make Python's values of tensors. Their Python is outside of operators; in their native part, a thread
 #: may wait for operators that are queued.
-_READS = frozenset(
+READS = frozenset(
     ["int", "long", "float", "bool", "index", "getitem", "iter", "item", "tolist", "array", "numpy", "asnumpy"]
 )
 #: Functions that make tensors of Python's and NumPy's values, as they must: told from that part of the step on.
 _MUCH = 0.2
 _MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as_tensor", "from_numpy"])
+#: What runs functions of the program for compiled programs of JAX; the operators that call them.
+_CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging)\.py$")
+_CALLBACKS = r"^(?:pure|io|debug)_callback"
 #: Fewest looks that tell a place.
 _LOOKS = 4
 #: What calling an operator takes where this machine's time is unknown, ns.
@@ -80,7 +85,54 @@ def python_code(observed: Observed) -> Iterator[Claim]:
         return
     yield from _garbage(observed)
     yield from _gil(observed)
+    yield from _called_back(observed)
     yield from _places(observed, looks.filter((pl.col("phase") != "data").fill_null(value=True)))
+
+
+def _called_back(observed: Observed) -> Iterator[Claim]:
+    """Yield the Python that a compiled program of JAX calls back, on a thread of XLA, for which the program waits."""
+    sampled = sampled_time(observed.tables)
+    beside = sampled.rows.filter(pl.col("order") == 2).select("stack", "inside", "count").rows()
+    places: dict[tuple[str, str, int], float] = defaultdict(float)
+    time, looks = 0.0, 0
+    for stack, inside, count in beside:
+        frames = observed.stacks.get(stack, ())
+        called = [frame for frame in frames if frame.own]
+        if called and any(_CALLS_BACK.search(frame.file) for frame in frames):
+            outer, inner = called[-1], called[0]
+            places[inner.file, outer.function, inner.line] += inside
+            time += inside / max(sampled.steps, 1)
+            looks += count
+    if looks < _LOOKS:
+        return
+    # The operators of the recorded steps contain what such a call takes beside its Python.
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "kind").drop_nulls("step")
+    calls = (pl.col("kind").cast(pl.String) == "operator") & pl.col("name").cast(pl.String).str.contains(_CALLBACKS)
+    recorded = float(spans.filter(calls)["dur"].sum()) / max(observed.summary.steps.total_ns, 1) * observed.step_ns
+    time = min(max(time, recorded), observed.step_ns)
+    if observed.share(time) < _TOLD:
+        return
+    (file, function, line), most = max(places.items(), key=lambda item: item[1])
+    what = f"{function} ({observed.place(file, line)})"
+    finding = Finding(
+        cause="python-in-step",
+        title=f"{duration_text(time)} of {duration_text(observed.step_ns)} a compiled program waits for Python that it "
+        f"calls back: {what}",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(min(1.3 * time, observed.step_ns)),
+        basis="the time of the program's operators that call Python, or that of the looks at the threads that run it",
+        confidence=Confidence.MEASURED if recorded else Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"seen in {looks} looks at threads of XLA, {percent_text(most / sum(places.values()))} of it "
+                     f"at {observed.place(file, line)}", result="python_lines", source=f"{file}:{line}"),
+        ),
+        remedy=f"Write {function} with jax.numpy, so that it is compiled, too; or compute it on the host before the "
+        "step and pass it as an argument. Log from callbacks every hundredth step: jax.lax.cond(step % 100 == 0, …).",
+        operator=what,
+    )  # fmt: skip
+    waits = observed.looks.filter(pl.col("state").is_in(["lock", "waiting"]))
+    seen = observed.explained(waits)
+    scale = min(time / max(sum(seen.values()), 1.0), 1.0)
+    yield Claim(finding, Depth.CAUSE, {name: scale * ns for name, ns in seen.items()} or {f"callback {what}": time})
 
 
 def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
@@ -103,9 +155,9 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     """
     native, python = looks["state"] == "native", looks["state"] == "python"
     own = looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
-    outside, reads = ~looks["in_framework"], looks["stack"].is_in(_converts(observed, _READS))
+    outside, reads = ~looks["in_framework"], looks["stack"].is_in(converting(observed, READS))
     waits = looks["state"].is_in(list(_WAITS)) & outside
-    time, makes = looks["time"], looks["stack"].is_in(_converts(observed, _MAKES))
+    time, makes = looks["time"], looks["stack"].is_in(converting(observed, _MAKES))
     if observed.share(float(time.filter(makes).sum())) < _MUCH:
         makes &= False
     sure = (python & (outside | reads) | waits | looks["in_library"]).cast(pl.Float64)
@@ -113,7 +165,8 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if observed.framework == "jax" and busy:
         # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
         results = waits & looks["state"].is_in(["lock", "waiting"])
-        sure = sure * (1 - results.cast(pl.Float64) * _part(busy, float(time.filter(results).sum())))
+        computing = max(busy, executing(observed))
+        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, float(time.filter(results).sum())))
         # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
         calling = max(_dispatching(observed) - float(time.filter(native & own).sum()), 0.0)
         sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
@@ -143,7 +196,7 @@ def _dispatching(observed: Observed) -> float:
     return float(spans["dur"].sum()) * _part(observed.step_ns, float(observed.summary.steps.total_ns))
 
 
-def _converts(observed: Observed, names: frozenset[str]) -> list[int]:
+def converting(observed: Observed, names: frozenset[str]) -> list[int]:
     """Return the stacks in which own code calls a function of a framework of these names."""
     found = []
     for stack, frames in observed.stacks.items():
@@ -273,7 +326,8 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
     # Looks weigh pauses by CPU time; those that were recorded contain what the thread waited for a core.
     sampled = float(looks["time"].sum())
     time = sampled if looks["count"].sum() >= _LOOKS else garbage.share * observed.step_ns
-    if observed.share(time) < _TOLD or garbage.count < steps / 2:
+    pauses = columns_of(observed.tables, "spans", "kind", "step").filter(pl.col("kind").cast(pl.String) == "garbage")
+    if observed.share(time) < _TOLD or pauses["step"].drop_nulls().n_unique() < steps / 2:
         return
     lines = _hottest(looks)
     at = f" at {observed.place(*lines[0][:2])}" if lines and lines[0][2] >= _STANDS_FOR else ""

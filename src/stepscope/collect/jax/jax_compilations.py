@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
-from stepscope.collect.host.compilations import compiled, noted
+from stepscope.collect.host.compilations import compiled, described, noted
 
 #: Event of ``jax.monitoring`` → first word of the span; the name of the compiled function follows.
 _STAGES = {
@@ -56,12 +57,24 @@ class JaxCompilations:
 
 
 def _arguments(frame: FrameType | None) -> list[str] | None:
-    """Return the types of the arguments that JAX traces with, from its own frames; None if this version has others."""
+    """Return the types of the arguments that JAX traces with, and the values of static ones, from its own frames.
+
+    None if this version has others.
+    """
     for _ in range(_FARTHEST):
         if frame is None:
             return None
         types = frame.f_locals.get(_TYPES)
         if types is not None:
-            return [str(one) for one in getattr(types, "vals", types)]
+            return [*(str(one) for one in getattr(types, "vals", types)), *_static(frame.f_locals)]
         frame = frame.f_back
     return None
+
+
+def _static(names: Mapping[str, Any]) -> list[str]:
+    """Return the static arguments of a jitted function, by JAX's own record of which they are."""
+    jitted, args, kwargs = names.get("ji"), names.get("args", ()), names.get("kwargs", {})
+    places, keys = getattr(jitted, "static_argnums", None) or (), getattr(jitted, "static_argnames", None) or ()
+    given = {f"static {place}": args[place] for place in places if -len(args) <= place < len(args)}
+    given |= {str(key): kwargs[key] for key in keys if key in kwargs}
+    return [f"{name}={text}" for name, text in zip(given, described(list(given.values())), strict=False)]

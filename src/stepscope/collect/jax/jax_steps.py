@@ -4,9 +4,11 @@
 on nothing else does.
 
 Without annotations, a compiled program that gets its own results back (``params = update(params, batch)``) counts as an
-optimizer. If none does, a program of the user's that runs repeatedly counts, as in inference; and so does a gradient
-(``jax.grad``, ``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles nothing.
-Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count.
+optimizer. Where one of them computes a gradient, the others do not train (the steps of a simulated environment) and do
+not count. If none gets its results back, a program of the user's that runs repeatedly counts, as in inference; and so
+does a gradient (``jax.grad``, ``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles
+nothing. Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count. Those of
+installed packages, such as what optax jits for itself, count by their runs only in a program that jits nothing itself.
 
 A function that is made and compiled anew in every step (``jax.jit`` in the loop) is one program as long as the one
 before, of the same code, is gone: two that live at the same time, from one factory, are two.
@@ -14,7 +16,9 @@ before, of the same code, is gone: two that live at the same time, from one fact
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 import sys
 import threading
 import weakref
@@ -38,10 +42,14 @@ BY_CAPTURE = "StepTraceAnnotation, or runs of the compiled program that takes mo
 
 #: Functions of JAX that stand for the user's: in programs compiled ahead of time, parts of derivatives, and pmap.
 _STAND_INS = ("PjitFunction", "_cached_shard_map.<locals>._fun")
+#: Ranks of reports: of programs that run, that update what they are given, and that compute gradients to do so.
+_RUNS, _UPDATES, _TRAINS = range(3)
 #: Runs during which a program may prove to update its inputs; after them, one that does not counts if no other does.
 _PATIENCE = 8
 #: Codes of functions that are remembered.
 _CODES = 4096
+#: Files of installed packages.
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 class JaxSteps:
@@ -55,7 +63,11 @@ class JaxSteps:
         self._of_code: dict[Any, _JittedProgram] = {}
         self._gradients: dict[Any, _JittedProgram] = {}
         self._declared: Stepped | None = None
-        self._updating = False
+        self._rank = _RUNS
+        #: Whether a gradient has been traced since the last run: the program that runs next contains it.
+        self._traced = False
+        #: Whether the program's own code has run a jitted function, or computed a gradient.
+        self._own = False
         self._inside = threading.local()
 
     #: How the reader infers the steps of a window that covers the whole program, see `install`.
@@ -110,6 +122,8 @@ class JaxSteps:
         if self._declared is not None:
             return
         program = self._programs.get(id(function)) or self._remember(function)
+        if self._traced:
+            program.trains, self._traced = True, False
         if program.told is not None:
             self._observe(program.told)
         elif program.watched:
@@ -119,6 +133,7 @@ class JaxSteps:
         key, code = id(function), getattr(getattr(function, "func", function), "__code__", None)  # also of a partial
         before = self._of_code.get(code)
         program = before if before is not None and before.gone else _JittedProgram(function)
+        self._own = self._own or (program.watched and program.own)
         program.follow(function, lambda _: self._programs.pop(key, None))
         self._programs[key] = program
         if code is not None and len(self._of_code) < _CODES:
@@ -136,24 +151,27 @@ class JaxSteps:
             _LOG.debug("stepscope: runs of %s cannot be followed", program.name, exc_info=True)
             return
         again = len(program.ends) >= _PATIENCE
-        if updates or (again and not self._updating and not program.nameless):
-            self._updating = self._updating or updates
-            self._tell(program, BY_UPDATES if updates else BY_RUNS)
+        if updates:
+            self._tell(program, BY_UPDATES, _TRAINS if program.trains else _UPDATES)
+        elif again and not program.nameless and (program.own or not self._own):
+            self._tell(program, BY_RUNS, _RUNS)
         program.watched = not again
 
     def _differentiated(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - JAX's
         """Compute a gradient; count it if it is computed now, not traced."""
         result = original(*args, **kwargs)
-        if self._declared is None and not self._updating:
+        if self._declared is None:
             function = sys._getframe(2).f_locals.get("fun")  # of value_and_grad(), behind the frame of MethodHooks
             jax = sys.modules["jax"]
             leaves = jax.tree_util.tree_leaves(args[1:])
-            if function is not None and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            self._traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+            if function is not None and not self._traced and self._rank == _RUNS:
                 self._computed(function)
         return result
 
     def _computed(self, function: Any) -> None:  # noqa: ANN401 - anything callable
         """Report gradients of a function, once it shows that they come again and again."""
+        self._own = True
         code = getattr(getattr(function, "func", function), "__code__", type(function))
         program = self._gradients.get(code)
         if program is None and len(self._gradients) < _CODES:
@@ -165,16 +183,16 @@ class JaxSteps:
             return
         program.ends.append(perf_counter_ns())
         if len(program.ends) >= _PATIENCE:
-            self._tell(program, BY_GRADIENTS)
+            self._tell(program, BY_GRADIENTS, _RUNS)
 
-    def _tell(self, program: _JittedProgram, by: str) -> None:
-        """Report all runs of a program up to now."""
-        if by == BY_UPDATES:
+    def _tell(self, program: _JittedProgram, by: str, rank: int) -> None:
+        """Report all runs of a program up to now, unless programs of a higher rank are known."""
+        if rank < self._rank:
+            return
+        program.told = Stepped(program, program.name, by, rank=rank)
+        if rank > self._rank:
+            self._rank = rank
             self._gradients.clear()
-            for key, other in list(self._programs.items()):
-                if other.told is not None and other.told.by == BY_RUNS:  # counted only while none updated its inputs
-                    del self._programs[key]
-        program.told = Stepped(program, program.name, by)
         for end in program.ends:
             self._observe(replace(program.told, at_ns=end, late=end != program.ends[-1]))
 
@@ -191,7 +209,9 @@ class _JittedProgram:
 
     Attributes:
         nameless: Whether it is a wrapper that hides whether the function is the user's or JAX's own.
+        own: Whether it is the program's own code, or cannot be told from it.
         watched: Whether it is undecided if its runs are steps; never for JAX's own functions.
+        trains: Whether it computes a gradient.
         told: Report of a run; None if its runs are not steps.
         ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
     """
@@ -200,7 +220,10 @@ class _JittedProgram:
         self.name = str(getattr(function, "__name__", "") or type(function).__name__)
         module = str(getattr(function, "__module__", None) or "jax.")
         self.nameless = getattr(function, "__qualname__", self.name) in _STAND_INS
+        code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+        self.own = code is None or not _PACKAGES.search(code.co_filename)
         self.watched = self.nameless or not f"{module}.".startswith(("jax.", "jaxlib."))
+        self.trains = False
         self.told: Stepped | None = None
         self.ends: list[int] = []
         self._returned: dict[int, weakref.ref[Any]] = {}

@@ -38,7 +38,7 @@ def found(rank: Rank) -> list[Finding]:
     [
         ("torch", {"workers": 0, "cores": 2}, "Load in workers: DataLoader(…, num_workers=1, persistent_workers=True)"),
         ("torch", {"workers": 0, "cores": 16}, "Load in workers: DataLoader(…, num_workers=9, "),
-        ("torch", {"workers": 0, "cores": 1}, "Make loading cheaper: this machine has one core."),
+        ("torch", {"workers": 0, "cores": 1}, "Make loading cheaper: the process may use one core."),
         ("torch", {"workers": 1, "cores": 32}, "num_workers=9"),
         ("torch", {"workers": 8, "cores": 8}, "more workers than 8 have no core"),
         ("paddle", {"workers": 0, "cores": 4}, "num_workers=3"),

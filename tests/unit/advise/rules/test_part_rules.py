@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,8 @@ import pytest
 from stepscope.advise.observed import Observed
 from stepscope.advise.rank_findings import found_in
 from stepscope.analyse.step.summarise import summarise
-from tests.unit.analyse.build import Rank
+from tests.unit.advise.rules.trainings import STEP, Training
+from tests.unit.analyse.build import ORIGIN, Rank
 from tests.unit.analyse.step.test_summary import training
 
 
@@ -66,3 +67,30 @@ def test_compiling_in_the_steps_is_told_with_its_reason() -> None:
         "60.0 µs of 100 µs go into compiling step (train.py:7) again: argument 0: float32[12, 8], before float32[16, 8]"
     )
     assert finding.gain_ns == 60_000
+
+
+@pytest.mark.parametrize(
+    ("compiled", "cause", "gain"),
+    [
+        ([1], "first-compilation", None),
+        ([1, 3, 5], "first-compilation", None),
+        (range(0, 40, 2), "recompilation", 3_000_000),
+        (range(40), "recompilation", 6_000_000),
+    ],
+    ids=["once", "in the first steps", "every other step", "every step"],
+)
+def test_the_gain_of_a_recompilation_is_that_of_the_whole_run(
+    compiled: Sequence[int], cause: str, gain: int | None
+) -> None:
+    # Given two recorded steps of 40, in one of which or in both 6 of 10 ms are compilation
+    training = Training(steps=2)
+    training.run_steps()
+    training.call("matmul", 100_000, [[64, 64], [64, 64]], "forward")
+    host = training.rank.thread(2)
+    for number in set(compiled) & {0, 1}:
+        span = training.rank.span(host, "compile", number * STEP + 200_000, 6_000_000, "compile step", step=number)
+        training.rank.add("arguments", span=span, key="why", value='"argument 0: float32[9, 8], before float32[8, 8]"')
+    for number in compiled:
+        training.rank.add("run_events", name="compile", ts=ORIGIN + number * STEP + 200_000, dur=6_000_000)
+    [finding] = training.findings()
+    assert (finding.cause, finding.gain_ns) == (cause, gain)

@@ -73,6 +73,28 @@ def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, cause
     assert all(finding.gain_ns == pytest.approx(STEP / 2, rel=0.05) for finding in found)
 
 
+@pytest.mark.parametrize(("running", "causes"), [(9_500_000, []), (1_000_000, ["lock-wait"])])
+def test_waiting_for_a_program_that_xla_runs_is_no_wait_for_a_lock(running: int, causes: list[str]) -> None:
+    # Given a wait in an own line, while XLA runs a program of which only a small part is an operator
+    training = sampled([((TRAIN,), "lock")], "jax")
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        training.rank.span(thread, "runtime", step * STEP, running, "ThunkExecutor::Execute", step=step)
+    assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("called", "causes"), [("_FlatCallback.__call__", ["python-in-step"]), (None, [])])
+def test_python_that_a_compiled_program_calls_back_is_python_of_the_step(called: str | None, causes: list[str]) -> None:
+    # Given a training thread that waits for results, while another thread runs the program's Python, for XLA or not
+    around = ((f"{PACKAGES}/jax/_src/callback.py", called),) if called else ()
+    training = sampled([(((f"{PACKAGES}/jax/_src/array.py", "ArrayImpl.block_until_ready"), TRAIN), "lock")], "jax")
+    see(training, [((("/home/me/loss.py", "weights_of"), *around), "python")], thread=200)
+    findings = training.findings()
+    assert [finding.cause for finding in findings] == causes
+    assert all("calls back: weights_of" in finding.title for finding in findings)
+    assert all(finding.gain_ns == pytest.approx(STEP, rel=0.05) for finding in findings)
+
+
 def test_calling_a_jitted_function_is_no_python_of_the_line_that_calls_it() -> None:
     others = ((f"{PACKAGES}/jax/_src/core.py", "Primitive.bind"), ("/home/me/model.py", "loss"))
     training = sampled([((TRAIN,), "python"), *[(others, "native")] * 4], "jax")
