@@ -112,6 +112,7 @@ class Automatic:
         self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
+        self._ready = False
         self._settings = settings
         self._selection = selection
         self._trains = trains
@@ -223,12 +224,21 @@ class Automatic:
         number = self._seen.finder.number
         if self._times is not None:
             self._times.end_step(number - 1, stepped.at_ns, late=stepped.late)
-        rehearsed = rehearse(self._settings(self._describe_steps).options)  # if it could not be before the first step
-        if rehearsed and self._times is not None:
-            self._times.begin_step(perf_counter_ns())
+        if self._times is not None:
+            self._make_ready(self._times, number)
         alone = self._seen.finder.optimizers == 1
         if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
             self._begin(number)
+
+    def _make_ready(self, times: StepTimes, number: int) -> None:
+        """Do what the first window can have done before: the step that is about to begin does not count it."""
+        settings = times.settings or self._settings(self._describe_steps)
+        slow = rehearse(settings.options)  # if it could not be before the first step
+        if not self._ready and number >= self._selection.skip - SETTLING:
+            self._ready = slow = True
+            times.prepare_window()
+        if slow:
+            times.begin_step(perf_counter_ns())
 
     def _begin(self, number: int) -> None:
         made = self._times.settings if self._times is not None else None
