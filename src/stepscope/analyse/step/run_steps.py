@@ -33,8 +33,8 @@ _CLOSE, _LOOSE, _APART = 0.05, 0.15, 0.25
 #: The host runs ahead if it is done with the recorded steps in this part of their time, and its median step is no
 #: larger a part of its mean one: in some step it waits for all that it asked for.
 _AHEAD = 0.5
-#: What recording a call may cost, in ns: what benchmarks/overhead.py measured at most. The recorded steps then differ by
-#: the recording, not by what they do.
+#: What recording a call costs at most, in ns, as benchmarks/overhead.py measured it. Steps that compute longer by no
+#: more than that differ by the recording, not by what they do.
 _RECORDING_NS = 1_500
 #: A page fault takes about a microsecond.
 _FAULT_NS = 1_000
@@ -311,10 +311,8 @@ def _recorded_calls(tables: Tables) -> int:
     """Return how many calls of the host the recorded steps have."""
     if not has_rows(tables, "spans"):
         return 0
-    calls = pl.col("kind").cast(pl.String).is_in(["operator", "python"])
-    return int(
-        tables["spans"].filter(calls, pl.col("step").is_not_null()).select(pl.len()).pipe(collected, tables).item()
-    )
+    calls = pl.col("kind").cast(pl.String).is_in(["operator", "python"]) & pl.col("step").is_not_null()
+    return int(tables["spans"].filter(calls).select(pl.len()).pipe(collected, tables).item())
 
 
 def _by_recording(found: Typical | None, calls: float) -> Typical | None:

@@ -224,7 +224,7 @@ class Automatic:
         number = self._seen.finder.number
         if self._times is not None:
             self._times.end_step(number - 1, stepped.at_ns, late=stepped.late)
-        if self._times is not None:
+        if self._times is not None and not stepped.late:  # after a late one, others follow that have ended already
             self._make_ready(self._times, number)
         alone = self._seen.finder.optimizers == 1
         if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
