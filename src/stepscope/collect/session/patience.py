@@ -88,7 +88,7 @@ class Patience:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._inside:
-            self._inside = False
+            self._since = time.monotonic()  # another interruption follows if something swallows this one
             message = f"it hung for {self._seconds:.0f} s, and the training went on without it"
             raise CollectorHangs(message)
 

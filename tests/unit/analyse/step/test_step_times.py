@@ -98,7 +98,7 @@ def test_what_recording_its_calls_costs_is_no_other_step(calls: int, cause: str)
         work = 0.345 if recorded else 0.3
         start = rank.run_step(work, recorded=recorded, cpu=round(work * MS), delay=0, minor_faults=0)
         for call in range(calls * recorded):
-            rank.span(main, "operator", start + 1_000 * call, 500)
+            rank.span(main, "operator", start + 1_000 * call, 500, step=number)
     found = summarised(rank.tables()).typical
     assert found is not None
     assert (found.typical, found.cause) == (False, cause)
