@@ -81,6 +81,20 @@ def test_steps_of_an_earlier_stage_stay_steps() -> None:
     assert finder.closer == "A" or not finder.counts_with("A")
 
 
+@pytest.mark.parametrize(
+    ("sequence", "number"),
+    [("A" * 30 + "B" * 60, 60), ("A" * 30 + "B" * 3, 30), ("AB" * 9 + "B" * 20, 9), ("A" * 30 + "BC" * 10, 10)],
+    ids=["a stage of its own", "too short to tell", "it stepped before", "two optimizers"],
+)
+def test_the_last_stage_of_a_program_counts_at_its_end(sequence: str, number: int) -> None:
+    finder = StepFinder()
+    for name in sequence:
+        finder.stepped(name, learning=True)
+    before = finder.number
+    assert finder.conclude() == (finder.closer not in "A" and before != number)
+    assert finder.number == number
+
+
 def test_the_rule_holds_while_recording() -> None:
     # Given three steps learnt with one optimizer, a second one that appears changes nothing
     assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]

@@ -169,7 +169,7 @@ def summarised(tables: Tables) -> RunSteps:
         picture=_picture(durations),
         outliers=int(outliers.sum()),
         longest=_longest(rows, outliers, _inside(tables), float(median)),
-        typical=_by_recording(_typical(rows), _recorded_calls(tables) / max(int(recorded.sum()), 1)),
+        typical=_by_recording(_typical(rows), tables, int(recorded.sum())),
         disturbed=int((recorded & (delays >= DISTURBED * durations)).sum()),
         delay_share=waited / lasted if lasted else None,
         other_cpu=_other_cpu(tables),
@@ -315,9 +315,10 @@ def _recorded_calls(tables: Tables) -> int:
     return int(tables["spans"].filter(calls).select(pl.len()).pipe(collected, tables).item())
 
 
-def _by_recording(found: Typical | None, calls: float) -> Typical | None:
-    if found is None or found.cause != "computing" or not calls:
+def _by_recording(found: Typical | None, tables: Tables, recorded: int) -> Typical | None:
+    if found is None or found.cause != "computing":
         return found
+    calls = _recorded_calls(tables) / recorded
     added = found.recorded_part - found.others_part
     if not 0 < added <= _RECORDING_NS * calls:
         return found
