@@ -247,6 +247,7 @@ class Result(NamedTuple):
     steps: int
     own: float
     recorded: list[float]
+    preparing: list[float]
     opening: list[float]
     windows: int
 
@@ -263,15 +264,16 @@ def measure(program: Program, python: Path) -> Result:
         if done.returncode:
             raise SystemExit(done.stderr)
         stamps = json.loads((folder / "stamps.json").read_text())
-        recorded, opening, windows = [], [], 1
+        recorded, preparing, opening, windows = [], [], [], 1
         for path in sorted((folder / "runs").iterdir()):
             steps = stepscope.open(path).tables["steps"].select("dur").collect()
             recorded.append(median(steps["dur"].to_list()) / 1e6)
             manifest = json.loads((path / "rank0" / "manifest.json").read_text())
-            opening.append((manifest["cost"]["prepare_ns"] + manifest["cost"]["start_ns"]) / 1e6)
+            preparing.append(manifest["cost"]["prepare_ns"] / 1e6)
+            opening.append(manifest["cost"]["start_ns"] / 1e6)
             windows = len(manifest.get("takes", {}).get("windows", [0]))
         durations = [after - before for before, after in pairwise(stamps)]
-        return Result(len(durations), median(durations) / 1e6, recorded, opening, windows)
+        return Result(len(durations), median(durations) / 1e6, recorded, preparing, opening, windows)
 
 
 def _row(cells: Iterable[object]) -> str:
@@ -285,17 +287,18 @@ def main() -> None:
     for name in ("torch", "mindspore", "paddle", "jax"):
         parser.add_argument(f"--{name}", type=Path, default=Path(f".envs/{name}/bin/python"), help="its Python")
     arguments = parser.parse_args()
-    head = ("program", "steps", "own ms", "recorded ms", "difference", "windows", "opening ms")
+    head = ("program", "steps", "own ms", "recorded ms", "difference", "windows", "preparing ms", "opening ms")
     lines = [_row(head), _row(["---"] * len(head))]
     near = total = 0
     for name, program in PROGRAMS.items():
         if arguments.only not in name:
             continue
         found = measure(program, getattr(arguments, program.framework).absolute())
-        for recorded, opening in zip(found.recorded, found.opening, strict=True):
+        for recorded, *stalls in zip(found.recorded, found.preparing, found.opening, strict=True):
             difference = recorded / found.own - 1
             total, near = total + 1, near + (abs(difference) <= 0.05)
-            figures = (f"{found.own:.1f}", f"{recorded:.1f}", f"{difference:+.1%}", found.windows, f"{opening:.1f}")
+            held = (f"{stall:.1f}" for stall in stalls)
+            figures = (f"{found.own:.1f}", f"{recorded:.1f}", f"{difference:+.1%}", found.windows, *held)
             lines.append(_row((name, found.steps, *figures)))
             sys.stderr.write(f"{lines[-1]}\n")
     print("\n".join(lines))

@@ -83,9 +83,11 @@ def job_verdict(findings: Sequence[Finding], summary: JobSummary, time: Callable
 
 
 def _limit(summary: JobSummary) -> str:
-    """Return what keeps slow ranks from being seen; empty if nothing does."""
+    """Return what may keep something from being seen; empty if nothing does."""
     if summary.steps == 1:
         return " of what one step can show"
+    if summary.unlike:
+        return " of the recorded steps, which are unlike the others of the run"
     if summary.communication is not None and (summary.communication.wait_ns is None or summary.clocks.unknown):
         return " of what can be compared (not all clocks are aligned)"
     return ""

@@ -66,6 +66,12 @@ def _not_typical(summary: Summary) -> str | None:
     if found is None or found.typical:
         return None
     recorded, others = (f"{ns / 1e6:.3g} ms" for ns in (found.recorded_ns, found.others_ns))
+    if found.cause == "recording":
+        added = percent_text(found.recorded_part / found.others_ns)
+        return (
+            f"Recording adds {added} to a step: the recorded steps take {recorded}, "
+            f"the other {found.others:,} {others}."
+        )
     return (
         f"Not typical: the recorded steps take {recorded}, the other {found.others:,} {others}. "
         "Record other steps before you trust where these go."

@@ -136,6 +136,16 @@ class LossOverRanks:
 
 
 @dataclass(frozen=True)
+class UnlikeSteps:
+    """A rank whose recorded steps are unlike the others of its run: their median in ns; number and median of those."""
+
+    rank: int
+    recorded_ns: float
+    others: int
+    others_ns: float
+
+
+@dataclass(frozen=True)
 class JobSummary:
     """What the screen of a job shows.
 
@@ -147,6 +157,7 @@ class JobSummary:
         ranks: The ranks, ascending; one that cannot be read has no numbers.
         steps: Distinct numbers of steps.
         step_ns: Median duration over all steps and ranks; None without steps.
+        unlike: The ranks whose recorded steps are not typical of their run, the most unlike first.
         split: Parts of the mean step, over the ranks of which the same parts are known.
         not_recorded: Parts that these ranks did not record.
         split_ranks: Number of these ranks.
@@ -168,6 +179,7 @@ class JobSummary:
     ranks: tuple[RankNumbers, ...]
     steps: int
     step_ns: float | None
+    unlike: tuple[UnlikeSteps, ...]
     split: tuple[PartOverRanks, ...]
     not_recorded: tuple[str, ...]
     split_ranks: int
@@ -201,6 +213,7 @@ def job_summary(job: Job) -> JobSummary:
         ranks=tuple(RankNumbers(**row) for row in named.iter_rows(named=True)),
         steps=steps["step"].n_unique(),
         step_ns=_number(steps["dur"].median()),
+        unlike=_unlike(ranks, steps),
         split=_over_ranks(parts, [name for name in _PARTS if name not in unknown]),
         not_recorded=tuple(name.replace("_", " ") for name in unknown),
         split_ranks=parts["rank"].n_unique(),
@@ -214,6 +227,14 @@ def job_summary(job: Job) -> JobSummary:
         imported=int(ranks["imported"].sum()),
         unreadable=tuple(job.tables.ranks.drop_nulls("fault").select("directory", "fault").iter_rows()),
     )
+
+
+def _unlike(ranks: Frame, steps: Frame) -> tuple[UnlikeSteps, ...]:
+    of_ranks = steps.group_by("rank").agg(pl.col("dur").median().alias("recorded"))
+    unlike = ranks.filter(pl.col("typical") == False).join(of_ranks, on="rank")  # noqa: E712 - null is neither
+    apart = (pl.col("recorded") / pl.col("other_step")).log().abs()
+    found = unlike.sort(apart, "rank", descending=(True, False)).select("rank", "recorded", "other_steps", "other_step")
+    return tuple(UnlikeSteps(*row) for row in found.iter_rows())
 
 
 def over_ranks(values: Iterable[float | None]) -> OverRanks | None:

@@ -136,6 +136,19 @@ class StepFinder:
         ends = self._ends.get(self._closer, ())
         return list(ends) if len(ends) == self.number else []
 
+    def conclude(self) -> bool:
+        """At the end of the program: return whether its last steps were a stage of their own, in which others step.
+
+        Else their optimizers, which have only stepped since the closing one did last, would never count.
+        """
+        history = list(self._history)
+        last = set(history[-self._absent :])
+        if self._absent <= _SETTLED or last.intersection(history[: -self._absent]):
+            return False
+        self._leave_stage()
+        self._learn()
+        return True
+
     def counts_with(self, optimizer: object) -> bool:
         """Return whether another optimizer and the closing one step in turn from the beginning on.
 
@@ -180,10 +193,7 @@ class StepFinder:
         if not self._recurred and self._absent <= _GONE and self._counts[self._closer] > _SETTLED:
             return  # perhaps another stage of the program has begun, in which the closing optimizer does not step
         if self._absent > _GONE:
-            recent = set(list(self._history)[-self._absent :])
-            for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
-                self.forget(gone)
-            self._absent = 0
+            self._leave_stage()
         counts = self._cycle()
         fewest, most = min(counts.values()), max(counts.values())
         once = {name: count for name, count in counts.items() if self._once_an_iteration(name, counts)}
@@ -197,6 +207,13 @@ class StepFinder:
             self.rule = _LAST if most - fewest <= 1 else _MOST if least > fewest else _LEAST
         else:
             self.rule = _LEAST if most > fewest else _LAST
+
+    def _leave_stage(self) -> None:
+        """Forget the optimizers that have not stepped since the closing one did last."""
+        recent = set(list(self._history)[-self._absent :])
+        for gone in [optimizer for optimizer in self._order if optimizer not in recent]:
+            self.forget(gone)
+        self._absent = 0
 
     def _once_an_iteration(self, optimizer: object, cycle: Iterable[object]) -> bool:
         """Return whether an optimizer steps at one place, in no loop that another one of the cycle is not in."""

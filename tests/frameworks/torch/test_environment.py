@@ -207,6 +207,7 @@ def test_children_that_train_are_recorded_once_they_do(tmp_path: Path, script: P
     }
     # from its second step on, each as a rank of one run
     assert found == {(2, 7, 7)}
+    assert all(run.name.startswith(f"{script.stem}_") for run in runs(tmp_path / "runs"))
 
 
 def test_sigterm_closes_the_recording(tmp_path: Path, script: Path) -> None:

@@ -510,6 +510,20 @@ def test_double_start_and_a_second_profile_are_refused_before_anything_happens(o
     assert len(runs(options["output"])) == 1
 
 
+def test_a_profile_that_the_program_has_dropped_makes_room_for_the_next(options: dict[str, Any]) -> None:
+    # Given a cell of a notebook that is run again before it has stopped its profile
+    for count in (2, 3):
+        profile = stepscope.profile(**options)
+        profile.start()
+        multiply(count)
+    profile.stop()
+    # Then both are recorded, each with its own operators
+    first, second = runs(options["output"])
+    assert [names(recorded_spans(run), "cpu_op")["aten::mm"] for run in (first, second)] == [2, 3]
+    assert (manifest(first)["status"], second) == ("complete", recorded(profile))
+    assert "dropped" in manifest(first)["ended_by"]
+
+
 def test_calls_at_the_wrong_moment(options: dict[str, Any]) -> None:
     profile = stepscope.profile(**options)
     with pytest.raises(LifecycleError, match=r"step\(\) was called before start\(\)"):

@@ -427,3 +427,25 @@ def test_stacks_show_what_a_loader_calls(tmp_path: Path, output: Path, collector
     spans = stepscope.open(run).tables["spans"].filter(pl.col("kind") == "python", pl.col("step").is_not_null())
     called = [name.rpartition(": ")[2] for name in spans.select("name").collect()["name"].cast(pl.String)]
     assert sum(name.endswith("__getitem__") for name in called) == sum(name == "decoded" for name in called) == 25
+
+
+@pytest.mark.parametrize("second", [30, 100])
+def test_all_steps_of_a_second_stage_are_timed(tmp_path: Path, output: Path, second: int) -> None:
+    # Given a program that trains 40 steps with one optimizer, and then others with another one
+    stages = f"""
+import time
+first = [step() for _ in range(40)]
+optimizer = torch.optim.Adam(model.parameters())
+begun = time.perf_counter_ns()
+for _ in range({second}):
+    step()
+print(time.perf_counter_ns() - begun)
+"""
+    kept = "kept = optimizer\n"  # the program still has the first one
+    # When
+    done = forked_run(output, script(tmp_path, TRAINING + kept + stages))
+    # Then the times of all steps are there, each with its own
+    steps = stepscope.open(runs(output)[0]).tables["run_steps"].collect()
+    assert steps["number"].to_list() == list(range(40 + second))
+    assert steps["dur"].null_count() <= 1
+    assert steps["dur"][41:].sum() <= int(done.stdout)

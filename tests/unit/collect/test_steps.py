@@ -103,6 +103,24 @@ def test_a_higher_rank_waits_for_the_end_of_a_recording() -> None:
     assert finder.stepped("update", learning=True, rank=1)
 
 
+@pytest.mark.parametrize(
+    ("sequence", "concludes", "number"),
+    [
+        ("A" * 30 + "B" * 60, True, 60),
+        ("A" * 30 + "BC" * 10, True, 10),
+        ("A" * 30 + "B" * 3, False, 30),
+        ("BA" * 9 + "B" * 20, False, 9),
+    ],
+    ids=["a stage of its own", "of two optimizers", "too short to tell", "of one that stepped before"],
+)
+def test_the_last_stage_of_a_program_counts_at_its_end(sequence: str, number: int, *, concludes: bool) -> None:
+    finder = StepFinder()
+    for name in sequence:
+        finder.stepped(name, learning=True)
+    assert finder.conclude() == concludes
+    assert finder.number == number
+
+
 def test_the_rule_holds_while_recording() -> None:
     # Given three steps learnt with one optimizer, a second one that appears changes nothing
     assert ends("AAA" + "BA" * 4, learn=3) == [0, 1, 2, 4, 6, 8, 10]

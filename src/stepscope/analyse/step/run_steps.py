@@ -33,6 +33,9 @@ _CLOSE, _LOOSE, _APART = 0.05, 0.15, 0.25
 #: The host runs ahead if it is done with the recorded steps in this part of their time, and its median step is no
 #: larger a part of its mean one: in some step it waits for all that it asked for.
 _AHEAD = 0.5
+#: What recording a call costs at most, in ns, as benchmarks/overhead.py measured it. Steps that compute longer by no
+#: more than that differ by the recording, not by what they do.
+_RECORDING_NS = 1_500
 #: A page fault takes about a microsecond.
 _FAULT_NS = 1_000
 #: Columns of the picture of a run.
@@ -65,10 +68,10 @@ class Typical:
         recorded_ns: Median of the recorded steps.
         others: How many other steps there are, without those of the warm-up.
         others_ns: Their median.
-        cause: What differs: ``data wait``, ``run queue``, ``computing``, ``waiting`` or ``page faults``; empty if
-            nothing is known.
-        recorded_part: That part of the median recorded step: ns, or page faults.
-        others_part: That of the other steps.
+        cause: What differs: ``data wait``, ``run queue``, ``computing``, ``waiting``, ``page faults``, or ``recording``
+            if the processor works no longer than recording its calls takes; empty if nothing is known.
+        recorded_part: That part of the median recorded step: ns, or page faults. Of ``recording``, what it adds.
+        others_part: That of the other steps. Of ``recording``, how many calls of a step are recorded.
     """
 
     typical: bool
@@ -166,7 +169,7 @@ def summarised(tables: Tables) -> RunSteps:
         picture=_picture(durations),
         outliers=int(outliers.sum()),
         longest=_longest(rows, outliers, _inside(tables), float(median)),
-        typical=_typical(rows),
+        typical=_by_recording(_typical(rows), tables, int(recorded.sum())),
         disturbed=int((recorded & (delays >= DISTURBED * durations)).sum()),
         delay_share=waited / lasted if lasted else None,
         other_cpu=_other_cpu(tables),
@@ -302,6 +305,24 @@ def _because(found: Typical, recorded: pl.DataFrame, others: pl.DataFrame) -> Ty
                 return best
             most = explained
     return best
+
+
+def _recorded_calls(tables: Tables) -> int:
+    """Return how many calls of the host the recorded steps have."""
+    if not has_rows(tables, "spans"):
+        return 0
+    calls = pl.col("kind").cast(pl.String).is_in(["operator", "python"]) & pl.col("step").is_not_null()
+    return int(tables["spans"].filter(calls).select(pl.len()).pipe(collected, tables).item())
+
+
+def _by_recording(found: Typical | None, tables: Tables, recorded: int) -> Typical | None:
+    if found is None or found.cause != "computing":
+        return found
+    calls = _recorded_calls(tables) / recorded
+    added = found.recorded_part - found.others_part
+    if not 0 < added <= _RECORDING_NS * calls:
+        return found
+    return replace(found, cause="recording", recorded_part=added, others_part=calls)
 
 
 def _other_cpu(tables: Tables) -> float | None:

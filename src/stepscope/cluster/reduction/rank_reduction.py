@@ -16,6 +16,7 @@ from stepscope.analyse.step import sample
 from stepscope.analyse.step.activity import of_kinds, on_tracks, span_codes, span_kinds
 from stepscope.analyse.step.framework import framework_of
 from stepscope.analyse.step.phase_times import phase_times
+from stepscope.analyse.step.run_steps import summarised
 from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Integers, RankSummary, Texts
 from stepscope.cluster.reduction.message_batches import kernels_of_messages
@@ -127,6 +128,7 @@ def _facts(tables: Tables, manifest: Manifest, parts: Split) -> dict[str, Any]:
     streams = [device for device, kind in tracks[["device", "kind"]].rows() if kind == "stream"]
     device = next(iter(sorted(streams)), "cpu") if parts.work.on_device else "cpu"
     framework = framework_of(tables, _names(tables)) or None
+    compared = summarised(tables).typical
     return {
         "world_size": manifest.get("world_size"),
         "host": manifest.get("host") or next(filter(None, tracks["host"].to_list()), None),
@@ -142,6 +144,9 @@ def _facts(tables: Tables, manifest: Manifest, parts: Split) -> dict[str, Any]:
         "cores": ",".join(map(str, manifest.get("cores", ()))) or None,
         "clock_mhz": _counter(tables, _CLOCK, "median", 1),
         "step_count": len(windows.start) if windows.declared else 0,
+        "other_steps": compared and compared.others,
+        "other_step": compared and round(compared.others_ns),
+        "typical": compared and compared.typical,
         "imported": manifest.get("source") == "import",
         "checked": TOTALS in said,
     }

@@ -11,11 +11,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stepscope.collect.frameworks import is_installed
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.journal.values import plain
@@ -60,8 +60,7 @@ class DataWaits(ABC):
 
     def available(self) -> str | None:
         """Return why data loaders cannot be recorded here, or None."""
-        installed = self.framework in sys.modules or find_spec(self.framework)
-        return None if installed else f"{self.product} is not installed."
+        return None if is_installed(self.framework) else f"{self.product} is not installed."
 
     def prepare(self, context: Context) -> None:
         """Keep the journal for the spans."""

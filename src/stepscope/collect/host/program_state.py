@@ -9,9 +9,10 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from stepscope.collect.frameworks import is_installed
 
 if TYPE_CHECKING:
     from stepscope.collect.journal.journal import Journal
@@ -34,7 +35,7 @@ class ProgramState(ABC):
         """Return why the state cannot be read: the program does not use the framework."""
         if self.framework in sys.modules:
             return None
-        return f"{self.framework} is not {'imported' if find_spec(self.framework) else 'installed'}"
+        return f"{self.framework} is not {'imported' if is_installed(self.framework) else 'installed'}"
 
     def prepare(self, context: Context) -> None:
         """Keep the journal for the facts."""

@@ -65,10 +65,9 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._samples = 0
         self._cost_ns = 0
-        self._read(perf_counter_ns(), sources)  # the base of counters that are differences
 
     def start(self) -> None:
-        """Start the thread."""
+        """Take the base of counters that are differences, and start the thread."""
         self._read(perf_counter_ns(), self._sources)
         self._thread = threading.Thread(target=self._run, name=f"stepscope-{self._what}", daemon=True)
         self._thread.start()

@@ -39,16 +39,6 @@ class Patience:
         self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> Patience:
-        here = threading.current_thread()
-        if here is not threading.main_thread() or signal.getsignal(self._number or 1) is not signal.SIG_DFL:
-            return self
-        watcher = threading.Thread(target=self._watch, args=(here,), name="stepscope-patience", daemon=True)
-        try:
-            watcher.start()
-        except RuntimeError:  # the interpreter is ending
-            return self
-        signal.signal(self._number, self._interrupt)
-        self._watcher = watcher
         return self
 
     def __exit__(
@@ -67,11 +57,25 @@ class Patience:
         Raises:
             CollectorHangs: It hung.
         """
+        if self._watcher is None:
+            self._begin()
         self._since, self._inside = time.monotonic(), True
         try:
             return action(*args)
         finally:
             self._inside = False
+
+    def _begin(self) -> None:
+        here = threading.current_thread()
+        if here is not threading.main_thread() or signal.getsignal(self._number or 1) is not signal.SIG_DFL:
+            return
+        watcher = threading.Thread(target=self._watch, args=(here,), name="stepscope-patience", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError:  # the interpreter is ending
+            return
+        signal.signal(self._number, self._interrupt)
+        self._watcher = watcher
 
     def _watch(self, thread: threading.Thread) -> None:
         used: list[bytes] = []
@@ -84,7 +88,7 @@ class Patience:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._inside:
-            self._inside = False
+            self._since = time.monotonic()  # another interruption follows if something swallows this one
             message = f"it hung for {self._seconds:.0f} s, and the training went on without it"
             raise CollectorHangs(message)
 

@@ -157,16 +157,17 @@ class Session:
             message = f"Cannot record into {self.settings.output}: {self._problem}."
             raise OutputError(message, "Choose another directory with --output (or output=).")
 
-    def boundary(self, source: str | None = None, at_ns: int = 0) -> None:
+    def boundary(self, source: str | None = None, at_ns: int = 0, *, late: bool = False) -> None:
         """End the current step and begin the next one.
 
         Args:
             source: Source of the step that ends; None means the session's.
             at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
+            late: Whether it ended long ago, so that only its wall time is known.
         """
         if not self.running or self.in_child or self._exclusively.held_here():
             return  # held here: a signal handler of the program interrupts the opening or closing of a window
-        end_ns, window = self.times.end_step(self.number, at_ns), self._window
+        end_ns, window = self.times.end_step(self.number, at_ns, late=late), self._window
         if self.number + 1 < self._until:
             # Fast path of nearly every step, lock-free: with cold caches a lock costs 2 µs and the path below 5 µs, and
             # a step may last 1 ms. Races with other threads, and what keeps them harmless:

@@ -252,6 +252,18 @@ class StepTimes:
                 self._put_into(window.directory.capture, settings.options)
             return window
 
+    def prepare_window(self) -> None:
+        """Make and prepare the first window some steps before it opens: what that takes is then over for the loaders.
+
+        Raises:
+            OSError: Its directory or journal cannot be made.
+        """
+        if self.settings is not None:
+            with self._lock:
+                window = self.window(self.settings)
+                window.prepare()
+                self._window = window
+
     def _put_into(self, capture: Path, options: Options) -> None:
         try:
             self._open(capture / STEP_TIMES)

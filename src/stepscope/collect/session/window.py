@@ -21,7 +21,7 @@ from stepscope.collect.annotations import bind, unbind
 from stepscope.collect.frameworks import imported_frameworks
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
-from stepscope.collect.protocol import Collector, Context, NothingHere, Settling, StepMarking, StepMarks
+from stepscope.collect.protocol import Collector, Context, NothingHere, StepMarks
 from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.registry import make_collectors
 from stepscope.collect.session.command_line import command_line
@@ -143,8 +143,8 @@ class Window:
         self._wall: dict[str, int] = {}
         self._lock = threading.Lock()
         self._parts = [_Member(collector) for collector in make_collectors(settings.options)]
-        # Cached: isinstance() with a protocol costs 8 µs, and a step may last 1 ms.
-        self._markers: list[Any] = [part for part in self._parts if isinstance(part.collector, StepMarking)]
+        # By their classes: isinstance() with a protocol costs 0.2 ms with cold caches, for each collector.
+        self._markers: list[Any] = [part for part in self._parts if hasattr(type(part.collector), "step_marks")]
         self._marking: list[tuple[_Member, StepMarks]] = []
         if directory is None:
             directory = create_rank_directory(settings.output, settings.worker, self.place)
@@ -160,13 +160,18 @@ class Window:
         self._cost["prepare_ns"] = time.perf_counter_ns() - begin
 
     def prepare(self) -> None:
-        """Do the slow part of collectors, and write the manifest, so that a killed process leaves a readable run."""
+        """Do the slow part of collectors, and write the manifest, so that a killed process leaves a readable run.
+
+        A second call prepares those that were unavailable at the first.
+        """
         begin = time.perf_counter_ns()
+        waiting = [part for part in self._parts if not self._prepared or part.unavailable is not None]
         self._prepared = True
         with Patience(OPENING) as patience:
-            for part in self._parts:
+            for part in waiting:
                 self._prepare(part, patience)
-        self.write_manifest()
+        if any(part.works for part in waiting):
+            self.write_manifest()
         self._cost["prepare_ns"] += time.perf_counter_ns() - begin
 
     def admit(self) -> None:
@@ -174,7 +179,6 @@ class Window:
         with Patience(OPENING) as patience:
             for part in self._parts:
                 if part.unavailable is not None:
-                    part.works = True
                     self._prepare(part, patience)
                     if part.works and self.started:
                         part.attempt(part.collector.start, within=patience)
@@ -187,6 +191,7 @@ class Window:
         self.due = 0
 
     def _prepare(self, part: _Member, patience: Patience) -> None:
+        part.works = True
         part.ask()
         if part.works:
             context = Context(self.place.rank, self.directory.capture, self.settings.options, self._journal)
@@ -310,8 +315,9 @@ class Window:
 
     def _settle_parts(self) -> None:
         for part in self._parts:
-            if part.works and isinstance(part.collector, Settling):
-                part.attempt(part.collector.settle)
+            settle = getattr(part.collector, "settle", None)
+            if part.works and settle is not None:
+                part.attempt(settle)
 
     def count_loss(self, what: str, message: str, count: int = 1) -> None:
         """Count a loss of the catalogue in the manifest, with a message."""

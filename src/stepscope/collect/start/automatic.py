@@ -112,6 +112,7 @@ class Automatic:
         self.recorded: RecordedWindow | None = None
         self.problem: str | None = None
         self.gave_way = False
+        self._ready = False
         self._settings = settings
         self._selection = selection
         self._trains = trains
@@ -141,6 +142,8 @@ class Automatic:
     def end(self, status: str = COMPLETE, notes: Mapping[str, object] = AT_EXIT) -> None:
         """End the recording in whatever state it is, and remove all hooks from the program."""
         self._remove_hooks()
+        if self._seen.finder.conclude():
+            self._add_missed(self._seen.finder.ends_ns())
         failed = status != COMPLETE and self._session is not None and self._session.recording
         if self._session is not None:
             self._session.end(status, notes, whole=self._selection.whole and not self.steps)
@@ -183,11 +186,23 @@ class Automatic:
             ends_step = self._seen.add(stepped, learning=learning)
             if finder.closer != before and finder.counts_with(before):
                 self._recount(finder.number - ends_step)
+            elif finder.closer != before:
+                self._add_missed(finder.ends_ns()[:-1])
             if ends_step:
                 self._boundary(stepped)
         except Exception as error:  # noqa: BLE001 - law 1: the program runs on; the message is said at its end
             self._fail(error)
         pass_on()
+
+    def _add_missed(self, ends_ns: list[int]) -> None:
+        """Count the steps of a stage of the program whose optimizers have stepped for some time before they counted."""
+        session, times = self._session, self._times
+        if session is None or times is None:
+            return
+        for end_ns in ends_ns:
+            if end_ns > times.last_end:
+                session.boundary(self._seen.source, end_ns, late=True)
+        self._takes.restart_step(times.last_end)
 
     def _recount(self, number: int) -> None:
         """Steps end elsewhere than it seemed: the current one is ``number``. What was recorded is replaced."""
@@ -223,12 +238,21 @@ class Automatic:
         number = self._seen.finder.number
         if self._times is not None:
             self._times.end_step(number - 1, stepped.at_ns, late=stepped.late)
-        rehearsed = rehearse(self._settings(self._describe_steps).options)  # if it could not be before the first step
-        if rehearsed and self._times is not None:
-            self._times.begin_step(perf_counter_ns())
+        if self._times is not None and not stepped.late:  # after a late one, others follow that have ended already
+            self._make_ready(self._times, number)
         alone = self._seen.finder.optimizers == 1
         if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):
             self._begin(number)
+
+    def _make_ready(self, times: StepTimes, number: int) -> None:
+        """Do what the first window can have done before: the step that is about to begin does not count it."""
+        settings = times.settings or self._settings(self._describe_steps)
+        slow = rehearse(settings.options)  # if it could not be before the first step
+        if not self._ready and number >= self._selection.skip - SETTLING:
+            self._ready = slow = True
+            times.prepare_window()
+        if slow:
+            times.begin_step(perf_counter_ns())
 
     def _begin(self, number: int) -> None:
         made = self._times.settings if self._times is not None else None

@@ -187,6 +187,8 @@ class EnvironmentRecording:
         from stepscope.collect.start.profile import absolute, program_name
 
         output = absolute(Path(values["output"]))
+        # A spawned process has its parent's arguments before it has its main module.
+        worker = program_name(Path(sys.argv[0]).stem if "".join(sys.argv[:1]).endswith(".py") else "python")
         options = options_of(values)
         # Two steps show that a process trains: a worker that loads data takes none, and so is never recorded.
         skip = 2 if self._role is ProcessRole.UNSURE else 0
@@ -199,7 +201,7 @@ class EnvironmentRecording:
             notes["parent_process"] = os.getppid()
 
         def settings(describe: Callable[[], dict[str, Any]]) -> Settings:
-            return Settings(options, output, program_name(), selection.describe(), describe, notes)
+            return Settings(options, output, worker, selection.describe(), describe, notes)
 
         return Automatic(settings, selection, trains=self._role is ProcessRole.PROGRAM)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -100,11 +101,9 @@ class profile(NotebookDisplay):
         self._options = make_options(values)
         self._output = Path(values["output"])
         self._schedule = schedule or always
-        self._on_trace_ready = on_trace_ready
-        self._analyse = values["analyse"]
-        self._quiet = values["quiet"]
+        self._saved = _Saved(on_trace_ready, values["analyse"], quiet=values["quiet"])
         self._session: Session | None = None
-        self.recorded: list[RecordedWindow] = []
+        self.recorded: list[RecordedWindow] = self._saved.windows
 
     @property
     def step_number(self) -> int:
@@ -132,7 +131,8 @@ class profile(NotebookDisplay):
             describe_schedule(self._schedule),
             lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
         )
-        session = Session(settings, self._schedule, source="declared", on_saved=self._saved, log=log)
+        session = Session(settings, self._schedule, source="declared", on_saved=self._saved.add, log=log)
+        session.give_way = functools.partial(_end_abandoned, weakref.ref(self), weakref.ref(session))
         session.begin()
         self._session = session
 
@@ -218,10 +218,20 @@ class profile(NotebookDisplay):
 
         return profiled  # type: ignore[return-value]
 
-    def _saved(self, window: Window) -> None:
+
+class _Saved:
+    """The windows of a profile. Its session refers to them, and not to the profile, which the program may drop."""
+
+    def __init__(self, on_trace_ready: _TraceReady | None, analyse: str, *, quiet: bool) -> None:
+        self.windows: list[RecordedWindow] = []
+        self._on_trace_ready = on_trace_ready
+        self._analyse = analyse
+        self._quiet = quiet
+
+    def add(self, window: Window) -> None:
         """Keep the window and call the user's handler; what the handler raises is counted and logged."""
         recorded = record(window, self._analyse)
-        self.recorded.append(recorded)
+        self.windows.append(recorded)
         if not self._quiet and window.place.rank == 0:
             self._quiet = True  # once
             say(f"recorded in {recorded.path}")
@@ -233,6 +243,13 @@ class profile(NotebookDisplay):
             window.count_loss("handler_failed", one_line(error))
             window.write_manifest()
             _LOG.warning("stepscope: on_trace_ready raised %s; training goes on.", one_line(error))
+
+
+def _end_abandoned(profile: weakref.ref[Any], session: weakref.ref[Session]) -> None:
+    """End the session of a profile that the program cannot stop any more: nothing refers to it, and another begins."""
+    running = session()
+    if profile() is None and running is not None:
+        running.end(COMPLETE, {"ended_by": "another profile, after the program had dropped this one"})
 
 
 def record(window: Window, analyse: str) -> RecordedWindow:

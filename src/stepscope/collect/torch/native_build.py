@@ -35,6 +35,9 @@ _SWITCH = "STEPSCOPE_NATIVE"
 #: Seconds to wait for torch to be imported and tried, and for which a failure is remembered.
 _PATIENCE, _REMEMBERED = 120.0, 86_400.0
 
+#: Recorders that this process has loaded: whatever becomes of their files, they serve.
+_loaded: set[Path] = set()
+
 #: Where NVIDIA's driver says its version.
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -58,7 +61,7 @@ def reason_against(torch: Torch) -> str | None:
 def is_built(torch: Torch) -> Path | None:
     """Return the path of the recorder for this torch if it is built and may be loaded."""
     path = _path(torch)
-    return None if recorder_cache.fault(path) else path
+    return None if path not in _loaded and recorder_cache.fault(path) else path
 
 
 def obtain(torch: Torch, *, again: bool = False) -> Path:
@@ -73,6 +76,8 @@ def obtain(torch: Torch, *, again: bool = False) -> Path:
     if reason is not None:
         raise BuildError(reason)
     path = _path(torch)
+    if path in _loaded:
+        return path
     try:
         recorder_cache.open_directory(path.parent)
         with _alone(path.with_suffix(".lock")):
@@ -138,7 +143,9 @@ def load(path: Path) -> RecorderLibrary:
     reason = recorder_cache.fault(path)
     if reason is not None:
         raise OSError(reason)
-    return RecorderLibrary(path)
+    library = RecorderLibrary(path)
+    _loaded.add(path)
+    return library
 
 
 def _make(torch: Torch, path: Path) -> None:

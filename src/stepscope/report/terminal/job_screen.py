@@ -262,10 +262,21 @@ class JobScreen(ConsolePage):
 
     def facts(self) -> Iterator[tuple[str, Text]]:
         """Yield what is known besides, each with its label."""
+        if self.summary.unlike:
+            yield "not typical", Text(self.unlike(), style=WARNING)
         if self.summary.communication is not None:
             yield "collectives", Text(self.communication(self.summary.communication))
         yield "clocks", self.clocks()
         yield "lost", self.losses()
+
+    def unlike(self) -> str:
+        """Say whose recorded steps are unlike the other steps of the run."""
+        first, *more = self.summary.unlike
+        said = (
+            f"the recorded steps of rank {first.rank} take {self.time(first.recorded_ns)}, "
+            f"its other {first.others:,} {self.time(first.others_ns)}"
+        )
+        return f"{said}; nor are those of rank {rank_list(one.rank for one in more)}" if more else said
 
     def communication(self, found: JobCommunication) -> str:
         """Return number and times of the collectives."""

@@ -28,6 +28,7 @@ _DIFFERS = {
     "run queue": "these wait {mine} for a core, the others {theirs}",
     "computing": "the processor works {mine} for these, {theirs} for the others",
     "waiting": "the thread waits {mine} in these, {theirs} in the others",
+    "recording": "recording {theirs} calls a step adds {mine}",
     "page faults": "these have {mine} page faults, the others {theirs}",
 }
 _IN_A_STEP = {"run queue": "waiting for a core", "data wait": "waiting for data"}
@@ -118,10 +119,8 @@ def _compared(found: Typical, time: _Time) -> str:
 def _because(found: Typical, time: _Time) -> str:
     if not found.cause:
         return ""
-    mine, theirs = (
-        f"{part:,.0f}" if found.cause == "page faults" else time(part)
-        for part in (found.recorded_part, found.others_part)
-    )
+    mine = f"{found.recorded_part:,.0f}" if found.cause == "page faults" else time(found.recorded_part)
+    theirs = f"{found.others_part:,.0f}" if found.cause in ("page faults", "recording") else time(found.others_part)
     return ": " + _DIFFERS[found.cause].format(mine=mine, theirs=theirs)
 
 

@@ -22,6 +22,7 @@ from stepscope.cluster.job_summary import (
     OperatorOverRanks,
     PartOverRanks,
     RankNumbers,
+    UnlikeSteps,
 )
 from stepscope.report.terminal.job_screen import LINES, JobPage, rank_list, render_job
 
@@ -62,6 +63,7 @@ def summary(count: int = 64, *, slow: int | None = None) -> JobSummary:
         ranks=ranks(count, slow=slow),
         steps=5,
         step_ns=100.0 * MS,
+        unlike=(),
         split=tuple(parts),
         not_recorded=(),
         split_ranks=count,
@@ -141,6 +143,10 @@ def test_a_job_of_which_too_little_is_known_is_not_called_healthy() -> None:
     known = summary()
     one = job_verdict((), replace(known, steps=1), duration_text)
     assert one.startswith("Nothing stands out of what one step can show: ")
+    unlike = replace(known, unlike=(UnlikeSteps(0, 8.0 * MS, 15, 1.5 * MS), UnlikeSteps(2, 7.0 * MS, 15, 1.5 * MS)))
+    assert "which are unlike the others of the run" in job_verdict((), unlike, duration_text)
+    said = "the recorded steps of rank 0 take 8.00 ms, its other 15 1.50 ms; nor are those of rank 2"
+    assert f"not typical {said}" in " ".join(shown(unlike).split())
     unknown = replace(known, clocks=JobClocks(63, 12_000.0, (("it shares no collective", (7,)),)))
     assert "not all clocks are aligned" in job_verdict((), unknown, duration_text)
     nothing = replace(known, ranks=tuple(replace(rank, step_ns=None) for rank in known.ranks), step_ns=None, steps=0)

@@ -61,6 +61,8 @@ def test_recorded_steps_that_are_not_typical() -> None:
     )
     faults = replace(other, cause="page faults", recorded_part=5000.0, others_part=0.0)
     assert lines(replace(RUN, typical=faults))["not typical"].endswith("these have 5,000 page faults, the others 0")
+    recording = replace(other, cause="recording", recorded_part=45_000.0, others_part=40.0)
+    assert lines(replace(RUN, typical=recording))["not typical"].endswith("recording 40 calls a step adds 45.0 µs")
     unknown = replace(other, cause="")
     assert lines(replace(RUN, typical=unknown))["not typical"].endswith("the other 195 85.2 ms")
 
