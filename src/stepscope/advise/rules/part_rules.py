@@ -20,6 +20,7 @@ from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
 from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.analyse.step.step_trace_time import split
+from stepscope.collect.options import asked
 from stepscope.trace.tables import Tables, columns_of
 
 #: Part of the step that a device waits for its host, or communicates, from which on it is told; and that it copies.
@@ -387,6 +388,7 @@ def compiling(observed: Observed) -> Iterator[Claim]:
     compiles = np.flatnonzero(of_kinds(span_kinds(observed.tables), "compile"))
     compiled_in = or_negative(columns_of(observed.tables, "spans", "step")["step"][compiles])
     first = not found.why and len(np.unique(compiled_in)) < _AGAIN
+    later = f" ({asked(observed.manifest)})".replace(" ()", "")
     again = f" again: {found.why}" if found.why else " for the first time" if first else ""
     finding = Finding(
         cause="first-compilation" if first else "recompilation",
@@ -397,7 +399,7 @@ def compiling(observed: Observed) -> Iterator[Claim]:
         basis="compilations inside the recorded steps",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{percent_text(found.share)} of the steps are compilation", value=each, unit="ns"),),
-        remedy="Record later steps (--skip 10): each function is compiled once, which hides what steps cost later."
+        remedy=f"Record later steps{later}: each function is compiled once, which hides what steps cost later."
         if first
         else "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as "
         "dynamic; call the compiled function that was made before the loop.",

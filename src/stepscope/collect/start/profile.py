@@ -63,6 +63,8 @@ class profile(NotebookDisplay):
         UsageError: An option cannot have the value given.
     """
 
+    _door = "code"
+
     def __new__(cls, function: Any = None, /, **arguments: Any) -> profile:  # noqa: ANN401 - any function
         """Return a profile; without brackets, as in ``@stepscope.profile``, the function decorated by a plain one."""
         return super().__new__(cls) if function is None else cls(**arguments)(function)
@@ -131,6 +133,7 @@ class profile(NotebookDisplay):
             program_name(),
             describe_schedule(self._schedule),
             lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
+            door=self._door,
         )
         session = Session(settings, self._schedule, source="declared", on_saved=self._saved, log=log)
         session.begin()

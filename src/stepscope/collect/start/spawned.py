@@ -62,6 +62,8 @@ def begin_in_child(text: str) -> None:
     os.environ[environment.OURS] = text
     try:
         environment.begin()
+        if (recording := environment.current()) is not None:
+            recording.door = "run"
     finally:
         del os.environ[environment.OURS]  # what this process starts is not a rank
 
