@@ -24,6 +24,21 @@ MISFITS = frozenset(
     }
 )
 
+#: All causes, as ``docs/findings.md`` describes them. A rule of another package may have more.
+CAUSES = MISFITS | {
+    "data-loader-slow", "padding", "slow-collate", "restarted-workers", "useless-workers", "python-in-step",
+    "sleep-in-step", "io-in-step", "lock-wait", "subprocess-in-step", "wait-in-step", "gil-contention",
+    "garbage-collection", "host-bound", "synchronising-call", "device-memory-churn", "unpinned-copies",
+    "exposed-copies", "exposed-communication", "communication-not-overlapped", "tf32-off", "attention-not-fused",
+    "low-clocks", "first-compilation", "recompilation", "double-precision", "slow-half-precision", "denormal-numbers",
+    "per-parameter-optimizer", "sample-loop", "many-small-operators", "unneeded-forward", "teacher-with-gradients",
+    "growing-graph", "repeated-backward", "frequent-evaluation", "frequent-checkpoint", "frequent-logging",
+    "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient",
+    "allocator-page-faults", "growing-memory", "too-many-threads", "too-few-threads", "other-processes",
+    "small-collectives", "unneeded-collectives", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
+    "slow-link",
+}  # fmt: skip
+
 
 class Confidence(StrEnum):
     """How sure a finding is."""

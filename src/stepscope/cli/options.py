@@ -110,7 +110,15 @@ def add_fail_on(parser: argparse.ArgumentParser) -> None:
 
 
 def _condition(text: str) -> str:
-    if re.fullmatch(r"any|gain:\d+(?:\.\d+)?%|[a-z0-9]+(?:-[a-z0-9]+)*", text):
+    import difflib
+
+    from stepscope.advise.finding import CAUSES
+    from stepscope.extensions import extensions
+
+    if re.fullmatch(r"any|gain:\d+(?:\.\d+)?%", text) or text in CAUSES:
         return text
-    message = f"{text!r} is not a condition; use any, a cause such as data-loader-slow, or gain:10%"
+    if re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", text) and extensions("stepscope.rules"):
+        return text  # a rule of another package names its own causes
+    near = difflib.get_close_matches(text, CAUSES, 1) or ["data-loader-slow"]
+    message = f"{text!r} is not a condition; use any, a cause such as {near[0]}, or gain:10%"
     raise argparse.ArgumentTypeError(message)

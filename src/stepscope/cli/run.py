@@ -93,7 +93,8 @@ def execute(arguments: argparse.Namespace) -> int:
         ending.stand_in.install()
     else:
         ending.automatic = Automatic(
-            lambda describe: Settings(options, output, target.name, selection.describe(), describe), selection
+            lambda describe: Settings(options, output, target.name, selection.describe(), describe, door="run"),
+            selection,
         )
         ending.automatic.install()
         ending.spawned = SpawnedRanks({**values, "output": output})

@@ -408,6 +408,37 @@ def make_options(values: Mapping[str, Any], *, memory_by_default: bool = False) 
     return Options(**chosen, memory_by_default=memory_by_default)
 
 
+#: How a recording was started → how a switch is turned on there, and how later steps are recorded.
+_SPELLED = {
+    "run": ("`stepscope run {flag}`", "`stepscope run --skip 10`"),
+    "notebook": ("`%%stepscope {flag}`", "`%%stepscope --skip 10`"),
+    "code": ("`stepscope.profile({name}=True)`", "`schedule=stepscope.schedule(wait=10, warmup=1, active=5)`"),
+    "mindspore": ("`profile({name}=True)`", "`schedule=schedule(wait=10, warmup=1, active=5)`"),
+    "trainer": ("`{name}=True` of the callback", '`steps="10-14"` of the callback'),
+    "profiler_config.json": (
+        '`"{name}": true` in `profiler_config.json`',
+        '`"start_step": 10` in `profiler_config.json`',
+    ),
+    "STEPSCOPE_OPTIONS": ('`"{name}": true` in `STEPSCOPE_OPTIONS`', '`"skip": 10` in `STEPSCOPE_OPTIONS`'),
+    "MS_PROFILER_OPTIONS": ('`"{name}": true` in `MS_PROFILER_OPTIONS`', '`"skip": 10` in `MS_PROFILER_OPTIONS`'),
+}
+
+
+def asked(manifest: Mapping[str, Any], switch: str = "") -> str:
+    """Return how a switch is turned on, or without one how later steps are recorded, as the user wrote the recording.
+
+    Of a capture of another tool it is the switch's name, which is that of ``torch.profiler``, or nothing.
+
+    Args:
+        manifest: That of the recording.
+        switch: Name of an option that is true or false.
+    """
+    spelled = _SPELLED.get(manifest.get("door", ""))
+    if spelled is None:
+        return f"`{switch}`" if switch else ""
+    return spelled[0].format(flag=flags_of(OPTIONS[switch])[-1], name=switch) if switch else spelled[1]
+
+
 def flags_of(option: Option) -> tuple[str, ...]:
     """Return the flags of an option on the command line, the one with its own name first."""
     own = f"--{option.name.replace('_', '-')}"

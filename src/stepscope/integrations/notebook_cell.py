@@ -66,7 +66,7 @@ class CellRecording:
 
     def _settings(self, describe: Callable[[], dict[str, Any]]) -> Settings:
         selected = "the whole cell" if self._selection.whole else self._selection.describe()
-        return Settings(self._options, self._output, program_name("notebook"), selected, describe)
+        return Settings(self._options, self._output, program_name("notebook"), selected, describe, door="notebook")
 
     def _describe(self) -> dict[str, Any]:
         if self._session is not None and self._session.number:

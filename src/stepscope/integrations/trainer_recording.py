@@ -53,6 +53,10 @@ class EpochSchedule:
         return Action.RECORD if self.epoch in self._recorded else Action.NONE
 
 
+class _TrainerProfile(profile):
+    _door = "trainer"
+
+
 class TrainerRecording:
     """Records a training that a trainer drives; no error of the recording reaches the trainer.
 
@@ -76,7 +80,7 @@ class TrainerRecording:
         values = check_given(Door.TRAINER, given)
         self._epochs, schedule = _selected(values["steps"], values["epochs"], options.get("schedule"))
         others = {name: value for name, value in options.items() if name not in ("steps", "epochs")}
-        self.profile = profile(**{**others, "schedule": schedule})
+        self.profile = _TrainerProfile(**{**others, "schedule": schedule})
         self._first = 0
         self._waits = options.get("analyse", "background") != "later"
         self._hooks = MethodHooks()

@@ -30,6 +30,7 @@ _TYPES: dict[str, Any] = {
     "local_rank": int,
     "world_size": (int, None),
     "rank_found_by": str,
+    "door": str,
     "options": {},
     "schedule": (str, None),
     "steps": {},

@@ -151,4 +151,5 @@ def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None
     assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
     assert [manifest(run, rank)["steps"]["recorded"] for rank in (0, 1)] == [5, 5]
     assert [manifest(run, rank)["rank_found_by"] for rank in (0, 1)] == ["torch.distributed"] * 2
+    assert [manifest(run, rank)["door"] for rank in (0, 1)] == ["run"] * 2
     assert not list((tmp_path / "runs").glob(".*"))

@@ -91,6 +91,7 @@ def test_the_manifest_says_who_where_how_and_what_is_missing(options: dict[str, 
     found = manifest(recorded(profile))
     assert (found["status"], found["rank"], found["world_size"]) == ("complete", 0, 1)
     assert found["options"]["record_shapes"] is True
+    assert found["door"] == "code"
     assert found["steps"] == {"source": "declared", "by": "step()", "recorded": 2}
     assert found["captures"] == ["capture/journal.ssj", "capture/recorder.ssr", "capture/steps.ssj"]
     assert found["collectors"]["torch"]["missing"].keys() == {"cuda"}

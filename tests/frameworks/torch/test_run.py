@@ -109,6 +109,7 @@ def test_options_of_every_kind_reach_the_recording(tmp_path: Path, output: Path)
     done = stepscope_run(output, *options, script(tmp_path, LOOP))
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
+    assert manifest(run)["door"] == "run"
     chosen = manifest(run)["options"]
     assert (chosen["sys_io"], chosen["host_sys"], chosen["counters_hz"]) == (True, ["cpu", "mem"], 2.5)
     assert (chosen["record_shapes"], chosen["profile_memory"], chosen["activities"]) == (False, True, ["cpu"])

@@ -324,3 +324,35 @@ def test_the_form_of_findings_may_be_named_as_a_format(
     assert main(["report", "--format", form, "--findings", str(run)]) == 0
     assert {*said, capsys.readouterr().out} == {said[0]}
     assert "slow-rank" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code"),
+    [
+        (["any"], 3),
+        (["slow-rank"], 3),
+        (["gain:1%"], 3),
+        (["gain:99.9%"], 0),
+        (["data-loader-slow"], 0),
+        (["data-loader-slow", "slow-rank"], 3),
+    ],
+)
+def test_report_fails_on_the_findings_that_it_was_told_to(
+    run: Path, conditions: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for condition in conditions for word in ("--fail-on", condition)]
+    assert main(["report", str(run), "--quiet", *options]) == code
+    assert ("stepscope: slow-rank: " in capsys.readouterr().err) is (code == 3)
+
+
+@pytest.mark.parametrize("condition", ["slow-rnak", "gain:10", "gain:%", "gain", "slower:5%", "Any", ""])
+def test_a_condition_that_names_nothing_is_a_usage_error(
+    run: Path, condition: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["report", str(run), "--fail-on", condition])
+    assert error.value.code == 2
+    assert f"{condition!r} is not a condition; use any, a cause such as" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["report", str(run), "--fail-on", "slow-rnak"])
+    assert "such as slow-rank," in capsys.readouterr().err

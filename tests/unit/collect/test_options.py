@@ -21,11 +21,13 @@ from stepscope.collect.options import (
     Door,
     Option,
     Options,
+    asked,
     check_given,
     flags_of,
     make_options,
     options_at,
 )
+from stepscope.collect.schedule import Action
 from stepscope.collect.start.flag_options import option_values
 from stepscope.collect.start.json_options import DYNAMIC, ENVIRONMENT, options_of, read_options
 from stepscope.errors import UsageError
@@ -226,3 +228,25 @@ def test_an_unknown_activity_is_refused_by_name() -> None:
 def test_options_are_plain_values_in_the_manifest() -> None:
     options = Options(activities=(Activity.CPU,), record_shapes=True)
     assert json.loads(json.dumps(options.describe()))["activities"] == ["cpu"]
+
+
+def test_a_switch_is_named_as_the_user_gave_options() -> None:
+    said = {door: asked({"door": door}, "with_stack").replace("`", "") for door in table._SPELLED}
+    assert said["run"] == "stepscope run --stacks"
+    assert build_parser().parse_args([*said["run"].split()[1:], "train.py"]).with_stack is True
+    assert said["code"] == "stepscope.profile(with_stack=True)"
+    assert eval(said["code"])._options.with_stack is True
+    assert said["trainer"] == "with_stack=True of the callback"
+    for name, known in (("STEPSCOPE_OPTIONS", ENVIRONMENT), ("profiler_config.json", DYNAMIC)):
+        text, _, where = said[name].partition(" in ")
+        assert where == name
+        assert read_options(f"{{{text}}}", known).values["with_stack"] is True
+    # and so are later steps
+    later = {door: asked({"door": door}).replace("`", "") for door in table._SPELLED}
+    assert build_parser().parse_args([*later["run"].split()[1:], "train.py"]).skip == 10
+    schedule = eval(later["code"].partition("=")[2])
+    assert [schedule(number) for number in (9, 11)] == [Action.NONE, Action.RECORD]
+    assert read_options(f"{{{later['STEPSCOPE_OPTIONS'].partition(' in ')[0]}}}", ENVIRONMENT).values["skip"] == 10
+    assert read_options(f"{{{later['profiler_config.json'].partition(' in ')[0]}}}", DYNAMIC).values["start_step"] == 10
+    # A capture of another tool was started by none of them
+    assert (asked({"source": "import"}, "with_stack"), asked({})) == ("`with_stack`", "")

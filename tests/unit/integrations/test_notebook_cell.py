@@ -42,6 +42,7 @@ def test_a_cell_without_steps_is_one_step(tmp_path: Path) -> None:
     cell.end()
     assert steps_of(cell) == [(0, "inferred")]
     assert cell.run.manifest["steps"]["by"] == "the whole cell is one step"
+    assert cell.run.manifest["door"] == "notebook"
     assert "the whole cell is one step" in cell._repr_mimebundle_()["text/plain"]
 
 

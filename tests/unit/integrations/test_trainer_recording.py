@@ -85,6 +85,7 @@ def test_a_second_training_counts_its_epochs_anew_and_goes_on_where_it_is_told(t
     (window,) = recording.profile.recorded
     assert window.open().ranks[0].tables["steps"].collect()["number"].to_list() == [0, 1, 2, 3]
     assert window.manifest["schedule"] == "epochs 2 to 2"
+    assert window.manifest["door"] == "trainer"
 
 
 @pytest.mark.parametrize("other", [{"steps": "1"}, {"schedule": stepscope.schedule(wait=1, warmup=1, active=2)}])

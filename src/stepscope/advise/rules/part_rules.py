@@ -21,6 +21,7 @@ from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
 from stepscope.analyse.step.activity import Rows, device_rows, of_kinds, span_codes, span_kinds, texts_of
 from stepscope.analyse.step.step_trace_time import split
+from stepscope.collect.options import asked
 from stepscope.trace.tables import Tables, columns_of
 
 #: Part of the step that a device waits for its host, or communicates, from which on it is told; and that it copies.
@@ -408,6 +409,7 @@ def compiling(observed: Observed) -> Iterator[Claim]:
     each = found.total_ns / steps * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
     if len(run) > steps and not once:  # as many of all steps compile, not of the recorded ones
         each *= float(run.mean()) * steps / recorded
+    where = f" ({asked(observed.manifest)})".replace(" ()", "")
     again = f" again: {found.why}" if found.why else " for the first time" if first else ""
     later = "; later steps compile nothing" if once and not first else ""
     time, whole = (found.total_ns, observed.summary.steps.total_ns) if once else (each, observed.step_ns)
@@ -422,7 +424,7 @@ def compiling(observed: Observed) -> Iterator[Claim]:
         basis="compilations inside the recorded steps, for as many steps of the run as compile",
         confidence=Confidence.MEASURED,
         evidence=(Evidence(text=f"{percent_text(found.share)} of the steps are compilation", value=each, unit="ns"),),
-        remedy="Record later steps (--skip 10): each function is compiled once, which hides what steps cost later."
+        remedy=f"Record later steps{where}: each function is compiled once, which hides what steps cost later."
         if once
         else _ONE_PROGRAM.get(observed.framework, _ONE_PROGRAM[""]),
     )

@@ -1,9 +1,9 @@
 """How long the batches of PyTorch's and Paddle's data loaders take to make, in the training process and in workers.
 
 Both have an object that fetches a batch: it reads the samples (``__getitem__``), then collates them. A wrapper around
-it notes when each part began, its CPU time, and the sizes of samples and batch. A worker that is forked inherits the
-wrapper, and writes into memory that it shares with the training process; one that is spawned has no wrapper, and its
-batches stay unknown.
+it notes when each part began, its CPU time, and the sizes of samples and batch. Workers write into memory that they
+share with the training process. One that is forked inherits wrapper and memory; one that is spawned makes the wrapper
+before the program's code runs, and opens the memory by the descriptor that the training process has of it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.hooks.spawned_children import run_in_children
 from stepscope.collect.journal.values import text
 
 #: Module and classes of the objects that fetch.
@@ -29,6 +32,10 @@ _FETCHERS = (
     ("torch.utils.data._utils.fetch", ("_MapDatasetFetcher", "_IterableDatasetFetcher")),
     ("paddle.io.dataloader.fetcher", ("_MapDatasetFetcher", "_IterableDatasetFetcher")),
 )
+#: Modules that know whether their process is a worker.
+_WORKERS = ("torch.utils.data._utils.worker", "paddle.io.dataloader.worker")
+#: What a spawned child runs.
+_FOLLOW = "from stepscope.collect.host.batch_times import BatchTimes; BatchTimes().follow({path!r}, {ring})"
 #: Workers that live at a time, each with a ring; batches of a ring, and in the queue.
 _RINGS, _ROOM, _QUEUED = 64, 512, 1 << 15
 #: The fields of :class:`_Batch`, in their order.
@@ -115,6 +122,7 @@ class BatchTimes:
         self._withdraw: list[Callable[[], None]] = []
         self._rows: deque[_Batch] = deque()
         self._rings: mmap.mmap | None = None
+        self._descriptor = -1
         self._read = [0] * _RINGS
         self._ring: int | None = None
 
@@ -124,12 +132,28 @@ class BatchTimes:
     def install(self) -> None:
         """Wrap what fetches in the loaders that are imported, and in the others when they are."""
         try:
-            self._rings = mmap.mmap(-1, _RINGS * _RING)  # shared with what is forked; pages that nobody writes are none
-        except (OSError, ValueError):
+            self._descriptor = os.memfd_create("stepscope-batches")
+            os.ftruncate(self._descriptor, _RINGS * _RING)  # pages that nobody writes are none
+            self._rings = mmap.mmap(self._descriptor, _RINGS * _RING)
+        except (AttributeError, OSError, ValueError):
             self._rings = None  # batches of workers stay unknown
         _OPEN.add(self)
-        for module, classes in _FETCHERS:
-            self._withdraw.append(when_imported(module, partial(self._wrap, module, classes)))
+        self._wrap_when_imported()
+        self._withdraw.append(run_in_children(self._hooks, "stepscope_batches", self._child))
+
+    def follow(self, path: str, ring: int) -> None:
+        """In a worker that was spawned: time its batches, and write them into a ring.
+
+        Args:
+            path: The memory of the process that trains.
+            ring: The number of the ring.
+        """
+        with suppress(OSError, ValueError):  # another user's, or gone
+            with Path(path).open("r+b", buffering=0) as memory:
+                self._rings = mmap.mmap(memory.fileno(), _RINGS * _RING)
+            self._ring = ring
+            _OPEN.add(self)
+            self._wrap_when_imported()
 
     def remove(self) -> None:
         """Unwrap it; idempotent. Workers that live on keep their wrapper."""
@@ -137,6 +161,9 @@ class BatchTimes:
             self._withdraw.pop()()
         self._hooks.remove()
         _OPEN.discard(self)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def drain(self) -> int:
         """Take over what workers have written; return how many batches wait. Called by one thread at a time."""
@@ -167,6 +194,16 @@ class BatchTimes:
         columns = {field: [getattr(row, field) for row in rows] for field in _Batch._fields if field != "dataset"}
         return {**columns, "dataset": [names.index(name) for name in shown]}
 
+    def _wrap_when_imported(self) -> None:
+        for module, classes in _FETCHERS:
+            self._withdraw.append(when_imported(module, partial(self._wrap, module, classes)))
+
+    def _child(self) -> str | None:
+        if self._rings is None or not any(name in sys.modules for name in _WORKERS):
+            return None
+        _before_fork()
+        return _FOLLOW.format(path=f"/proc/{os.getpid()}/fd/{self._descriptor}", ring=_forks % _RINGS)
+
     def _wrap(self, module: str, classes: tuple[str, ...]) -> None:
         for name in classes:
             self._hooks.around(getattr(sys.modules[module], name, None), "fetch", self._fetch)
@@ -194,7 +231,7 @@ class BatchTimes:
             )
             if self._ring is None:
                 self._keep(row)
-            elif self._rings is not None:
+            elif self._rings is not None and _is_worker():
                 self._write(self._rings, self._ring * _RING, row)
         return result
 
@@ -212,15 +249,23 @@ class BatchTimes:
         _COUNT.pack_into(rings, begin, count + 1)
 
     def become_worker(self, ring: int) -> None:
-        """Write into a ring from here on: this process was forked."""
+        """Write into a ring from here on: this process was forked. A child of a worker has none: it is another's."""
+        if self._ring is not None:
+            self._rings = None
         self._ring = ring
         self._rows.clear()
 
 
 _OPEN: weakref.WeakSet[BatchTimes] = weakref.WeakSet()
 _process = os.getpid()
-#: How many processes were forked: the next one gets this ring.
+#: How many processes were forked, or are spawned: the next one gets this ring.
 _forks = 0
+
+
+def _is_worker() -> bool:
+    """Return whether this process is a worker of a loader; one that trains has a recording of its own."""
+    known = (getattr(sys.modules.get(name), "get_worker_info", None) for name in _WORKERS)
+    return any(get_worker_info() is not None for get_worker_info in known if get_worker_info is not None)
 
 
 def _before_fork() -> None:

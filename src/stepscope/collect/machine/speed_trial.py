@@ -1,7 +1,8 @@
 """Measures how fast this machine is with a framework: ``python -m stepscope.collect.machine.speed_trial NAME THREADS``.
 
 A process of its own, so that the training is not slowed and none of its settings are in the way. It computes for less
-than 2 s, the import of the framework aside. The last line on standard output is a JSON object.
+than 2 s, the import of the framework aside: what its time does not suffice for stays unknown. The last line on standard
+output is a JSON object.
 
 Of each measurement the fastest of some repetitions counts: other processes only make it slower.
 """
@@ -22,6 +23,8 @@ from typing import Any
 
 #: Types of the products, by the names that all frameworks share.
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+#: Seconds for all measurements; each may end late by one product or copy.
+_ALL = 1.8
 #: Seconds for each product, for the copy, and for the calls.
 _PRODUCT, _COPY, _CALLS = 0.15, 0.15, 0.1
 #: Part of the time in which the measuring thread waits for a core, from which on the speeds are not the machine's.
@@ -84,6 +87,28 @@ class _Framework:
         self.copy = lambda value: value.copy()
 
 
+class _Time:
+    """The time that is left to measure, without what this thread waits for a core: that is not computing.
+
+    Args:
+        seconds: How much there is.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = _now() + seconds
+
+    def until(self, seconds: float) -> float:
+        """Return when a measurement of so many seconds has to end, by :func:`_now`.
+
+        Raises:
+            TimeoutError: All of the time is used.
+        """
+        now = _now()
+        if now >= self._end:
+            raise TimeoutError
+        return min(now + seconds, self._end)
+
+
 def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
     """Return the speeds of a framework on a device.
 
@@ -96,68 +121,68 @@ def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
         ``all_cores``: where ``threads`` are fewer than the cores, a product in float32 on all of them; null if other
         processes had some.
     """
-    framework = _Framework(name, threads, device)
+    framework, left = _Framework(name, threads, device), _Time(_ALL)
     before, start = _delay(), time.perf_counter()
     found = {
         "framework": name,
         "version": framework.version,
         "device": device,
         "threads": threads or None,
-        "products": {dtype: _tried(partial(_product, framework, dtype)) for dtype in DTYPES},
-        "copy_bytes_per_s": _tried(lambda: _copy(framework)),
-        "call_ns": _tried(lambda: _call(framework)),
-        "fault_ns": _tried(_fault),
+        "products": {dtype: _tried(partial(_product, framework, dtype, left)) for dtype in DTYPES},
+        "copy_bytes_per_s": _tried(lambda: _copy(framework, left)),
+        "call_ns": _tried(lambda: _call(framework, left)),
+        "fault_ns": _tried(lambda: _fault(left)),
     }
     took, waited = time.perf_counter() - start, (_delay() - before) / 1e9
     if name == "torch" and device == "cpu":
         framework = _Framework(name, 1, device)
-        one = {dtype: _tried(partial(_product, framework, dtype, time.thread_time)) for dtype in DTYPES}
+        one = {dtype: _tried(partial(_product, framework, dtype, left, time.thread_time)) for dtype in DTYPES}
         found["one_core"] = one
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         if 0 < threads < cores:
-            found["all_cores"] = _tried(partial(_undisturbed, _Framework(name, cores, device), "float32"))
+            found["all_cores"] = _tried(partial(_undisturbed, _Framework(name, cores, device), left))
     return {**found, "disturbed": waited > _DISTURBED * took}
 
 
 def _tried(measured: Callable[[], Any]) -> Any:  # noqa: ANN401 - a number or an object
     try:
         return measured()
-    except Exception:  # noqa: BLE001 - the framework cannot do it here: unknown
+    except Exception:  # noqa: BLE001 - the framework cannot do it here, or its time is used: unknown
         return None
 
 
-def _product(framework: _Framework, dtype: str, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    size, took = _FIRST, 0.0
-    end = time.perf_counter() + _PRODUCT
+def _product(
+    framework: _Framework, dtype: str, left: _Time, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    size, took, end = _FIRST, 0.0, left.until(_PRODUCT)
     while True:
-        left = framework.ones(size, size, dtype)
-        took = _fastest(partial(_multiply, framework, left), end, clock)
+        took = _fastest(partial(_multiply, framework, framework.ones(size, size, dtype)), end, clock)
         # The next one takes eight times as long, and is tried at least twice.
-        if took >= _ENOUGH or size == _LARGEST or time.perf_counter() + 20 * took > end:
+        if took >= _ENOUGH or size == _LARGEST or _now() + 20 * took > end:
             return {"flops_per_s": round(2 * size**3 / took), "size": size}
         size *= 2
 
 
-def _undisturbed(framework: _Framework, dtype: str) -> dict[str, Any] | None:
-    """Return the speed of a product; None if the measuring thread waited for a core."""
+def _undisturbed(framework: _Framework, left: _Time) -> dict[str, Any] | None:
+    """Return the speed of a product in float32; None if the measuring thread waited for a core."""
     before, start = _delay(), time.perf_counter()
-    found = _product(framework, dtype)
+    found = _product(framework, "float32", left)
     return found if _delay() - before <= _DISTURBED * 1e9 * (time.perf_counter() - start) else None
 
 
-def _multiply(framework: _Framework, left: Any) -> None:  # noqa: ANN401 - a matrix of the framework
-    framework.wait(left @ left)
+def _multiply(framework: _Framework, matrix: Any) -> None:  # noqa: ANN401 - a matrix of the framework
+    framework.wait(matrix @ matrix)
 
 
-def _copy(framework: _Framework) -> int:
-    value = framework.ones(_BYTES >> 12, 1 << 10, "float32")
+def _copy(framework: _Framework, left: _Time) -> int:
+    end, value = left.until(_COPY), framework.ones(_BYTES >> 12, 1 << 10, "float32")
     framework.wait(value)
-    took = _fastest(lambda: framework.wait(framework.copy(value)), time.perf_counter() + _COPY)
+    took = _fastest(lambda: framework.wait(framework.copy(value)), end)
     return round(2 * _BYTES / took)
 
 
-def _call(framework: _Framework) -> int:
-    value = framework.ones(1, 1, "float32")
+def _call(framework: _Framework, left: _Time) -> int:
+    end, value = left.until(_CALLS), framework.ones(1, 1, "float32")
 
     def calls() -> None:
         result = value
@@ -165,11 +190,12 @@ def _call(framework: _Framework) -> int:
             result = result + value
         framework.wait(result)
 
-    return round(1e9 * _fastest(calls, time.perf_counter() + _CALLS) / _MANY)
+    return round(1e9 * _fastest(calls, end) / _MANY)
 
 
-def _fault() -> int | None:
+def _fault(left: _Time) -> int | None:
     """Return the CPU time of a fresh page, ns: the fault, what clearing it costs, and giving it back."""
+    left.until(0.0)
     return min(filter(None, (_fault_once() for _ in range(5))), default=None)
 
 
@@ -192,16 +218,21 @@ def _faults() -> int:
 
 
 def _fastest(work: Callable[[], object], end: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of the fastest of 1 to 16 calls until ``end`` of ``time.perf_counter``, after a warm-up."""
+    """Return the seconds of the fastest of 1 to 16 calls until ``end`` of :func:`_now`, after a warm-up."""
     work()
     best = float("inf")
     for _ in range(16):
         start = clock()
         work()
         best = min(best, clock() - start)
-        if time.perf_counter() > end:
+        if _now() > end:
             break
     return max(best, 1e-9)
+
+
+def _now() -> float:
+    """Return seconds in which this thread was not waiting for a core."""
+    return time.perf_counter() - _delay() / 1e9
 
 
 def _delay() -> int:

@@ -61,6 +61,7 @@ class Settings:
         schedule: The schedule in words, for the manifest.
         steps: Returns how steps are found; called for each write of the manifest.
         notes: Further entries of the manifest.
+        door: How the recording was started; see :func:`stepscope.collect.options.asked`.
     """
 
     options: Options
@@ -69,6 +70,7 @@ class Settings:
     schedule: str
     steps: Callable[[], dict[str, Any]]
     notes: Mapping[str, object] = field(default_factory=dict)
+    door: str = ""
 
 
 @dataclass
@@ -368,6 +370,7 @@ class Window:
             **({"cores": sorted(os.sched_getaffinity(0))} if hasattr(os, "sched_getaffinity") else {}),
             **({"arguments": command_line()} if self.settings.options.argv else {}),
             "python": platform.python_version(),
+            "door": self.settings.door,
             "options": self.settings.options.describe(),
             "schedule": self.settings.schedule,
             "steps": {**self.settings.steps(), "recorded": self.steps},

@@ -307,6 +307,7 @@ class Conductor:
             f"steps {plan.start} to {plan.stop}, requested in {self._file.path}",
             lambda: {"source": "declared", "by": "the dynamic profiler"},
             {"switches_unavailable": values["unavailable"]} if values["unavailable"] else {},
+            "profiler_config.json",
         )
         schedule = Schedule(wait=plan.start - 1, warmup=1, active=active, repeat=1)
         analyse = _analyse(values)

@@ -121,7 +121,7 @@ class EnvironmentRecording:
     """The recording that a variable of the environment asks for, in this process."""
 
     def __init__(self, variable: str, role: ProcessRole) -> None:
-        self.variable = variable
+        self.variable = self.door = variable
         self.automatic: Automatic | None = None
         self._text = os.environ[variable]
         self._role = role
@@ -201,7 +201,7 @@ class EnvironmentRecording:
             notes["parent_process"] = os.getppid()
 
         def settings(describe: Callable[[], dict[str, Any]]) -> Settings:
-            return Settings(options, output, worker, selection.describe(), describe, notes)
+            return Settings(options, output, worker, selection.describe(), describe, notes, self.door)
 
         return Automatic(settings, selection, trains=self._role is ProcessRole.PROGRAM)
 

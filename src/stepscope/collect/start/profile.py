@@ -64,6 +64,8 @@ class profile(NotebookDisplay):
         UsageError: An option cannot have the value given.
     """
 
+    _door = "code"
+
     def __new__(cls, function: Any = None, /, **arguments: Any) -> profile:  # noqa: ANN401 - any function
         """Return a profile; without brackets, as in ``@stepscope.profile``, the function decorated by a plain one."""
         return super().__new__(cls) if function is None else cls(**arguments)(function)
@@ -130,6 +132,7 @@ class profile(NotebookDisplay):
             program_name(),
             describe_schedule(self._schedule),
             lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
+            door=self._door,
         )
         session = Session(settings, self._schedule, source="declared", on_saved=self._saved.add, log=log)
         session.give_way = functools.partial(_end_abandoned, weakref.ref(self), weakref.ref(session))

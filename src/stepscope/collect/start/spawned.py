@@ -1,33 +1,25 @@
 """Processes that a program under ``stepscope run`` starts by ``multiprocessing``: those that train are its ranks.
 
-A spawned process, or one of a fork server, first reads what its parent has prepared for it. Into that goes one object
-more: reading it begins a recording with the options of the command, as :data:`.environment.OURS` would. Two steps show
-that a process trains; a worker that loads data takes none, and leaves nothing. A process that is forked without a
-server inherits the parent's hooks, and is not recorded.
+A process that is spawned, or forked by a server, begins a recording with the options of the command, as
+:data:`.environment.OURS` would. Two steps show that a process trains; a worker that loads data takes none, and leaves
+nothing. A process that is forked without a server inherits the parent's hooks, and is not recorded.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.hooks.post_import import when_imported
+from stepscope.collect.hooks.spawned_children import run_in_children
 from stepscope.collect.start import environment
 from stepscope.collect.start.json_options import ENVIRONMENT
 from stepscope.trace.run_directory import ranks, runs
 
-_CHILD = """
-try:
-    from stepscope.collect.start.spawned import begin_in_child
-    begin_in_child({text!r})
-except Exception:  # law 1: a child that cannot import stepscope trains without it
-    pass
-"""
+_CHILD = "from stepscope.collect.start.spawned import begin_in_child; begin_in_child({text!r})"
 
 
 class SpawnedRanks:
@@ -41,13 +33,13 @@ class SpawnedRanks:
         self._output = Path(values["output"])
         known = {name: value for name, value in values.items() if name in ENVIRONMENT and value is not None}
         text = json.dumps({**known, "start": True}, default=_plain)
-        self._message = _Message(_CHILD.format(text=text))
+        self._code = _CHILD.format(text=text)
         self._hooks = MethodHooks()
         self._withdraw: Callable[[], None] = lambda: None
 
     def install(self) -> None:
-        """Wait for the program to import the part of multiprocessing that spawns."""
-        self._withdraw = when_imported("multiprocessing.spawn", self._imported)
+        """Begin a recording in every process that is spawned from now on."""
+        self._withdraw = run_in_children(self._hooks, "stepscope", lambda: self._code)
 
     def remove(self) -> None:
         """Put everything back."""
@@ -62,22 +54,6 @@ class SpawnedRanks:
                 return first.path
         return None
 
-    def _imported(self) -> None:
-        self._hooks.around(sys.modules["multiprocessing.spawn"], "get_preparation_data", self._prepare)
-
-    def _prepare(self, original: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - multiprocessing's
-        return {**original(*args, **kwargs), "stepscope": self._message}
-
-
-class _Message:
-    """Runs code in the process that unpickles it. The code is Python's ``exec``, so that unpickling never fails."""
-
-    def __init__(self, code: str) -> None:
-        self._code = code
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, dict[str, object]]]:
-        return exec, (self._code, {})
-
 
 def begin_in_child(text: str) -> None:
     """Begin the recording of a spawned process; its options are the JSON of :class:`SpawnedRanks`."""
@@ -86,6 +62,8 @@ def begin_in_child(text: str) -> None:
     os.environ[environment.OURS] = text
     try:
         environment.begin()
+        if (recording := environment.current()) is not None:
+            recording.door = "run"
     finally:
         del os.environ[environment.OURS]  # what this process starts is not a rank
 

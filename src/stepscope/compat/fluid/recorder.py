@@ -167,6 +167,7 @@ class FluidRecorder:
             program_name(),
             "everything between start and stop",
             lambda: log.describe() or {"source": "declared", "by": "step()"},
+            door="code",
         )
 
     def _options(self) -> Options:

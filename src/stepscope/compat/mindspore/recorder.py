@@ -209,6 +209,7 @@ class MindSporeRecorder:
             "everything between start and stop" if schedule is None else repr(schedule),
             lambda: (log.describe() if log else {}) or {"source": "declared", "by": "step()"},
             {"switches_unavailable": dict(unserved)} if unserved else {},
+            "mindspore",
         )
 
     def act(self, number: int) -> collecting.Action:

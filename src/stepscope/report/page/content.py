@@ -26,6 +26,7 @@ from stepscope.analyse.step.summarise import losses_of
 from stepscope.analyse.step.summary import Entry
 from stepscope.cluster.job_results import JOB_RESULTS, JobResults
 from stepscope.collect.frameworks import FRAMEWORKS
+from stepscope.collect.options import asked
 from stepscope.errors import UsageError
 from stepscope.report.job_files import JobAnswer, job_answer, source_in_job
 from stepscope.report.page.flame_tree import flame_tree, sampled_tree
@@ -34,6 +35,7 @@ from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
+from stepscope.trace.manifest import Manifest
 from stepscope.trace.schema import TOTALS
 from stepscope.trace.tables import Tables, collected, facts, has_rows
 
@@ -49,12 +51,17 @@ _MOST_CELLS = 120_000
 
 @dataclass(frozen=True)
 class _PageOf:
-    """A page that shows results: its name, title, results, and why a run has none."""
+    """A page that shows results: its name, title, results, why a run has none, and the switch that records them."""
 
     name: str
     title: str
     results: tuple[str, ...]
     absent: str
+    switch: str = ""
+
+    def why(self, manifest: Manifest) -> str:
+        """Return why a run has none of the results, and how to record them."""
+        return f"{self.absent} ({asked(manifest, self.switch)})" if self.switch else self.absent
 
 
 _PAGES = (
@@ -90,7 +97,8 @@ _PAGES = (
             "memory_curve",
             "memory_record",
         ),
-        "memory was not recorded (--memory)",
+        "memory was not recorded",
+        "profile_memory",
     ),
     _PageOf(
         "data",
@@ -105,7 +113,8 @@ _PAGES = (
         "roofline",
         "Roofline",
         ("step_efficiency", "roofline", "instruction_details"),
-        "no operator has a known cost (--shapes)",
+        "no operator has a known cost",
+        "record_shapes",
     ),
 )
 #: Results of a job on its page.
@@ -421,8 +430,12 @@ def _pages(shown: Shown, *, settled: bool) -> Iterable[dict[str, Any]]:
             found = [name for name in found if _has_rows(shown.rank, name)]
         pending = {"pending": True} if found and not sure and not settled else {}
         yield {
-            "name": page.name, "title": page.title, "results": found, "absent": "" if found else page.absent, **pending
-        }  # fmt: skip
+            "name": page.name,
+            "title": page.title,
+            "results": found,
+            "absent": "" if found else page.why(shown.rank.manifest),
+            **pending,
+        }
         if page.name == "memory":
             yield {
                 "name": "flame",

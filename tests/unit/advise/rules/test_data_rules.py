@@ -154,3 +154,36 @@ def test_padding_is_told_by_the_sizes_of_samples_and_batches(
         rank.add("batches", ts=ORIGIN + number, dur=1, dataset="Texts", process=1, **row, **unused)
     told = [finding for finding in found(rank) if finding.cause == "padding"]
     assert [finding.remedy.startswith(str(advice)) for finding in told] == ([True] if advice else [])
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    ("inside", "causes"),
+    [
+        (["collate", "collate"], ["slow-collate"]),
+        (["collate", "__getitem__"], ["data-loader-slow"]),
+        (["__getitem__", "__getitem__"], ["data-loader-slow"]),
+        ([], []),
+    ],
+)
+def test_collation_is_named_where_most_of_the_loading_stands_in_it(inside: list[str], causes: list[str]) -> None:
+    # Given 40 steps of 10 ms, seen in what makes their batches in so many of five looks, and in the model in the others
+    rank, step = waiting("torch", wait=1_000), 10_000_000
+    loader = [(f"{TORCH}/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch"),
+              (f"{TORCH}/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__")]  # fmt: skip
+    model = [(f"{TORCH}/nn/modules/linear.py", "Linear.forward")]
+    stacks = [[("/home/me/data.py", name), *loader] for name in inside] + [model] * (5 - len(inside))
+    for number, frames in enumerate(stacks):
+        listed = [{"file": file, "line": 7, "function": name} for file, name in (*frames, ("/home/me/train.py", "run"))]
+        rank.add("stacks", id=number, frames=listed)
+    for number in range(40):
+        at = {"ts": ORIGIN + number * step, "dur": step}
+        waited = len(inside) * step // 5
+        rank.add("run_steps", number=number, **at, recorded=False, delay=0, data_wait=waited)
+        said = {"process": 100, "thread": 100, "name": "MainThread", "worker": None, "count": 1, "cpu": step}
+        rank.add("samples", **at, **said, stack=number % 5, state="native")
+    found_ones = found(rank)
+    assert [finding.cause for finding in found_ones] == causes
+    assert all(finding.gain_ns == pytest.approx(len(inside) * step / 5, rel=0.05) for finding in found_ones)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stepscope.advise.observed import Observed
+from stepscope.advise.rank_findings import found_in
 from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -141,3 +144,64 @@ def test_calling_operators_in_the_forward_is_no_python_in_the_step(call_ns: int,
         at, spent = ORIGIN + number * STEP, STEP - 1000
         training.rank.add("samples", ts=at, dur=spent, cpu=spent, stack=int(number % 10 >= 3), **look)
     assert training.causes() == causes
+
+
+MODEL = (((f"{PACKAGES}/torch/nn/modules/linear.py", "Linear.forward"), TRAIN), "native")
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("sleep", "sleep-in-step"),
+        ("io", "io-in-step"),
+        ("lock", "lock-wait"),
+        ("child", "subprocess-in-step"),
+        ("waiting", "wait-in-step"),
+    ],
+)
+def test_a_wait_at_a_line_is_told_by_what_it_is_for(state: str, cause: str) -> None:
+    [finding] = sampled([((("/home/me/log.py", "write"), TRAIN), state), *[MODEL] * 3]).findings()
+    assert finding.cause == cause
+    assert finding.gain_ns == pytest.approx(STEP / 4, rel=0.05)
+    assert finding.title.endswith("log.py:7")
+    # The same wait inside of the framework, and one that is seen too rarely, are none of the program's
+    inside = (((f"{PACKAGES}/torch/cuda/streams.py", "Event.synchronize"), TRAIN), state)
+    assert sampled([inside, *[MODEL] * 3]).causes() == []
+    assert sampled([((TRAIN,), state), *[MODEL] * 19]).causes() == []
+
+
+def collected(looks: int, pauses: int, others: Sequence[tuple[Frames, str]] = (MODEL,)) -> Training:
+    """Return a training that is seen collecting in one of so many looks, and pauses in so many recorded steps."""
+    training = sampled([((TRAIN,), "collecting"), *(others * (looks - 1))[: looks - 1]])
+    thread = training.rank.thread(2)
+    for step in range(pauses):
+        training.rank.span(thread, "garbage", step * STEP + 1_000_000, STEP // looks, "collect 2")
+    return training
+
+
+def test_garbage_collection_is_told_if_most_steps_have_it() -> None:
+    [finding] = collected(looks=4, pauses=STEPS).findings()
+    assert finding.cause == "garbage-collection"
+    assert finding.gain_ns == pytest.approx(STEP / 4, rel=0.05)
+    assert "gc.freeze()" in finding.remedy
+    # One collection in three steps is Python's own; so is one that takes little of the step
+    assert collected(looks=4, pauses=1).causes() == []
+    assert collected(looks=40, pauses=STEPS).causes() == []
+
+
+def test_an_explicit_collection_is_taken_out_of_the_step(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import gc\n" + "\n" * 5 + "    gc.collect()\n")
+    training = collected(looks=4, pauses=STEPS)
+    for row in training.rank.rows["stacks"]:
+        row["frames"] = [{**frame, "file": frame["file"].replace(TRAIN[0], str(script))} for frame in row["frames"]]
+    after = script.stat().st_mtime_ns + 1
+    [finding] = found_in(Observed(training.rank.tables(), {"window": {"start_ns": after}}))
+    assert finding.cause == "garbage-collection"
+    assert f"at {script.name}:7" in finding.title or f"at {script}:7" in finding.title
+    assert "Take gc.collect() out of the step" in finding.remedy
+
+
+def test_what_is_larger_than_the_collection_comes_first() -> None:
+    tokenize = ((("/home/me/words.py", "tokenize"), TRAIN), "python")
+    assert collected(looks=4, pauses=STEPS, others=(tokenize,)).causes() == ["python-in-step", "garbage-collection"]

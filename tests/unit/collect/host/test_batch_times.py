@@ -83,8 +83,10 @@ def test_batches_that_the_training_process_makes(times: BatchTimes) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_batches_that_forked_workers_make(times: BatchTimes) -> None:
-    context = multiprocessing.get_context("fork")
+@pytest.mark.parametrize("start", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_batches_that_workers_make(times: BatchTimes, start: str) -> None:
+    context = multiprocessing.get_context(start)
+    context.set_forkserver_preload(["torch"])
     loader = data.DataLoader(Known(), batch_size=3, collate_fn=collate, num_workers=2, multiprocessing_context=context)
     assert [len(batch) for batch in loader] == [3] * 4
     rows = rows_of(times)

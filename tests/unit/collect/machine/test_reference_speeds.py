@@ -6,12 +6,14 @@ import ctypes
 import json
 import mmap
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import stepscope
+from stepscope.collect.machine import speed_trial
 from stepscope.collect.machine.reference_speeds import reference_speeds
 from tests.frameworks.torch.programs import LOOP, python
 
@@ -72,3 +74,30 @@ def test_where_nothing_can_be_kept_nothing_is_measured(tmp_path: Path, monkeypat
 def test_a_framework_that_cannot_be_imported_has_no_speeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert reference_speeds("no_such_framework", "1.0") is None
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    before = torch.get_num_threads()
+    yield 1
+    torch.set_num_threads(before)
+
+
+def test_a_trial_computes_for_less_than_two_seconds(threads: int) -> None:
+    begin = time.thread_time()
+    speeds = speed_trial.measure("torch", threads)
+    assert time.thread_time() - begin < 2
+    assert speeds["products"]["float32"]["flops_per_s"] > 0
+
+
+@pytest.mark.parametrize("left", [0.0, 0.2])
+def test_a_trial_whose_time_is_used_leaves_the_rest_unknown(
+    threads: int, left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed_trial, "_ALL", left)
+    begin = time.thread_time()
+    speeds = speed_trial.measure("torch", threads)
+    # What ends late ends with the product that it is in
+    assert time.thread_time() - begin < left + 0.5
+    assert speeds["fault_ns"] is speeds["call_ns"] is speeds["one_core"]["float64"] is None
+    assert (speeds["products"]["float32"] is None) is (left == 0)

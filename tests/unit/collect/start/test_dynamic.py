@@ -216,6 +216,7 @@ def test_the_manifest_says_who_asked(tmp_path: Path, monitors: list[Any]) -> Non
     watched = monitor(tmp_path, monitors)
     iterations(watched, 1, 2)
     manifest = watched.recorded[0].manifest
+    assert manifest["door"] == "profiler_config.json"
     assert manifest["schedule"] == f"steps 1 to 2, requested in {tmp_path / CONFIG}"
     assert manifest["steps"] == {"source": "declared", "by": "the dynamic profiler", "recorded": 2}
     assert list(manifest["switches_unavailable"]) == ["l2_cache"]

@@ -70,6 +70,16 @@ def shown(summary: Summary, manifest: Manifest = MANIFEST, width: int = 100, **c
     return out.getvalue()
 
 
+def test_at_most_three_findings_are_told() -> None:
+    findings = [msgspec.structs.replace(FINDINGS[1], title=f"Cause {number}") for number in range(1, 6)]
+    out = io.StringIO()
+    render(SUMMARY, findings, MANIFEST, Console(file=out, width=100))
+    text = out.getvalue()
+    assert all(f"Cause {number}" in text for number in (1, 2, 3))
+    assert "Cause 4" not in text
+    assert "Cause 5" not in text
+
+
 def test_everything_known_is_there() -> None:
     text = shown(SUMMARY)
     words = " ".join(text.split())
