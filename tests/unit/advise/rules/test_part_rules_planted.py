@@ -249,6 +249,19 @@ def test_loading_libraries_once_is_no_part_of_a_step(shared_data: Path) -> None:
     assert found(next((shared_data / "kineto" / "hta" / "critical_path" / "alexnet").glob("*.json.gz"))) == []
 
 
+def test_without_steps_idle_time_is_that_of_the_whole_recording(resnet: Path, tmp_path: Path) -> None:
+    """Given a host that is slow outside of operators, too, and no marks of steps."""
+    capture = EditedCapture(resnet)
+    slow_host(capture)
+    capture.plant([float(one["ts"]) for one in capture.launches[::EVERY]], lambda at: at + 500)
+    capture.host = [one for one in capture.host if not one["name"].startswith("ProfilerStep#")]
+    capture.write(tmp_path / "planted.json.gz")
+    (idle,) = (finding for finding in found(tmp_path / "planted.json.gz") if finding.cause == "host-bound")
+    texts = [one.text for one in idle.evidence]
+    assert all("altogether" in text for text in texts)
+    assert any(text.startswith("outside of operators and calls: ") for text in texts)
+
+
 @pytest.mark.parametrize(("slowed", "causes"), [(1.0, ["low-clocks"]), (0.0, [])])
 def test_slowed_clocks_are_told_with_their_reason(slowed: float, causes: list[str]) -> None:
     # Given kernels all the time, at 900 MHz but for a moment at 1800
