@@ -13,7 +13,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.errors import NotARunError
+from stepscope.errors import InputError, NotARunError
 from stepscope.run import RankRun
 from tests.golden.test_ascend_totals import STATED
 from tests.unit.ascend_build import OUTPUT
@@ -247,6 +247,42 @@ def test_a_rank_whose_file_is_no_trace_is_named(
     (run,) = stepscope.runs(tmp_path / "runs")
     rows = run.ranks[0].tables["losses"].filter(pl.col("severity") != "info").collect()
     assert rows["source"].to_list() == ["sampled_rank-1.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel_details.csv", "communication.json", "communication_matrix.json", "memory_record.csv",
+        "operator_memory.csv", "npu_module_mem.csv", "step_trace_time.csv", "op_statistic.csv", "api_statistic.csv",
+    ],
+)  # fmt: skip
+def test_a_renamed_file_is_read_like_the_original(name: str, shared_data: Path, tmp_path: Path) -> None:
+    """Given a file as colleagues send it, with a name of their own and the mark of a spreadsheet."""
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / name
+    renamed = tmp_path / f"from a colleague{source.suffix}"
+    renamed.write_bytes(b"\xef\xbb\xbf" + source.read_bytes())
+    (original,), (rank,) = (stepscope.open(path).ranks for path in (source, renamed))
+    assert rank.manifest["format"] == "ascend"
+    for table in ("spans", "counters", "allocations", "links", "collectives"):
+        assert rank.tables[table].collect().height == original.tables[table].collect().height
+    assert steps(rank).equals(steps(original))
+
+
+def test_a_renamed_file_is_imported(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / "kernel_details.csv"
+    renamed = shutil.copy(source, tmp_path / "mine.csv")
+    assert main(["import", str(renamed), "--output", str(tmp_path / "runs"), "--quiet"]) == 0
+    (rank,) = stepscope.open(capsys.readouterr().out.strip()).ranks
+    assert steps(rank).equals(steps(stepscope.open(source).ranks[0]))
+
+
+def test_sums_over_the_ranks_of_a_job_are_no_capture(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_step_trace_time.csv"
+    path.write_text(
+        "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free\n,rank,0,1,1,1,1,1\n"
+    )
+    with pytest.raises(InputError):
+        stepscope.open(path)
 
 
 def _with_process(shared_data: Path, path: Path, number: int, name: str, label: str) -> RankRun:

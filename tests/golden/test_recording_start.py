@@ -63,7 +63,7 @@ def projected(step: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, A
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_the_steps_are_those_of_the_device_where_it_has_them(
-    narrow: bool,  # noqa: FBT001
+    narrow: bool,
     shared_data: Path,
     write_trace: WriteTrace,
 ) -> None:

@@ -42,7 +42,7 @@ _CERTAIN = re.compile(
 )
 #: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(
-    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
+    r".+\.(?:json|csv)(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
     r"|.+\.(?:collapsed|folded)(?:\.txt)?(?:\.gz)?|profile[^.]*"
 )
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
@@ -213,7 +213,7 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
-        if sort := ascend_files.sort_of_database(path, head):
+        if sort := ascend_files.sort_of_content(path, head):
             return Capture("ascend", path, {sort: [path]}, rank_in_name(path), worker=str(path))
         host, worker = None, str(path)
         format_ = _OWN.get(head[:4]) or _of_head(path, head)

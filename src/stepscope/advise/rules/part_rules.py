@@ -121,8 +121,9 @@ def _calls_text(calls: float) -> str:
 
 
 def _evidence(observed: Observed, idle: Sequence[tuple[str, float, float]]) -> tuple[Evidence, ...]:
+    of = a_step(observed)
     return tuple(
-        Evidence(text=f"{place}: {duration_text(time)} {a_step(observed)}" + (f", {_calls_text(calls)}" if calls else ""),
+        Evidence(text=f"{place}: {duration_text(time)} {of}" + (f", {_calls_text(calls)}" if calls else ""),
                  value=time, unit="ns", result="idle_reasons")
         for place, time, calls in idle[:3]
     )  # fmt: skip
