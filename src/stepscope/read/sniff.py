@@ -51,6 +51,16 @@ MOST_STRANGERS, _MOST_BLOCKS = 500, 3
 _MOST_HEAD = 4096
 # Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
 _PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
+#: First bytes of files that hold another one → what they are, and the command that takes it out.
+_PACKED = {
+    b"\xfd7zXZ\x00": ("compressed by xz", "xz -d"),
+    b"BZh": ("compressed by bzip2", "bzip2 -d"),
+    b"\x28\xb5\x2f\xfd": ("compressed by Zstandard", "zstd -d"),
+    b"PK\x03\x04": ("a zip archive", "unzip"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "7z x"),
+    b"\xff\xfe": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
+    b"\xfe\xff": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
+}
 #: ``py-spy dump --json``: threads, each with its frames.
 _DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
 #: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
@@ -237,6 +247,10 @@ def _of_head(path: Path, head: bytes) -> str | None:
     if path.name.endswith(nsight_reader.REPORTS):
         message = f"{path} is a report of Nsight Systems, which only its own tools read."
         raise NotATraceError(message, "Export it with `nsys export --type sqlite`, and name the .sqlite file.")
+    for first, (what, command) in _PACKED.items():
+        if head.startswith(first):
+            message = f"{path} is {what}."
+            raise NotATraceError(message, f"Name what `{command}` makes of it.")
     if nsight_reader.is_export(path, head):
         return "nsight"
     if xplane_files.is_trace(path, head):
