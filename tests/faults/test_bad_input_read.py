@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from stepscope.errors import InputError, StepscopeError
+from stepscope.errors import InputError, NotATraceError, StepscopeError
 from stepscope.read import read_files
 from stepscope.read.sniff import look
 from stepscope.trace.tables import Frames
@@ -174,6 +177,36 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero"), tmp_path / "absent"):
         assert _try(path) is None
+
+
+@pytest.mark.parametrize(
+    ("pack", "command"),
+    [
+        (lzma.compress, "xz -d"),
+        (bz2.compress, "bzip2 -d"),
+        (lambda content: content.decode().encode("utf-16"), "iconv"),
+    ],
+)
+def test_what_is_packed_another_way_is_said(tmp_path: Path, pack: Callable[[bytes], bytes], command: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(pack(b'{"traceEvents": []}'))
+    with pytest.raises(NotATraceError) as error:
+        read_files([path])
+    assert command in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kineto/tracelens/mi300_bert_small.json.gz", "kineto/hta/triton_example/triton_example.json.gz"],
+)
+def test_files_that_were_joined_are_said_to_be(shared_data: Path, tmp_path: Path, name: str) -> None:
+    content = gzip.decompress((shared_data / name).read_bytes())
+    path = tmp_path / "joined.json"
+    path.write_bytes(content + b"\n" + content)
+    alone, joined = read_files([shared_data / name]), read_files([path])
+    assert joined["spans"].height < 2 * alone["spans"].height
+    assert "text_after_end" in joined["losses"]["what"]
+    assert "text_after_end" not in alone["losses"]["what"]
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

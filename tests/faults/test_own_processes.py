@@ -73,3 +73,12 @@ def test_a_module_in_the_working_directory_is_not_executed(
     assert not executed.exists(), executed.read_text()
     if process in ("report", "background"):
         assert (rank / "summary.json").exists()
+
+
+def test_the_command_imports_nothing_of_the_working_directory(tmp_path: Path, rank: Path) -> None:
+    """Given a folder of traces that somebody filled, and the command as a module: Python looks there first."""
+    executed = tmp_path / "executed"
+    (tmp_path / "polars.py").write_text(f"open({str(executed)!r}, 'a').write('polars')")
+    done = python("-m", "stepscope", "report", str(rank.parent), "--format", "csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not executed.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.errors import NotARunError
+from stepscope.errors import InputError, NotARunError
 from stepscope.run import RankRun
 from tests.golden.test_ascend_totals import STATED
 from tests.unit.ascend_build import OUTPUT
@@ -246,3 +247,107 @@ def test_a_rank_whose_file_is_no_trace_is_named(
     (run,) = stepscope.runs(tmp_path / "runs")
     rows = run.ranks[0].tables["losses"].filter(pl.col("severity") != "info").collect()
     assert rows["source"].to_list() == ["sampled_rank-1.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel_details.csv", "communication.json", "communication_matrix.json", "memory_record.csv",
+        "operator_memory.csv", "npu_module_mem.csv", "step_trace_time.csv", "op_statistic.csv", "api_statistic.csv",
+    ],
+)  # fmt: skip
+def test_a_renamed_file_is_read_like_the_original(name: str, shared_data: Path, tmp_path: Path) -> None:
+    """Given a file as colleagues send it, with a name of their own and the mark of a spreadsheet."""
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / name
+    renamed = tmp_path / f"from a colleague{source.suffix}"
+    renamed.write_bytes(b"\xef\xbb\xbf" + source.read_bytes())
+    (original,), (rank,) = (stepscope.open(path).ranks for path in (source, renamed))
+    assert rank.manifest["format"] == "ascend"
+    for table in ("spans", "counters", "allocations", "links", "collectives"):
+        assert rank.tables[table].collect().height == original.tables[table].collect().height
+    assert steps(rank).equals(steps(original))
+
+
+def test_a_renamed_file_is_imported(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / "kernel_details.csv"
+    renamed = shutil.copy(source, tmp_path / "mine.csv")
+    assert main(["import", str(renamed), "--output", str(tmp_path / "runs"), "--quiet"]) == 0
+    (rank,) = stepscope.open(capsys.readouterr().out.strip()).ranks
+    assert steps(rank).equals(steps(stepscope.open(source).ranks[0]))
+
+
+def test_sums_over_the_ranks_of_a_job_are_no_capture(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_step_trace_time.csv"
+    path.write_text(
+        "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free\n,rank,0,1,1,1,1,1\n"
+    )
+    with pytest.raises(InputError):
+        stepscope.open(path)
+
+
+def _with_process(shared_data: Path, path: Path, number: int, name: str, label: str) -> RankRun:
+    """Open a timeline with one more process: the computing tasks once more, under other names."""
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / "trace_view.json"
+    events = json.loads(source.read_text())
+    hardware = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "Ascend Hardware")
+    process = hardware & ~0x3FF | number << 5 | hardware & 31
+    cores = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
+    tasks = [e for e in events if e["pid"] == hardware and (e.get("args") or {}).get("Task Type") in cores]
+    assert tasks
+    for what, args in (("process_name", {"name": name}), ("process_labels", {"labels": label})):
+        events.append({"ph": "M", "name": what, "pid": process, "tid": 0, "args": args})
+    events += [{**task, "name": "more", "pid": process, "tid": 0, "args": {}} for task in tasks]
+    path.write_text(json.dumps(events))
+    (rank,) = stepscope.open(path).ranks
+    assert rank.tables["tracks"].filter(device="npu:1", kind="stream").collect().height
+    return rank
+
+
+def _kinds(rank: RankRun) -> dict[str, int]:
+    found = rank.tables["spans"].filter(pl.col("name").cast(pl.String) == "more")
+    return dict(found.group_by(pl.col("kind").cast(pl.String)).len().collect().iter_rows())
+
+
+# Names, numbers and labels are those of CANN's source.
+@pytest.mark.parametrize(("name", "number"), [("Block Detail", 2), ("Biu Perf", 0), ("CCU", 30)])
+def test_details_of_device_work_are_no_work_of_the_host(
+    name: str, number: int, shared_data: Path, tmp_path: Path
+) -> None:
+    rank = _with_process(shared_data, tmp_path / "trace_view.json", number, name, "NPU")
+    assert _kinds(rank) == {}
+    assert steps(rank)["Computing"].sum() == pytest.approx(COMPUTING, rel=0.01)
+
+
+def test_an_unknown_process_of_a_device_keeps_its_time_and_is_named(shared_data: Path, tmp_path: Path) -> None:
+    rank = _with_process(shared_data, tmp_path / "trace_view.json", 31, "Tensor Mover", "NPU")
+    assert _kinds(rank).keys() == {"other"}
+    assert steps(rank)["Computing"].sum() == pytest.approx(COMPUTING, rel=0.01)
+    (advice,) = rank.tables["losses"].filter(what="kind_unknown").collect()["advice"]
+    assert "Tensor Mover" in advice
+
+
+def test_calls_of_the_system_leave_the_device_known(shared_data: Path, tmp_path: Path) -> None:
+    rank = _with_process(shared_data, tmp_path / "trace_view.json", 12, "OS Runtime API", "CPU")
+    assert _kinds(rank).keys() == {"operator"}
+
+
+def test_devices_of_one_timeline_stay_apart(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "ascend" / CAPTURE / OUTPUT / "trace_view.json"
+    events = json.loads(source.read_text())
+    labels = {e["pid"]: e["args"]["labels"] for e in events if e["name"] == "process_labels"}
+    # What a process with two devices has: the processes of the second have other numbers.
+    twins = [{**event, "pid": event["pid"] + 2} for event in events if labels.get(event["pid"]) == "NPU"]
+    path = tmp_path / "trace_view.json"
+    path.write_text(json.dumps([*events, *twins]))
+    (one,), (two,) = (stepscope.open(file).ranks for file in (source, path))
+    alone, both = (rank.result("op_statistic") for rank in (one, two))
+    assert isinstance(alone, pl.DataFrame)
+    assert isinstance(both, pl.DataFrame)
+    sums = {
+        device: rows.drop("Device_id").sort("OP Type", "Core Type") for (device,), rows in both.group_by("Device_id")
+    }
+    assert sums.keys() == {"npu:1", "npu:3", "cpu"}
+    device = alone.filter(pl.col("Device_id") == "npu:1").drop("Device_id").sort("OP Type", "Core Type")
+    assert sums["npu:1"].equals(device)
+    assert sums["npu:3"].equals(device)
+    assert "total_differs" not in two.tables["losses"].collect()["what"]

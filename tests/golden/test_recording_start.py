@@ -61,17 +61,23 @@ def projected(step: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, A
     return {"ph": "X", **place, "name": step["name"], "ts": begin, "dur": end - begin, "args": {}}
 
 
-def test_the_steps_are_those_of_the_device_where_it_has_them(shared_data: Path, write_trace: WriteTrace) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_steps_are_those_of_the_device_where_it_has_them(
+    narrow: bool,
+    shared_data: Path,
+    write_trace: WriteTrace,
+) -> None:
     """Given a training whose device lags behind, recorded from its second step on, with Kineto's ranges of the steps.
 
-    Then kernels of the first step fill the second on the host's clock; the device's ranges leave them outside.
+    Then kernels of the first step fill the second on the host's clock; the device's ranges leave them outside. Where
+    the program marks parts of a step, too, the range of the step covers only what lies in none of these (``narrow``).
     """
     (path,) = (shared_data / "kineto/hta/ns_resolution_trace").glob("*.json.gz")
     events = events_of(path)
     steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
     host = sorted(steps, key=lambda event: event["ts"])
     ranges = [projected(step, events) for step in host]
-    events += ranges
+    events += [{**one, "ts": one["ts"] + one["dur"] - 20, "dur": 20} for one in ranges] if narrow else ranges
     begins, left_out = host[1]["ts"], {host[0]["name"]}
     on_device = {*DEVICE, "gpu_user_annotation"}
     cut = [e for e in events if (e.get("cat") in on_device or e["ts"] >= begins) and e["name"] not in left_out]

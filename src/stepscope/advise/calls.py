@@ -113,6 +113,11 @@ def of_step(observed: Observed, ns: float) -> str:
     return f"{duration_text(ns)} of {duration_text(observed.step_ns)}"
 
 
+def a_step(observed: Observed) -> str:
+    """Return what an amount is of: ``a step``, or without steps ``altogether``."""
+    return "a step" if observed.summary.steps.count else "altogether"
+
+
 def outermost(calls: pl.DataFrame, chosen: pl.DataFrame) -> pl.DataFrame:
     """Return those of the chosen calls that lie inside no other chosen one: their times can be added."""
     inside = _inside(calls, chosen)

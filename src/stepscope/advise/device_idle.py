@@ -62,9 +62,9 @@ class IdleRow:
 
     @property
     def place(self) -> str:
-        """Call, operator and line as a title shows them."""
+        """Call, operator and line as a title shows them; or that there are none."""
         inside = f" in {self.operator}" if self.operator and self.call else self.operator or ""
-        return f"{self.call or ''}{inside}{f' ({self.line})' if self.line else ''}" or "–"
+        return f"{self.call or ''}{inside}{f' ({self.line})' if self.line else ''}" or "outside of operators and calls"
 
 
 def idle_rows(tables: Tables, *, after_waits: bool) -> list[IdleRow]:

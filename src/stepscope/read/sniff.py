@@ -42,7 +42,7 @@ _CERTAIN = re.compile(
 )
 #: Names that captures may have, as other files do.
 _POSSIBLE = re.compile(
-    r".+\.json(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
+    r".+\.(?:json|csv)(?:\.gz)?|.+\.pb(?:\.gz)?|.+\.(?:pickle|pkl)(?:\.gz)?|.+\.(?:sqlite|db)"
     r"|.+\.(?:collapsed|folded)(?:\.txt)?(?:\.gz)?|profile[^.]*"
 )
 #: Most files without a certain name that are opened in vain, and most blocks of one of them that are read.
@@ -51,6 +51,16 @@ MOST_STRANGERS, _MOST_BLOCKS = 500, 3
 _MOST_HEAD = 4096
 # Only Paddle numbers the recordings of a process before the list of events; the spelling changed.
 _PADDLE_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{[^\[\]]{0,2000}"span_ind(?:ex|x)"\s*:')
+#: First bytes of files that hold another one → what they are, and the command that takes it out.
+_PACKED = {
+    b"\xfd7zXZ\x00": ("compressed by xz", "xz -d"),
+    b"BZh": ("compressed by bzip2", "bzip2 -d"),
+    b"\x28\xb5\x2f\xfd": ("compressed by Zstandard", "zstd -d"),
+    b"PK\x03\x04": ("a zip archive", "unzip"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "7z x"),
+    b"\xff\xfe": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
+    b"\xfe\xff": ("text in UTF-16", "iconv -f utf-16 -t utf-8"),
+}
 #: ``py-spy dump --json``: threads, each with its frames.
 _DUMP = re.compile(rb'\s*\[\s*\{\s*"pid"\s*:\s*\d+\s*,\s*"thread_id"\s*:')
 #: ``tensorboard_trace_handler``: worker, which is host and process if the program does not name it, and time.
@@ -213,7 +223,7 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
-        if sort := ascend_files.sort_of_database(path, head):
+        if sort := ascend_files.sort_of_content(path, head):
             return Capture("ascend", path, {sort: [path]}, rank_in_name(path), worker=str(path))
         host, worker = None, str(path)
         format_ = _OWN.get(head[:4]) or _of_head(path, head)
@@ -237,6 +247,10 @@ def _of_head(path: Path, head: bytes) -> str | None:
     if path.name.endswith(nsight_reader.REPORTS):
         message = f"{path} is a report of Nsight Systems, which only its own tools read."
         raise NotATraceError(message, "Export it with `nsys export --type sqlite`, and name the .sqlite file.")
+    for first, (what, command) in _PACKED.items():
+        if head.startswith(first):
+            message = f"{path} is {what}."
+            raise NotATraceError(message, f"Name what `{command}` makes of it.")
     if nsight_reader.is_export(path, head):
         return "nsight"
     if xplane_files.is_trace(path, head):

@@ -52,6 +52,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "text_not_utf8": ("info", "Bytes that are not UTF-8 were replaced; names may look odd."),
     "file_cut": ("data_loss",
         "The file ends in the middle; everything before is used. Stop the recorder before the process ends."),
+    "text_after_end": ("data_loss",
+        "More events follow the end of the document, as in files that were joined; they are left out. Name the files "
+        "one by one."),
     "file_corrupt": ("data_loss",
         "The compressed file is damaged; everything before the damage is used. Copy it again, or record again."),
     "file_unreadable": ("data_loss",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from stepscope.advise.calls import a_step
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed, SampledFrame
@@ -278,8 +279,8 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
         where = f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})"
     advice, rest = _advice(observed, wait, loading)
     evidence = [
-        Evidence(text=f"the training waits {duration_text(wait)} a step for its next batch", value=wait, unit="ns",
-                 result="step_times"),
+        Evidence(text=f"the training waits {duration_text(wait)} {a_step(observed)} for its next batch", value=wait,
+                 unit="ns", result="step_times"),
     ]  # fmt: skip
     if loading.whole:
         evidence.append(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.advise.calls import of_step
+from stepscope.advise.calls import a_step, of_step
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.device_idle import HOST_REASONS, IdleRow, idle_rows, places, waited
 from stepscope.advise.finding import Confidence, Evidence, Finding
@@ -137,17 +137,13 @@ def _calls_text(calls: float) -> str:
     return "1 call" if number == "1" else f"{number} calls"
 
 
-def _evidence(idle: Sequence[tuple[str, float, float]]) -> tuple[Evidence, ...]:
+def _evidence(observed: Observed, idle: Sequence[tuple[str, float, float]]) -> tuple[Evidence, ...]:
+    of = a_step(observed)
     return tuple(
-        Evidence(text=f"{place}: {duration_text(time)} a step" + (f", {_calls_text(calls)}" if calls else ""),
+        Evidence(text=f"{place}: {duration_text(time)} {of}" + (f", {_calls_text(calls)}" if calls else ""),
                  value=time, unit="ns", result="idle_reasons")
         for place, time, calls in idle[:3]
     )  # fmt: skip
-
-
-def _each(observed: Observed) -> str:
-    """Return what a count is of: a step, or without steps the whole recording."""
-    return "a step" if observed.summary.steps.count else "altogether"
 
 
 class _Wait(NamedTuple):
@@ -198,12 +194,12 @@ def _waits(observed: Observed, idle: Sequence[IdleRow], wait: _Wait) -> Iterator
     found, calls = places(idle), sum(row.calls for row in idle)
     finding = Finding(
         cause=wait.cause,
-        title=f"{of_step(observed, saved)} the device idles {wait.title}, in {_calls_text(calls)} {_each(observed)}: "
+        title=f"{of_step(observed, saved)} the device idles {wait.title}, in {_calls_text(calls)} {a_step(observed)}: "
         f"most in {found[0][0]}",
         gain_ns=round(wait.usual * saved), gain_low_ns=round(0.6 * saved), gain_high_ns=round(saved),
         basis=f"the idle time of the device {wait.during}",
         confidence=Confidence.MEASURED,
-        evidence=_evidence(found),
+        evidence=_evidence(observed, found),
         remedy=wait.remedies.get(observed.framework, wait.remedies[""]),
         operator=found[0][0],
     )  # fmt: skip
@@ -220,7 +216,7 @@ def _python(observed: Observed, idle: Sequence[IdleRow]) -> Claim:
         gain_ns=round(0.95 * time), gain_low_ns=round(0.7 * time), gain_high_ns=round(time),
         basis="the idle time of the device in gaps of a millisecond and more, while Python runs outside of operators",
         confidence=Confidence.MEASURED,
-        evidence=_evidence(found),
+        evidence=_evidence(observed, found),
         remedy="Take it out of the step: do it once, in the data loader's workers, or in operators on the device.",
         operator=place,
     )  # fmt: skip
@@ -237,11 +233,11 @@ def _host(observed: Observed, idle: Sequence[IdleRow], time: float) -> Iterator[
     finding = Finding(
         cause="host-bound",
         title=f"{of_step(observed, time)} the device idles while the host prepares its work: {each:,.0f} pieces "
-        f"{_each(observed)}, of {duration_text(usual)} each",
+        f"{a_step(observed)}, of {duration_text(usual)} each",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="the idle time of the device while the host prepares and launches its work, most of which is saved",
         confidence=Confidence.LIKELY,
-        evidence=_evidence(places(idle)),
+        evidence=_evidence(observed, places(idle)),
         remedy=_MORE_WORK.get(observed.framework, _MORE_WORK[""]),
     )  # fmt: skip
     # Python that a deeper rule names is a part of what the host does.

@@ -174,8 +174,15 @@ def single(path: Path) -> Capture | None:
     return Capture("ascend", path, {sort: [path]}, _rank_of(root, facts) if rank is None else rank, worker=str(path))
 
 
-def sort_of_database(path: Path, head: bytes) -> str | None:
-    """Return the sort of a database of Ascend's profilers, whose tables tell it; None for every other file."""
+def sort_of_content(path: Path, head: bytes) -> str | None:
+    """Return the sort of a file of Ascend's profilers by its tables, columns or keys; None for every other file."""
+    first = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].strip()
+    columns = {name.strip(' "') for name in first.decode("utf-8", "replace").split(",")}
+    for sort, own in _COLUMNS:
+        if own <= columns and not columns & _OF_CLUSTER:
+            return sort
+    if _BY_STEP.match(head):
+        return next((sort for sort, key in _KEYS.items() if key in head), None)
     return next((sort for sort, names in _TABLES.items() if has_table(path, head, names)), None)
 
 
@@ -184,6 +191,21 @@ _TABLES = {
     "events_db": ("PYTORCH_API", "CANN_API", "COMPUTE_TASK_INFO"),
     "analysis_db": ("StepTraceTime", "CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix"),
 }
+#: Sorts of CSV files with columns that only they have together; and columns of the sums over the ranks of a job.
+_COLUMNS = (
+    ("kernels", {"Name", "Start Time(us)", "Duration(us)", "Accelerator Core"}),
+    ("kernels", {"Op Name", "OP Type", "Task Duration(us)"}),
+    ("blocks", {"Name", "Size(KB)", "Allocation Time(us)", "Release Time(us)"}),
+    ("memory", {"Component", "Timestamp(us)", "Total Allocated(MB)", "Total Reserved(MB)"}),
+    ("modules", {"Component", "Timestamp(us)", "Total Reserved(MB)", "Device"}),
+    ("stated_step_trace_time", {"Step", "Computing", "Communication(Not Overlapped)", "Free"}),
+    ("stated_op_statistic", {"OP Type", "Core Type", "Total Time(us)"}),
+    ("stated_api_statistic", {"Level", "API Name", "Time(us)"}),
+)
+_OF_CLUSTER = {"Index"}
+#: Beginning of the JSON files about communication, and sort → a key that only it has.
+_BY_STEP = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"step[^"]{0,20}"\s*:\s*\{\s*"(?:p2p|collective)"\s*:')
+_KEYS = {"communication": b'"Communication Time Info"', "matrix": b'"Transport Type"'}
 #: Sorts of files that add to the rows of others, and what they hold.
 _DETAILS = {
     "l2": "how kernels used the L2 cache",

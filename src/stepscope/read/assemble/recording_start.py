@@ -64,7 +64,7 @@ def steps(timeline: RankTimeline, launch: Integers, before: Mask, found: pl.Data
         return found
     ts = np.sort(timeline.ts[before])
     counted = _counted(found, ts)
-    if counted.any() and (own := _on_device(timeline, found)) is not None:
+    if counted.any() and (own := _on_device(timeline, launch, found)) is not None:
         found, counted = own, _counted(own, ts)
     return with_series(found, [pl.Series("launched_before", counted, dtype=pl.Int64)])
 
@@ -75,24 +75,37 @@ def _counted(found: pl.DataFrame, ts: Integers) -> Integers:
     return counted
 
 
-def _on_device(timeline: RankTimeline, found: pl.DataFrame) -> pl.DataFrame | None:
-    """Return the steps from the first work of each on the device to that of the next; None if one has no range."""
+def _on_device(timeline: RankTimeline, launch: Integers, found: pl.DataFrame) -> pl.DataFrame | None:
+    """Return the steps from the first work of each on the device to that of the next; None if one has no range there.
+
+    A range covers the work that was launched right under the mark of the step, not under a range within it, so the
+    work that was launched during the step counts, too.
+    """
     lanes = (timeline.tracks["kind"] == "annotation").to_numpy()[timeline.track]
     number_of = {code: int(m[1]) for code, name in timeline.distinct(lanes).items() if (m := STEP_NAME.match(name))}
     spans = np.flatnonzero(lanes & np.isin(timeline.codes, list(number_of)))
-    ranges = pl.DataFrame(
+    marked = np.array([number_of[code] for code in timeline.codes[spans].tolist()], np.int64)
+    steps = found.sort("ts")
+    numbers, begin, dur = (steps[name].to_numpy() for name in ("number", "ts", "dur"))
+    if not np.isin(numbers, marked).all():
+        return None
+    work = np.flatnonzero(timeline.on_device & (launch >= 0))
+    at = timeline.ts[launch[work]]
+    place = np.searchsorted(begin, at, side="right") - 1
+    inside = (place >= 0) & (at < (begin + dur)[place])
+    own = pl.DataFrame(
         {
-            "number": pl.Series([number_of[code] for code in timeline.codes[spans].tolist()], dtype=pl.Int64),
-            "begin": timeline.ts[spans],
-            "end": timeline.end[spans],
+            "number": np.concatenate((marked, numbers[place[inside]].astype(np.int64))),
+            "begin": timeline.ts[np.concatenate((spans, work[inside]))],
+            "end": timeline.end[np.concatenate((spans, work[inside]))],
         }
     )
-    by_number = ranges.group_by("number").agg(pl.col("begin").min(), pl.col("end").max())
+    by_number = own.group_by("number").agg(pl.col("begin").min(), pl.col("end").max())
     joined = found.with_columns(pl.col("number").cast(pl.Int64)).join(
         by_number, on="number", how="left", maintain_order="left"
     )
-    begin, end = joined["begin"], joined["end"]
-    if begin.null_count() or not begin.is_sorted():
+    first = joined["begin"]
+    if not first.is_sorted():
         return None
-    end = begin.shift(-1).fill_null(end.max())
-    return found.with_columns(begin.alias("ts"), (end - begin).alias("dur"))
+    last = first.shift(-1).fill_null(joined["end"].max())
+    return found.with_columns(first.alias("ts"), (last - first).alias("dur"))

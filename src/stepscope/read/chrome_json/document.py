@@ -53,7 +53,9 @@ class Document:
         if isinstance(tail, str):
             tail = tail.encode("utf-8", "surrogateescape")
         rest = tail.strip().removeprefix(b",").strip()
-        if not self.is_object:
+        if _EVENT.search(rest):
+            self.ledger.add("text_after_end")
+        elif not self.is_object:
             self.ledger.add("metadata_damaged", int(bool(rest)))
         elif not rest.endswith(b"}"):
             self.ledger.add("file_cut")

@@ -58,6 +58,7 @@ def read_events(chunk: bytes, ledger: LossLedger, *, last: bool) -> tuple[list[d
             ledger.add("file_cut", int(last))
             return events, None
         if text[position] == "]":
+            ledger.add("text_after_end", int(not last))
             return events, text[position + 1 :]
         try:
             item, position = _DECODER.raw_decode(text, position)

@@ -60,7 +60,7 @@ def text_of(path: Path, ledger: LossLedger) -> str:
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror or error}."
             raise InputError(message, "Check the disk or the network share, and try again.") from None
-    text = content.decode("utf-8", "replace")
+    text = content.decode("utf-8", "replace").removeprefix("\ufeff")
     ledger.add("text_not_utf8", text.count("\ufffd"))
     return text
 

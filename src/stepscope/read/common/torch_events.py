@@ -12,7 +12,8 @@ from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, PartBuilder
 from stepscope.trace.tables import of_arrays
 
-_KIND_OF_CATEGORY = {
+#: Category of an event → kind of its span.
+KIND_OF_CATEGORY = {
     "kernel": "kernel",
     "Kernel": "kernel",
     "mtia_ccp_events": "kernel",
@@ -102,7 +103,7 @@ def kind_of(category: str, name: int) -> int:
 
     Which kernels communicate, :mod:`~stepscope.read.common.communication` knows.
     """
-    kind = _KIND_OF_CATEGORY.get(category, "annotation")
+    kind = KIND_OF_CATEGORY.get(category, "annotation")
     if kind in ("operator", "annotation") and category not in DEVICE_CATEGORIES:
         host = {NAME_STEP: "step", NAME_DATA: "data", NAME_COLLECTIVE: "collective"}
         kind = host.get(name, kind)

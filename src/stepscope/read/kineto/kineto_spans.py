@@ -19,6 +19,7 @@ from stepscope.read.common.distinct import filled
 from stepscope.read.common.named_steps import named_steps
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, LARGEST_TIME, Mask, PartBuilder, coded, kinds_of
+from stepscope.read.common.plain_text import printable
 from stepscope.read.common.torch_events import NAME_CLASSES, SKIPPED_CATEGORIES, add_steps, kind_of, name_class
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 from stepscope.read.kineto.kineto_tracks import KinetoTracks
@@ -93,7 +94,13 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
     """Add the spans and steps of a file; events that cannot be spans are counted."""
     rows, durations = _intervals(events, ledger)
     tracks = KinetoTracks(events, part.tracks, facts)
-    spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, _kinds(events, rows), tracks)
+    work = tracks.strange(rows)
+    if work.any():
+        work &= ~_containing(events, rows, durations)
+    kinds = _kinds(events, rows, work)
+    for code, count in zip(*np.unique(events.base["category"][rows[work]], return_counts=True), strict=True):
+        ledger.add("kind_unknown", int(count), f"Device work of the category {printable(text_of(events, code))!r}.")
+    spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, kinds, tracks)
     name = events.base["name"][rows]
     _declare_steps(part, spans)
     launched = _launched_kernels(spans)
@@ -195,8 +202,19 @@ def _pairs(events: ChromeEvents, ledger: LossLedger) -> tuple[Integers, Integers
     return np.array(begun, np.int64), np.array(ended, np.int64)
 
 
-def _kinds(events: ChromeEvents, rows: Integers) -> npt.NDArray[np.uint8]:
-    """Return the number of the kind of each span."""
+def _containing(events: ChromeEvents, rows: Integers, durations: Integers) -> Mask:
+    """Return which intervals contain the begin of another one of their thread or stream: work of a stream does not."""
+    process, thread, ts = (events.base[name][rows] for name in ("process", "thread", "ts"))
+    order = np.lexsort((-durations, ts, thread, process))
+    after = order[1:]
+    alike = (process[after] == process[order[:-1]]) & (thread[after] == thread[order[:-1]])
+    result = np.zeros(len(rows), np.bool_)
+    result[order[:-1]] = alike & (ts[after] < (ts + durations)[order[:-1]])
+    return result
+
+
+def _kinds(events: ChromeEvents, rows: Integers, work: Mask) -> npt.NDArray[np.uint8]:
+    """Return the number of the kind of each span; ``work`` is that of a device, of an unknown category."""
     category, name = events.base["category"][rows], events.base["name"][rows]
     # Tables with an entry for each text, and a last one for −1.
     of_name = np.zeros(len(events.texts) + 1, np.uint8)
@@ -206,7 +224,8 @@ def _kinds(events: ChromeEvents, rows: Integers) -> npt.NDArray[np.uint8]:
     for code in _distinct(category, events):
         table[code] = [kind_of(text_of(events, code), number) for number in range(NAME_CLASSES)]
     result: npt.NDArray[np.uint8] = table[category, of_name[name]]
-    kernels = result == KIND_CODE["kernel"]
+    result[work] = KIND_CODE["other"]
+    kernels = (result == KIND_CODE["kernel"]) | work
     communicating = np.zeros(len(events.texts) + 1, np.bool_)
     for code in _distinct(name[kernels], events):
         communicating[code] = transport_of_kernel(text_of(events, code)) is not None

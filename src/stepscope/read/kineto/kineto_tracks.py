@@ -15,10 +15,12 @@ from stepscope.read.common.dense import distinct_rows
 from stepscope.read.common.nesting import Integers
 from stepscope.read.common.part_builder import KIND_CODE, PartTracks, TrackRow
 from stepscope.read.common.plain_text import printable
-from stepscope.read.common.torch_events import HIP
+from stepscope.read.common.torch_events import HIP, KIND_OF_CATEGORY
 from stepscope.read.kineto.kineto_facts import KinetoFacts
 
 _NUMBER = re.compile(r"-?\d+")
+#: How PyTorch's profiler labels the process of a device: ``GPU 0``, ``XPU 1``.
+_DEVICE_LABEL = re.compile(r"(?!CPU)[A-Z]{2,8}[ :]?\d{1,4}")
 # Events with a lane of their own, so that streams and threads hold only what runs there.
 _LANE_OF_CATEGORY = {"gpu_user_annotation": "annotation", "cuda_profiler_range": "ranges"}
 _LANE_OF_KIND = {KIND_CODE["sync"]: "sync", KIND_CODE["overhead"]: "overhead"}
@@ -60,10 +62,22 @@ class KinetoTracks:
     def of_spans(self, rows: Integers, kinds: npt.NDArray[np.uint8]) -> Codes:
         """Return the track of each span, by the row of its event and the number of its kind."""
         device_classes = np.array([kind is Class.DEVICE for kind in Class])[self._events.base["class"][rows]]
+        device_classes |= self.strange(rows)
         result = np.empty(len(rows), np.int32)
         for chosen in (~device_classes, device_classes):
             result[chosen] = self._of_distinct(rows[chosen], kinds[chosen], device=chosen is device_classes)
         return result
+
+    def strange(self, rows: Integers) -> npt.NDArray[np.bool_]:
+        """Return which events are work of a device although their category is unknown: their process is a device."""
+        base, texts = self._events.base, self._events.texts
+        labels = said_names(self._events, "process_labels", "labels")
+        devices = {process for (process, _), label in labels.items() if _DEVICE_LABEL.fullmatch(label)}
+        known, of_device = (np.zeros(len(texts) + 1, np.bool_) for _ in range(2))
+        known[[code for code, text in enumerate(texts) if text in KIND_OF_CATEGORY]] = True
+        of_device[[code for code, text in enumerate(texts) if text in devices]] = True
+        other = base["class"][rows] == Class.OTHER
+        return other & of_device[base["process"][rows]] & ~known[base["category"][rows]]
 
     def _of_distinct(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:
         base = self._events.base
@@ -173,12 +187,13 @@ def _visible_devices(events: ChromeEvents, facts: KinetoFacts) -> dict[int, int]
     return {}
 
 
-def said_names(events: ChromeEvents, what: str) -> dict[tuple[str, str], str]:
+def said_names(events: ChromeEvents, what: str, key: str = "name") -> dict[tuple[str, str], str]:
     """Return the names that metadata events give to processes or threads; the last one counts, as in Chrome's viewer.
 
     Args:
         events: All events.
-        what: What such events are called: ``process_name`` or ``thread_name``.
+        what: What such events are called: ``process_name``, ``process_labels`` or ``thread_name``.
+        key: The argument that says it.
     """
     base, texts = events.base, events.texts
     columns = events.of(Class.OTHER)
@@ -188,7 +203,7 @@ def said_names(events: ChromeEvents, what: str) -> dict[tuple[str, str], str]:
     chosen = (base["phase"][rows] == ord("M")) & (base["name"][rows] == texts.index(what))
     names = {}
     for row, code in zip(rows[chosen].tolist(), columns["arguments"][chosen].tolist(), strict=True):
-        name = parse_arguments(texts[code]).get("name")
+        name = parse_arguments(texts[code]).get(key)
         if isinstance(name, str) and name.strip():
             place = (base["process"][row], base["thread"][row])
             names[(texts[place[0]] if place[0] >= 0 else "", texts[place[1]] if place[1] >= 0 else "")] = printable(

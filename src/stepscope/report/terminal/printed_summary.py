@@ -193,7 +193,8 @@ class SummaryPage(ConsolePage):
         if waits.count:
             each, exposed = (self.time(ns / self.steps) for ns in (waits.total_ns, waits.exposed_ns))
             hidden = "" if waits.exposed_ns == waits.total_ns else f", {exposed} of it while nothing else worked"
-            yield "data wait", Text(f"{each} a step{hidden}{_loading(waits.workers)}")
+            of = "a step" if self.summary.steps.count else "altogether"
+            yield "data wait", Text(f"{each} {of}{hidden}{_loading(waits.workers)}")
         if garbage.count:
             pauses = count_text(garbage.count, "pause")
             share = f"{percent_text(garbage.share)} of the steps"

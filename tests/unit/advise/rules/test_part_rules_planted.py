@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
+from stepscope.advise.device_idle import idle_rows, places
 from stepscope.advise.finding import Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rank_findings import found_in
@@ -247,6 +248,24 @@ def test_copies_within_a_device_are_no_matter_of_pinned_memory(shared_data: Path
 def test_loading_libraries_once_is_no_part_of_a_step(shared_data: Path) -> None:
     """Given a first call of a network, without steps: it loads cuDNN for seconds, once."""
     assert found(next((shared_data / "kineto" / "hta" / "critical_path" / "alexnet").glob("*.json.gz"))) == []
+
+
+def test_without_steps_idle_time_is_that_of_the_whole_recording(resnet: Path, tmp_path: Path) -> None:
+    """Given a host that is slow, and no marks of steps."""
+    capture = EditedCapture(resnet)
+    slow_host(capture)
+    capture.host = [one for one in capture.host if not one["name"].startswith("ProfilerStep#")]
+    capture.write(tmp_path / "planted.json.gz")
+    (idle,) = (finding for finding in found(tmp_path / "planted.json.gz") if finding.cause == "host-bound")
+    assert all("altogether" in one.text for one in idle.evidence)
+
+
+def test_idle_time_without_an_owner_says_so(shared_data: Path) -> None:
+    """Given a capture whose device idles between operators."""
+    path = shared_data / "kineto" / "tracelens" / "mi300_bert_small.json.gz"
+    rows = idle_rows(stepscope.open(path).ranks[0].tables, after_waits=False)
+    between = [place for place, _, _ in places([row for row in rows if not (row.call or row.operator or row.line)])]
+    assert between == ["outside of operators and calls"]
 
 
 @pytest.mark.parametrize(("slowed", "causes"), [(1.0, ["low-clocks"]), (0.0, [])])

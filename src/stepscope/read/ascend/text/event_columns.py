@@ -110,6 +110,7 @@ class AscendEvents:
         arrows: Ends of arrows: ts, process, thread, category, id, start.
         processes: Process → its name.
         threads: Process, thread → its name.
+        labels: Process → where its events ran: ``CPU``, ``NPU``, ``NPU 3``.
     """
 
     complete: pl.DataFrame
@@ -117,6 +118,7 @@ class AscendEvents:
     arrows: pl.DataFrame
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
 
 
 def chosen(events: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
@@ -137,6 +139,11 @@ def samples_of(arguments: Mapping[str, object]) -> Iterator[Sample]:
 def names_of(samples: pl.DataFrame) -> pl.DataFrame:
     """Return samples with unique names."""
     return samples.with_columns(pl.concat_str(pl.col("name").cast(pl.String), "of").cast(pl.Categorical()))
+
+
+def name_given(sort: str, arguments: Mapping[str, object]) -> object:
+    """Return what an event of metadata calls its process or thread; null if it names none."""
+    return arguments.get("labels" if sort == "process_labels" else "name")
 
 
 def numbers(labels: pl.Series) -> pl.Series:

@@ -30,6 +30,7 @@ from stepscope.read.ascend.text.event_columns import (
     REALS,
     TEXTS,
     AscendEvents,
+    name_given,
     names_of,
     numbers,
     samples_of,
@@ -157,6 +158,7 @@ class _CollectedEvents:
         self._arrows: list[pl.DataFrame] = [pl.DataFrame(schema=ARROWS)]
         self._processes: dict[int, str] = {}
         self._threads: dict[tuple[int, int], str] = {}
+        self._labels: dict[int, str] = {}
 
     def add(self, events: list[_DecodedEvent]) -> None:
         """Take the events of a chunk."""
@@ -245,18 +247,20 @@ class _CollectedEvents:
             self._arrows.append(frame.filter(pl.col("ts").is_not_null()))
 
     def _add_names(self, events: list[_DecodedEvent]) -> None:
-        if not any(event.name in ("process_name", "thread_name") for event in events):
+        if not any(event.name in ("process_name", "thread_name", "process_labels") for event in events):
             return
         process, thread = (numbers(split([getattr(one, key) for one in events])) for key in ("pid", "tid"))
         samples = _samples(events, self._ledger)
         for event, pid, tid, sample in zip(events, process.to_list(), thread.to_list(), samples, strict=True):
-            name = sample.get("name")
+            name = name_given(str(event.name), sample)
             if pid is not None and isinstance(name, str):
                 self._add_name(str(event.name), pid, tid, printable(name))
 
     def _add_name(self, sort: str, process: int, thread: int | None, name: str) -> None:
         if sort == "process_name":
             self._processes.setdefault(process, name)
+        elif sort == "process_labels":
+            self._labels.setdefault(process, name)
         elif sort == "thread_name" and thread is not None:
             self._threads.setdefault((process, thread), name)
 
@@ -266,7 +270,8 @@ class _CollectedEvents:
             pl.concat(parts, how="diagonal") for parts in (self._complete, self._counters, self._arrows)
         )
         occurring = [name for name in COMPLETE if name in complete.columns]
-        return AscendEvents(complete.select(occurring), counters, arrows, self._processes, self._threads)
+        of_names = (self._processes, self._threads, self._labels)
+        return AscendEvents(complete.select(occurring), counters, arrows, *of_names)
 
 
 def _printable(text: object) -> str:

@@ -25,6 +25,7 @@ from stepscope.read.ascend.text.event_columns import (
     REALS,
     TEXTS,
     Sample,
+    name_given,
     names_of,
     numbers,
     samples_of,
@@ -49,7 +50,7 @@ class TokenizedEvents:
         complete: Intervals; times that cannot be read are null.
         counters: Samples.
         arrows: Ends of arrows.
-        names: Names of processes and threads: kind of event, process, thread, name.
+        names: Names of processes and threads, and labels: kind of event, process, thread, name.
         without_time: How many samples and ends of arrows have no time.
         unknown: How many events have another phase than those that are read.
     """
@@ -226,11 +227,11 @@ class _TokenizedColumns:
     def _names(self) -> list[tuple[str, int, int | None, str]]:
         rows, codes = self._of_phase("M")
         events = pl.DataFrame(self._of_events(rows, "process", "thread", "name")).rows()
-        said = [_members(self._pool[code]).get("name") if code >= 0 else None for code in codes.tolist()]
+        said = [_members(self._pool[code]) if code >= 0 else {} for code in codes.tolist()]
         return [
             (sort, process, thread, printable(name))
-            for (process, thread, sort), name in zip(events, said, strict=True)
-            if process is not None and isinstance(name, str)
+            for (process, thread, sort), arguments in zip(events, said, strict=True)
+            if process is not None and isinstance(name := name_given(sort, arguments), str)
         ]
 
 

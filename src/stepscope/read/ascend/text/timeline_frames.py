@@ -34,6 +34,10 @@ _SORT_OF_PROCESS = {
     "cann": "api",
     _OVERLAP: "derived",
     "scope layer": "derived",
+    # The same work once more: by core, by pipeline of a core, and as instructions of the engine of communication.
+    "block detail": "derived",
+    "biu perf": "derived",
+    "ccu": "derived",
     "step trace": "tasks",
 }
 _SORT_OF_CATEGORY = {
@@ -74,6 +78,7 @@ _FLOW_SORT = {
 _CACHE = "LLC "
 _PLANE = re.compile(r"(?i)plane (\d{1,6})")
 _GROUP = re.compile(r"(?i)group (\d{1,6})")
+_DEVICE = re.compile(r"NPU[ _:]?(\d{1,4})")
 
 
 @dataclass(frozen=True)
@@ -82,17 +87,26 @@ class _TraceOwners:
 
     Attributes:
         sort: Process of the trace → kind of its events; the other processes are of the host.
+        strange: Process of a device that stepscope does not know → its name, which is the type of its tasks.
         host: The host's process; None if the trace has none or several.
         device: Number of the device; None if the trace does not give it.
+        devices: Process of the trace → number of its device, if the trace has several.
         overlap: Processes in which the profiler sums up what the device did.
         computing: Processes whose operators ran on the host itself.
     """
 
     sort: dict[int, str]
+    strange: dict[int, str]
     host: int | None
     device: int | None
+    devices: dict[int, int]
     overlap: list[int]
     computing: list[int]
+
+    @property
+    def device_of(self) -> pl.Expr:
+        """The number of the device that an event's process belongs to."""
+        return pl.col("process").replace_strict(self.devices, default=self.device, return_dtype=pl.Int64)
 
 
 def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Frames:
@@ -135,16 +149,23 @@ def frames(events: AscendEvents, device: int | None, ledger: LossLedger) -> Fram
 
 def _owners_of(events: AscendEvents, device: int | None) -> _TraceOwners:
     bare = {process: re.sub(r"\s*\(.*\)$", "", name).strip().lower() for process, name in events.processes.items()}
-    sort = {process: _SORT_OF_PROCESS[name] for process, name in bare.items() if name in _SORT_OF_PROCESS}
+    known = {process: _SORT_OF_PROCESS[name] for process, name in bare.items() if name in _SORT_OF_PROCESS}
+    of_device = [process for process, label in events.labels.items() if not label.startswith("CPU")]
+    strange = {process: events.processes.get(process, "UNKNOWN") for process in of_device if process not in known}
+    sort = {**known, **dict.fromkeys(strange, "tasks")}
     hosts = events.complete.filter(~pl.col("process").is_in(list(sort)))["process"].drop_nulls().unique().to_list()
-    host = hosts[0] if len(hosts) == 1 else None
     # CANN numbers the processes of its trace: the process of the host, five bits for the kind, five for the device.
-    synthetic = [process for process in sort if host is not None and process >> 10 == host]
-    if device is None and synthetic:
-        device = synthetic[0] & 31
+    real = [process for process in hosts if process >> 10 not in hosts]
+    host = real[0] if len(real) == 1 else None
+    devices = {process: process & 31 for process in sort if host is not None and process >> 10 == host}
+    labelled = {process: _DEVICE.fullmatch(label) for process, label in events.labels.items() if process in sort}
+    devices |= {process: int(match[1]) for process, match in labelled.items() if match}
+    of_works = {number for process, number in devices.items() if sort[process] in ("tasks", "communications")}
+    if device is None and devices:
+        device = min(of_works or devices.values())
     overlap = [process for process, name in bare.items() if name == _OVERLAP]
     computing = [process for process, name in bare.items() if name == "cpu op"]
-    return _TraceOwners(sort, host, device, overlap, computing)
+    return _TraceOwners(sort, strange, host, device, devices if len(of_works) > 1 else {}, overlap, computing)
 
 
 def _host(host: pl.DataFrame, api: pl.DataFrame, owners: _TraceOwners) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -211,13 +232,14 @@ def _stacks(texts: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
 
 def _tasks(found: pl.DataFrame, is_step: pl.Series, owners: _TraceOwners) -> pl.DataFrame:
     """Return the frame ``tasks`` with the columns that the trace has."""
-    kind = pl.when(is_step).then(pl.lit("STEP_TRACE")).otherwise(pl.col("type").cast(pl.String).fill_null("UNKNOWN"))
+    strange = pl.col("process").replace_strict(owners.strange, default="UNKNOWN", return_dtype=pl.String)
+    kind = pl.when(is_step).then(pl.lit("STEP_TRACE")).otherwise(pl.col("type").cast(pl.String).fill_null(strange))
     return found.with_columns(
         # A stream is a thread of the trace; the physical stream among the arguments may be another.
         stream=pl.when(is_step).then(None).otherwise("thread"),
         physical="stream",
         type=kind.cast(pl.Categorical()),
-        device=pl.lit(owners.device, pl.Int64),
+        device=owners.device_of,
         context=_known("context"),
     )
 
@@ -241,7 +263,7 @@ def _communications(
     """Return the frames ``communications`` and ``communication_tasks``."""
     lanes = _lanes(found, events)
     found = found.join(lanes, on=["process", "thread"], how="left", maintain_order="left")
-    device = pl.lit(owners.device, pl.Int64).alias("device")
+    device = owners.device_of.alias("device")
     operations = found.filter(pl.col("plane").is_null()).with_columns(device).sort("ts", maintain_order=True)
     parts = found.filter(pl.col("plane").is_not_null()).with_columns(
         device, _known("source"), _known("destination"), _known("context")
@@ -278,9 +300,9 @@ def _is_plane_without_name(found: pl.DataFrame, process: int, thread: int) -> bo
 
 def _without_parts(tasks: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
     """Return tasks without the parts of communication, which are on the planes too."""
-    key = ["stream", "task", "context"]
+    key = ["device", "stream", "task", "context"]
     planes = parts.select(key).drop_nulls(["stream", "task"]).unique()
-    physical = tasks.with_row_index("place").select("place", "task", "context", stream="physical")
+    physical = tasks.with_row_index("place").select("place", "device", "task", "context", stream="physical")
     twice = physical.join(planes, on=key, how="semi", nulls_equal=True)["place"]
     return tasks.with_row_index("place").filter(~pl.col("place").is_in(twice.implode())).drop("place")
 
@@ -317,7 +339,7 @@ def _counters(events: AscendEvents, owners: _TraceOwners) -> pl.DataFrame:
         joined.select(
             "ts",
             "unit",
-            device=pl.lit(owners.device or 0, pl.Int64),
+            device=owners.device_of.fill_null(0),
             group=group.fill_null("Counters"),
             name="title",
             value=pl.col("value") * pl.col("factor"),
