@@ -184,6 +184,7 @@ class Stepped:
         declared: The program declares it as a step.
         at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         late: Reported later than it ended, because only later events showed that it is a step.
+        rule: Why it ends a training step, if it is no step of an optimizer, in words for the manifest.
     """
 
     owner: Any
@@ -193,6 +194,7 @@ class Stepped:
     declared: bool = False
     at_ns: int = 0
     late: bool = False
+    rule: str = ""
 
 
 class StepHooks(Protocol):
@@ -240,6 +242,7 @@ class StepsSeen:
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
         self._declared: set[int] = set()
+        self._rules: dict[object, str] = {}
         #: Keys of deleted owners. A weak reference's callback runs on any thread at any bytecode, so it only appends
         #: here (deque.append is atomic under the GIL); :meth:`add` removes them.
         self._gone: deque[int] = deque()
@@ -270,6 +273,8 @@ class StepsSeen:
                 self._loops.add(key)
             if stepped.declared:
                 self._declared.add(key)
+            if stepped.rule:
+                self._rules[key] = stepped.rule
         return key
 
     @property
@@ -280,6 +285,7 @@ class StepsSeen:
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest."""
         rule = _LOOP if self._loops and self.finder.closer in (*self._loops, None) else self.finder.rule
+        rule = self._rules.get(self.finder.closer, rule)
         return {"source": self.source, "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
 
 

@@ -116,7 +116,8 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     steps = observed.summary.steps.count
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
-    if len(parametric) < _REPEATS * steps or parametric["step"].n_unique() < steps:
+    within_steps = parametric["step"].n_unique()
+    if len(parametric) < _REPEATS * max(within_steps, 1):
         return
     first, last = (
         parametric.group_by("step").agg(pl.col("ts").min()),
@@ -129,6 +130,10 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     time = float(unused["time"].sum())
     repeated = len(again) >= 0.8 * len(parametric)
     what = "a second forward of the model" if repeated else "a forward"
+    if within_steps < steps:  # not part of the step: it is scored on other data, now and then
+        if repeated:
+            yield _evaluation(observed, time, within_steps, explained_calls(within(calls, unused)))
+        return
     finding = Finding(
         cause="unneeded-forward",
         title=f"{of_step(observed, time)} is {what} with gradients that no backward "
@@ -146,9 +151,28 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
 
 
+def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
+    every = observed.summary.steps.count / steps
+    finding = Finding(
+        cause="frequent-evaluation",
+        title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, and records a graph for it "
+        "that no backward uses",
+        gain_ns=round(0.95 * time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.3 * time),
+        basis="the operators of such forwards in the recorded steps, of which a twentieth stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{steps} of {observed.summary.steps.count} recorded steps have forwards of the same layers "
+                     "that belong to no backward", value=float(steps), result="operator_details"),
+        ),
+        remedy="Evaluate less often: if step % 500 == 0: evaluate(); under torch.no_grad() and model.eval().",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, explains)
+
+
 def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the shapes of the inputs of calls but for the first one, which depends on the batch."""
-    return [tuple(shape for shape in sizes(text)[1:] if shape) for text in calls["shapes"].to_list()]
+    """Return the shapes of the inputs of calls but for the data, whose sizes depend on the batch."""
+    rows = calls.select("name", "shapes").iter_rows()
+    return [tuple(shape for shape in sizes(text)[1 + (name == "aten::addmm") :] if shape) for name, text in rows]
 
 
 def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:

@@ -32,7 +32,7 @@ _USED = 0.2
 #: First generation of NVIDIA GPUs that computes in TF32.
 _AMPERE = 8
 #: Products of attention, its softmax forward and backward, and how many pieces of work lie between them at most.
-_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+BATCHED_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
 _NEAR = 8
 #: Parts that a fused attention saves of the products: least, usual, most; and of what lies between them.
@@ -161,7 +161,7 @@ def between_products(names: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.N
     Args:
         names: Operators that do the work, in their order.
     """
-    product = np.isin(names, _PRODUCTS)
+    product = np.isin(names, BATCHED_PRODUCTS)
     inside, ends, layers = np.zeros(len(names), np.bool_), np.zeros(len(names), np.bool_), 0
     for place in np.flatnonzero(np.isin(names, _SOFTMAX)).tolist():
         before = np.flatnonzero(product[max(place - _NEAR, 0) : place])

@@ -19,8 +19,12 @@ from stepscope.advise.observed import Observed
 _MANY, _EACH = 16, 2
 #: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
 _PIECE_NS = 1_000_000
-#: A distance between operators, ns, behind which a loop has ended; one counts with at most so many of the usual.
+#: A distance between operators, ns, behind which a loop has ended; an interrupted one counts as so many usual ones.
 _BETWEEN, _LONGEST = 300_000, 4.0
+#: Calls that are needed to know a median.
+_ALIKE = 4
+#: Looks that tell the time of a function.
+_LOOKS = 20
 #: Part of the step from which on it is told.
 _TOLD = 0.07
 #: Bytes a second at which one call for all tensors passes over them, and passes that it makes.
@@ -40,20 +44,29 @@ def loops(observed: Observed) -> Iterator[Claim]:
     calls = recorded_calls(observed)
     if calls.is_empty() or observed.summary.compiling is not None:  # a compiler runs operators to see what they do
         return
-    top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(_IN_FRAMEWORK).fill_null(value=False))
-    top = top.sort("track", "step", "ts").with_columns(until=_until(observed))
-    yield from _over_parameters(observed, calls, top)
-    yield from _over_parts(observed, calls, top)
+    line = _in_order(observed, calls)
+    yield from _over_parameters(observed, calls, line)
+    yield from _over_parts(observed, calls, line)
 
 
-def _until(observed: Observed) -> pl.Expr:
-    """Return the time from each call to the next one of its thread and step, ns per step of the run."""
-    steps = max(observed.summary.steps.count, 1)
-    scale = min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0) / steps
-    return (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0) * scale
+def _in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost calls in their order, with the time ``until`` the next one of the thread, ns per step.
+
+    It contains the Python between two calls. What was interrupted counts as a multiple of the usual of its like.
+    """
+    top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
+    apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
+    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over("name", "shapes"))
+    until = pl.when(pl.len().over("name", "shapes") >= _ALIKE).then(
+        pl.min_horizontal("apart", _LONGEST * pl.col("usual"))
+    )
+    top = top.with_columns(until=until.otherwise("apart"))
+    lost = float(top["apart"].sum()) - float(top["until"].sum())
+    scale = observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
+    return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
 
 
-def _over_parameters(observed: Observed, calls: pl.DataFrame, top: pl.DataFrame) -> Iterator[Claim]:
+def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
     """Operators without a graph on tensors of the parameters' shapes, a few for each parameter."""
     steps = max(observed.summary.steps.count, 1)
     sums = calls.filter(pl.col("name") == _ACCUMULATES)
@@ -61,15 +74,16 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, top: pl.DataFrame)
     parameters = sum(learned.values()) / steps
     if parameters < _MANY:
         return
+    top = line.filter(_own())
     of_one = {text for text in top["shapes"].unique().to_list() if (sizes(text) or ((),))[0] in learned}
     graph = (pl.col("sequence") >= 0) & (pl.col("phase") == "forward")
-    mine = pl.col("shapes").is_in(list(of_one)) & ~graph.fill_null(value=False)
+    mine = pl.col("shapes").is_in(list(of_one)).fill_null(value=False) & ~graph.fill_null(value=False)
     chosen = top.with_columns(mine=mine)
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
     if many < _EACH * parameters or loop.is_empty():
         return
-    time = _lasting(loop)
+    where, time = _function(observed, float(loop["until"].sum()))
     moved = _PASSES * 4.0 * sum(elements(shape) * count for shape, count in learned.items()) / steps
     each = many / parameters
     gain = time - 1e9 * moved / _COPY - each * _STAY * time / many
@@ -81,7 +95,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, top: pl.DataFrame)
     finding = Finding(
         cause="per-parameter-optimizer" if own else "many-small-operators",
         title=f"{of_step(observed, time)} the program goes through {parameters:.0f} parameters one by one"
-        + (", as its own optimizer" if own else "") + _where(observed, time),
+        + (", as its own optimizer" if own else "") + where,
         gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
         basis="the time from operator to operator of the loop, less what one call for all tensors takes",
         confidence=Confidence.LIKELY,
@@ -100,26 +114,28 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, top: pl.DataFrame)
     )
 
 
-def _over_parts(observed: Observed, calls: pl.DataFrame, top: pl.DataFrame) -> Iterator[Claim]:
+def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
     """Operators on the parts of one tensor, which a loop takes from it one after the other."""
     steps = max(observed.summary.steps.count, 1)
+    top = line.filter(_own())
     for anchor, pieces in _anchors(top, steps):
         begin, end = pl.col("ts").filter(anchor).min(), pl.col("ts").filter(anchor).max()
         inside = top.filter(pl.col("ts").is_between(begin.over("step"), end.over("step")).fill_null(value=False))
         often = inside.with_columns(often=pl.len().over("name", "shapes") / steps)
         body = often.filter(pl.col("often") >= 0.8 * pieces)
         each = len(body) / steps / pieces
-        time = _lasting(body)
+        time = float(body["until"].sum())
         if each < _EACH or time * 1.0 / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
-        sequences = body.filter(pl.col("phase") == "forward")["sequence"].drop_nulls()
-        backward = calls.filter((pl.col("phase") == "backward") & (pl.col("outer") < 0))
-        backward = backward.filter(pl.col("sequence").is_in(sequences.implode()))
-        time += float(backward["time"].sum())
+        made = within(calls, body.select(calls.columns)).filter(pl.col("phase") == "forward")
+        sequences = made["sequence"].drop_nulls()
+        backward = line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(sequences.implode()))
+        where, time = _function(observed, time)
+        time += float(backward["until"].sum())
         gain = time * (1 - _STAY / pieces)
         if observed.share(gain) < _TOLD:
             continue
-        yield _of_parts(observed, calls, (body, backward), (pieces, each, time, gain))
+        yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
         return
 
 
@@ -140,7 +156,7 @@ def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
 
 
 def _of_parts(
-    observed: Observed, calls: pl.DataFrame, loop: tuple[pl.DataFrame, pl.DataFrame], of: tuple[float, ...]
+    observed: Observed, calls: pl.DataFrame, loop: tuple[pl.DataFrame, pl.DataFrame], where: str, of: tuple[float, ...]
 ) -> Claim:
     body, backward = loop
     pieces, each, time, gain = of
@@ -148,7 +164,7 @@ def _of_parts(
     finding = Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} a loop goes through {pieces:.0f} parts of a batch, with {each:.0f} small "
-        f"operators for each{_where(observed, time)}",
+        f"operators for each{where}",
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
         basis="the time from operator to operator of the loop and its part of the backward, of which one call of each "
         "operator with the whole batch stays",
@@ -165,6 +181,11 @@ def _of_parts(
     return Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
 
 
+def _own() -> pl.Expr:
+    """Return whether calls are of the program's own code or of its model, and not of backward or optimizer."""
+    return ~pl.col("phase").is_in(_IN_FRAMEWORK).fill_null(value=False)
+
+
 def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
     """Return whether each call is one of a loop or lies between two that follow each other closely."""
     chosen, ts = calls[mine].to_numpy(), calls["ts"].to_numpy()
@@ -175,12 +196,6 @@ def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
         if group[place] == group[after] and ts[after] - ts[place] <= _BETWEEN:
             inside[place:after] = True
     return pl.Series(inside)
-
-
-def _lasting(loop: pl.DataFrame) -> float:
-    """Return the time of a loop, ns a step: from each operator to the next one, as far as it was not interrupted."""
-    until = loop["until"].to_numpy()
-    return float(np.minimum(until, _LONGEST * max(float(np.median(until)), 1.0)).sum()) if len(until) else 0.0
 
 
 def _looks(observed: Observed) -> pl.DataFrame:
@@ -197,12 +212,15 @@ def _seen(observed: Observed, time: float) -> dict[str, Any]:
     return {name: scale * ns for name, ns in seen.items()}
 
 
-def _where(observed: Observed, time: float) -> str:
-    """Return the function of the program that takes about that time by the samples, as text; empty if none does."""
+def _function(observed: Observed, time: float) -> tuple[str, float]:
+    """Return the function of the program that takes about that time by the samples, as text, and its time, ns a step.
+
+    Empty and the time of the operators if the samples see none, or too seldom.
+    """
     rows = _looks(observed).filter(pl.col("function") != "<module>")
-    rows = rows.group_by("file", "function").agg(pl.col("time").sum(), pl.col("line").min())
-    rows = rows.filter(pl.col("time").is_between(time / 2, 2 * time)).sort("time", descending=True)
+    rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
+    rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, 2 * time))
     if rows.is_empty():
-        return ""
-    file, function, _, line = rows.row(0)
-    return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})"
+        return "", time
+    file, function, seen, _, line = rows.sort("time", descending=True).row(0)
+    return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)

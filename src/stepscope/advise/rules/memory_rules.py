@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import polars as pl
 
@@ -74,6 +75,7 @@ def memory_moves(observed: Observed) -> Iterator[Claim]:
     if observed.framework == "torch" and len(calls):
         yield from _layouts(observed, calls)
         yield from _embeddings(observed, calls)
+        yield from _grown(observed, calls)
 
 
 def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
@@ -265,6 +267,42 @@ def _growth(observed: Observed) -> Iterator[Claim]:
         operator=holder,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"page faults": time})
+
+
+def _grown(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """A tensor that each step makes anew from the one of the step before and a little more."""
+    joined = calls.filter((pl.col("name") == "aten::cat") & (pl.col("phase") != "backward").fill_null(value=True))
+    inputs = {text: [elements(one) for one in sizes(text) if one] for text in joined["shapes"].unique().to_list()}
+    first, whole = ([of(inputs[text] or [0]) for text in joined["shapes"].to_list()] for of in (itemgetter(0), sum))
+    joined = joined.with_columns(first=pl.Series(first, dtype=pl.Int64), whole=pl.Series(whole, dtype=pl.Int64))
+    joined = joined.filter(pl.col("first") > pl.col("whole") / 2)
+    # It grows in each step if the first input of each is what the step before made.
+    chain = joined.group_by("step").agg(pl.col("first").min(), pl.col("whole").max()).sort("step")
+    steps = observed.summary.steps.count
+    if len(chain) < max(steps, 3) or not (chain["whole"].shift(1) == chain["first"])[1:].all():
+        return
+    large = joined.filter(pl.col("first") >= int(chain["first"].min()))  # type: ignore[arg-type]
+    size, more = float(chain["whole"].max()), float((chain["whole"] - chain["first"]).mean())  # type: ignore[arg-type]
+    faults = min(4.0 * size / _PAGE, faults_of_step(observed)) * fault_costs(observed)[1]
+    time = float(large["time"].sum()) * (1 - more / size)
+    finding = Finding(
+        cause="growing-memory",
+        title=f"{of_step(observed, time)} torch.cat copies what earlier steps have kept, {size:,.0f} numbers, to "
+        f"add {more:,.0f}; it grows with every step",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(time + faults),
+        basis="the time of these copies, but for what is added",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"in each of {len(chain)} recorded steps the first input is the result of the step before",
+                     value=size, result="operator_details", operator="aten::cat"),
+        ),
+        remedy="Take a buffer of the final size before the loop and fill it: bank[start : start + len(x)] = x; or "
+        "collect the pieces in a list and join them once at the end.",
+        operator="aten::cat",
+    )  # fmt: skip
+    yield Claim(
+        finding, Depth.CAUSE, {**explained_calls(within(calls, large.select(calls.columns))), "page faults": faults}
+    )
 
 
 def _faults(observed: Observed) -> Iterator[Claim]:

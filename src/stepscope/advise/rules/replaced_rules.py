@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import polars as pl
 
 from stepscope.advise.calls import (
     elements,
     explained_calls,
-    innermost,
     of_step,
     outermost,
     recorded_calls,
@@ -20,12 +18,14 @@ from stepscope.advise.calls import (
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.advise.rules.kernel_rules import attention, between_products
+from stepscope.advise.rules.kernel_rules import BATCHED_PRODUCTS, attention, between_products
 
 #: Part of the step from which on they are told.
 _TOLD = 0.07
 #: What writes ones into a tensor of zeros; rows and columns from which on the result is large.
 _ONE_HOT, _ROWS, _COLUMNS = "aten::scatter_", 16, 32
+#: Operators whose own time is this part of a product's do work; the others make views and take memory.
+_WORK = 0.02
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 #: Bytes a second at which an embedding reads and writes its rows and its gradient.
 _COPY = 4e9
@@ -94,8 +94,8 @@ def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 
 def _one_hot_rows(text: str | None) -> tuple[int, int] | None:
     """Return rows and columns of the one-hot matrix that a call of ``scatter_`` makes; None if it makes none."""
-    shapes = sizes(text)
-    if len(shapes) < 2 or not shapes[0] or shapes[1] != (*shapes[0][:-1], 1):
+    shapes = [shape for shape in sizes(text) if shape]  # single values have none
+    if len(shapes) < 2 or shapes[1] != (*shapes[0][:-1], 1):
         return None
     rows, columns = _matrix(shapes[0])
     return (rows, columns) if rows >= _ROWS and columns >= _COLUMNS else None
@@ -108,14 +108,16 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 def _attention(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     """Softmax between two batched products that the program asks for itself; SDPA computes some attention so, too."""
     fused = within(calls, calls.filter(pl.col("name") == "aten::scaled_dot_product_attention"))
-    work = calls.filter(innermost(calls) & ~pl.col("row").is_in(fused["row"].implode())).sort("track", "ts")
+    products = calls.filter(pl.col("name").is_in(BATCHED_PRODUCTS))["self"]
+    least = _WORK * float(products.median() or 0.0)  # type: ignore[arg-type]
+    work = calls.filter((pl.col("self") >= least) & ~pl.col("row").is_in(fused["row"].implode())).sort("track", "ts")
     inside, ends, layers = between_products(work["name"].to_list())
     if not layers:
         return
     time = work["self"].to_numpy()
-    between, products = float(time[inside].sum()), float(time[ends].sum())
+    between, around = float(time[inside].sum()), float(time[ends].sum())
     if observed.share(between) < _TOLD:
         return
     steps = max(observed.summary.steps.count, 1)
-    finding = attention(observed, between, products, layers / steps)
-    yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(np.asarray(inside | ends)))))
+    finding = attention(observed, between, around, layers / steps)
+    yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(inside | ends))))
