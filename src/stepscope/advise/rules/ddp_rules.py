@@ -37,7 +37,7 @@ def _search(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     if not trained or sums < trained or not time:
         return
     yield _claim(
-        observed, looks, "unused-parameter-search",
+        observed, looks, cause="unused-parameter-search",
         title=f"{of_step(observed, time)} DistributedDataParallel searches the graph for parameters without a "
         f"gradient, and all {trained} have one",
         evidence=f"find_unused_parameters=True, and each step adds up {sums:.0f} gradients of {trained} parameters",
@@ -54,7 +54,7 @@ def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     held = sum(int(size) for size in (model.get("buffer_bytes_by_dtype") or {}).values())
     norms = count_text(int(model.get("batchnorm") or 0), "BatchNorm layer")
     yield _claim(
-        observed, looks, "buffer-broadcasts",
+        observed, looks, cause="buffer-broadcasts",
         title=f"{of_step(observed, time)} the first rank sends its buffers to the others before the forward: the "
         f"statistics of {norms}",
         evidence=f"broadcast_buffers is on, as by default; the model has {held:,} bytes of buffers",
@@ -63,11 +63,11 @@ def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _claim(observed: Observed, looks: pl.DataFrame, cause: str, **says: str) -> Claim:
+def _claim(observed: Observed, looks: pl.DataFrame, **says: str) -> Claim:
     time, count = float(looks["time"].sum()), max(float(looks["count"].sum()), 1.0)
     error = time / count**0.5
     finding = Finding(
-        cause=cause,
+        cause=says["cause"],
         title=says["title"],
         gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0.0)), gain_high_ns=round(time + 2 * error),
         basis="the samples in which DistributedDataParallel does so",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.advise.rules.trainings import STEP, Training
@@ -96,3 +98,25 @@ def test_page_faults_take_no_more_than_the_step() -> None:
     training.run_steps(minor_faults=10_000_000)
     [finding] = training.findings()
     assert finding.gain_low_ns == finding.gain_ns == finding.gain_high_ns == STEP
+
+
+def growing(more: int) -> Training:
+    """Steps that join a tensor of 30,000 rows, longer by so many rows in each step, with 64 rows."""
+    training = Training()
+    training.call("aten::mm", 2_000_000, [[64, 64], [64, 64]], "forward")
+    for number in range(training.steps):
+        at = number * STEP + 2_000_010
+        span = training.rank.span(0, "operator", at, 4_000_000, "aten::cat", step=number, phase="other")
+        shapes = json.dumps([[[30_000 + more * number, 128], [64, 128]], []])
+        training.rank.add("operators", span=span, shapes=shapes)
+    return training
+
+
+def test_a_tensor_that_each_step_copies_to_make_it_longer_is_told() -> None:
+    [finding] = growing(64).findings()
+    assert finding.cause == "growing-memory"
+    assert finding.gain_ns == pytest.approx(4_000_000, rel=0.01)
+
+
+def test_tensors_that_are_joined_and_do_not_grow_are_not() -> None:
+    assert growing(0).causes() == []
