@@ -184,7 +184,7 @@ class Stepped:
         declared: The program declares it as a step.
         at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         late: Reported later than it ended, because only later events showed that it is a step.
-        rule: Why it ends a training step, if it is no step of an optimizer, in words for the manifest.
+        rule: Why it ends a training step, if no optimizer has stepped, in words for the manifest.
     """
 
     owner: Any

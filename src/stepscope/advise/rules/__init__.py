@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterable
 from stepscope.advise.claims import Claim
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.besides_rules import besides_training
-from stepscope.advise.rules.collective_rules import collectives
+from stepscope.advise.rules.collective_rules import collectives, data_parallel
 from stepscope.advise.rules.data_rules import data_loading, padding
-from stepscope.advise.rules.ddp_rules import data_parallel
 from stepscope.advise.rules.dispatch_rules import dispatch
-from stepscope.advise.rules.element_rules import element_reads
 from stepscope.advise.rules.graph_rules import graphs
 from stepscope.advise.rules.kernel_rules import kernels
-from stepscope.advise.rules.loop_rules import loops
+from stepscope.advise.rules.loop_rules import element_reads, loops
 from stepscope.advise.rules.machine_rules import machine_use
 from stepscope.advise.rules.memory_rules import memory_moves
 from stepscope.advise.rules.number_rules import number_types
 from stepscope.advise.rules.part_rules import compiling, device_parts
 from stepscope.advise.rules.python_rules import python_code
-from stepscope.advise.rules.replaced_rules import replaced
 from stepscope.advise.rules.settings_rules import settings_left_on
 
 #: All rules. Their order does not matter: the deeper cause and the larger gain come first.
@@ -42,5 +39,4 @@ RULES: tuple[Callable[[Observed], Iterable[Claim]], ...] = (
     data_parallel,
     kernels,
     loops,
-    replaced,
 )

@@ -1,4 +1,4 @@
-"""Loops of the program with a few small operators for each tensor: over parameters, and over parts of a batch."""
+"""Loops of the program with a few small operators for each tensor or number: parameters, parts of a batch, elements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stepscope.advise.calls import elements, explained_calls, of_step, recorded_
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.analyse.quantities import duration_text
 
 #: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
 #: what a single call per tensor does, such as setting a gradient to zero.
@@ -35,6 +36,14 @@ _STAY = 2.0
 _PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _IN_FRAMEWORK = ["backward", "optimizer"]
+
+
+#: Operators that make a number of Python from one element.
+_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on.
+_READ, _NEXT = 32, 100_000
+#: Part of the step from which on they are told, and what one operator for all elements saves: least, usual.
+_READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
@@ -144,7 +153,7 @@ def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
     parts = top.filter(pl.col("name").is_in(_PARTS))
     found: list[tuple[float, pl.Expr]] = []
     for name, shapes, values in parts.group_by("name", "shapes").agg(pl.col("concrete")).iter_rows():
-        # The same few parts for each layer, such as query, key and value, are no loop over parts.
+        # The same few parts for each layer, such as query, key and value, do not count.
         pieces = min(len(values) / steps, len({tuple(texts(text)[:3]) for text in values}))
         found.append((pieces, (pl.col("name") == name) & pl.col("shapes").eq_missing(shapes)))
     for (text,) in top.filter(pl.col("name") == _ALL_PARTS).select("shapes").unique().iter_rows():
@@ -224,3 +233,60 @@ def _function(observed: Observed, time: float) -> tuple[str, float]:
         return "", time
     file, function, seen, _, line = rows.sort("time", descending=True).row(0)
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)
+
+
+def element_reads(observed: Observed) -> Iterator[Claim]:
+    """Yield a loop that reads the elements of tensors one by one, known by its operators in the recorded steps."""
+    if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
+        return
+    calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
+    top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(["backward", "optimizer"]).fill_null(value=False))
+    reads, splits = top.filter(pl.col("name").is_in(_READS)), top.filter(pl.col("name") == _ALL_PARTS)
+    many = len(reads) / steps
+    if many < _READ:
+        return
+    time = _lasting(reads) * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0) / steps
+    time = min(time + float(splits["time"].sum()), observed.step_ns)
+    if observed.share(time) < _READS_TOLD:
+        return
+    looks = observed.looks.filter(
+        (pl.col("leaf") == pl.col("file")) & pl.col("phase").is_null() & pl.col("state").is_in(["python", "native"])
+    )
+    seen = observed.explained(looks)
+    scale = min(time / max(sum(seen.values()), 1.0), 1.0)
+    low, gain = (part * time for part in _SAVED)
+    finding = Finding(
+        cause="python-in-step",
+        title=f"{of_step(observed, time)} Python reads numbers from tensors one by one, {many:,.0f} times a step"
+        + _line(observed, looks),
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
+        basis="the time from read to read in the recorded steps, as far as nothing else goes on between them",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{many:,.0f} numbers a step are read by .item(), float(), int(), bool() or a comparison, "
+                     f"{duration_text(time)} together", value=many, result="operator_details",
+                     operator=str(reads["name"][0])),
+        ),
+        remedy="Compute on whole tensors and read the result: right += (predicted == y).sum().item() instead of a "
+        "loop, torch.stack(torch._foreach_norm(tensors)) for many tensors; values = tensor.tolist() reads all at once.",
+        operator=str(reads["name"][0]),
+    )  # fmt: skip
+    explains = {**explained_calls(pl.concat([reads, splits])), **{name: scale * ns for name, ns in seen.items()}}
+    yield Claim(finding, Depth.CAUSE, explains)
+
+
+def _lasting(reads: pl.DataFrame) -> float:
+    """Return the time from one read to the next in all recorded steps, ns, where they follow each other."""
+    ordered = reads.sort("step", "ts")
+    apart = np.diff(ordered["ts"].to_numpy())[np.diff(ordered["step"].to_numpy()) == 0]
+    apart = apart[apart <= _NEXT]
+    return float(np.minimum(apart, _LONGEST * np.median(apart)).sum()) if len(apart) else 0.0
+
+
+def _line(observed: Observed, looks: pl.DataFrame) -> str:
+    """Return the line in which the samples see most of it, as text; empty if they see none."""
+    rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
+    if rows.is_empty():
+        return ""
+    file, line, _ = rows.sort("time", "file", "line", descending=[True, False, False]).row(0)
+    return f": {observed.place(file, line)}"

@@ -120,3 +120,34 @@ def test_a_tensor_that_each_step_copies_to_make_it_longer_is_told() -> None:
 
 def test_tensors_that_are_joined_and_do_not_grow_are_not() -> None:
     assert growing(0).causes() == []
+
+
+ROWS, WORDS, WIDTH = [64, 24], 1000, 64
+
+
+def one_hot(training: Training, phase: str = "other") -> None:
+    shape = [*ROWS, WORDS]
+    training.call("aten::fill_", 500_000, [shape, []], phase)
+    training.call("aten::scatter_", 100_000, [shape, [], [*ROWS, 1], []], phase)
+
+
+def test_a_product_with_one_hot_rows_saves_all_of_it() -> None:
+    # Given one-hot rows of 1536 × 1000, their product with a matrix, and that of its gradient
+    training = Training()
+    one_hot(training)
+    training.call("aten::mm", 2_000_000, [[1536, WORDS], [WORDS, WIDTH]], "forward", sequence=1)
+    training.call("aten::mm", 3_000_000, [[WIDTH, 1536], [1536, WORDS]], "backward")
+    training.call("aten::mm", 4_000_000, [[1536, 128], [128, WIDTH]], "forward", sequence=2)
+    # Then what an embedding moves is all that stays
+    [finding] = training.findings()
+    assert finding.cause == "one-hot-product"
+    assert "1,000 numbers" in finding.title
+    assert finding.gain_ns == pytest.approx(5_600_000, rel=0.15)
+
+
+def test_one_hot_targets_of_a_loss_are_in_no_product_of_the_forward() -> None:
+    training = Training()
+    one_hot(training)
+    training.call("aten::mm", 4_000_000, [[1536, WIDTH], [WIDTH, WORDS]], "forward", sequence=1)
+    training.call("aten::mm", 4_000_000, [[1536, WORDS], [WORDS, WIDTH]], "backward")
+    assert training.causes() == []
