@@ -160,6 +160,20 @@ class Observed:
         """Files of all frames that were sampled, those of frameworks, trainers and Python among them."""
         return sampled_time(self.tables).frames["file"].cast(pl.String).drop_nulls().unique().sort().to_list()
 
+    def looks_through(self, file: str, *functions: str) -> pl.DataFrame:
+        """Return the rows of :attr:`looks` whose stack goes through one of these functions of a file.
+
+        Args:
+            file: End of its path: ``torch/utils/checkpoint.py``.
+            functions: Names without classes.
+        """
+        found = [
+            stack
+            for stack, frames in self.stacks.items()
+            if any(one.file.endswith(file) and one.function.rpartition(".")[2] in functions for one in frames)
+        ]
+        return self.looks.filter(pl.col("stack").is_in(found))
+
     def explained(self, looks: pl.DataFrame) -> dict[str, float]:
         """Return rows of :attr:`looks` as the time that a claim explains."""
         keys = zip(looks["stack"].to_list(), looks["state"].to_list(), looks["phase"].to_list(), strict=True)

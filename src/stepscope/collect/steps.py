@@ -235,6 +235,7 @@ class Stepped:
         at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
         late: Reported later than it ended, because only later events showed that it is a step.
         rank: Reports of a higher rank show that those of lower ones end no training steps.
+        rule: Why it ends a training step, if no optimizer has stepped, in words for the manifest.
     """
 
     owner: Any
@@ -245,6 +246,7 @@ class Stepped:
     at_ns: int = 0
     late: bool = False
     rank: int = 0
+    rule: str = ""
 
 
 class StepHooks(Protocol):
@@ -292,6 +294,7 @@ class StepsSeen:
         self._by: dict[str, None] = {}
         self._loops: set[int] = set()
         self._declared: set[int] = set()
+        self._rules: dict[object, str] = {}
         #: Keys of deleted owners. A weak reference's callback runs on any thread at any bytecode, so it only appends
         #: here (deque.append is atomic under the GIL); :meth:`add` removes them.
         self._gone: deque[int] = deque()
@@ -323,6 +326,8 @@ class StepsSeen:
                 self._loops.add(key)
             if stepped.declared:
                 self._declared.add(key)
+            if stepped.rule:
+                self._rules[key] = stepped.rule
         return key
 
     @property
@@ -333,6 +338,7 @@ class StepsSeen:
     def describe(self) -> dict[str, Any]:
         """Return how steps were found, for the manifest."""
         rule = _LOOP if self._loops and self.finder.closer in (*self._loops, None) else self.finder.rule
+        rule = self._rules.get(self.finder.closer, rule)
         return {"source": self.source, "by": ", ".join(self._by), "optimizers": list(self._known), "rule": rule}
 
 

@@ -68,6 +68,33 @@ def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: 
             assert sum(begin <= event["ts"] and event["ts"] + event["dur"] <= end for begin, end in marks) == 1
 
 
+def test_a_program_without_an_optimizer_has_steps_that_end_with_its_gradients(tmp_path: Path, output: Path) -> None:
+    # Given a program that updates its parameters itself, by backward() and then by grad()
+    program = """
+import torch
+
+weight = torch.randn(4, 4, requires_grad=True)
+for number in range(60):
+    loss = (torch.randn(4) @ weight).square().mean()
+    if number % 2:
+        loss.backward()
+        gradient, weight.grad = weight.grad, None
+    else:
+        (gradient,) = torch.autograd.grad(loss, [weight])
+    with torch.no_grad():
+        weight -= 0.1 * gradient
+print("trained")
+"""
+    # When
+    done = stepscope_run(output, script(tmp_path, program), "--skip", "3")
+    # Then each computation of gradients ends a step, from the twenty-first on
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    (run,) = runs(output)
+    found = manifest(run)["steps"]
+    assert (found["by"], found["optimizers"]) == ("calls of torch.autograd", [])
+    assert "no optimizer of torch" in found["rule"]
+
+
 def test_the_files_are_the_users_alone(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, script(tmp_path, LOOP), umask=0)
     assert done.returncode == 0

@@ -1,4 +1,7 @@
-"""Collectives of a rank: too many small ones, those that could run beside the backward, and exchanges nobody needs."""
+"""Collectives of a rank: too many small ones, those that could run beside the backward, and exchanges nobody needs.
+
+Settings of DistributedDataParallel that cost time in each step belong to them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil, gcd
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from stepscope.advise.calls import of_step
+from stepscope.advise.calls import of_step, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.analyse.intervals import Times
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
-from stepscope.analyse.quantities import bytes_text, duration_text, percent_text
+from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes
 from stepscope.trace.schema import PHASES
 from stepscope.trace.tables import Tables, columns_of, has_rows
@@ -33,6 +38,11 @@ _TOLD, _BESIDE = 0.07, 0.9
 #: Collectives that sum gradients up, and those that exchange them or what was made of them.
 _SUMS = ("allreduce", "all_reduce", "reduce_scatter")
 _REDUCING = (*_SUMS, "allgather")
+#: Where DistributedDataParallel is.
+_DDP = "torch/nn/parallel/distributed.py"
+#: Bytes with which it tells the other ranks whether a parameter was used.
+_MARK = 4
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,3 +190,83 @@ def _too_often(observed: Observed, reduced: _Reduced, often: int, exposed: float
         "loss.backward() for the others.",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, {"communication": exposed})
+
+
+def data_parallel(observed: Observed) -> Iterator[Claim]:
+    """Yield the search for parameters without gradients, where all have one, and buffers that each step sends."""
+    state = observed.facts.get("torch.state")
+    models = state.get("models") or [] if isinstance(state, dict) else []
+    for model in (one for one in models if isinstance(one.get("ddp"), dict)):
+        if model["ddp"].get("find_unused_parameters") and not model["ddp"].get("static_graph"):
+            yield from _search(observed, model)
+        if model["ddp"].get("broadcast_buffers"):
+            yield from _buffers(observed, model)
+
+
+def _search(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
+    calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
+    trained = int(model.get("trainable_parameters") or 0)
+    sums = len(calls.filter(pl.col("name") == _ACCUMULATES)) / steps
+    looks = observed.looks_through(_DDP, "_post_forward", "_find_tensors")
+    waits = _of_its_own(observed, _MARK * trained)
+    time = float(looks["time"].sum()) + waits
+    if not trained or sums < trained or not time:
+        return
+    yield _of_ddp(
+        observed, looks, waits, cause="unused-parameter-search",
+        title=f"{of_step(observed, time)} DistributedDataParallel searches the graph for parameters without a "
+        f"gradient and tells the other ranks, and all {trained} have one",
+        evidence=f"find_unused_parameters=True, and each step adds up {sums:.0f} gradients of {trained} parameters",
+        remedy="Leave find_unused_parameters=True out: DistributedDataParallel(model). If other steps leave some "
+        "parameters out, always the same ones: static_graph=True.",
+    )  # fmt: skip
+
+
+def _of_its_own(observed: Observed, size: int) -> float:
+    """Return what the collectives of integers of this size take, ns a step: half of what they share with others."""
+    found = columns_of(observed.tables, "collectives", "span", "dtype", "bytes_in")
+    found = found.join(columns_of(observed.tables, "spans", "id", "ts", "dur", "step"), left_on="span", right_on="id")
+    mine = pl.col("dtype").cast(pl.String).str.to_lowercase().str.starts_with("int") & (pl.col("bytes_in") == size)
+    found = found.with_columns(mine=mine.fill_null(value=False), end=pl.col("ts") + pl.col("dur")).drop_nulls("step")
+    around = found.filter(~pl.col("mine")).group_by("step").agg(begin=pl.col("ts").min(), until=pl.col("end").max())
+    shared = (pl.min_horizontal("end", "until") - pl.max_horizontal("ts", "begin")).clip(0).fill_null(0)
+    own = found.filter("mine").join(around, on="step", how="left").select("step", time=pl.col("dur") - shared / 2)
+    time = float(own.group_by("step").agg(pl.col("time").sum())["time"].median() or 0.0)  # type: ignore[arg-type]
+    time *= min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0)
+    return min(time, observed.part("communication") or 0.0)
+
+
+def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
+    looks = observed.looks_through(_DDP, "_sync_buffers")
+    time = float(looks["time"].sum())
+    if not time:
+        return
+    held = sum(int(size) for size in (model.get("buffer_bytes_by_dtype") or {}).values())
+    norms = count_text(int(model.get("batchnorm") or 0), "BatchNorm layer")
+    yield _of_ddp(
+        observed, looks, 0.0, cause="buffer-broadcasts",
+        title=f"{of_step(observed, time)} the first rank sends its buffers to the others before the forward: the "
+        f"statistics of {norms}",
+        evidence=f"broadcast_buffers is on, as by default; the model has {held:,} bytes of buffers",
+        remedy="DistributedDataParallel(model, broadcast_buffers=False): in training, BatchNorm uses the statistics of "
+        "its own batch; a checkpoint of the first rank has the same buffers as before.",
+    )  # fmt: skip
+
+
+def _of_ddp(observed: Observed, looks: pl.DataFrame, waits: float, **says: str) -> Claim:
+    seen, count = float(looks["time"].sum()), max(float(looks["count"].sum()), 1.0)
+    time, error = seen + waits, seen / count**0.5 + waits / 4
+    finding = Finding(
+        cause=says["cause"],
+        title=says["title"],
+        gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0.0)), gain_high_ns=round(time + 2 * error),
+        basis="the samples in which DistributedDataParallel does so, and its own part of the communication that nothing hides",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=says["evidence"]),
+            Evidence(text=f"{duration_text(seen)} of the step in {count:.0f} looks at the training thread", value=seen,
+                     unit="ns", result="python_lines"),
+        ),
+        remedy=says["remedy"],
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, observed.explained(looks))

@@ -321,7 +321,8 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     if waits.workers == 0 and loading.whole and made < _SENDING:
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
-    most = needed if cores is None or on_core < _MOST else max(least, min(needed, cores - 1))
+    # Workers that compute all the time have the cores that the training leaves; those that wait share one.
+    most = needed if cores is None else max(least, min(needed, int(max(cores - 1, 1) / max(on_core, 1e-3))))
     place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
     cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
     if cores == 1 and on_core >= _MOST:

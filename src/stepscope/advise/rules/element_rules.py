@@ -122,7 +122,7 @@ def _lasting(reads: pl.DataFrame) -> float:
 
 
 def _where(observed: Observed, looks: pl.DataFrame) -> str:
-    """Return the function of the program in which the samples see most of it, as text; empty if they see none."""
+    """Return the line in which the samples see most of it, as text; empty if they see none."""
     rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
     if rows.is_empty():
         return ""

@@ -11,7 +11,8 @@ from stepscope.advise.calls import elements, explained_calls, of_step, outermost
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.analyse.quantities import count_text, duration_text, percent_text
+from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
+from stepscope.trace.tables import columns_of
 
 _NODE = "autograd::engine::evaluate_function"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -21,6 +22,9 @@ _PARAMETRIC = (
     "aten::embedding", "aten::embedding_bag", "aten::_embedding_bag", "aten::batch_norm", "aten::layer_norm",
     "aten::group_norm", "aten::lstm", "aten::gru",
 )  # fmt: skip
+#: Functions of torch.utils.checkpoint that run a forward again; part of the memory up to which that is needless.
+_RECOMPUTES = ("unpack_hook", "recompute_fn")
+_FREE = 0.5
 #: Operators of a group that repeats a part of the model, forward or backward.
 _REPEATS = 4
 
@@ -38,6 +42,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
     if observed.summary.compiling is None:  # a compiler runs operators to see what they do
         yield from _unused_forward(observed, calls)
     yield from _unused_gradients(observed, calls, backward)
+    yield from _recomputed(observed, calls)
 
 
 def _old_graph(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
@@ -111,7 +116,8 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     steps = observed.summary.steps.count
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
-    if len(parametric) < _REPEATS * steps or parametric["step"].n_unique() < steps:
+    within_steps = parametric["step"].n_unique()
+    if len(parametric) < _REPEATS * max(within_steps, 1):
         return
     first, last = (
         parametric.group_by("step").agg(pl.col("ts").min()),
@@ -124,6 +130,10 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     time = float(unused["time"].sum())
     repeated = len(again) >= 0.8 * len(parametric)
     what = "a second forward of the model" if repeated else "a forward"
+    if within_steps < steps:  # not part of the step: it is scored on other data, now and then
+        if repeated:
+            yield _evaluation(observed, time, within_steps, explained_calls(within(calls, unused)))
+        return
     finding = Finding(
         cause="unneeded-forward",
         title=f"{of_step(observed, time)} is {what} with gradients that no backward "
@@ -141,9 +151,28 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
 
 
+def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
+    every = observed.summary.steps.count / steps
+    finding = Finding(
+        cause="frequent-evaluation",
+        title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, and records a graph for it "
+        "that no backward uses",
+        gain_ns=round(0.95 * time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.3 * time),
+        basis="the operators of such forwards in the recorded steps, of which a twentieth stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{steps} of {observed.summary.steps.count} recorded steps have forwards of the same layers "
+                     "that belong to no backward", value=float(steps), result="operator_details"),
+        ),
+        remedy="Evaluate less often: if step % 500 == 0: evaluate(); under torch.no_grad() and model.eval().",
+    )  # fmt: skip
+    return Claim(finding, Depth.CAUSE, explains)
+
+
 def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the shapes of the inputs of calls but for the first one, which depends on the batch."""
-    return [tuple(shape for shape in sizes(text)[1:] if shape) for text in calls["shapes"].to_list()]
+    """Return the shapes of the inputs of calls but for the data, whose sizes depend on the batch."""
+    rows = calls.select("name", "shapes").iter_rows()
+    return [tuple(shape for shape in sizes(text)[1 + (name == "aten::addmm") :] if shape) for name, text in rows]
 
 
 def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
@@ -189,3 +218,43 @@ def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.Data
         "or teacher.requires_grad_(False) and detach() what it returns.",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, pl.concat([between.select(calls.columns), lost]))))
+
+
+def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Forwards that the backward runs again (checkpointing), in a process that leaves most of the memory free."""
+    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC))
+    first = layers.filter(pl.col("phase") == "forward").select("name", "shapes").unique()
+    recorded = (pl.col("phase") == "backward") & (pl.col("sequence") >= 0) & pl.col("name").str.starts_with("aten::")
+    again = calls.filter(recorded.fill_null(value=False))
+    repeated = again.join(first, on=["name", "shapes"], how="semi", nulls_equal=True)
+    looks = observed.looks_through("torch/utils/checkpoint.py", *_RECOMPUTES)
+    used, most = _memory(observed)
+    steps = observed.summary.steps.count
+    if len(repeated) < steps or repeated["step"].n_unique() < steps or not used or used > _FREE * most:
+        return
+    time = max(float(outermost(calls, again)["time"].sum()), float(looks["time"].sum()))
+    finding = Finding(
+        cause="recomputation",
+        title=f"{of_step(observed, time)} the backward computes parts of the forward again to save memory, of which "
+        f"the process uses {bytes_text(used)} of {bytes_text(most)}",
+        gain_ns=round(time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.3 * time),
+        basis="the operators of the forward that the backward repeats, or the samples of it",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{len(repeated) // steps} operators with parameters a step run again in the backward",
+                     value=len(repeated) / steps, result="operator_details", operator=str(repeated["name"][0])),
+            Evidence(text=f"the process has at most {bytes_text(used)} in memory", value=float(used), unit="bytes"),
+        ),
+        remedy="Keep what the forward computes: take torch.utils.checkpoint out, or gradient_checkpointing=False; or "
+        "checkpoint only as many blocks as the memory needs.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, again)), **observed.explained(looks)})
+
+
+def _memory(observed: Observed) -> tuple[int, int]:
+    """Return the most memory that the process had, and what it may have, in bytes; 0 where that is unknown."""
+    machine = observed.facts.get("machine")
+    known = [machine.get(name) for name in ("memory_limit", "memory_bytes")] if isinstance(machine, dict) else []
+    counters = columns_of(observed.tables, "counters", "name", "value")
+    resident = counters.filter(pl.col("name").cast(pl.String) == "process memory")["value"].drop_nulls()
+    return int(resident.max() or 0), int(min(filter(None, known), default=0))  # type: ignore[arg-type]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from stepscope.advise.calls import of_step
+from stepscope.advise.calls import explained_calls, of_step, recorded_calls, within
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -34,6 +35,8 @@ _AMPERE = 8
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
 _NEAR = 8
+#: Operators of a CPU whose own time is this part of a product's do work; the others make views and take memory.
+_WORK = 0.02
 #: Parts that a fused attention saves of the products: least, usual, most; and of what lies between them.
 _OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
 #: What slows clocks although nobody set it so; part of the samples from which on it is told.
@@ -43,7 +46,11 @@ _SAMPLES, _FEWEST = 0.2, 5
 
 def kernels(observed: Observed) -> Iterator[Claim]:
     """Yield kernels of devices that another type, another operator or a cooler device makes faster."""
-    if not observed.summary.on_device or not observed.step_ns:
+    if not observed.summary.on_device:
+        if observed.framework == "torch":
+            yield from _host_attention(observed)
+        return
+    if not observed.step_ns:
         return
     used = _used(observed)
     yield from _single(observed, used)
@@ -143,7 +150,44 @@ def _attention(observed: Observed) -> Iterator[Claim]:
     own, _ = device_time(observed.tables, operators)
     work = operators.with_columns(pl.col("name").cast(pl.String), own=pl.Series(own)).filter(pl.col("own") > 0)
     work = work.sort("track", "ts") if not observed.summary.steps.count else work.drop_nulls("step").sort("track", "ts")
-    names, time = work["name"].to_list(), work["own"].to_numpy()
+    inside, ends, layers = _between_products(work["name"].to_list())
+    time = work["own"].to_numpy()
+    each = max(observed.summary.steps.count, 1)
+    between, products = float(time[inside].sum()) / each, float(time[ends].sum()) / each
+    if not layers or observed.share(between) < _USED / 4:
+        return
+    part = _on_path(observed, _kernels_of(observed, work.filter(pl.Series(inside | ends))))
+    finding = _in_pieces(observed, between, products, layers / each, part)
+    yield Claim(finding, Depth.CAUSE, {"attention": between + products})
+
+
+def _host_attention(observed: Observed) -> Iterator[Claim]:
+    """Softmax between two batched products that the program asks for itself; SDPA computes some attention so, too."""
+    calls = recorded_calls(observed)
+    if not (calls["name"].is_in(_SOFTMAX)).any():
+        return
+    fused = within(calls, calls.filter(pl.col("name") == "aten::scaled_dot_product_attention"))
+    products = calls.filter(pl.col("name").is_in(_PRODUCTS))["self"]
+    least = _WORK * float(products.median() or 0.0)  # type: ignore[arg-type]
+    work = calls.filter((pl.col("self") >= least) & ~pl.col("row").is_in(fused["row"].implode())).sort("track", "ts")
+    inside, ends, layers = _between_products(work["name"].to_list())
+    if not layers:
+        return
+    time = work["self"].to_numpy()
+    between, around = float(time[inside].sum()), float(time[ends].sum())
+    if observed.share(between) < _USED / 4:
+        return
+    steps = max(observed.summary.steps.count, 1)
+    finding = _in_pieces(observed, between, around, layers / steps)
+    yield Claim(finding, Depth.CAUSE, explained_calls(work.filter(pl.Series(inside | ends))))
+
+
+def _between_products(names: Sequence[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], int]:
+    """Return what lies between the products of attention, forward or backward, the products, and how often it is.
+
+    Args:
+        names: Operators that do the work, in their order.
+    """
     product = np.isin(names, _PRODUCTS)
     inside, ends, layers = np.zeros(len(names), np.bool_), np.zeros(len(names), np.bool_), 0
     for place in np.flatnonzero(np.isin(names, _SOFTMAX)).tolist():
@@ -155,21 +199,24 @@ def _attention(observed: Observed) -> Iterator[Claim]:
         inside[first + 1 : last] = True
         ends[[first, last]] = True
         layers += 1
-    each = max(observed.summary.steps.count, 1)
-    between, products = float(time[inside].sum()) / each, float(time[ends].sum()) / each
-    if not layers or observed.share(between) < _USED / 4:
-        return
-    part = _on_path(observed, _kernels_of(observed, work.filter(pl.Series(inside | ends))))
+    return inside, ends, layers
+
+
+def _in_pieces(observed: Observed, between: float, products: float, layers: float, path: float = 1.0) -> Finding:
+    """Return that attention is computed in pieces: what lies between products, the products, ns; how often a step.
+
+    ``path`` is the part of it that the step waits for.
+    """
     low, gain, high = (
-        part * (of * between + with_them * products)
+        path * (of * between + with_them * products)
         for of, with_them in zip(_OF_BETWEEN, _OF_PRODUCTS, strict=True)
     )  # fmt: skip
-    finding = Finding(
+    return Finding(
         cause="attention-not-fused",
-        title=f"{of_step(observed, between + products)} is attention in pieces: the device writes and reads all scores "
-        f"between two products, {layers / each:.0f} times a step",
+        title=f"{of_step(observed, between + products)} is attention in pieces: all scores are written and read "
+        f"between two products, {layers:.0f} times a step",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
-        basis="the work between the products, nearly all of which a fused kernel saves, and a part of the products",
+        basis="the work between the products, nearly all of which fused attention saves, and a part of the products",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"softmax, masks and scaling between the products: {duration_text(between)} a step",
@@ -181,7 +228,6 @@ def _attention(observed: Observed) -> Iterator[Claim]:
         'attn_implementation="sdpa" (or "flash_attention_2") in from_pretrained() of transformers.',
         operator="aten::_softmax",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, {"attention": between + products})
 
 
 def _kernels_of(observed: Observed, operators: pl.DataFrame) -> set[str]:

@@ -1,8 +1,9 @@
-"""Memory that is moved for nothing: copies between layouts, dense gradients of embeddings, pages taken anew."""
+"""Memory moved for nothing: copies between layouts, embeddings by one-hot rows or dense gradients, pages taken anew."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import polars as pl
 
@@ -42,6 +43,11 @@ _LARGE = 4096
 _SPARSE = 0.25
 #: Part of the step from which on dense gradients are told: with SGD, and where a sparse gradient trains otherwise.
 _PLAIN, _ADAPTIVE = 0.1, 0.4
+#: What writes ones into a tensor of zeros; rows and columns from which on the result is large.
+_ONE_HOT, _ONE_ROWS, _ONE_COLUMNS = "aten::scatter_", 16, 32
+_PLAIN_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+#: Bytes a second at which an embedding reads and writes its rows and its gradient.
+_EMBEDS = 4e9
 #: Part of the step from which on page faults are told.
 _FAULTS_TOLD = 0.25
 #: A page fault of a fresh page where this machine's is unknown: the least, the usual and the most, ns.
@@ -79,6 +85,8 @@ def memory_moves(observed: Observed) -> Iterator[Claim]:
     if observed.framework == "torch" and len(calls):
         yield from _layouts(observed, calls)
         yield from _embeddings(observed, calls)
+        yield from _one_hot(observed, calls)
+        yield from _grown(observed, calls)
 
 
 def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
@@ -209,6 +217,70 @@ def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, whole)))
 
 
+def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Products of the forward whose first matrix is one-hot, and those of the backward that make its weight's gradient.
+
+    A one-hot target of a loss is in no product of the forward.
+    """
+    made = calls.filter(pl.col("name") == _ONE_HOT)
+    tables = {shape for text in made["shapes"].unique() if (shape := _one_hot_rows(text)) is not None}
+    if not tables:
+        return
+    products = calls.filter(pl.col("name").is_in(_PLAIN_PRODUCTS))
+    inputs = {text: tuple(one for one in sizes(text) if len(one) > 1) for text in products["shapes"].unique().to_list()}
+    forward = pl.col("phase") != "backward"
+    first = [bool(inputs[text]) and _matrix(inputs[text][0]) in tables for text in products["shapes"].to_list()]
+    taken = products.filter(pl.Series(first, dtype=pl.Boolean) & forward.fill_null(value=True))
+    if taken.is_empty():
+        return
+    rows, columns = _matrix(inputs[taken["shapes"][0]][0])
+    width = inputs[taken["shapes"][0]][1][-1]
+    turned = {((width, rows), (rows, columns)), ((columns, rows), (rows, width))}
+    gradient = products.filter(
+        ~forward & pl.Series([inputs[text][:2] in turned for text in products["shapes"].to_list()])
+    )
+    whole = [elements(sizes(text)[0]) == rows * columns and elements(sizes(text)[0]) > 0 if sizes(text) else False
+             for text in calls["shapes"].to_list()]  # fmt: skip
+    filled = calls.filter(
+        pl.Series(whole, dtype=pl.Boolean) & pl.col("name").is_in([_ONE_HOT, "aten::copy_", "aten::fill_"])
+    )
+    chosen = outermost(calls, pl.concat([filled, taken, gradient]).unique("row").sort("row"))
+    time = float(chosen["time"].sum())
+    stays = 4.0 * (4 * rows * width + 2 * columns * width) / _EMBEDS * 1e9
+    gain = time - stays
+    if observed.share(gain) < _GROWTH_TOLD:
+        return
+    finding = Finding(
+        cause="one-hot-product",
+        title=f"{of_step(observed, time)} make one-hot rows of {columns:,} numbers and multiply them with a matrix, "
+        "which reads one of its rows for each",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
+        basis="the operators that fill the one-hot rows and the products with them, less what an embedding moves",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"{rows:,} rows of {columns:,} with a single one, multiplied with {columns:,} × {width}",
+                     value=float(rows), result="operator_details", operator=str(taken["name"][0])),
+        ),
+        remedy=f"Read the rows by their numbers: torch.nn.Embedding({columns}, {width})(tokens) instead of "
+        "torch.nn.Linear of torch.nn.functional.one_hot(tokens).",
+        operator=str(taken["name"][0]),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
+
+
+def _one_hot_rows(text: str | None) -> tuple[int, int] | None:
+    """Return rows and columns of the one-hot matrix that a call of ``scatter_`` makes; None if it makes none."""
+    shapes = [shape for shape in sizes(text) if shape]  # single values have none
+    if len(shapes) < 2 or shapes[1] != (*shapes[0][:-1], 1):
+        return None
+    rows, columns = _matrix(shapes[0])
+    return (rows, columns) if rows >= _ONE_ROWS and columns >= _ONE_COLUMNS else None
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    return elements(shape[:-1]), shape[-1]
+
+
 def _plain(observed: Observed) -> bool:
     """Return whether all optimizers are SGD, with which a sparse gradient trains as a dense one does."""
     state = observed.facts.get("torch.state")
@@ -270,6 +342,42 @@ def _growth(observed: Observed) -> Iterator[Claim]:
         operator=holder,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"page faults": time})
+
+
+def _grown(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """A tensor that each step makes anew from the one of the step before and a little more."""
+    joined = calls.filter((pl.col("name") == "aten::cat") & (pl.col("phase") != "backward").fill_null(value=True))
+    inputs = {text: [elements(one) for one in sizes(text) if one] for text in joined["shapes"].unique().to_list()}
+    first, whole = ([of(inputs[text] or [0]) for text in joined["shapes"].to_list()] for of in (itemgetter(0), sum))
+    joined = joined.with_columns(first=pl.Series(first, dtype=pl.Int64), whole=pl.Series(whole, dtype=pl.Int64))
+    joined = joined.filter(pl.col("first") > pl.col("whole") / 2)
+    # It grows in each step if the first input of each is what the step before made.
+    chain = joined.group_by("step").agg(pl.col("first").min(), pl.col("whole").max()).sort("step")
+    steps = observed.summary.steps.count
+    if len(chain) < max(steps, 3) or not (chain["whole"].shift(1) == chain["first"])[1:].all():
+        return
+    large = joined.filter(pl.col("first") >= int(chain["first"].min()))  # type: ignore[arg-type]
+    size, more = float(chain["whole"].max()), float((chain["whole"] - chain["first"]).mean())  # type: ignore[arg-type]
+    faults = min(4.0 * size / _PAGE, faults_of_step(observed)) * fault_costs(observed)[1]
+    time = float(large["time"].sum()) * (1 - more / size)
+    finding = Finding(
+        cause="growing-memory",
+        title=f"{of_step(observed, time)} torch.cat copies what earlier steps have kept, {size:,.0f} numbers, to "
+        f"add {more:,.0f}; it grows with every step",
+        gain_ns=round(time), gain_low_ns=round(0.7 * time), gain_high_ns=round(time + faults),
+        basis="the time of these copies, but for what is added",
+        confidence=Confidence.MEASURED,
+        evidence=(
+            Evidence(text=f"in each of {len(chain)} recorded steps the first input is the result of the step before",
+                     value=size, result="operator_details", operator="aten::cat"),
+        ),
+        remedy="Take a buffer of the final size before the loop and fill it: bank[start : start + len(x)] = x; or "
+        "collect the pieces in a list and join them once at the end.",
+        operator="aten::cat",
+    )  # fmt: skip
+    yield Claim(
+        finding, Depth.CAUSE, {**explained_calls(within(calls, large.select(calls.columns))), "page faults": faults}
+    )
 
 
 def _faults(observed: Observed) -> Iterator[Claim]:

@@ -1,4 +1,4 @@
-"""Steps of PyTorch: its optimizers have stepped."""
+"""Steps of PyTorch: its optimizers have stepped; in a program without any, it has computed gradients."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from stepscope.collect.steps import PATIENCE, Stepped
 
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
+_BY_GRADIENTS = "calls of torch.autograd"
+_RULE = "the program has no optimizer of torch; each computation of gradients ends a training step"
 
 
 class TorchSteps:
@@ -23,6 +25,9 @@ class TorchSteps:
     In ``Optimizer._patch_step_function`` torch wraps ``step`` for its own profiler, once a class; this wraps it once
     more, around torch's wrapper, so that a step ends when ``optimizer.step()`` has returned and torch's range is
     closed. If torch lacks that function, or optimizers exist already, torch's hook for all optimizers serves instead.
+
+    A program that updates its parameters itself constructs no optimizer: its steps end with the computation of
+    gradients, once it has done so :data:`~stepscope.collect.steps.PATIENCE` times.
     """
 
     def __init__(self, observe: Callable[[Stepped], None]) -> None:
@@ -33,6 +38,7 @@ class TorchSteps:
         self._hooks = MethodHooks()
         self._remove_hook: Callable[[], None] = lambda: None
         self._compiling: Callable[[], bool] = bool
+        self._gradients = 0
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into torch, which is imported.
@@ -59,6 +65,8 @@ class TorchSteps:
                 self._wrap(type(optimizer))
 
         self._hooks.put(module.Optimizer, "_patch_step_function", patch_and_wrap)
+        for name in ("backward", "grad"):
+            self._hooks.around(sys.modules["torch"].autograd, name, self._compute_gradients)
 
     def remove(self) -> None:
         """Remove the hooks; a wrapper that the program has put around one stays and calls through."""
@@ -97,6 +105,14 @@ class TorchSteps:
         finally:
             self._inside.optimizer = outer
         self._tell(optimizer)
+        return result
+
+    def _compute_gradients(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
+        result = original(*args, **kwargs)
+        if not self._alive and not self._stepped and not self._compiling():
+            self._gradients += 1
+            if self._gradients > PATIENCE:
+                self._observe(Stepped(self, "", _BY_GRADIENTS, rule=_RULE))
         return result
 
     def _hook(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's hook

@@ -187,3 +187,20 @@ def test_collation_is_named_where_most_of_the_loading_stands_in_it(inside: list[
     found_ones = found(rank)
     assert [finding.cause for finding in found_ones] == causes
     assert all(finding.gain_ns == pytest.approx(len(inside) * step / 5, rel=0.05) for finding in found_ones)
+
+
+@pytest.mark.parametrize(("cpu", "workers"), [(10, 19), (300, 5), (570, 3)], ids=["waits", "half", "computes"])
+def test_workers_are_advised_as_far_as_the_cpu_time_of_their_samples_has_cores(cpu: int, workers: int) -> None:
+    # Given 60 steps of 10 ms on 4 cores that wait 9.5 ms for a worker, which computes a part of it
+    rank = waiting("torch", wait=95_000, workers=1, cores=4)
+    for number in range(60):
+        at = {"number": number, "ts": ORIGIN + number * 10_000_000, "dur": 10_000_000}
+        rank.add("run_steps", **at, recorded=False, delay=0, data_wait=9_500_000)
+    frames = [{"file": "/home/me/train.py", "line": 7, "function": "Images.__getitem__"}]
+    rank.add("stacks", id=0, frames=frames)
+    said = {"process": 200, "thread": 1, "name": "worker", "worker": 0, "cpu": None, "count": 40, "stack": 0}
+    for state, ms in (("python", cpu), ("sleep", 570 - cpu)):
+        if ms:
+            rank.add("samples", ts=ORIGIN, dur=ms * 1_000_000, state=state, **said)
+    [finding] = (one for one in found(rank) if one.cause == "data-loader-slow")
+    assert f"num_workers={workers}," in finding.remedy

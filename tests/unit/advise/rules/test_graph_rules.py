@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.advise.rules.trainings import Training
+from tests.unit.analyse.build import ORIGIN
 
 NODE = "autograd::engine::evaluate_function: "
 WEIGHT, OTHER = [64, 64], [96, 64]
@@ -99,3 +100,34 @@ def test_backwards_through_graphs_of_their_own_are_not_repeated() -> None:
         backward(training, WEIGHT, first)
     update(training, WEIGHT)
     assert training.causes() == []
+
+
+def test_evaluations_that_record_a_graph_are_no_second_forward() -> None:
+    # Given forwards of other sizes that belong to no backward, in one of three steps
+    training = Training()
+    forward(training, WEIGHT, 10)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    training.steps = 1
+    for number in range(8):
+        training.call("aten::linear", 500_000, [[256, 64], WEIGHT], "other", sequence=30 + number)
+    training.steps = 3
+    [finding] = training.findings()
+    assert finding.cause == "frequent-evaluation"
+    assert "every 3 steps" in finding.title
+    assert finding.gain_ns == pytest.approx(0.95 * 4_000_000 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(("used", "causes"), [(1 << 30, ["recomputation"]), (14 << 30, [])])
+def test_a_forward_that_the_backward_repeats_is_told_where_memory_is_left(used: int, causes: list[str]) -> None:
+    # Given four layers that a node of the backward calls again, in a machine of 16 GiB
+    training = Training(machine={"memory_bytes": 16 << 30, "memory_limit": None})
+    training.rank.add("counters", track=0, ts=ORIGIN, name="process memory", value=float(used), unit="bytes")
+    forward(training, WEIGHT, 10)
+    training.call(f"{NODE}CheckpointBackward", 3_000_000, phase="backward", sequence=14)
+    for number in range(4):
+        at = {"inside": True, "shift": 500_000 * number, "sequence": 50 + number}
+        training.call("aten::linear", 500_000, [[8, 64], WEIGHT], "backward", **at)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert training.causes() == causes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.advise.rules.trainings import STEP, Training
@@ -96,3 +98,56 @@ def test_page_faults_take_no_more_than_the_step() -> None:
     training.run_steps(minor_faults=10_000_000)
     [finding] = training.findings()
     assert finding.gain_low_ns == finding.gain_ns == finding.gain_high_ns == STEP
+
+
+def growing(more: int) -> Training:
+    """Steps that join a tensor of 30,000 rows, longer by so many rows in each step, with 64 rows."""
+    training = Training()
+    training.call("aten::mm", 2_000_000, [[64, 64], [64, 64]], "forward")
+    for number in range(training.steps):
+        at = number * STEP + 2_000_010
+        span = training.rank.span(0, "operator", at, 4_000_000, "aten::cat", step=number, phase="other")
+        shapes = json.dumps([[[30_000 + more * number, 128], [64, 128]], []])
+        training.rank.add("operators", span=span, shapes=shapes)
+    return training
+
+
+def test_a_tensor_that_each_step_copies_to_make_it_longer_is_told() -> None:
+    [finding] = growing(64).findings()
+    assert finding.cause == "growing-memory"
+    assert finding.gain_ns == pytest.approx(4_000_000, rel=0.01)
+
+
+def test_tensors_that_are_joined_and_do_not_grow_are_not() -> None:
+    assert growing(0).causes() == []
+
+
+ROWS, WORDS, WIDTH = [64, 24], 1000, 64
+
+
+def one_hot(training: Training, phase: str = "other") -> None:
+    shape = [*ROWS, WORDS]
+    training.call("aten::fill_", 500_000, [shape, []], phase)
+    training.call("aten::scatter_", 100_000, [shape, [], [*ROWS, 1], []], phase)
+
+
+def test_a_product_with_one_hot_rows_saves_all_of_it() -> None:
+    # Given one-hot rows of 1536 × 1000, their product with a matrix, and that of its gradient
+    training = Training()
+    one_hot(training)
+    training.call("aten::mm", 2_000_000, [[1536, WORDS], [WORDS, WIDTH]], "forward", sequence=1)
+    training.call("aten::mm", 3_000_000, [[WIDTH, 1536], [1536, WORDS]], "backward")
+    training.call("aten::mm", 4_000_000, [[1536, 128], [128, WIDTH]], "forward", sequence=2)
+    # Then what an embedding moves is all that stays
+    [finding] = training.findings()
+    assert finding.cause == "one-hot-product"
+    assert "1,000 numbers" in finding.title
+    assert finding.gain_ns == pytest.approx(5_600_000, rel=0.15)
+
+
+def test_one_hot_targets_of_a_loss_are_in_no_product_of_the_forward() -> None:
+    training = Training()
+    one_hot(training)
+    training.call("aten::mm", 4_000_000, [[1536, WIDTH], [WIDTH, WORDS]], "forward", sequence=1)
+    training.call("aten::mm", 4_000_000, [[1536, WORDS], [WORDS, WIDTH]], "backward")
+    assert training.causes() == []

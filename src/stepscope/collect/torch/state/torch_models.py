@@ -155,7 +155,8 @@ class ModelState:
             "gradient_as_bucket_view": state.get("gradient_as_bucket_view"),
             "find_unused_parameters": state.get("find_unused_parameters"),
             "static_graph": state.get("static_graph"),
-            "broadcast_buffers": state.get("broadcast_buffers"),
+            # torch 2.13 has renamed it
+            "broadcast_buffers": state.get("broadcast_buffers", state.get("forward_sync_buffers")),
         }
         try:
             said = self._root._get_ddp_logging_data()

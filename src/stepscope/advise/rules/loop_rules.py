@@ -1,0 +1,226 @@
+"""Loops of the program with a few small operators for each tensor: parameters, parts of a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.advise.calls import elements, explained_calls, of_step, recorded_calls, sizes, texts, within
+from stepscope.advise.claims import Claim, Depth
+from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.observed import Observed
+
+#: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
+#: what a single call per tensor does, such as setting a gradient to zero.
+_MANY, _EACH = 16, 2
+#: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
+_PIECE_NS = 1_000_000
+#: A distance between operators, ns, behind which a loop has ended; an interrupted one counts as so many usual ones.
+_BETWEEN, _LONGEST = 300_000, 4.0
+#: Calls that are needed to know a median.
+_ALIKE = 4
+#: Looks that tell the time of a function.
+_LOOKS = 20
+#: Part of the step from which on it is told.
+_TOLD = 0.07
+#: Bytes a second at which one call for all tensors passes over them, and passes that it makes.
+_COPY, _PASSES = 8e9, 4
+#: Calls with all tensors or the whole batch that take the place of those with one, each as long as such a one.
+_STAY = 2.0
+#: Operators that take a part of a tensor, and the one that takes all parts at once.
+_PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+_IN_FRAMEWORK = ["backward", "optimizer"]
+
+
+def loops(observed: Observed) -> Iterator[Claim]:
+    """Yield loops over parameters and over the parts of a batch."""
+    if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
+        return
+    calls = recorded_calls(observed)
+    if calls.is_empty() or observed.summary.compiling is not None:  # a compiler runs operators to see what they do
+        return
+    line = _in_order(observed, calls)
+    yield from _over_parameters(observed, calls, line)
+    yield from _over_parts(observed, calls, line)
+
+
+def _in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost calls in their order, with the time ``until`` the next one of the thread, ns per step.
+
+    It contains the Python between two calls. What was interrupted counts as a multiple of the usual of its like.
+    """
+    top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
+    apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
+    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over("name", "shapes"))
+    until = pl.when(pl.len().over("name", "shapes") >= _ALIKE).then(
+        pl.min_horizontal("apart", _LONGEST * pl.col("usual"))
+    )
+    top = top.with_columns(until=until.otherwise("apart"))
+    lost = float(top["apart"].sum()) - float(top["until"].sum())
+    scale = observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
+    return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
+
+
+def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
+    """Operators without a graph on tensors of the parameters' shapes, a few for each parameter."""
+    steps = max(observed.summary.steps.count, 1)
+    sums = calls.filter(pl.col("name") == _ACCUMULATES)
+    learned = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
+    parameters = sum(learned.values()) / steps
+    if parameters < _MANY:
+        return
+    top = line.filter(_own())
+    of_one = {text for text in top["shapes"].unique().to_list() if (sizes(text) or ((),))[0] in learned}
+    graph = (pl.col("sequence") >= 0) & (pl.col("phase") == "forward")
+    mine = pl.col("shapes").is_in(list(of_one)).fill_null(value=False) & ~graph.fill_null(value=False)
+    chosen = top.with_columns(mine=mine)
+    loop = chosen.filter(_inside(chosen, "mine"))
+    many = int(loop["mine"].sum()) / steps
+    if many < _EACH * parameters or loop.is_empty():
+        return
+    where, time = _function(observed, float(loop["until"].sum()))
+    moved = _PASSES * 4.0 * sum(elements(shape) * count for shape, count in learned.items()) / steps
+    each = many / parameters
+    gain = time - 1e9 * moved / _COPY - each * _STAY * time / many
+    if observed.share(gain) < _TOLD:
+        return
+    state = observed.facts.get("torch.state")
+    own = isinstance(state, dict) and state.get("optimizers") == []
+    names = loop.filter("mine")["name"].value_counts(sort=True)["name"].to_list()[:3]
+    finding = Finding(
+        cause="per-parameter-optimizer" if own else "many-small-operators",
+        title=f"{of_step(observed, time)} the program goes through {parameters:.0f} parameters one by one"
+        + (", as its own optimizer" if own else "") + where,
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
+        basis="the time from operator to operator of the loop, less what one call for all tensors takes",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{many:.0f} operators a step on tensors of the shapes of parameters, {each:.0f} for each: "
+                     f"{', '.join(names)}", value=many, result="operator_details", operator=names[0]),
+        ),
+        remedy="Use an optimizer of torch: torch.optim.AdamW(model.parameters(), fused=True)."
+        if own else
+        "Do it for all tensors in one call: torch._foreach_lerp_(averages, parameters, 0.001), "
+        "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0).",
+        operator=names[0],
+    )  # fmt: skip
+    yield Claim(
+        finding, Depth.CAUSE, {**explained_calls(within(calls, loop.select(calls.columns))), **_seen(observed, time)}
+    )
+
+
+def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
+    """Operators on the parts of one tensor, which a loop takes from it one after the other."""
+    steps = max(observed.summary.steps.count, 1)
+    top = line.filter(_own())
+    for anchor, pieces in _anchors(top, steps):
+        begin, end = pl.col("ts").filter(anchor).min(), pl.col("ts").filter(anchor).max()
+        inside = top.filter(pl.col("ts").is_between(begin.over("step"), end.over("step")).fill_null(value=False))
+        often = inside.with_columns(often=pl.len().over("name", "shapes") / steps)
+        body = often.filter(pl.col("often") >= 0.8 * pieces)
+        each = len(body) / steps / pieces
+        time = float(body["until"].sum())
+        if each < _EACH or time * 1.0 / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
+            continue
+        made = within(calls, body.select(calls.columns)).filter(pl.col("phase") == "forward")
+        sequences = made["sequence"].drop_nulls()
+        backward = line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(sequences.implode()))
+        where, time = _function(observed, time)
+        time += float(backward["until"].sum())
+        gain = time * (1 - _STAY / pieces)
+        if observed.share(gain) < _TOLD:
+            continue
+        yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
+        return
+
+
+def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
+    """Yield what tells the calls that take the parts of a tensor, and how many parts a step has, the most first."""
+    parts = top.filter(pl.col("name").is_in(_PARTS))
+    found: list[tuple[float, pl.Expr]] = []
+    for name, shapes, values in parts.group_by("name", "shapes").agg(pl.col("concrete")).iter_rows():
+        # The same few parts for each layer, such as query, key and value, do not count.
+        pieces = min(len(values) / steps, len({tuple(texts(text)[:3]) for text in values}))
+        found.append((pieces, (pl.col("name") == name) & pl.col("shapes").eq_missing(shapes)))
+    for (text,) in top.filter(pl.col("name") == _ALL_PARTS).select("shapes").unique().iter_rows():
+        shape = (sizes(text) or ((),))[0]
+        if len(shape) > 1:
+            part = [one for one in top["shapes"].unique().to_list() if (sizes(one) or ((),))[0] == shape[1:]]
+            found.append((float(shape[0]), pl.col("shapes").is_in(part)))
+    yield from ((anchor, pieces) for pieces, anchor in sorted(found, key=lambda one: -one[0]) if pieces >= _MANY)
+
+
+def _of_parts(
+    observed: Observed, calls: pl.DataFrame, loop: tuple[pl.DataFrame, pl.DataFrame], where: str, of: tuple[float, ...]
+) -> Claim:
+    body, backward = loop
+    pieces, each, time, gain = of
+    names = body["name"].value_counts(sort=True)["name"].to_list()[:3]
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, time)} a loop goes through {pieces:.0f} parts of a batch, with {each:.0f} small "
+        f"operators for each{where}",
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
+        basis="the time from operator to operator of the loop and its part of the backward, of which one call of each "
+        "operator with the whole batch stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(body) / max(observed.summary.steps.count, 1):.0f} operators a step: "
+                     f"{', '.join(names)}", value=float(len(body)), result="operator_details", operator=names[0]),
+        ),
+        remedy="Compute on the whole batch: operators take a dimension (x.mean((2, 3), keepdim=True), "
+        "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part.",
+        operator=names[0],
+    )  # fmt: skip
+    chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
+    return Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
+
+
+def _own() -> pl.Expr:
+    """Return whether calls are of the program's own code or of its model, and not of backward or optimizer."""
+    return ~pl.col("phase").is_in(_IN_FRAMEWORK).fill_null(value=False)
+
+
+def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
+    """Return whether each call is one of a loop or lies between two that follow each other closely."""
+    chosen, ts = calls[mine].to_numpy(), calls["ts"].to_numpy()
+    group = calls.select(pl.struct("track", "step").rank("dense")).to_series().to_numpy()
+    places = np.flatnonzero(chosen)
+    inside = chosen.copy()
+    for place, after in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
+        if group[place] == group[after] and ts[after] - ts[place] <= _BETWEEN:
+            inside[place:after] = True
+    return pl.Series(inside)
+
+
+def _looks(observed: Observed) -> pl.DataFrame:
+    """Return the looks at which the program's own code outside of backward, optimizer and loading works."""
+    looks = observed.looks.filter(pl.col("state").is_in(["python", "native"]) & pl.col("file").is_not_null())
+    return looks.filter(~pl.col("phase").is_in([*_IN_FRAMEWORK, "data"]).fill_null(value=False))
+
+
+def _seen(observed: Observed, time: float) -> dict[str, Any]:
+    """Return the looks that a loop of this time explains: those of the line with most of it."""
+    looks = _looks(observed)
+    seen = observed.explained(looks)
+    scale = min(time / max(sum(seen.values()), 1.0), 1.0)
+    return {name: scale * ns for name, ns in seen.items()}
+
+
+def _function(observed: Observed, time: float) -> tuple[str, float]:
+    """Return the function of the program that takes about that time by the samples, as text, and its time, ns a step.
+
+    Empty and the time of the operators if the samples see none, or too seldom.
+    """
+    rows = _looks(observed).filter(pl.col("function") != "<module>")
+    rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
+    rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, 2 * time))
+    if rows.is_empty():
+        return "", time
+    file, function, seen, _, line = rows.sort("time", descending=True).row(0)
+    return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)

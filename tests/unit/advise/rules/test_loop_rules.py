@@ -1,0 +1,83 @@
+"""Loops over tensors are known by operators on parameters without a graph, and by parts that are taken one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.advise.rules.trainings import Training
+
+WEIGHTS = [[48, 64 + number] for number in range(20)]
+OPTIMIZER = {"class": "SGD", "parameters": 20, "implementation": "foreach"}
+
+
+def over_parameters(each: int, phase: str = "other", **facts: object) -> Training:
+    """Steps with a product of 4 ms, 20 gradients, and a loop with so many operators of 50 µs for each."""
+    training = Training(torch__state={"optimizers": [OPTIMIZER]} | facts)
+    training.call("aten::mm", 4_000_000, [[64, 64], [64, 64]], "forward", sequence=1)
+    for shape in WEIGHTS:
+        training.call("torch::autograd::AccumulateGrad", 1000, [shape], "backward")
+    for shape in WEIGHTS:
+        for number in range(each):
+            training.call(f"aten::mul{number}", 50_000, [shape, []], phase)
+    return training
+
+
+def test_a_loop_over_parameters_saves_nearly_all_its_time() -> None:
+    [finding] = over_parameters(4).findings()
+    assert finding.cause == "many-small-operators"
+    assert "20 parameters one by one" in finding.title
+    assert 0.7 * 4_000_000 < (finding.gain_ns or 0) < 4_000_000
+    assert "torch._foreach_" in finding.remedy
+
+
+def test_in_a_program_without_an_optimizer_it_is_the_optimizer() -> None:
+    [finding] = over_parameters(4, optimizers=[]).findings()
+    assert finding.cause == "per-parameter-optimizer"
+    assert "fused=True" in finding.remedy
+
+
+@pytest.mark.parametrize(("each", "phase"), [(1, "other"), (4, "optimizer"), (4, "forward")])
+def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int, phase: str) -> None:
+    training = Training()
+    for shape in WEIGHTS:
+        training.call("torch::autograd::AccumulateGrad", 1000, [shape], "backward")
+    for number in range(20 * each):
+        sequence = {"sequence": number} if phase == "forward" else {}
+        training.call("aten::mul", 50_000, [WEIGHTS[number % 20], []], phase, **sequence)
+    assert training.causes() == []
+
+
+def over_parts(places: list[int]) -> Training:
+    """Steps that take rows of a batch at these places, with two operators for each, and a node of the backward."""
+    training = Training()
+    for number, place in enumerate(places):
+        concrete = ["", "0", str(place)]
+        training.call("aten::select", 5000, [[64, 20], [], []], "forward", sequence=3 * number, concrete=concrete)
+        training.call("aten::log_softmax", 40_000, [[20]], "forward", sequence=3 * number + 1)
+        training.call("aten::nll_loss", 40_000, [[20], []], "forward", sequence=3 * number + 2)
+    for number in range(3 * len(places)):
+        training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=number)
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    return training
+
+
+def test_a_loop_over_the_rows_of_a_batch_saves_its_forward_and_backward() -> None:
+    [finding] = over_parts(list(range(48))).findings()
+    assert finding.cause == "many-small-operators"
+    assert "48 parts of a batch" in finding.title
+    assert finding.gain_ns == pytest.approx((48 * 85_000 + 144 * 20_000) * (1 - 2 / 48), rel=0.05)
+
+
+def test_the_same_few_parts_for_each_layer_are_no_loop() -> None:
+    assert over_parts([0, 1, 2] * 16).causes() == []
+
+
+def test_rows_that_unbind_takes_at_once_are_a_loop_too() -> None:
+    training = Training()
+    training.call("aten::unbind", 5000, [[64, 3, 16, 16], []])
+    for _ in range(64):
+        for name in ("aten::mean", "aten::sub", "aten::div"):
+            training.call(name, 30_000, [[3, 16, 16], []])
+    [finding] = training.findings()
+    assert "64 parts of a batch, with 3 small operators" in finding.title
+    assert finding.gain_ns == pytest.approx(192 * 30_000, rel=0.1)
