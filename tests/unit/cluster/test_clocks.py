@@ -115,6 +115,20 @@ def test_a_clock_that_was_set_has_a_reason_and_spoils_no_other() -> None:
     assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items())
 
 
+def test_a_rank_that_leaves_late_on_a_busy_host_has_a_clock_and_a_host_whose_clock_was_set_has_none() -> None:
+    """Four ranks on one host or two: the last ends of one are 4 ms late, or host b's clock is set by 3 ms."""
+    late = data_parallel(4).tables(host=[*"aaaa"], wall_clock=[True] * 4, device=["cpu"] * 4)
+    last = pl.col("ts").rank("ordinal", descending=True).over("rank") <= 5
+    more = pl.when((pl.col("rank") == 0) & last).then(4 * MS).otherwise(0)
+    late = changed(late, lambda rows: rows.with_columns(dur=pl.col("dur") + more))
+    assert clocks_of(late)["reason"].null_count() == 4
+    made = data_parallel(6, jump=dict.fromkeys((4, 5), (300 * MS, 3 * MS)))
+    made.offset[:4], made.offset[4:] = made.offset[0], made.offset[4]
+    made.drift[:4], made.drift[4:] = made.drift[0], made.drift[4]
+    found = clocks_of(made.tables(host=[*"aaaabb"], wall_clock=[True] * 6, device=["cpu"] * 6))
+    assert found["offset_ns"].is_null().to_list() == [False] * 4 + [True] * 2
+
+
 def test_ranks_that_share_no_collective_have_a_reason() -> None:
     made = Simulated(6)
     for _ in range(20):

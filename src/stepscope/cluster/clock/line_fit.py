@@ -43,6 +43,7 @@ class Ends:
         channel: Index of the channel.
         local: End by the clock of the rank, in ns since a moment of its own.
         edge: Index of the pair of channel and rank; ``edge_rank`` and ``edge_channel`` name the two.
+        pair: For each edge, whether its channel has messages of two ranks, and no collectives.
         bias: For each edge, by how many ns its ends may be late all the time.
         resolution: Step of the times, in ns.
     """
@@ -54,6 +55,7 @@ class Ends:
     edge: Integers
     edge_rank: Integers
     edge_channel: Integers
+    pair: Flags
     bias: Floats
     resolution: float
 
@@ -151,10 +153,14 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
 
 
 def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats]:
-    """Return for each rank how far its ends leave the line in a part of the recording, and their scatter."""
+    """Return for each rank how far its ends leave the line in a part of the recording, and their scatter.
+
+    A clock that is set moves the ends of messages and those of collectives alike. Where only those of messages leave
+    the line, sends and receives are not matched as they ran.
+    """
     apart = apart - _median(apart, ends.edge)
     order = _order(ends.local, ends.rank)
-    rank, left = ends.rank[order], apart[order]
+    rank, left, pair = ends.rank[order], apart[order], ends.pair[ends.edge[order]]
     inside = np.flatnonzero(rank[1:] == rank[:-1])
     scatter = _deviation(left[inside + 1] - left[inside], rank[inside], ranks) / np.sqrt(2)
     count = np.bincount(rank, minlength=ranks)
@@ -165,10 +171,15 @@ def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats]:
     first, last = place < _LAST, place >= count[rank] - _LAST
     for part, members in ((whole, slice(None)), (rank * _PARTS, first), (rank * _PARTS, last)):
         size = np.bincount(part[members], minlength=ranks * _PARTS)
-        middle = np.abs(_midmeans(left[members], part[members], ranks * _PARTS))
+        middle = _midmeans(left[members], part[members], ranks * _PARTS)
+        moved = np.abs(middle)
+        for chosen in (pair[members], ~pair[members]):
+            there = np.bincount(part[members][chosen], minlength=ranks * _PARTS) > 0
+            same = np.sign(middle) * _median_of_groups(left[members][chosen], part[members][chosen], ranks * _PARTS)
+            moved = np.where(there, np.minimum(moved, same), moved)
         # A clock that was set moves all ends alike; ends that are late now and then differ among themselves.
         own = np.maximum(_deviation(left[members], part[members], ranks * _PARTS), np.repeat(scatter, _PARTS))
-        beyond = np.where(size >= 3, middle - 4 * own / np.sqrt(np.maximum(size, 1)), 0.0)
+        beyond = np.where(size >= 3, moved - 4 * own / np.sqrt(np.maximum(size, 1)), 0.0)
         bend = np.maximum(bend, beyond.reshape(ranks, _PARTS).max(axis=1))
     return bend, scatter
 

@@ -53,7 +53,7 @@ def drawn_together(names: Frame, lines: Lines, base: Integers) -> Lines:
         lines: The line of each rank.
         base: For each rank, the time in ns that its times are counted from.
     """
-    host, reference = _hosts(names), lines.reference
+    host, reference = hosts(names), lines.reference
     pair = np.unique(np.stack([host, lines.component]), axis=1, return_inverse=True)[1].reshape(-1)
     clock = np.where((host >= 0) & (lines.count > 0), pair, -1)
     at = base + np.round(lines.centre).astype(np.int64)
@@ -108,7 +108,7 @@ def joined(names: Frame, found: Estimates) -> Estimates:
     good = np.array([not reason for reason in found.reasons], bool)
     if not good.any():
         return found
-    host = _hosts(names)
+    host = hosts(names)
     spread = _spread(names, found, host, good)
     found = _pooled(found, host, spread, good)
     numbers, sizes = np.unique(found.component[good], return_counts=True)
@@ -121,7 +121,7 @@ def joined(names: Frame, found: Estimates) -> Estimates:
     return replace(found, reasons=_reasons(found, good, main))
 
 
-def _hosts(names: Frame) -> Integers:
+def hosts(names: Frame) -> Integers:
     """Return the number of the host of each rank; −1 where the rank has a clock of its own, or none is named."""
     text = names["host"].fill_null("")
     named = names["wall_clock"].fill_null(value=True) & (text != "")

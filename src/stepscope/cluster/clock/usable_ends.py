@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.cluster.clock import line_fit
-from stepscope.cluster.clock.line_fit import Ends, Floats, Integers, Lines
+from stepscope.cluster.clock.line_fit import Ends, Flags, Floats, Integers, Lines
+from stepscope.cluster.clock.shared_hosts import hosts
 from stepscope.cluster.job_tables import Frame
 from stepscope.cluster.meetings import POINT_TO_POINT, of_several_peers, plain_name
 
@@ -25,23 +26,26 @@ _BENT, _BENT_NS = 2.0, 3_000.0
 _SMALL = 4
 
 
-def fitted(meetings: Frame, ranks: pl.Series, base: Integers) -> tuple[Lines, list[str]]:
+def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, list[str]]:
     """Fit the clocks to the ends, without those of clocks that were set.
 
     Args:
         meetings: The collectives of all ranks.
-        ranks: The ranks.
+        names: The ranks, with their hosts.
         base: For each, a time in ns that its times are counted from.
 
     Returns:
         The clocks, and for each rank the reason why it has none, empty where it has one.
     """
-    reasons = [""] * len(ranks)
-    rows = _usable(meetings).join(pl.DataFrame({"rank": ranks, "base": base}).with_row_index("at"), on="rank")
+    reasons = [""] * len(names)
+    places = pl.DataFrame({"rank": names["rank"], "base": base}).with_row_index("at")
+    rows = _usable(meetings).join(places, on="rank")
+    # Times of a device are not the host's: CUPTI converts them for each process.
+    host = np.where(names["device"].eq("cpu").fill_null(value=False).to_numpy(), hosts(names), -1)
     while True:
         rows = _shared(rows)
-        lines = line_fit.fit(*_prepared(rows, len(ranks)))
-        wrong = _set(rows, lines, reasons)
+        lines = line_fit.fit(*_prepared(rows, len(names)))
+        wrong = _set(rows, _bent(lines, host), reasons)
         if not wrong:
             return lines, reasons
         rows = rows.filter(~pl.col("at").is_in(wrong))
@@ -75,6 +79,7 @@ def _usable(meetings: Frame) -> Frame:
     low, high = pl.min_horizontal("source", "destination"), pl.max_horizontal("source", "destination")
     one_way = pair & (pl.col("channel").n_unique().over(low, high, pair) == 1)
     return rows.filter(together | (pair & waited.any().over("meeting"))).select(
+        pair.alias("pair"),
         "rank",
         "meeting",
         "channel",
@@ -92,11 +97,12 @@ def _prepared(rows: Frame, count: int) -> tuple[Ends, Floats, Integers, Integers
     meeting = np.unique(rows["meeting"].to_numpy(), return_inverse=True)[1]
     channel = np.unique(rows["channel"].to_numpy(), return_inverse=True)[1]
     edges, edge = np.unique(channel * count + at, return_inverse=True)
-    bias = np.zeros(len(edges))
+    bias, pair = np.zeros(len(edges)), np.zeros(len(edges), np.bool_)
     np.maximum.at(bias, edge, rows["bias"].to_numpy())
+    pair[edge] = rows["pair"].to_numpy()
     local = (rows["end"] - rows["base"]).to_numpy().astype(float)
     step = next((float(step) for step in (1_000_000, 1_000) if not (rows["end"] % step != 0).any()), 1.0)
-    ends = Ends(at, meeting, channel, local, edge, edges % count, edges // count, bias, step)
+    ends = Ends(at, meeting, channel, local, edge, edges % count, edges // count, pair, bias, step)
     start, component, reference = _start(ends, count)
     return ends, start, component, reference
 
@@ -137,10 +143,24 @@ def _tree(links: list[tuple[int, int, float]], busy: Integers) -> tuple[Floats, 
     return start, component, reference
 
 
-def _set(rows: Frame, lines: Lines, reasons: list[str]) -> list[int]:
+def _bent(lines: Lines, host: Integers) -> Floats:
+    """Return by how much the clock of each rank bends, ns; 0 for one that may be a line.
+
+    A host has one clock. It bends only for all of its ranks alike, and only against other hosts: one rank of it that
+    bends has left its collectives late, as on a machine that is busy.
+    """
+    bent = np.where((lines.bend > _BENT * lines.scatter) & (lines.bend > _BENT_NS), lines.bend, 0.0)
+    seen: Flags = lines.count > 0
+    for number in np.unique(host[seen & (host >= 0)]):
+        same = seen & (host == number)
+        if not bent[same].all() or same.sum() == seen.sum():
+            bent[same] = 0.0
+    return bent
+
+
+def _set(rows: Frame, bent: Floats, reasons: list[str]) -> list[int]:
     """Give a reason to ranks whose clock is not a line, and return them; of ranks that meet in pairs, the worse one."""
     at, channel = rows["at"].to_numpy().astype(np.int64), rows["channel"].to_numpy()
-    bent = np.where((lines.bend > _BENT * lines.scatter) & (lines.bend > _BENT_NS), lines.bend, 0.0)
     if not bent.any():
         return []
     small = rows.with_columns(size=pl.col("at").n_unique().over("channel"))["size"].to_numpy() <= _SMALL

@@ -21,8 +21,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "data_wait": ("data_wait",),
     "host": ("host_only", "idle", "sync"),
 }
-#: What lies within those parts.
-WITHIN = ("garbage", "delay", "data_total")
+#: What lies within those parts; and how far the device is behind the host, which is no part.
+BESIDES = ("garbage", "delay", "data_total", "launch_delay")
 #: Ranks that wait for a core for more than this share of their steps are disturbed.
 _DISTURBED = 0.05
 #: Of the steps of disturbed ranks, the tenth in which an operator is shortest says what it takes by itself.
@@ -59,13 +59,15 @@ class OwnTime:
 
     @property
     def blurred(self) -> bool:
-        """Whether steps of the host say little about those of the device: it runs ahead, and they are of any length.
+        """Whether steps of the host say little about those of the device, because it runs ahead: only sums are known.
 
-        Then only their sum is known.
+        Its steps are then of any length, or the device is more than a step behind and runs in them what others asked
+        for.
         """
         usual = np.nanmedian(self.length, axis=0)
         low, high = np.nanquantile(usual, [0.25, 0.75])
-        return bool(high > _STEADY * low)
+        behind = self.parts["launch_delay"] / np.maximum(self.length, 1)
+        return bool(high > _STEADY * low or ((~np.isnan(behind)).any() and np.nanmedian(behind) > 1))
 
     def averaged(self) -> OwnTime:
         """Return the same with one column: the mean over the steps."""
@@ -125,7 +127,7 @@ def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
         return result
 
     parts = {name: matrix(*columns) for name, columns in PARTS.items()}
-    within = {name: matrix(name) for name in WITHIN}
+    besides = {name: matrix(name) for name in BESIDES}
     length, communication = matrix("dur"), matrix("communication")
     alone = length - communication
     # The run-queue delay is that of the whole step. What computes or sleeps in its own time is not delay.
@@ -135,4 +137,4 @@ def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
     queued = np.where(hosts & ~np.isnan(queued), queued, 0.0)
     # A thread that wants a core computes: of what it waits for otherwise, the delay is a part that nobody notices.
     parts["computing"] = np.maximum(parts["computing"] - queued, 0.0)
-    return OwnTime(ranks.to_list(), numbers.to_list(), length, communication, {**parts, **within}, queued)
+    return OwnTime(ranks.to_list(), numbers.to_list(), length, communication, {**parts, **besides}, queued)

@@ -24,6 +24,7 @@ from stepscope.read.assemble import (
 from stepscope.read.assemble.timeline import RankTimeline, Renumbering
 from stepscope.read.common.dense import or_null, places, without
 from stepscope.read.common.distinct import is_missing
+from stepscope.read.common.named_steps import ROUNDED_NS
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import ENDED_EARLY, NOT_RECORDED, STEPS_RECOUNT, TOTALS
@@ -310,7 +311,8 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
     """Return the steps of the part that knows them best: stepscope's own journal, else the marks in the trace.
 
     A step of the journal ends when everything that it asked for has been computed, on threads and on devices. A second
-    mark of a step, or one that begins before its predecessor ends, is counted and left out.
+    mark of a step, or one that begins before its predecessor ends, is counted and left out. Begin and duration are
+    rounded one by one: where a step seems to last a little longer than to the next, it ends there.
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
     found = together("steps", own or [part["steps"] for part in parts])
@@ -322,15 +324,20 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
     if not found.height:
         return found
     found = found[places(np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy())))]
-    kept, last, numbers = [], None, set()
+    kept, lasts, last, numbers = [], [], None, set()
     values = (found[name].to_list() for name in ("number", "ts", "dur"))
     for row, (number, ts, dur) in enumerate(zip(*values, strict=True)):
-        if (last is None or ts >= last) and number not in numbers:
+        if (last is None or ts >= last - ROUNDED_NS) and number not in numbers:
+            if last is not None and ts < last:
+                lasts[-1] -= last - ts
             kept.append(row)
+            lasts.append(dur)
             last = ts + dur
             numbers.add(number)
     ledger.add("step_overlap", found.height - len(kept))
     found = found if len(kept) == found.height else found[kept]
+    if lasts != found["dur"].to_list():
+        found = found.with_columns(dur=pl.Series(lasts, dtype=found["dur"].dtype))
     if not own and (found["source"] == "inferred").all():  # from the work itself
         return found
     waited_for = [part["dispatches"] for part in parts if "dispatches" in part]

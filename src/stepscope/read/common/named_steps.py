@@ -18,6 +18,8 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _LARGEST = (1 << 31) - 1
+#: A writer rounds begin and duration one by one, to µs at most: a step may seem to last so much into the next one.
+ROUNDED_NS = 1_000
 
 
 class NamedSteps(NamedTuple):
@@ -50,7 +52,7 @@ def named_steps(names: pl.Series, track: Integers, ts: Integers, dur: Integers) 
             groups.setdefault((int(track[row]), match["stem"].lower(), match["number"] is not None), []).append(row)
     for (_, _, numbered), listed in groups.items():
         rows = np.array(listed)
-        apart = (ts[rows][1:] >= (ts[rows] + dur[rows])[:-1]).all()
+        apart = (ts[rows][1:] >= (ts[rows] + dur[rows])[:-1] - ROUNDED_NS).all()
         worth = (numbered, int(dur[rows].sum()))
         if apart and (numbered or len(rows) > 1) and worth > best:
             matches = (said[which[row]] for row in listed)

@@ -165,6 +165,13 @@ def test_steps_are_the_marks_and_spans_lie_in_them_by_their_start(write_trace: W
     assert dict(tables["losses"].select(pl.col("what").cast(pl.String), "count").iter_rows())["step_overlap"] == 2
 
 
+def test_a_step_whose_rounded_duration_reaches_into_the_next_one_ends_there(write_trace: WriteTrace) -> None:
+    steps = [("ProfilerStep#3", 0, 10.001), ("ProfilerStep#4", 10, 11), ("ProfilerStep#5", 20, 10)]
+    tables = read_files([write_trace([host(*step, "user_annotation") for step in steps])])
+    assert tables["steps"].select("number", "ts", "dur").rows() == [(3, 0, 10000), (4, 10000, 10000), (5, 20000, 10000)]
+    assert "step_overlap" not in tables["losses"]["what"].cast(pl.String).to_list()
+
+
 def test_the_files_of_a_rank_share_tracks_and_nest_in_each_other(write_trace: WriteTrace) -> None:
     # Given a trace and a journal of the same thread
     part = kineto_part(write_trace, host("aten::add", 12, 3), device("k", 20, 5, correlation=1))
