@@ -35,7 +35,8 @@ CAUSES = MISFITS | {
     "growing-graph", "repeated-backward", "frequent-evaluation", "frequent-checkpoint", "frequent-logging",
     "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient",
     "allocator-page-faults", "growing-memory", "too-many-threads", "too-few-threads", "other-processes",
-    "small-collectives", "unneeded-collectives", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
+    "small-collectives", "unneeded-collectives", "unused-parameter-search", "buffer-broadcasts", "recomputation",
+    "one-hot-product", "arguments-not-donated", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
     "slow-link",
 }  # fmt: skip
 
