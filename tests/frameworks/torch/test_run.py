@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.collect.start.takes import SETTLING
 from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
@@ -449,3 +450,28 @@ print(time.perf_counter_ns() - begun)
     assert steps["number"].to_list() == list(range(40 + second))
     assert steps["dur"].null_count() <= 1
     assert steps["dur"][41:].sum() <= int(done.stdout)
+
+
+@pytest.mark.parametrize(("skip", "prepared"), [(5, 1), (20, 20 - SETTLING)])
+def test_the_window_is_prepared_some_steps_before_it_opens(
+    tmp_path: Path, output: Path, skip: int, prepared: int
+) -> None:
+    # Given a program that notes after how many steps the manifest names collectors, which the preparation writes
+    noting = f"""
+import json, pathlib
+
+def is_prepared():
+    found = list(pathlib.Path({str(output)!r}).glob("*/rank0/manifest.json"))
+    return bool(found) and bool(json.loads(found[0].read_text())["collectors"])
+
+first = None
+for number in range(40):
+    if first is None and is_prepared():
+        first = number
+    step()
+print(first)
+"""
+    # When
+    done = forked_run(output, "--skip", str(skip), script(tmp_path, TRAINING + noting))
+    # Then the steps between have filled and drained what the preparation held up
+    assert (done.returncode, done.stdout) == (0, f"{prepared}\n"), done.stderr
