@@ -475,3 +475,16 @@ print(first)
     done = forked_run(output, "--skip", str(skip), script(tmp_path, TRAINING + noting))
     # Then the steps between have filled and drained what the preparation held up
     assert (done.returncode, done.stdout) == (0, f"{prepared}\n"), done.stderr
+
+
+def test_a_signal_that_ends_the_program_leaves_the_times_of_all_steps(tmp_path: Path, output: Path) -> None:
+    # Given a program that gets a signal while a window is open
+    killed = "\nfor number in range(1000):\n    step()\n    if number == 7: os.kill(os.getpid(), signal.SIGHUP)\n"
+    # When
+    forked_run(output, script(tmp_path, TRAINING + killed))
+    # Then the steps before the window are there, too
+    (run,) = runs(output)
+    steps = stepscope.open(run).tables["run_steps"].collect()
+    assert manifest(run)["status"] == "ended at step 8 by SIGHUP"
+    assert steps["number"].to_list() == list(range(8))
+    assert steps["recorded"].to_list() == [False] * 5 + [True] * 3

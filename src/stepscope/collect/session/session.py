@@ -248,6 +248,8 @@ class Session:
                 self.end(f"ended at step {self.number} by {name}")
             finally:
                 self._exclusively.lock.release()
+        if self.times.lasts:
+            self.times.flush()
         if self._saved is not None:  # the signal ends the process, and with it the thread that completes the files
             self._saved.settled.wait(_WRITING)
         deliver()
