@@ -369,6 +369,22 @@ def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Pa
     assert recorded_steps(recorded_spans(second))[:3] == [0, 1, 2]
 
 
+def test_a_window_that_is_prepared_gives_way_to_the_programs_own(tmp_path: Path, output: Path) -> None:
+    # Given a program that begins its own profile after our window was prepared, and before it would open
+    text = TRAINING + (
+        "import stepscope\n"
+        "step(); step(); step()\n"
+        f"with stepscope.profile(output={str(output)!r}, analyse='later') as profile:\n"
+        "    for _ in range(9): step(); profile.step()\n"
+    )
+    done = forked_run(output, script(tmp_path, text))
+    # Then only that is recorded
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["steps"]["source"] == "declared"
+    assert recorded_steps(recorded_spans(run))[:3] == [0, 1, 2]
+
+
 def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: Path, output: Path) -> None:
     text = TRAINING + (
         "import stepscope\n"
