@@ -98,9 +98,10 @@ class Takes:
 
     def _apart(self, take: _Take) -> float:
         """Return by how much the steps of a window differ from the others; 0 without others."""
-        others = [level(self._others) for level in (median, midmean)] if self._others else []
-        own = [level(take.durations) for level in (median, midmean)]
-        return max((abs(one - other) / max(other, 1) for one, other in zip(own, others, strict=False)), default=0.0)
+        if not self._others:
+            return 0.0
+        pairs = zip(_levels(take.durations), _levels(self._others), strict=True)
+        return max(abs(own - other) / max(other, 1) for own, other in pairs)
 
     def _keep(self, duration: int) -> None:
         self._count += 1
@@ -149,6 +150,10 @@ class Takes:
                 take.recorded.remove()
         self._takes = [best]
         return best.recorded
+
+
+def _levels(durations: Sequence[int]) -> tuple[float, float]:
+    return median(durations), midmean(durations)
 
 
 def midmean(durations: Sequence[int]) -> float:

@@ -17,7 +17,8 @@ class Kept:
     """A recorded window, of which only whether it stays is asked."""
 
     def __init__(self) -> None:
-        self.there, self.notes = True, {}
+        self.there = True
+        self.notes: dict[str, Any] = {}
 
     def note(self, key: str, value: Any) -> None:
         self.notes[key] = value
@@ -28,7 +29,8 @@ class Kept:
 
 def kept(step_ms: Callable[[int], float], steps: int = 300, first: int = 5) -> tuple[list[float], int]:
     """Return the steps of the window that stays, in ms, and how many were recorded, for steps of such durations."""
-    takes, windows, now, begin, room = Takes(5, 40), {}, 0, first, 5
+    takes, now, begin, room = Takes(5, 40), 0, first, 5
+    windows: dict[Kept, list[float]] = {}
     recorded: list[float] = []
     for number in range(steps):
         now += round(step_ms(number) * MS)
