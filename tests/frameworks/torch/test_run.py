@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.collect.start.takes import SETTLING
 from tests.frameworks.torch.programs import (
     LOOP,
     TRAINING,
@@ -396,6 +397,22 @@ def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path, output: Pa
     assert recorded_steps(recorded_spans(second))[:3] == [0, 1, 2]
 
 
+def test_a_window_that_is_prepared_gives_way_to_the_programs_own(tmp_path: Path, output: Path) -> None:
+    # Given a program that begins its own profile after our window was prepared, and before it would open
+    text = TRAINING + (
+        "import stepscope\n"
+        "step(); step(); step()\n"
+        f"with stepscope.profile(output={str(output)!r}, analyse='later') as profile:\n"
+        "    for _ in range(9): step(); profile.step()\n"
+    )
+    done = forked_run(output, script(tmp_path, text))
+    # Then only that is recorded
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    assert manifest(run)["steps"]["source"] == "declared"
+    assert recorded_steps(recorded_spans(run))[:3] == [0, 1, 2]
+
+
 def test_a_program_that_profiles_itself_from_the_start_is_left_alone(tmp_path: Path, output: Path) -> None:
     text = TRAINING + (
         "import stepscope\n"
@@ -477,3 +494,41 @@ print(time.perf_counter_ns() - begun)
     assert steps["number"].to_list() == list(range(40 + second))
     assert steps["dur"].null_count() <= 1
     assert steps["dur"][41:].sum() <= int(done.stdout)
+
+
+@pytest.mark.parametrize(("skip", "prepared"), [(5, 1), (20, 20 - SETTLING)])
+def test_the_window_is_prepared_some_steps_before_it_opens(
+    tmp_path: Path, output: Path, skip: int, prepared: int
+) -> None:
+    # Given a program that notes after how many steps the manifest names collectors, which the preparation writes
+    noting = f"""
+import json, pathlib
+
+def is_prepared():
+    found = list(pathlib.Path({str(output)!r}).glob("*/rank0/manifest.json"))
+    return bool(found) and bool(json.loads(found[0].read_text())["collectors"])
+
+first = None
+for number in range(40):
+    if first is None and is_prepared():
+        first = number
+    step()
+print(first)
+"""
+    # When
+    done = forked_run(output, "--skip", str(skip), script(tmp_path, TRAINING + noting))
+    # Then the steps between have filled and drained what the preparation held up
+    assert (done.returncode, done.stdout) == (0, f"{prepared}\n"), done.stderr
+
+
+def test_a_signal_that_ends_the_program_leaves_the_times_of_all_steps(tmp_path: Path, output: Path) -> None:
+    # Given a program that gets a signal while a window is open
+    killed = "\nfor number in range(1000):\n    step()\n    if number == 7: os.kill(os.getpid(), signal.SIGHUP)\n"
+    # When
+    forked_run(output, script(tmp_path, TRAINING + killed))
+    # Then the steps before the window are there, too
+    (run,) = runs(output)
+    steps = stepscope.open(run).tables["run_steps"].collect()
+    assert manifest(run)["status"] == "ended at step 8 by SIGHUP"
+    assert steps["number"].to_list() == list(range(8))
+    assert steps["recorded"].to_list() == [False] * 5 + [True] * 3

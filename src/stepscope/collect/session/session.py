@@ -49,6 +49,9 @@ _process = os.getpid()
 #: Number of sessions begun in this process.
 _begun = 0
 
+#: Ends a recording whose window is prepared, and whose session has not begun; see :func:`make_room`.
+_prepared: Callable[[], None] | None = None
+
 #: Facts of `add_metadata` as JSON texts; every later window gets them.
 _metadata: dict[str, str] = {}
 
@@ -248,6 +251,8 @@ class Session:
                 self.end(f"ended at step {self.number} by {name}")
             finally:
                 self._exclusively.lock.release()
+        if self.times.lasts:
+            self.times.flush()
         if self._saved is not None:  # the signal ends the process, and with it the thread that completes the files
             self._saved.settled.wait(_WRITING)
         deliver()
@@ -378,6 +383,16 @@ def running_options() -> Options | None:
     return session.settings.options if session is not None and session.running and not session.in_child else None
 
 
+def make_room(give_way: Callable[[], None] | None) -> None:
+    """Have a window that is prepared for a later session give way to any session that begins before.
+
+    Args:
+        give_way: Called when one does; None when the window's own session begins, or the recording has ended.
+    """
+    global _prepared
+    _prepared = give_way
+
+
 def remember_metadata(key: str, text: str) -> None:
     """Record a fact, as JSON text, into the open window, if any, and into all later ones."""
     _metadata[key] = text
@@ -433,7 +448,10 @@ def _claim(session: Session) -> None:
     Raises:
         LifecycleError: Another session is running and does not give way.
     """
-    global current_session, _begun
+    global current_session, _begun, _prepared
+    prepared, _prepared = _prepared, None
+    if prepared is not None:
+        prepared()
     other = current_session
     if other is not None and other.running and not other.in_child and other.give_way is not None:
         other.give_way()

@@ -164,7 +164,11 @@ class StepTimes:
         if not self._room:
             return end_ns
         # Not locked: of two threads that step at the same time, one may see the other's step as the one before.
-        last, self._last = self._last, (end_ns, reading)
+        last = self._last
+        if end_ns >= last[0]:
+            self._last = end_ns, reading
+        else:  # a handler of a signal, or another thread, has ended a step since this one's reading
+            reading = None
         self._ready = None
         if len(self._queue) < self._room:
             self._queue.append((number, last, end_ns, reading))
@@ -309,6 +313,14 @@ class StepTimes:
         self._end_samples()
         self._here = None
         _OPEN.discard(self)
+
+    def flush(self) -> None:
+        """Write what is known by now: a signal is about to end the process."""
+        if self._room and self._lock.acquire(timeout=_PATIENCE):
+            try:
+                self._write()
+            finally:
+                self._lock.release()
 
     def abandon(self) -> None:
         """End, and remove a run that was made for the times of steps alone: another recording begins."""

@@ -19,7 +19,7 @@ from stepscope.collect.ranks import find_job_rank
 from stepscope.collect.schedule import Action, Schedule, ScheduleFunction, always
 from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.rehearsal import rehearse
-from stepscope.collect.session.session import AT_EXIT, Session
+from stepscope.collect.session.session import AT_EXIT, Session, make_room, running_options
 from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.collect.start.takes import SETTLING, Takes
@@ -248,9 +248,11 @@ class Automatic:
         """Do what the first window can have done before: the step that is about to begin does not count it."""
         settings = times.settings or self._settings(self._describe_steps)
         slow = rehearse(settings.options)  # if it could not be before the first step
-        if not self._ready and number >= self._selection.skip - SETTLING:
+        free = running_options() is None  # the program's own profile takes precedence: it needs the collectors
+        if free and not self._ready and number >= self._selection.skip - SETTLING:
             self._ready = slow = True
             times.prepare_window()
+            make_room(self._give_way)
         if slow:
             times.begin_step(perf_counter_ns())
 
@@ -265,6 +267,7 @@ class Automatic:
             give_way=self._give_way,
         )
         session.times = self._times or session.times
+        self._make_no_room()
         try:
             session.begin(number)
         except LifecycleError:  # the program runs a profile of its own
@@ -292,7 +295,12 @@ class Automatic:
         _LOG.warning("stepscope: steps are not recorded (%s); the program runs on.", self.problem)
         self.end("failed", {"exception": self.problem})
 
+    def _make_no_room(self) -> None:
+        if self._ready:
+            make_room(None)
+
     def _remove_hooks(self) -> None:
+        self._make_no_room()
         for withdraw in self._withdraw:
             withdraw()
         for hooks in self._hooks:

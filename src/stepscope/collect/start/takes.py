@@ -3,11 +3,14 @@
 The first steps of a program are often unlike the others. While the first one is compiled, the workers of its loaders
 fill their queues; the next steps drain them, and wait less for data than all later steps do. Files are not in the page
 cache yet, or a graph is compiled again. When the draining ends, no interface tells: a queue may be the program's own.
-So all steps are timed. Each time the number of steps outside of windows has grown by a quarter, their median is
-compared with those of the windows. If it differs from all of these, the next steps are recorded, too. The median of a
-few unequal steps is a matter of chance, so each further window has twice the steps of the one before, as long as they
-take less than a second. At the end of the program the window that is closest to the median of all steps stays, and the
-others are removed.
+So all steps are timed. Each time the number of steps outside of windows has grown by a quarter, their median and their
+midmean are compared with those of the windows. If they differ from those of each window, the next steps are recorded,
+too. The median of a few unequal steps is a matter of chance, so each further window has twice the steps of the one
+before, as long as they take less than a second. At the end of the program the window that is closest to the other steps
+stays, and the others are removed.
+
+The midmean sees what the median cannot: of steps that are long one time in three, or whose workers finish in pairs, a
+window needs the right share of long ones.
 
 A window whose steps proved to be none, because another optimizer ends them, is replaced in every program.
 """
@@ -15,12 +18,13 @@ A window whose steps proved to be none, because another optimizer ends them, is 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from stepscope.collect.session.recorded import RecordedWindow
 
-#: Relative difference of two medians up to which they count as equal.
+#: Relative difference of two medians, and of two midmeans, up to which they count as equal.
 NEAR = 0.05
 #: Steps before the first comparison, and the most windows of one program.
 FIRST, MOST = 16, 8
@@ -76,9 +80,8 @@ class Takes:
             return False
         if len(self._takes) >= (MOST if self._longest else 1):
             return False
-        usual = self._usual()
         self._look = self._count * 5 // 4
-        self._asked = all(abs(median(take.durations) - usual) > NEAR * usual for take in self._takes)
+        self._asked = all(self._apart(take) > NEAR for take in self._takes)
         return self._asked
 
     @property
@@ -92,6 +95,13 @@ class Takes:
     def _usual(self) -> float:
         """Return the median of the steps that were not recorded, in ns; 0 without one."""
         return median(self._others) if self._others else 0
+
+    def _apart(self, take: _Take) -> float:
+        """Return by how much the steps of a window differ from the others; 0 without others."""
+        if not self._others:
+            return 0.0
+        pairs = zip(_levels(take.durations), _levels(self._others), strict=True)
+        return max(abs(own - other) / max(other, 1) for own, other in pairs)
 
     def _keep(self, duration: int) -> None:
         self._count += 1
@@ -124,20 +134,32 @@ class Takes:
         """
         if not self._takes:
             return None
-        others = self._usual()
         valid = [take for take in self._takes if not take.outdated]
         least = min(self._active, max((len(take.durations) for take in valid), default=0))
         whole = [take for take in valid if len(take.durations) >= least] or self._takes[-1:]
-        best = self._takes[-1] if last else min(whole, key=lambda take: abs(median(take.durations) - others))
+        best = self._takes[-1] if last else min(whole, key=self._apart)
         if best.outdated:
             best.recorded.count_loss(
                 "steps_recounted", "an optimizer stepped for the first time after the window began"
             )
         elif len(valid) > 1:
             taken = [{"median_ns": round(median(take.durations)), "kept": take is best} for take in valid]
-            best.recorded.note("takes", {"windows": taken, "others_median_ns": round(others)})
+            best.recorded.note("takes", {"windows": taken, "others_median_ns": round(self._usual())})
         for take in self._takes:
             if take is not best:
                 take.recorded.remove()
         self._takes = [best]
         return best.recorded
+
+
+def _levels(durations: Sequence[int]) -> tuple[float, float]:
+    return median(durations), midmean(durations)
+
+
+def midmean(durations: Sequence[int]) -> float:
+    """Return the mean of the middle half of some durations; of fewer than four, the median."""
+    ordered, whole = sorted(durations), len(durations) // 4
+    if not whole:
+        return median(ordered)
+    inner, part = ordered[whole : len(ordered) - whole], 1 - (len(ordered) / 4 - whole)
+    return (sum(inner[1:-1]) + part * (inner[0] + inner[-1])) / (len(ordered) / 2)

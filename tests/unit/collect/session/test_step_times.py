@@ -115,6 +115,31 @@ def test_a_step_on_another_thread_has_no_figures_of_the_first(sessions: Callable
     assert steps["delay"].is_null().to_list() == [False, False, True, True]
 
 
+def test_a_step_that_a_signal_handler_ends_inside_of_another_costs_no_times(
+    sessions: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a handler that ends a step just when the program's own end of a step has read the clocks
+    session = sessions()
+    read = session.times.read
+
+    def interrupted() -> Any:
+        found = read()
+        monkeypatch.setattr(session.times, "read", read)
+        session.boundary()
+        return found
+
+    session.boundary()
+    monkeypatch.setattr(session.times, "read", interrupted)
+    for _ in range(3):
+        session.boundary()
+    session.end()
+    # Then all steps are timed, and only the figures of the interrupted one are unknown
+    steps = found(tmp_path)
+    assert steps.height == 5
+    assert (steps["dur"] >= 0).all()
+    assert steps["cpu"].null_count() == 1
+
+
 def test_without_the_scheduler_s_file_the_delay_is_unknown(
     sessions: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
