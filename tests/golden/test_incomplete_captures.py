@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,33 @@ def test_without_the_devices_work_operators_do_not_count_as_computing(shared_dat
     """Given a trace of CUPTI's counters, with the calls that launch kernels and without the kernels."""
     (rank,) = stepscope.open(next((shared_data / "kineto/hta/cupti_profiler").glob("*.json.gz"))).ranks
     assert shows_no_part_of_a_step(rank)
+
+
+def of_the_device(path: Path, to: Path) -> None:
+    """Leave the kernels of a trace of Kineto, or of rocprofv3, as `--kernel-trace` records them."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    if "traceEvents" in document:
+        document["traceEvents"] = [one for one in document["traceEvents"] if one.get("cat") == "kernel"]
+    else:
+        records = document["rocprofiler-sdk-tool"][0]["buffer_records"]
+        records.update({name: [] for name in records if name != "kernel_dispatch"})
+    to.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "name", ["kineto/tracelens/mi210/gpu_only_trace/gpu_only_trace.json.gz", "rocprof/908_results.json.gz"]
+)
+def test_without_the_host_no_time_is_idle(name: str, shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / name
+    of_the_device(path, tmp_path / path.name.removesuffix(".gz"))
+    (device,) = stepscope.open(tmp_path / path.name.removesuffix(".gz")).ranks
+    parts = {part.part for part in device.summary.split}
+    assert "computing" in parts
+    assert not parts & {"data wait", "sync", "host only", "idle"}
+    busy = device.result("step_trace_time")
+    assert isinstance(busy, pl.DataFrame)
+    assert busy["Computing"].sum() > 0
+    assert busy["Idle"].null_count() == busy.height
 
 
 def without_times(directory: Path) -> None:
