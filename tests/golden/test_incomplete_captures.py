@@ -138,7 +138,7 @@ def test_without_the_host_no_time_is_idle(name: str, shared_data: Path, tmp_path
     path = shared_data / name
     of_the_device(path, tmp_path / path.name.removesuffix(".gz"))
     (device,) = stepscope.open(tmp_path / path.name.removesuffix(".gz")).ranks
-    parts = {part.part for part in device.summary.split}
+    parts = {part.name for part in device.summary.split}
     assert "computing" in parts
     assert not parts & {"data wait", "sync", "host only", "idle"}
     busy = device.result("step_trace_time")

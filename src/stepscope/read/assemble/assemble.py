@@ -139,9 +139,10 @@ def _not_recorded(line: RankTimeline) -> list[str]:
 
 def _facts(parts: Sequence[_Part], *, compared: bool, unrecorded: list[str]) -> pl.DataFrame:
     """Return each fact as the first part has it; of totals only if those of every part with spans were compared."""
-    said = [json.dumps(unrecorded)] if unrecorded else []
-    unknown = pl.DataFrame({"key": [NOT_RECORDED] * len(said), "value": said}, schema_overrides={"key": pl.String})
-    facts = pl.concat([*(part["metadata"] for part in parts), conform("metadata", unknown)])
+    said = [part["metadata"] for part in parts]
+    if unrecorded:
+        said.append(conform("metadata", pl.DataFrame({"key": [NOT_RECORDED], "value": [json.dumps(unrecorded)]})))
+    facts = pl.concat(said)
     first = {key: row for row, key in reversed(list(enumerate(facts["key"].to_list())))}
     if not compared:
         first.pop(TOTALS, None)
