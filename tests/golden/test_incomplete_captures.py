@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,31 @@ def test_without_the_devices_work_operators_do_not_count_as_computing(shared_dat
     """Given a trace of CUPTI's counters, with the calls that launch kernels and without the kernels."""
     (rank,) = stepscope.open(next((shared_data / "kineto/hta/cupti_profiler").glob("*.json.gz"))).ranks
     assert shows_no_part_of_a_step(rank)
+
+
+def of_kernels(path: Path, to: Path) -> Path:
+    """Write the kernels of a trace of Kineto."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    document["traceEvents"] = [one for one in document["traceEvents"] if one.get("cat") == "kernel"]
+    to.write_text(json.dumps(document))
+    return to
+
+
+@pytest.mark.parametrize("kineto", [True, False])
+def test_without_the_host_no_time_is_idle(kineto: bool, shared_data: Path, tmp_path: Path) -> None:
+    """Given kernels alone: of a trace of Kineto, and as `rocprofv3 --kernel-trace` recorded them."""
+    path = shared_data / "rocprof" / "908_results.json.gz"
+    if kineto:
+        whole = shared_data / "kineto/tracelens/mi210/gpu_only_trace/gpu_only_trace.json.gz"
+        path = of_kernels(whole, tmp_path / "kernels.json")
+    (device,) = stepscope.open(path).ranks
+    parts = {part.name for part in device.summary.split}
+    assert "computing" in parts
+    assert not parts & {"data wait", "sync", "host only", "idle"}
+    busy = device.result("step_trace_time")
+    assert isinstance(busy, pl.DataFrame)
+    assert busy["Computing"].sum() > 0
+    assert busy["Idle"].null_count() == busy.height
 
 
 def without_times(directory: Path) -> None:

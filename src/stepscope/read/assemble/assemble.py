@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -113,7 +114,7 @@ def assemble(
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
-    merged["metadata"] = _facts(whole, compared=all(compared), device_lost=_device_lost(line))
+    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=_not_recorded(line))
     merged["losses"] = empty("losses")
     frames = complete(merged)
     ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
@@ -121,18 +122,27 @@ def assemble(
     return frames
 
 
-def _device_lost(line: RankTimeline) -> bool:
-    """Return whether calls launch work on a device of which the files have none; a captured graph does not run."""
+def _not_recorded(line: RankTimeline) -> list[str]:
+    """Return the parts of a step of which the files say nothing, where that would count as idle.
+
+    These are computing, where calls launch work on a device of which the files have none (a captured graph does not
+    run); and what the host does, where they have work of a device and no call, operator or function of the host.
+    """
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
-        return False
+        on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
+        doing = (on_thread & ~line.of_kinds("step", "annotation")).any()
+        return [] if doing else ["data wait", "sync", "host only"]
     names = line.distinct(line.of_kinds("runtime", "driver")).values()
-    return any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
+    launched = any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
+    return ["computing"] if launched else []
 
 
-def _facts(parts: Sequence[_Part], *, compared: bool, device_lost: bool) -> pl.DataFrame:
+def _facts(parts: Sequence[_Part], *, compared: bool, unrecorded: list[str]) -> pl.DataFrame:
     """Return each fact as the first part has it; of totals only if those of every part with spans were compared."""
-    unknown = pl.DataFrame({"key": [NOT_RECORDED] * device_lost, "value": ['["computing"]'] * device_lost})
-    facts = pl.concat([part["metadata"] for part in parts] + [conform("metadata", unknown)] * device_lost)
+    said = [part["metadata"] for part in parts]
+    if unrecorded:
+        said.append(conform("metadata", pl.DataFrame({"key": [NOT_RECORDED], "value": [json.dumps(unrecorded)]})))
+    facts = pl.concat(said)
     first = {key: row for row, key in reversed(list(enumerate(facts["key"].to_list())))}
     if not compared:
         first.pop(TOTALS, None)

@@ -94,8 +94,8 @@ class XplaneRows:
 
     def _names_of(self, plane: Plane) -> int:
         """Return the number of a plane's first name."""
-        if not self.names or self.names[-1] is not plane.event_names:
-            self.names.append(plane.event_names)
+        if not self.names or self.names[-1] is not plane.span_names:
+            self.names.append(plane.span_names)
         return sum(map(len, self.names[:-1]))
 
     def put(self, name: str, frame: pl.DataFrame) -> None:

@@ -81,6 +81,11 @@ class Plane:
         return self._events[1].texts(_METADATA_NAME, self.ledger).fill_null("")
 
     @cached_property
+    def span_names(self) -> pl.Series:
+        """Names of events as spans have them: of an instruction its name, without the text behind it."""
+        return self.event_names.str.replace(r"(?s)^%([\w.-]+) = .*$", "${1}")
+
+    @cached_property
     def stat_names(self) -> list[str]:
         """Names of stats, by position of their metadata; stats also refer to them as texts."""
         return self._stats[1].texts(_METADATA_NAME, self.ledger).fill_null("").to_list()

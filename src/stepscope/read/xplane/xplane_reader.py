@@ -182,7 +182,9 @@ def _collectives(spans: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String).str.to_lowercase()
     transports = [transport_of_kernel(text) for text in joined["name"].cast(pl.String).to_list()]
     by_library = pl.Series(transports, dtype=pl.String)
-    spelled = name.str.extract(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send|recv)")
+    spelled = name.str.extract(
+        r"(all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all|collective-permute|broadcast|send|recv)"
+    ).replace(xplane_kinds.OPERATIONS)
     joined = joined.with_columns(operation=pl.coalesce("operation", spelled, name), transport=by_library)
     return joined.select("span", "transport", *names)
 

@@ -216,6 +216,35 @@ def test_what_runs_on_a_tpu(tmp_path: Path) -> None:
     assert dict(frames["metadata"].iter_rows())["device_peak_flops"] == '{"tpu:0": 275000000000000.0}'
 
 
+def test_operations_of_a_tpu_are_told_by_their_instructions(tmp_path: Path) -> None:
+    """Given operations whose names are the texts of their instructions, as libtpu writes them, and no programs."""
+    tile = "{1,0:T(8,128)(2,1)S(1)}"
+    instructions = {
+        "while.3": (
+            f"%while.3 = (s32[], bf16[8,128]{tile}) while((s32[], bf16[8,128]{tile}) %tuple.1), body=%b",
+            0,
+            90,
+        ),
+        "fusion.1": (f"%fusion.1 = bf16[8,128]{tile} fusion(bf16[8,128]{tile} %all-reduce.5), kind=kOutput", 0, 40),
+        "all-reduce.5": (f"%all-reduce.5 = bf16[8,128]{tile} all-reduce(bf16[8,128]{tile} %p), channel_id=1", 40, 30),
+        "copy-start.2": (f"%copy-start.2 = (bf16[8]{tile}, u32[]) copy-start(bf16[8]{tile} %p)", 70, 10),
+    }
+
+    def fill(space: Any) -> None:
+        tpu = PlaneBuilder(space, "/device:TPU:0")
+        for text, ts, dur in instructions.values():
+            tpu.event(tpu.line("XLA Ops", 3), text, ts, dur)
+
+    frames = read(tmp_path, fill)
+    assert dict(spans(frames).select("name", "kind").rows()) == {
+        "while.3": "annotation",
+        "fusion.1": "kernel",
+        "all-reduce.5": "collective",
+        "copy-start.2": "memcpy",
+    }
+    assert frames["collectives"]["operation"].cast(pl.String).to_list() == ["allreduce"]
+
+
 def test_without_declared_steps_a_step_is_a_run_of_the_busiest_program(tmp_path: Path) -> None:
     def fill(space: Any) -> None:
         plane = PlaneBuilder(space, "/host:CPU")
