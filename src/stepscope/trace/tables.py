@@ -147,6 +147,20 @@ def of_columns(columns: Sequence[pl.Series]) -> pl.DataFrame:
     return columns[0].to_frame().hstack(list(columns[1:]))
 
 
+def taken(frame: pl.DataFrame, places: pl.Series) -> pl.DataFrame:
+    """Return the rows at places; as ``frame[places]`` does, which hands its columns to threads.
+
+    To wake these costs more than to take few rows, and on a busy machine they come late.
+
+    Args:
+        frame: The table.
+        places: Numbers of rows, unsigned; null for a row of nulls.
+    """
+    if len(places) > _FEW_ROWS:
+        return frame[places]
+    return of_columns([column[places] for column in frame.iter_columns()])
+
+
 def of_arrays(columns: Mapping[str, pl.Series | npt.NDArray[Any]]) -> pl.DataFrame:
     """Return columns of one length, by name, as a frame; see :func:`of_columns`.
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from stepscope.analyse.intervals import Times
 from stepscope.analyse.step.activity import Rows, of_kinds, on_tracks, span_kinds
-from stepscope.trace.tables import Tables, columns_of, shared
+from stepscope.trace.tables import Tables, columns_of, shared, taken
 
 #: Kinds of spans on host threads that count as operators: framework operators and communication calls.
 OPERATOR_KINDS: tuple[str, ...] = ("operator", "collective")
@@ -30,7 +30,7 @@ def host_operators(tables: Tables) -> pl.DataFrame:
     on_thread = on_tracks(tables, "thread")
     if not on_thread.all():
         rows = np.flatnonzero(on_thread)
-        spans, kinds = spans[pl.Series(rows.astype(np.uint32))], kinds[rows]
+        spans, kinds = taken(spans, pl.Series(rows.astype(np.uint32))), kinds[rows]
     if not spans["id"].is_sorted():
         order = spans["id"].arg_sort().to_numpy()
         spans, kinds = spans[order], kinds[order]
@@ -38,7 +38,7 @@ def host_operators(tables: Tables) -> pl.DataFrame:
     outer = nearest(spans, chosen)[chosen]
     row = np.cumsum(chosen) - 1
     outer = np.where(outer >= 0, row[outer], -1)
-    operators = spans[list(columns[:-1])][pl.Series(np.flatnonzero(chosen).astype(np.uint32))]
+    operators = taken(spans[list(columns[:-1])], pl.Series(np.flatnonzero(chosen).astype(np.uint32)))
     own = operators["dur"].to_numpy().copy()
     inside = outer >= 0
     np.subtract.at(own, outer[inside], operators["dur"].to_numpy()[inside])

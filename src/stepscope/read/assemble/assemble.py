@@ -25,7 +25,7 @@ from stepscope.read.assemble import (
 from stepscope.read.assemble.timeline import RankTimeline, Renumbering
 from stepscope.read.common.dense import or_null, places, without
 from stepscope.read.common.distinct import is_missing
-from stepscope.read.common.named_steps import ROUNDED_NS
+from stepscope.read.common.named_steps import rounded
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import ENDED_EARLY, NOT_RECORDED, STEPS_RECOUNT, TOTALS
@@ -36,6 +36,7 @@ from stepscope.trace.tables import (
     count_long_names,
     dtype,
     empty,
+    taken,
     together,
     typed,
     with_series,
@@ -333,16 +334,17 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
         found = whole
     if not found.height:
         return found
-    found = found[places(np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy())))]
-    kept, lasts, last, numbers = [], [], None, set()
+    found = taken(found, places(np.lexsort((found["dur"].to_numpy(), found["ts"].to_numpy()))))
+    kept, lasts, last, least, numbers = [], [], None, 0, set()
     values = (found[name].to_list() for name in ("number", "ts", "dur"))
+    said = rounded(found["dur"].to_numpy()).tolist()
     for row, (number, ts, dur) in enumerate(zip(*values, strict=True)):
-        if (last is None or ts >= last - ROUNDED_NS) and number not in numbers:
+        if (last is None or ts >= last - least) and number not in numbers:
             if last is not None and ts < last:
                 lasts[-1] -= last - ts
             kept.append(row)
             lasts.append(dur)
-            last = ts + dur
+            last, least = ts + dur, said[row]
             numbers.add(number)
     ledger.add("step_overlap", found.height - len(kept))
     found = found if len(kept) == found.height else found[kept]

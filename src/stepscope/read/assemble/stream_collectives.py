@@ -15,7 +15,7 @@ from stepscope.read.common.dense import distinct_rows, first_places, places
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.read.common.torch_events import COLLECTIVE_PREFIXES
 from stepscope.trace.schema import SAMPLED
-from stepscope.trace.tables import of_columns, with_series
+from stepscope.trace.tables import of_columns, taken, with_series
 
 #: What a call knows and its kernel may not.
 _DETAILS = (
@@ -112,7 +112,7 @@ def details(timeline: RankTimeline, operator: Integers, replay: Integers, collec
     host_rows = _on_host(timeline, host, outermost, collectives)
     host_rows = _performed(timeline, host_rows, np.concatenate([call, outermost[outermost != host]]))
     launching = np.isin(host_rows["span"].to_numpy(), call[call >= 0])
-    rows = own[places(_longest(timeline, spans, call, replay[spans]))]
+    rows = taken(own, places(_longest(timeline, spans, call, replay[spans])))
     if not launching.all():
         rows = rows.vstack(host_rows[np.flatnonzero(~launching)])
         rows = rows[np.argsort(rows["span"].to_numpy(), kind="stable")]
@@ -150,7 +150,7 @@ def _completed(own: pl.DataFrame, calls: Iterable[Integers], collectives: pl.Dat
         named = zip(said["operation"].to_list(), own["operation"].to_list(), strict=True)
         if missing or any(text not in (None, _NAMELESS, ours) for text, ours in named):
             operation = pl.when(said["operation"] != _NAMELESS).then(said["operation"]).fill_null(own["operation"])
-            own = own.with_columns(*(pl.col(name).fill_null(said[name]) for name in missing), operation=operation)
+            own = own.with_columns_seq(*(pl.col(name).fill_null(said[name]) for name in missing), operation=operation)
     return own
 
 
@@ -290,7 +290,7 @@ def _numbered(timeline: RankTimeline, rows: pl.DataFrame) -> pl.DataFrame:
 def _of_spans(collectives: pl.DataFrame, spans: Integers) -> pl.DataFrame:
     """Return the row of each span, with nothing but the span if it has none."""
     rows = places(first_places(collectives["span"].to_numpy(), spans))
-    return with_series(collectives[rows], [pl.Series("span", spans, collectives["span"].dtype)])
+    return with_series(taken(collectives, rows), [pl.Series("span", spans, collectives["span"].dtype)])
 
 
 def _calls(timeline: RankTimeline, nearest: Integers, operator: Integers) -> tuple[Integers, Integers]:

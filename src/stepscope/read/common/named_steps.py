@@ -18,8 +18,8 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _LARGEST = (1 << 31) - 1
-#: A writer rounds begin and duration one by one, to µs at most: a step may seem to last so much into the next one.
-ROUNDED_NS = 1_000
+#: Writers round to µs at most, which is a small part of a step.
+_ROUNDED_NS, _SMALL = 1_000, 10
 
 
 class NamedSteps(NamedTuple):
@@ -27,6 +27,11 @@ class NamedSteps(NamedTuple):
 
     rows: Integers
     numbers: Integers
+
+
+def rounded(dur: Integers) -> Integers:
+    """Return how far steps may seem to last into the next one, ns: begin and duration are rounded one by one."""
+    return np.minimum(dur // _SMALL, _ROUNDED_NS)
 
 
 def named_steps(names: pl.Series, track: Integers, ts: Integers, dur: Integers) -> NamedSteps:
@@ -52,7 +57,7 @@ def named_steps(names: pl.Series, track: Integers, ts: Integers, dur: Integers) 
             groups.setdefault((int(track[row]), match["stem"].lower(), match["number"] is not None), []).append(row)
     for (_, _, numbered), listed in groups.items():
         rows = np.array(listed)
-        apart = (ts[rows][1:] >= (ts[rows] + dur[rows])[:-1] - ROUNDED_NS).all()
+        apart = (ts[rows][1:] >= (ts[rows] + dur[rows] - rounded(dur[rows]))[:-1]).all()
         worth = (numbered, int(dur[rows].sum()))
         if apart and (numbered or len(rows) > 1) and worth > best:
             matches = (said[which[row]] for row in listed)

@@ -11,6 +11,11 @@ from stepscope.native import nesting as native
 
 Integers = npt.NDArray[np.int64]
 
+#: Two ends may be wrong by this much against each other, if begins and durations are rounded to ns.
+_ROUNDED_NS = 2
+#: A cut span may seem to cross another one: so often it is looked at again.
+_TURNS = 4
+
 
 class Nesting(NamedTuple):
     """Spans in order of track, start, and longest first.
@@ -94,6 +99,33 @@ def _crossings(track: npt.NDArray[Any], parent: Integers, start: Integers, end: 
     related = (parent[before] == parent[after]) & (track[before] == track[after])
     crossing[after] = related & (end[before] > start[after]) & (end[before] < end[after])
     return crossing
+
+
+def nest_rounded(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> tuple[Nesting, Integers]:
+    """Nest spans whose writer rounded begin and duration one by one; return the durations, too.
+
+    Two spans that seem to cross by :data:`_ROUNDED_NS` or less touch or nest: the one that reaches too far is cut.
+    """
+    found = nest(track, ts, dur)
+    for _ in range(_TURNS):
+        after = np.flatnonzero(found.crossing)
+        if not len(after):
+            break
+        before = after - 1
+        while (deeper := found.depth[before] > found.depth[after]).any():
+            before = np.where(deeper, found.parent[before], before)
+        before, after = found.order[before], found.order[after]
+        inside = ts[before] + dur[before] - ts[after]
+        beyond = dur[after] - inside
+        nests = beyond <= _ROUNDED_NS
+        touches = (inside <= _ROUNDED_NS) & ~nests & ~np.isin(before, after[nests])
+        if not (nests | touches).any():
+            break
+        dur = dur.copy()
+        dur[after[nests]] -= beyond[nests]
+        dur[before[touches]] -= inside[touches]
+        found = nest(track, ts, dur)
+    return found, dur
 
 
 def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers:

@@ -31,7 +31,7 @@ def arrows(spans: KinetoSpans, facts: KinetoFacts, ledger: LossLedger) -> pl.Dat
     if not (device_work["correlation"] == ABSENT).any():
         launches = [name for name, kind in _KIND_OF_CATEGORY.items() if kind == "launch"]
         usable &= ~one_of(spans.events, base["category"], launches)
-    between_ranges = pl.concat([_to_ranges(spans), _to_waits(spans)])
+    between_ranges = _to_ranges(spans).vstack(_to_waits(spans))
     if not usable.any():
         return between_ranges
     places = _places(spans, np.flatnonzero(usable), facts)

@@ -13,6 +13,7 @@ from stepscope.read.common.nesting import (
     innermost,
     nearest_in_python,
     nest_in_python,
+    nest_rounded,
     outermost,
 )
 
@@ -53,6 +54,15 @@ def test_a_span_crosses_a_sibling_that_ends_inside_it(rows: list[tuple[int, int,
         siblings = [index for index in range(place) if nesting.parent[index] == nesting.parent[place]]
         crossed = [ordered[index] for index in siblings if ordered[index][0] == track]
         assert nesting.crossing[place] == any(start < ts + length < start + dur for _, ts, length in crossed)
+
+
+def test_spans_that_rounding_lets_cross_by_two_nanoseconds_nest_or_touch() -> None:
+    """A call that ends with what is in it, a call behind it; in the last two, one really reaches into the other."""
+    track, ts, dur = columns([(0, 0, 100), (0, 10, 92), (0, 101, 40), (1, 0, 100), (1, 90, 13)])
+    nesting, cut = nest_rounded(track, ts, dur)
+    assert nesting.order.tolist() == [0, 1, 2, 3, 4] and nesting.parent.tolist() == [-1, 0, -1, -1, -1]
+    assert nesting.crossing.tolist() == [False] * 4 + [True]
+    assert cut.tolist() == [100, 90, 40, 100, 13]
 
 
 @pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
