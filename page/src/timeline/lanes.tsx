@@ -81,11 +81,12 @@ function Name({ row, of, rows }: { row: ShownRow; of: Times; rows: Rows }) {
     );
   }
   if (!row.first || !track) return null;
+  const { busyOf } = of.ranks.find((one) => one.rank === row.rank)?.read ?? {};
   const rank = job && rows.isPinned(track) ? `rank ${track.rank} · ` : "";
   return (
     <button class="fold" aria-expanded={open} title={shown(`${rank}${track.group} · ${track.name}`, 400)} onClick={() => rows.fold(row)}>
       <span class="caret">{track.lanes.length > 1 ? (open ? "▾" : "▸") : " "}</span>
-      <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, of.total))}</span>
+      <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, busyOf ?? of.total))}</span>
     </button>
   );
 }

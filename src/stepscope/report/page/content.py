@@ -204,14 +204,15 @@ class Shown:
         return found, len(found)
 
 
-def content(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
+def content(shown: Shown, spans: LaneSpans, windows: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return the content of a rank's page without the rows of its results: its head, and all that is computed of it.
 
     Args:
         shown: The rank.
         spans: Its timeline.
+        windows: The times that the timeline is of, ns since its origin; all if there are none.
     """
-    parts = (content_part(shown, name, spans) for name in PARTS)
+    parts = (content_part(shown, name, spans, windows) for name in PARTS)
     return {**content_head(shown, spans), **{key: value for found in parts for key, value in found.items()}}
 
 
@@ -243,13 +244,14 @@ def content_head(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
     }
 
 
-def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
+def content_part(shown: Shown, name: str, spans: LaneSpans, windows: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return a part of the content that takes long to compute.
 
     Args:
         shown: The rank.
         name: One of :data:`PARTS`.
         spans: Its timeline.
+        windows: As for :func:`content`.
 
     Raises:
         UsageError: The page has no part of that name.
@@ -261,9 +263,9 @@ def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
     if name == "pages":
         return {"pages": list(_pages(shown, settled=True))}
     if name == "flame":
-        windows = split(shown.rank.shown).windows
-        ranges = zip((windows.start - spans.origin).tolist(), (windows.end - spans.origin).tolist(), strict=True)
-        flame, left_out = flame_tree(spans, list(ranges) if windows.declared else ())
+        steps = split(shown.rank.shown).windows
+        times = zip((steps.start - spans.origin).tolist(), (steps.end - spans.origin).tolist(), strict=True)
+        flame, left_out = flame_tree(spans, windows or (list(times) if steps.declared else ()))
         samples = shown.rank.result("flame") if has_rows(shown.rank.shown, "samples") else None
         sampled = sampled_tree(samples) if isinstance(samples, pl.DataFrame) else None
         return {"flame": flame, "flameLeftOut": left_out, "sampled": sampled}

@@ -53,8 +53,10 @@ def html(shown: Shown, *, first: str = "overview") -> bytes:
         UsageError: The browser side is not in this installation.
     """
     bundle("page.js")
-    spans = lane_spans(shown.rank.shown, typical_times(shown.rank))
-    head = {**content(shown, spans), "cut": is_large(shown.rank)}
+    times = typical_times(shown.rank)
+    spans = lane_spans(shown.rank.shown, times)
+    windows = [(begin - spans.origin, end - spans.origin) for begin, end in times]
+    head = {**content(shown, spans, windows), "cut": is_large(shown.rank)}
     _add_results(shown, head)
     timeline = FileTimeline(shown, head, spans) if head["timeline"] is not None else None
     return _page(_stream(head, timeline.columns() if timeline is not None else []), first)
