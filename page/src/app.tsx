@@ -5,6 +5,7 @@ import { count, shown } from "./format";
 import type { Compared, Content, Frame } from "./model";
 import { Beside, placesOf } from "./pages/beside";
 import * as comparison from "./pages/comparison";
+import { inCode } from "./pages/findings";
 import { Flame } from "./pages/flame";
 import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
@@ -144,7 +145,7 @@ function Pages({ content: of }: { content: Frame }) {
         <a key={one.name} href={`#p=${one.name}`} aria-current={page.value === one.name ? "page" : undefined}
           onClick={(event) => { event.preventDefault(); open(one.name); }}>{one.title}</a>
       ))}
-      {absent.length > 0 && <div class="absent"><p>Not in this run:</p>{absent.map((one) => <p key={one.name}><b>{one.title}</b>: {one.absent}</p>)}</div>}
+      {absent.length > 0 && <div class="absent"><p>Not in this run:</p>{absent.map((one) => <p key={one.name}><b>{one.title}</b>: {inCode(one.absent)}</p>)}</div>}
     </nav>
   );
 }

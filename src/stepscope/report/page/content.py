@@ -132,7 +132,7 @@ _OF_JOB = (
 )
 
 #: Results that need little more than the overview of a page does.
-OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times", "op_statistic")
+OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times")
 
 #: Results whose times are µs without saying so: their columns have the names that users of this field know.
 _MICROSECONDS = ("step_trace_time", "cluster_step_trace_time")
@@ -257,7 +257,7 @@ def content_part(shown: Shown, name: str, spans: LaneSpans, windows: Sequence[tu
         UsageError: The page has no part of that name.
     """
     if name == "summary":
-        return _summary(shown)
+        return _summary(shown, each_step=not windows)
     if name == "findings":
         return {"verdict": _verdict(shown), "findings": list(_findings(shown, spans.origin))}
     if name == "pages":
@@ -273,7 +273,7 @@ def content_part(shown: Shown, name: str, spans: LaneSpans, windows: Sequence[tu
     raise UsageError(message, "")
 
 
-def _summary(shown: Shown) -> dict[str, Any]:
+def _summary(shown: Shown, *, each_step: bool) -> dict[str, Any]:
     rank, tables = shown.rank, shown.rank.shown
     summary, parts = rank.summary, split(tables)
     numbers = parts.windows.number.tolist() if parts.windows.declared else []
@@ -286,8 +286,8 @@ def _summary(shown: Shown) -> dict[str, Any]:
         "stepNumbers": numbers[:_MOST_STEPS],
         "perStep": _per_step(known, len(numbers)),
         "perPhase": _per_step(phases, len(numbers)),
-        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers),
-        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers),
+        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers if each_step else ()),
+        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers if each_step else ()),
         "memoryPeak": [asdict(peak) for peak in summary.memory],
         "dataWait": asdict(summary.data_wait),
         "run": _run(rank),
