@@ -5,6 +5,7 @@ import { count, shown } from "./format";
 import type { Compared, Content, Frame } from "./model";
 import { Beside, placesOf } from "./pages/beside";
 import * as comparison from "./pages/comparison";
+import { inCode } from "./pages/findings";
 import { Flame } from "./pages/flame";
 import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
@@ -144,7 +145,7 @@ function Pages({ content: of }: { content: Frame }) {
         <a key={one.name} href={`#p=${one.name}`} aria-current={page.value === one.name ? "page" : undefined}
           onClick={(event) => { event.preventDefault(); open(one.name); }}>{one.title}</a>
       ))}
-      {absent.length > 0 && <div class="absent"><p>Not in this run:</p>{absent.map((one) => <p key={one.name}><b>{one.title}</b>: {one.absent}</p>)}</div>}
+      {absent.length > 0 && <div class="absent"><p>Not in this run:</p>{absent.map((one) => <p key={one.name}><b>{one.title}</b>: {inCode(one.absent)}</p>)}</div>}
     </nav>
   );
 }
@@ -176,9 +177,10 @@ const HELP: [string, string][] = [
   ["W S", "timeline: zoom in, out"],
   ["A D", "pan left, right (Shift: five times as far)"],
   ["wheel, Ctrl+wheel", "scroll lanes, zoom at the pointer; Shift+wheel pans"],
-  ["drag", "select a range of time; its statistics are below"],
+  ["drag", "select a range of time, at the edges of spans (Alt: anywhere); its sums are below"],
   ["Z, F, 0", "zoom to the range, to the selected span, to everything"],
   ["M", "range = selected span"],
+  ["I O", "the range begins with the selected span, ends with it"],
   [". ,", "next, previous span of the lane"],
   ["Up Down", "the span around, the span below"],
   ["N Shift+N", "next, previous span of the same name"],

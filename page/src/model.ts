@@ -31,6 +31,8 @@ export interface RankTimeline {
   over?: number;
   /** Of a large run, a file has no overlays. */
   withoutOverlays?: boolean;
+  /** The time that `busy` of its lanes is a part of, if not all of the timeline. */
+  busyOf?: number;
 }
 
 /** A rank: null `uncertainty` with a `reason` where its clock is not known. Of a job, most ranks are read when they are shown. */

@@ -188,6 +188,39 @@ def test_the_link_holds_folds_pins_filter_and_range(where: str, places: dict[str
     assert (watched.wrong, again.wrong) == ([], [])
 
 
+@BOTH
+def test_a_range_is_made_with_keys_and_goes_to_the_edges_of_spans(
+    where: str, places: dict[str, str], opened: Open
+) -> None:
+    watched = opened(places[where])
+    watched.show("timeline")
+    page = watched.page
+    page.click("button:has-text('everything')")
+    page.fill("#search", "gemm")
+    page.wait_for_selector(f"text={STEPS} spans of 1 name")
+    for key in ("Enter", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector(".details .title")
+    page.focus(".area")
+    for key in "inno":  # from the second one to the fourth
+        page.keyboard.press(key)
+        page.wait_for_timeout(100)
+    begin, end = 1e3 * (1_000 + 400), 1e3 * (3_000 + 400 + 60 + 40 * 3)
+    until(page, f"location.hash.includes('range={begin:.0f}%2C{end:.0f}')")
+    # A drag that begins and ends near spans has their times.
+    page.keyboard.press("Escape")
+    box = page.locator(".area").bounding_box()
+    assert box is not None
+    whole = 1_000 * (STEPS - 1) + 990
+    y = box["y"] + 5  # the stream, which is pinned
+    page.mouse.move(box["x"] + 2 + box["width"] * 1_400 / whole, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] - 2 + box["width"] * (3_400 + 180) / whole, y, steps=5)
+    page.mouse.up()
+    until(page, f"location.hash.includes('range={begin:.0f}%2C{end:.0f}')")
+    assert watched.wrong == []
+
+
 def test_the_link_holds_how_a_table_is_ordered(places: dict[str, str], opened: Open) -> None:
     watched = opened(places["file"])
     watched.show("operators")

@@ -146,7 +146,7 @@ def test_the_statistics_of_a_range_are_those_of_its_spans(
     rows = [row.inner_text().split("\t") for row in page.query_selector_all(".details tbody tr")]
     found = next(row for row in rows if "cunn_Soft" in row[0])
     spans = softmax(run_named(runs, name))
-    assert int(found[2]) == spans.select(pl.len()).collect().item() == 12
+    assert int(found[3]) == spans.select(pl.len()).collect().item() == 12
     assert float(found[1].split()[0]) == pytest.approx(
         spans.select(pl.col("dur").sum()).collect().item() / 1e6, rel=0.01
     )

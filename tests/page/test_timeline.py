@@ -433,10 +433,24 @@ def test_a_run_that_is_being_recorded_is_read_again(tmp_path: Path, opened: Open
         searched(page, "forward")
         assert "4 spans of 4 names" in page.inner_text(".timeline > .tools")
         train(range(4, 10))
-        page.click("button:has-text('read again')")
+        page.click("button:has-text('read again')")  # or it was read by itself
         page.wait_for_selector("text=10 spans of 10 names")
         assert window(page) == before
+        # What comes later is shown by itself, and the window stays.
+        train(range(10, 12))
+        page.wait_for_selector("text=12 spans of 12 names")
+        assert window(page) == before
+        # While a span is selected, it stays as it is.
+        page.focus("#search")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".details .title")
+        train(range(12, 13))
+        page.wait_for_timeout(3_000)
+        assert "12 spans of 12 names" in page.inner_text(".timeline > .tools")
+        page.focus(".area")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("text=13 spans of 13 names")
         page.click("button:has-text('everything')")
-        page.wait_for_selector(".steps button:has-text('step 9')")
+        page.wait_for_selector(".steps button:has-text('step 12')")
         assert watched.wrong == []
     journal.close()

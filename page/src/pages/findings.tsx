@@ -72,7 +72,7 @@ function Copy({ text, what }: { text: string; what: string }) {
 }
 
 /** A sentence with its code set as code. */
-function inCode(text: string): ComponentChildren {
+export function inCode(text: string): ComponentChildren {
   const found: ComponentChildren[] = [];
   let from = 0;
   for (const match of text.matchAll(CODE)) {

@@ -9,7 +9,7 @@ export function Losses({ content }: { content: Content }) {
       <h1>Losses and provenance</h1>
       {content.losses.length === 0 && <p>{content.totalsCompared ? "Nothing was lost: checked against the capture's own totals." : "No loss is known. The capture states no totals to check against."}</p>}
       {content.losses.length > 0 && (
-        <table class="simple">
+        <table class="simple lost">
           <thead><tr><th scope="col">what</th><th scope="col" class="number">count</th><th scope="col">severity</th><th scope="col">source</th><th scope="col">what to do</th></tr></thead>
           <tbody>{content.losses.map((loss, i) => <tr key={i} class={loss.severity}><td>{shown(loss.what)}</td><td class="number">{count(loss.count)}</td><td>{loss.severity.replace("_", " ")}</td><td>{shown(loss.source, 80)}</td><td>{shown(loss.advice, 400)}</td></tr>)}</tbody>
         </table>

@@ -20,7 +20,7 @@ export function Top({ title, entries, steps, to }: { title: string; entries: Ent
         <thead><tr><th scope="col">name</th><td /><th scope="col" class="number">{per}</th><th scope="col" class="number">share</th><th scope="col" class="number">calls {per}</th>{trend && <th scope="col">step by step</th>}</tr></thead>
         <tbody>{entries.map((entry, i) => (
         <tr key={i}><td class="name" title={shown(entry.name, 2000)}>{shown(entry.name, 90)}</td>
-          <td><span class="bar" style={{ width: `${Math.max(1, (90 * entry.total_ns) / most)}px` }} /></td>
+          <td><span class="bar" style={{ width: `${Math.max(1, ((trend ? 48 : 90) * entry.total_ns) / most)}px` }} /></td>
           <td class="number">{duration(entry.total_ns / each)}</td><td class="number">{percent(entry.share)}</td><td class="number">{plain(entry.count / each)}</td>{trend && <td>{entry.trend && <Spark values={entry.trend} />}</td>}</tr>
         ))}</tbody>
       </table>

@@ -52,6 +52,8 @@ function pressed(event: KeyboardEvent, of: Keys): void {
     KeyF: () => selected && move(selected.start - selected.dur * 0.1, selected.start + selected.dur * 1.1, true),
     Digit0: everything, Home: everything,
     KeyM: () => selected && setRange([selected.start, selected.start + selected.dur]),
+    KeyI: () => selected && setRange([selected.start, Math.max(range?.[1] ?? 0, selected.start + selected.dur)]),
+    KeyO: () => selected && setRange([Math.min(range?.[0] ?? Infinity, selected.start), selected.start + selected.dur]),
     Period: () => near("next"), Comma: () => near("previous"), ArrowUp: () => near("parent"), ArrowDown: () => near("child"),
     KeyN: () => near(event.shiftKey ? "same-back" : "same"),
     KeyP: () => track && rows.pin(track),

@@ -27,12 +27,18 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
   const { width, hits } = picture;
   const { selected, facts } = selection;
   const box = useRef<HTMLDivElement>(null);
+  const rowAt = (y: number): ShownRow | undefined => rows.list.find((one) => one.lane >= 0 && one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW);
   const at = (x: number, y: number): Selected | null => {
-    const row = rows.list.find((one) => one.lane >= 0 && one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW);
+    const row = rowAt(y);
     return row && hits.current ? spanAt(hits.current, row, a + ((b - a) * x) / width, ((b - a) / width) * 3) : null;
   };
   useWheel(box, time, width, (by) => rows.scrollTo(rows.top + by));
-  const drag = useDrag(time, { width, setRange, at, select: selection.select, measure: selection.measure });
+  const snap = (near: number, y: number): number => {
+    const row = rowAt(y);
+    const edge = row && hits.current ? edgeNear(hits.current, row, near) : null;
+    return edge !== null && Math.abs(edge - near) * width <= SNAP * (b - a) ? edge : near;
+  };
+  const drag = useDrag(time, { snap, width, setRange, at, select: selection.select, measure: selection.measure });
   const seen: Seen = { a, b, width, top: rows.top, height: rows.height };
   return (
     <div class="rows" style={{ height: `${rows.height}px` }}>
@@ -81,23 +87,42 @@ function Name({ row, of, rows }: { row: ShownRow; of: Times; rows: Rows }) {
     );
   }
   if (!row.first || !track) return null;
+  const { busyOf } = of.ranks.find((one) => one.rank === row.rank)?.read ?? {};
   const rank = job && rows.isPinned(track) ? `rank ${track.rank} · ` : "";
   return (
     <button class="fold" aria-expanded={open} title={shown(`${rank}${track.group} · ${track.name}`, 400)} onClick={() => rows.fold(row)}>
       <span class="caret">{track.lanes.length > 1 ? (open ? "▾" : "▸") : " "}</span>
-      <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, of.total))}</span>
+      <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, busyOf ?? of.total))}</span>
     </button>
   );
 }
 
-/** The span of a row at a time, or near it. */
-function spanAt(known: Hits, row: ShownRow, time: number, near: number): Selected | null {
+/** Pixels from which on the end of a range goes to the edge of a span. */
+const SNAP = 6;
+
+/** Which spans of the picture are those of a row: the first, and the one after the last. */
+function spansOf(known: Hits, row: ShownRow): [number, number] {
   const index = known.lanes.indexOf(row.lane);
-  if (index < 0) return null;
+  if (index < 0) return [0, 0];
   let first = 0;
   for (let i = 0; i < index; i++) first += known.number[i]!;
+  return [first, first + known.number[index]!];
+}
+
+/** The edge of a span of a row that is nearest to a time. */
+function edgeNear(known: Hits, row: ShownRow, time: number): number | null {
+  const [first, last] = spansOf(known, row);
+  let best: number | null = null;
+  for (let i = first; i < last; i++)
+    for (const edge of [known.start[i]!, known.start[i]! + known.width[i]!]) if (best === null || Math.abs(edge - time) < Math.abs(best - time)) best = edge;
+  return best;
+}
+
+/** The span of a row at a time, or near it. */
+function spanAt(known: Hits, row: ShownRow, time: number, near: number): Selected | null {
+  const [first, last] = spansOf(known, row);
   let best: Selected | null = null;
-  for (let i = first; i < first + known.number[index]!; i++) {
+  for (let i = first; i < last; i++) {
     const start = known.start[i]!;
     const dur = known.width[i]!;
     const inside = start <= time && time < start + dur;

@@ -48,7 +48,7 @@ export function Minimap({ api, tracks, time, found, setProblem }: Given) {
   };
   return (
     <div class="minimap" style={{ height: `${height + 4}px` }}>
-      <span class="muted">whole run</span>
+      <span class="muted">{api.of.spans < api.of.of ? "all of this file" : "whole run"}</span>
       <div class="whole" title="drag: show this part of the run"
         onPointerDown={(event) => { from.current = at(event); event.currentTarget.setPointerCapture(event.pointerId); }}
         onPointerMove={(event) => moved(event, false)} onPointerUp={(event) => moved(event, true)}>

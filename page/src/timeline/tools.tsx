@@ -64,7 +64,7 @@ function Search({ api, query, setQuery, found, selected, select, active }: OfSea
   const read = api.ranks.known.size;
   return (
     <>
-      <input id={active ? "search" : undefined!} type="search" placeholder="search the run  ( / )" aria-label="search the whole run" value={query}
+      <input id={active ? "search" : undefined!} type="search" placeholder="search  ( / )" aria-label="search the whole run" value={query}
         onInput={(event) => { setQuery(event.currentTarget.value); go({ q: event.currentTarget.value }); }}
         onKeyDown={(event) => { if (event.key === "Enter") next(event.shiftKey); }} />
       {query && <span class="muted">{found.length ? `${number === null ? "…" : count(number)} spans of ${count(found.length)} ${found.length === 1 ? "name" : "names"}` : "no name matches"}{read < api.of.ranks.length ? `, in the ${count(read)} ranks that are read` : ""}</span>}

@@ -80,11 +80,13 @@ interface Drag {
   at: (x: number, y: number) => Selected | null;
   select: (span: Selected | null) => void;
   measure: (span: Selected | null) => void;
+  /** The edge of a span near a time, at a height in pixels; else the time. */
+  snap: (time: number, y: number) => number;
 }
 
 /** The pointer: a click selects, with Shift it measures; a drag selects a range. */
-export function useDrag({ a, b }: Window, { width, setRange, at, select, measure }: Drag) {
-  const from = useRef<{ x: number; moved: boolean } | null>(null);
+export function useDrag({ a, b }: Window, { width, setRange, at, select, measure, snap }: Drag) {
+  const from = useRef<{ x: number; y: number; moved: boolean } | null>(null);
   const place = (event: PointerEvent): [number, number] => {
     const bounds = (event.currentTarget as HTMLElement).getBoundingClientRect();
     return [event.clientX - bounds.left, event.clientY - bounds.top];
@@ -93,15 +95,18 @@ export function useDrag({ a, b }: Window, { width, setRange, at, select, measure
   return {
     onPointerDown: (event: PointerEvent): void => {
       if (event.button !== 0) return;
-      from.current = { x: place(event)[0], moved: false };
+      const [x, y] = place(event);
+      from.current = { x, y, moved: false };
       (event.currentTarget as HTMLElement).setPointerCapture(event.pointerId);
     },
     onPointerMove: (event: PointerEvent): void => {
       const start = from.current;
       if (!start) return;
-      const x = place(event)[0];
+      const [x, y] = place(event);
       if (Math.abs(x - start.x) > 4) start.moved = true;
-      if (start.moved) setRange([time(Math.min(x, start.x)), time(Math.max(x, start.x))]);
+      if (!start.moved) return;
+      const ends = event.altKey ? [time(start.x), time(x)] : [snap(time(start.x), start.y), snap(time(x), y)];
+      setRange([Math.min(...ends), Math.max(...ends)]);
     },
     onPointerUp: (event: PointerEvent): void => {
       const start = from.current;

@@ -66,9 +66,9 @@ def test_every_level_holds_every_span(tmp_path_factory: pytest.TempPathFactory, 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3),
-    st.sampled_from((1, 7, 100, 1600)),
-    st.booleans(),
+    lanes=st.lists(st.lists(SPAN, min_size=1, max_size=60), min_size=1, max_size=3),
+    pixels=st.sampled_from((1, 7, 100, 1600)),
+    with_levels=st.booleans(),
 )
 def test_a_picture_of_everything_adds_up(
     tmp_path_factory: pytest.TempPathFactory, lanes: Lanes, pixels: int, *, with_levels: bool

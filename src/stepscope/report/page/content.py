@@ -132,7 +132,7 @@ _OF_JOB = (
 )
 
 #: Results that need little more than the overview of a page does.
-OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times", "op_statistic")
+OF_OVERVIEW = ("step_trace_time", "step_anatomy", "step_variation", "step_times")
 
 #: Results whose times are µs without saying so: their columns have the names that users of this field know.
 _MICROSECONDS = ("step_trace_time", "cluster_step_trace_time")
@@ -204,14 +204,15 @@ class Shown:
         return found, len(found)
 
 
-def content(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
+def content(shown: Shown, spans: LaneSpans, windows: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return the content of a rank's page without the rows of its results: its head, and all that is computed of it.
 
     Args:
         shown: The rank.
         spans: Its timeline.
+        windows: The times that the timeline is of, ns since its origin; all if there are none.
     """
-    parts = (content_part(shown, name, spans) for name in PARTS)
+    parts = (content_part(shown, name, spans, windows) for name in PARTS)
     return {**content_head(shown, spans), **{key: value for found in parts for key, value in found.items()}}
 
 
@@ -243,27 +244,28 @@ def content_head(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
     }
 
 
-def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
+def content_part(shown: Shown, name: str, spans: LaneSpans, windows: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return a part of the content that takes long to compute.
 
     Args:
         shown: The rank.
         name: One of :data:`PARTS`.
         spans: Its timeline.
+        windows: As for :func:`content`.
 
     Raises:
         UsageError: The page has no part of that name.
     """
     if name == "summary":
-        return _summary(shown)
+        return _summary(shown, each_step=not windows)
     if name == "findings":
         return {"verdict": _verdict(shown), "findings": list(_findings(shown, spans.origin))}
     if name == "pages":
         return {"pages": list(_pages(shown, settled=True))}
     if name == "flame":
-        windows = split(shown.rank.shown).windows
-        ranges = zip((windows.start - spans.origin).tolist(), (windows.end - spans.origin).tolist(), strict=True)
-        flame, left_out = flame_tree(spans, list(ranges) if windows.declared else ())
+        steps = split(shown.rank.shown).windows
+        times = zip((steps.start - spans.origin).tolist(), (steps.end - spans.origin).tolist(), strict=True)
+        flame, left_out = flame_tree(spans, windows or (list(times) if steps.declared else ()))
         samples = shown.rank.result("flame") if has_rows(shown.rank.shown, "samples") else None
         sampled = sampled_tree(samples) if isinstance(samples, pl.DataFrame) else None
         return {"flame": flame, "flameLeftOut": left_out, "sampled": sampled}
@@ -271,7 +273,7 @@ def content_part(shown: Shown, name: str, spans: LaneSpans) -> dict[str, Any]:
     raise UsageError(message, "")
 
 
-def _summary(shown: Shown) -> dict[str, Any]:
+def _summary(shown: Shown, *, each_step: bool) -> dict[str, Any]:
     rank, tables = shown.rank, shown.rank.shown
     summary, parts = rank.summary, split(tables)
     numbers = parts.windows.number.tolist() if parts.windows.declared else []
@@ -284,8 +286,8 @@ def _summary(shown: Shown) -> dict[str, Any]:
         "stepNumbers": numbers[:_MOST_STEPS],
         "perStep": _per_step(known, len(numbers)),
         "perPhase": _per_step(phases, len(numbers)),
-        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers),
-        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers),
+        "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers if each_step else ()),
+        "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers if each_step else ()),
         "memoryPeak": [asdict(peak) for peak in summary.memory],
         "dataWait": asdict(summary.data_wait),
         "run": _run(rank),

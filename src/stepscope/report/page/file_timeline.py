@@ -85,7 +85,8 @@ class FileTimeline:
         read["over"] = len(read["lanes"])
         parts = [kept]
         if is_large(rank):
-            read["withoutOverlays"] = True
+            held = typical_times(rank) or [(0, self._timeline["total"])]
+            read |= {"withoutOverlays": True, "busyOf": sum(end - begin for begin, end in held)}
         else:
             over = overlay_spans(rank.shown, spans.lanes, spans.origin, spans.total)
             windows = self._own_windows(read) if self._cut else [(0, spans.total)]

@@ -30,6 +30,8 @@ from stepscope.report.safe_text import json_bytes
 #: Cells of all results in one file.
 _MOST_CELLS = 400_000
 _COMPRESSION = 9
+#: Pages that begin with figures of the summary.
+_OF_SUMMARY = ("operators", "kernels")
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -53,8 +55,10 @@ def html(shown: Shown, *, first: str = "overview") -> bytes:
         UsageError: The browser side is not in this installation.
     """
     bundle("page.js")
-    spans = lane_spans(shown.rank.shown, typical_times(shown.rank))
-    head = {**content(shown, spans), "cut": is_large(shown.rank)}
+    times = typical_times(shown.rank)
+    spans = lane_spans(shown.rank.shown, times)
+    windows = [(begin - spans.origin, end - spans.origin) for begin, end in times]
+    head = {**content(shown, spans, windows), "cut": is_large(shown.rank)}
     _add_results(shown, head)
     timeline = FileTimeline(shown, head, spans) if head["timeline"] is not None else None
     return _page(_stream(head, timeline.columns() if timeline is not None else []), first)
@@ -104,7 +108,7 @@ def _add_results(shown: Shown, head: dict[str, Any]) -> None:
         names = page["results"]
         page["results"] = [name for name in names if name in OF_OVERVIEW or name in JOB_RESULTS]
         page["leftOut"] = [name for name in names if name not in page["results"]]
-        if page["leftOut"] and not page["results"] and not page["absent"] and page["name"] != "kernels":
+        if page["leftOut"] and not page["results"] and not page["absent"] and page["name"] not in _OF_SUMMARY:
             count = f"{number_of_spans(shown.rank):,} spans"
             page["absent"] = f"left out of this file, for the run has {count}: `stepscope view` shows it"
     names = [name for page in head["pages"] for name in page["results"]]

@@ -63,8 +63,9 @@ def test_it_holds_the_median_and_the_slowest_step_and_says_what_it_left_out(capt
     assert found["steps"]["count"] == STEPS
     assert sum(entry["count"] for entry in found["operators"]) == STEPS * CALLS
     pages = {page["name"]: page for page in found["pages"]}
-    assert "op_statistic" in pages["operators"]["results"]
-    assert "operator_details" in pages["operators"]["leftOut"]
+    assert (pages["steps"]["results"][0], pages["operators"]["results"]) == ("step_trace_time", [])
+    assert {"op_statistic", "operator_details"} <= {*pages["operators"]["leftOut"]}
+    assert pages["operators"]["absent"] == ""  # it begins with those that take most time
     assert (
         pages["waits"]["absent"]
         == f"left out of this file, for the run has {STEPS * (CALLS + 1)} spans: `stepscope view` shows it"
