@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stepscope.run import Run
 
 AS_PREDICTED, LESS, MORE, UNKNOWN = "as predicted", "less than predicted", "more than predicted", "cannot tell"
+_OF_THE_MACHINE = "other-processes"
 
 
 class PredictedGain(msgspec.Struct, frozen=True):
@@ -61,8 +62,11 @@ def gains_of(run: Run) -> list[PredictedGain] | None:
 
 
 def followed(a: Sequence[PredictedGain], b: Sequence[PredictedGain] | None) -> list[PredictedGain]:
-    """Return the findings of A that were followed: those that B has no more; unless B says, the first with a gain."""
-    gains = [finding for finding in a if finding.gain_ns is not None]
+    """Return the findings of A that were followed: those that B has no more; unless B says, the first with a gain.
+
+    Other processes are not the program's, and waits for a core are no part of the time that is compared.
+    """
+    gains = [finding for finding in a if finding.gain_ns is not None and finding.cause != _OF_THE_MACHINE]
     if b is None:
         return gains[:1]
     left = {finding.cause for finding in b}
@@ -81,20 +85,30 @@ def held(gains: Sequence[PredictedGain], step: StepChange | None, parts: PartCha
         sum(finding.gain_ns or 0.0 if (end := getattr(finding, name)) is None else end for finding in gains)
         for name in ("gain_low_ns", "gain_high_ns")
     )
+    return measured_against(
+        Prediction(
+            causes=[finding.cause for finding in gains],
+            predicted_ns=predicted,
+            predicted_low_ns=low,
+            predicted_high_ns=high,
+            measured_ns=None,
+            measured_half_ns=None,
+            verdict=UNKNOWN,
+        ),
+        step,
+        parts,
+    )
+
+
+def measured_against(kept: Prediction, step: StepChange | None, parts: PartChanges | None) -> Prediction:
+    """Return a prediction with what was measured, and whether it held."""
     measured, half = _measured(step, parts)
     verdict = UNKNOWN
     if measured is not None and half is not None:
-        gap = math.hypot((high - low) / 2, half)
-        verdict = AS_PREDICTED if abs(measured - predicted) <= gap else LESS if measured < predicted else MORE
-    return Prediction(
-        causes=[finding.cause for finding in gains],
-        predicted_ns=predicted,
-        predicted_low_ns=low,
-        predicted_high_ns=high,
-        measured_ns=measured,
-        measured_half_ns=half,
-        verdict=verdict,
-    )
+        gap = math.hypot((kept.predicted_high_ns - kept.predicted_low_ns) / 2, half)
+        less = LESS if measured < kept.predicted_ns else MORE
+        verdict = AS_PREDICTED if abs(measured - kept.predicted_ns) <= gap else less
+    return msgspec.structs.replace(kept, measured_ns=measured, measured_half_ns=half, verdict=verdict)
 
 
 def _measured(step: StepChange | None, parts: PartChanges | None) -> tuple[float | None, float | None]:
