@@ -27,6 +27,8 @@ _SPREAD_OUTSIDE, _WHEN_BUSY = 0.12, 2.0
 SURE_ERRORS, LEAST = 3.0, 0.01
 #: No part weighs more than this in the common factor: a large one that changed would carry all others with it.
 _MOST_WEIGHT = 0.1
+#: Calls of both sides are as many where those of one are at least this part of those of the other.
+_AS_MANY = 0.9
 #: Parts from this share of the step on show how far parts lie apart.
 _TELLS = 0.01
 #: A page fault takes about this long, ns. Where it falls is the luck of the heap, also with as many on both sides.
@@ -262,9 +264,15 @@ def _names(parts: Sequence[StepPartLevel]) -> str:
 def _noise(units: Sequence[_Unit], share: float, busier: float) -> _Noise:
     """Return the units' common factor, the weighted median of their ratios, and how far they lie apart.
 
-    What has another name on each side may be other work, and tells nothing of the machine.
+    What has another name on each side, or is called more or less often, is other work: it tells nothing of the machine.
     """
-    both = [unit for unit in units if min(unit.times) > 0 and unit.name_a == unit.name_b != OUTSIDE]
+    both = [
+        unit
+        for unit in units
+        if min(unit.times) > 0
+        and unit.name_a == unit.name_b != OUTSIDE
+        and min(unit.calls) >= _AS_MANY * max(unit.calls)
+    ]
     if not both:
         return _Noise(0.0, _SPREAD * math.sqrt(share) * busier, known=False)
     times = np.array([unit.times for unit in both])

@@ -20,13 +20,14 @@ _OF_THE_MACHINE = "other-processes"
 
 
 class PredictedGain(msgspec.Struct, frozen=True):
-    """One finding of a run, as far as it predicts: its cause, title and gain per step in ns with its interval."""
+    """One finding of a run, as far as it predicts: its gain per step in ns with its interval, and the step's time."""
 
     cause: str
     title: str = ""
     gain_ns: float | None = None
     gain_low_ns: float | None = None
     gain_high_ns: float | None = None
+    step_ns: float | None = None
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         measured_ns: What the step of B takes less; None if it cannot be told.
         measured_half_ns: Half the width of its interval.
         verdict: :data:`AS_PREDICTED`, :data:`LESS`, :data:`MORE` or :data:`UNKNOWN`.
+        of_ns: The step that the prediction is a part of; None if unknown.
     """
 
     causes: list[str]
@@ -49,6 +51,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     measured_ns: float | None
     measured_half_ns: float | None
     verdict: str
+    of_ns: float | None = None
 
 
 def gains_of(run: Run) -> list[PredictedGain] | None:
@@ -94,6 +97,7 @@ def held(gains: Sequence[PredictedGain], step: StepChange | None, parts: PartCha
             measured_ns=None,
             measured_half_ns=None,
             verdict=UNKNOWN,
+            of_ns=gains[0].step_ns,
         ),
         step,
         parts,
@@ -101,8 +105,16 @@ def held(gains: Sequence[PredictedGain], step: StepChange | None, parts: PartCha
 
 
 def measured_against(kept: Prediction, step: StepChange | None, parts: PartChanges | None) -> Prediction:
-    """Return a prediction with what was measured, and whether it held."""
+    """Return a prediction with what was measured, and whether it held.
+
+    A finding is of recorded steps, and of its hour of the machine. Where the step is measured, its part of the recorded
+    step is predicted of the measured one.
+    """
     measured, half = _measured(step, parts)
+    if step is not None and step.low is not None and kept.of_ns:
+        names = ("predicted_ns", "predicted_low_ns", "predicted_high_ns")
+        scaled = {name: getattr(kept, name) * step.a_ns / kept.of_ns for name in names}
+        kept = msgspec.structs.replace(kept, **scaled, of_ns=step.a_ns)
     verdict = UNKNOWN
     if measured is not None and half is not None:
         gap = math.hypot((kept.predicted_high_ns - kept.predicted_low_ns) / 2, half)

@@ -38,6 +38,15 @@ def test_programs_without_a_part_in_common_tell_nothing_of_the_machine() -> None
     assert (found.common, found.sure) == (None, [])
 
 
+def test_work_that_is_called_less_often_is_no_faster_machine() -> None:
+    a, rare = step([10_000.0] * 20), step([1_000.0] * 15 + [10_000.0] * 5)
+    parts = tuple(dataclasses.replace(part, calls=1.0 if n < 15 else 2.0) for n, part in enumerate(rare.parts))
+    found = change_of_parts([a], [dataclasses.replace(rare, parts=parts)])
+    assert found.common == 0
+    assert {part.name for part in found.sure} == set(NAMES[:15])
+    assert found.change_ns == pytest.approx(-15 * 9_000)
+
+
 def test_a_phase_that_one_side_does_not_know_is_not_zero() -> None:
     found = change_of_parts([step([1000.0])], [dataclasses.replace(step([1000.0]), phases={"backward": 5.0})])
     assert [(one.name, one.a_ns, one.b_ns) for one in found.phases] == [

@@ -96,5 +96,12 @@ def test_turns_measure_what_one_run_a_side_cannot() -> None:
     assert (measured.verdict, measured.measured_ns) == (AS_PREDICTED, pytest.approx(8.0e6))
 
 
+def test_a_gain_of_slow_recorded_steps_is_predicted_of_the_measured_step() -> None:
+    gain = PredictedGain("data-loader-slow", "", 16.4e6, 15.2e6, 17.6e6, step_ns=82e6)
+    found = held([gain], step(8.0e6, 0.3e6), None)
+    assert found is not None
+    assert (found.verdict, found.predicted_ns, found.of_ns) == (AS_PREDICTED, pytest.approx(8.2e6), 41e6)
+
+
 def test_other_processes_are_no_advice() -> None:
     assert followed([PredictedGain("other-processes", "", 5e6, 4e6, 6e6), GAIN], []) == [GAIN]
