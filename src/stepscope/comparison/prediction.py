@@ -67,7 +67,7 @@ def gains_of(run: Run) -> list[PredictedGain] | None:
 def followed(a: Sequence[PredictedGain], b: Sequence[PredictedGain] | None) -> list[PredictedGain]:
     """Return the findings of A that were followed: those that B has no more; unless B says, the first with a gain.
 
-    Other processes are not the program's, and waits for a core are no part of the time that is compared.
+    Other processes do not count: they are not the program's, and times are compared without waits for a core.
     """
     gains = [finding for finding in a if finding.gain_ns is not None and finding.cause != _OF_THE_MACHINE]
     if b is None:
