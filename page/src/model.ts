@@ -253,7 +253,7 @@ export interface Compared extends Frame {
     only_a: PartChange[];
     only_b: PartChange[];
     counts: { name: string; phase: string; a: number; b: number; varies: boolean }[];
-    phases: { name: string; a_ns: number; b_ns: number; change_ns: number | null }[];
+    phases: { name: string; a_ns: number | null; b_ns: number | null; change_ns: number | null }[];
     shapes: { name: string; a: string[]; b: string[] }[];
     memory: { device: string; what: string; a: number | null; b: number | null; varies: boolean }[];
     compilations: [number | null, number | null];

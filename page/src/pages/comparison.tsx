@@ -110,12 +110,12 @@ function StepLines({ content }: { content: Compared }) {
 
 function Phases({ content }: { content: Compared }) {
   const { phases } = content.comparison;
-  const most = Math.max(1, ...phases.flatMap((phase) => [phase.a_ns, phase.b_ns]));
+  const most = Math.max(1, ...phases.flatMap((phase) => [phase.a_ns ?? 0, phase.b_ns ?? 0]));
   return (
     <table class="simple top phases"><thead><tr><th scope="col">phase</th><th scope="col"><i style={{ background: side(0) }} />A <i style={{ background: side(1) }} />B</th><th scope="col" class="number">A</th><th scope="col" class="number">B</th><th scope="col" class="number">own change</th></tr></thead>
       <tbody>{phases.map((phase) => (
         <tr key={phase.name}><td>{shown(phase.name, 40)}</td>
-          <td>{[phase.a_ns, phase.b_ns].map((ns, of) => <span key={of} class="pair" style={{ width: `${Math.max(1, (96 * ns) / most)}px`, background: side(of as 0 | 1) }} />)}</td>
+          <td>{[phase.a_ns, phase.b_ns].map((ns, of) => <span key={of} class="pair" style={{ width: `${Math.max(1, (96 * (ns ?? 0)) / most)}px`, background: side(of as 0 | 1) }} />)}</td>
           <td class="number">{duration(phase.a_ns)}</td><td class="number">{duration(phase.b_ns)}</td><td class={way(phase.change_ns)}>{time(phase.change_ns)}</td></tr>
       ))}</tbody></table>
   );

@@ -206,9 +206,11 @@ def compare(a: SideGiven, b: SideGiven, *, rank: int | None = None) -> Compariso
         mean = verdict.change_of_mean(levels[0], levels[1])
     parts = _parts_changed([[one.parts for one in side] for side in seen], facts)
     machine = machine_of(levels[0], levels[1])
-    before = prediction.gains_of(runs[0][-1])
+    before = prediction.gains_of(runs[0][-1]) if facts[0]["framework"] == facts[1]["framework"] else []
     gains = prediction.followed(before, prediction.gains_of(runs[1][-1])) if before else []
     notes, causes = _notes(facts, machine, step)
+    if both := {one.path for one in seen[0]} & {one.path for one in seen[1]}:
+        notes.insert(0, f"on both sides, so that it says nothing of a difference: {', '.join(sorted(both))}")
     exacts = [[one.exact for one in side] for side in seen]
     made = [[count for one in side if (count := one.compilations) is not None] for side in exacts]
     return Comparison(

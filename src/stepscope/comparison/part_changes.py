@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -27,6 +27,8 @@ _SPREAD_OUTSIDE, _WHEN_BUSY = 0.12, 2.0
 SURE_ERRORS, LEAST = 3.0, 0.01
 #: No part weighs more than this in the common factor: a large one that changed would carry all others with it.
 _MOST_WEIGHT = 0.1
+#: Calls of both sides are as many where those of one are at least this part of those of the other.
+_AS_MANY = 0.9
 #: Parts from this share of the step on show how far parts lie apart.
 _TELLS = 0.01
 #: A page fault takes about this long, ns. Where it falls is the luck of the heap, also with as many on both sides.
@@ -89,11 +91,11 @@ class Shapes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of one phase or module together: own time on both sides, ns a step, and the own change."""
+    """Parts of one phase or module together: own time on both sides, ns a step, and the own change; None if unknown."""
 
     name: str
-    a_ns: float
-    b_ns: float
+    a_ns: float | None
+    b_ns: float | None
     change_ns: float | None = None
 
 
@@ -101,7 +103,8 @@ class PartChanges(msgspec.Struct, frozen=True, kw_only=True):
     """How the parts of the step changed.
 
     Attributes:
-        common: Common factor of the parts that do the step's work, minus 1; None without parts.
+        common: Common factor of the parts that do the step's work, minus 1; None where no part is the same on both
+            sides: then nothing is sure.
         change_ns: What those parts that surely changed add to the step, on A's machine; 0 if none did.
         low_ns: Lower end of its interval.
         high_ns: Upper end.
@@ -161,12 +164,14 @@ class _Noise:
     Attributes:
         common: Logarithm of the common factor.
         spread: Spread of the parts about it.
+        known: Whether parts that do the step's work and are the same on both sides tell it.
         faults_ns: What page faults may explain, which one operator may have all of.
         delay_ns: What waits for a core may explain in A and in B, likewise.
     """
 
     common: float
     spread: float
+    known: bool = True
     faults_ns: float = 0.0
     delay_ns: tuple[float, float] = (0.0, 0.0)
 
@@ -183,19 +188,20 @@ def change_of_parts(a: Sequence[StepParts], b: Sequence[StepParts]) -> PartChang
     faults = [run.faults for run in (*a, *b)]
     most = max((missed for missed in faults if missed is not None), default=0.0)
     share = (1 / len(a) + 1 / len(b)) / 2
-    delays = _mean(run.delay_ns for run in a), _mean(run.delay_ns for run in b)
+    delays = float(np.mean([run.delay_ns for run in a])), float(np.mean([run.delay_ns for run in b]))
     busy, noise = max(run.delay_share for run in (*a, *b)), {}
     for place in dict.fromkeys(unit.place for unit in units):
-        common, spread = _common([unit for unit in units if unit.place == place], share)
-        spread *= 1 + _WHEN_BUSY * busy
-        noise[place] = _Noise(common, spread, most * _FAULT_NS, delays) if place == "host" else _Noise(common, spread)
-    changes = [_change(unit, noise[unit.place], step_ns) for unit in units]
+        noise[place] = _noise([unit for unit in units if unit.place == place], share, 1 + _WHEN_BUSY * busy)
+        if place == "host":
+            noise[place] = replace(noise[place], faults_ns=most * _FAULT_NS, delay_ns=delays)
     works = "device" if a[0].on_device and "device" in noise else "host"
+    known = works in noise and noise[works].known
+    changes = [_change(unit, replace(noise[unit.place], known=known), step_ns) for unit in units]
     sure = [change for change in changes if change.sure and change.place == works]
     total = sum(change.change_ns for change in sure)
     half = math.sqrt(sum(((change.high_ns - change.low_ns) / 2) ** 2 for change in sure))
     return PartChanges(
-        common=math.expm1(noise[works].common) if works in noise else None,
+        common=math.expm1(noise[works].common) if known else None,
         change_ns=total,
         low_ns=total - half,
         high_ns=total + half,
@@ -217,8 +223,8 @@ def phases_together(
     return [
         Together(
             name=name,
-            a_ns=_mean(run.phases.get(name, 0.0) for run in a),
-            b_ns=_mean(run.phases.get(name, 0.0) for run in b),
+            a_ns=_known_mean(run.phases.get(name) for run in a),
+            b_ns=_known_mean(run.phases.get(name) for run in b),
             change_ns=sum(own[name]) if own[name] else None,
         )
         for name in names
@@ -255,11 +261,20 @@ def _names(parts: Sequence[StepPartLevel]) -> str:
     return " + ".join(dict.fromkeys(part.key.name for part in parts))
 
 
-def _common(units: Sequence[_Unit], share: float) -> tuple[float, float]:
-    """Return the logarithm of the units' common factor, the weighted median of their ratios, and their spread."""
-    both = [unit for unit in units if min(unit.times) > 0 and unit.name_a != OUTSIDE]
+def _noise(units: Sequence[_Unit], share: float, busier: float) -> _Noise:
+    """Return the units' common factor, the weighted median of their ratios, and how far they lie apart.
+
+    What has another name on each side, or is called more or less often, is other work: it tells nothing of the machine.
+    """
+    both = [
+        unit
+        for unit in units
+        if min(unit.times) > 0
+        and unit.name_a == unit.name_b != OUTSIDE
+        and min(unit.calls) >= _AS_MANY * max(unit.calls)
+    ]
     if not both:
-        return 0.0, _SPREAD * math.sqrt(share)
+        return _Noise(0.0, _SPREAD * math.sqrt(share) * busier, known=False)
     times = np.array([unit.times for unit in both])
     ratios, shares = np.log(times[:, 1] / times[:, 0]), times.sum(axis=1) / times.sum()
     common = _weighted_median(ratios, np.minimum(shares, _MOST_WEIGHT))
@@ -267,7 +282,7 @@ def _common(units: Sequence[_Unit], share: float) -> tuple[float, float]:
     seen = 1.4826 * float(np.median(telling)) if len(telling) > 2 else _SPREAD * math.sqrt(share)
     count = len(telling)
     spread = math.sqrt((_WORTH * share * _SPREAD**2 + count * seen**2) / (_WORTH + count))
-    return common, max(spread, _LEAST_SPREAD * math.sqrt(share))
+    return _Noise(common, max(spread, _LEAST_SPREAD * math.sqrt(share)) * busier)
 
 
 def _weighted_median(values: Floats, weights: Floats) -> float:
@@ -306,7 +321,7 @@ def _change(unit: _Unit, noise: _Noise, step_ns: float) -> PartChange:
         low_ns=change - 2 * error,
         high_ns=change + 2 * error,
         errors=errors,
-        sure=bool(certain and large),
+        sure=bool(certain and large and noise.known),
     )
 
 
@@ -333,6 +348,6 @@ def _shapes(matched: Matched) -> list[Shapes]:
     return found
 
 
-def _mean(values: Iterable[float | None]) -> float:
+def _known_mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else 0.0
+    return float(np.mean(known)) if known else None

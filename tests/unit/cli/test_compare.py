@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from stepscope.cli.main import main
+from stepscope.comparison.comparison import Comparison, Side
+from stepscope.comparison.part_changes import PartChange, PartChanges
+from stepscope.report.terminal.comparison_screen import render_comparison
 from tests.unit.comparison.conftest import OPERATORS, MakeCapture, capture  # noqa: F401 - a fixture
 
 
@@ -30,6 +35,29 @@ def test_the_screen_says_what_became_slower(sides: list[str], capsys: pytest.Cap
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "One run a side: aten::mm +600 µs, sure" in text
     assert "\x1b" not in text
+
+
+def test_a_run_on_both_sides_is_said(sides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", sides[0], sides[0]]) == 0
+    assert "on both sides, so that it says nothing of a difference" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_operator_that_another_phase_calls_is_not_gone() -> None:
+    def part(phase: str, name: str, calls: tuple[float, float]) -> PartChange:
+        names = [name if count else "" for count in calls]
+        return PartChange(
+            place="host", phase=phase, name_a=names[0], name_b=names[1], module="", matched="same", calls_a=calls[0],
+            calls_b=calls[1], varies=False, a_ns=1.0, b_ns=1.0, change_ns=0.0, low_ns=0.0, high_ns=0.0, errors=0.0,
+            sure=False,
+        )  # fmt: skip
+
+    parts = [part("forward", "copy", (3, 0)), part("backward", "copy", (2, 5)), part("forward", "add", (0, 1))]
+    sides = (Side(name=name, runs=[]) for name in "ab")
+    found = Comparison(a=next(sides), b=next(sides), design="single runs", parts=PartChanges(common=0.0, parts=parts))
+    screen = StringIO()
+    render_comparison(found, [], Console(file=screen, width=80))
+    lines = [line.split() for line in screen.getvalue().splitlines() if line.startswith(" calls")]
+    assert lines == [["calls", "new:", "add"]]
 
 
 @pytest.mark.parametrize(

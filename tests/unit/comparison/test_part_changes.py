@@ -29,6 +29,32 @@ def test_a_machine_slower_as_a_whole_is_no_change_of_a_part() -> None:
     assert found.change_ns == 0
 
 
+def test_programs_without_a_part_in_common_tell_nothing_of_the_machine() -> None:
+    a, b = step([1000.0, 9000.0]), step([1000.0, 9000.0])
+    other = [
+        dataclasses.replace(part, key=dataclasses.replace(part.key, name=f"my::{n}")) for n, part in enumerate(b.parts)
+    ]
+    found = change_of_parts([a], [dataclasses.replace(b, parts=tuple(other))])
+    assert (found.common, found.sure) == (None, [])
+
+
+def test_work_that_is_called_less_often_is_no_faster_machine() -> None:
+    a, rare = step([10_000.0] * 20), step([1_000.0] * 15 + [10_000.0] * 5)
+    parts = tuple(dataclasses.replace(part, calls=1.0 if n < 15 else 2.0) for n, part in enumerate(rare.parts))
+    found = change_of_parts([a], [dataclasses.replace(rare, parts=parts)])
+    assert found.common == 0
+    assert {part.name for part in found.sure} == set(NAMES[:15])
+    assert found.change_ns == pytest.approx(-15 * 9_000)
+
+
+def test_a_phase_that_one_side_does_not_know_is_not_zero() -> None:
+    found = change_of_parts([step([1000.0])], [dataclasses.replace(step([1000.0]), phases={"backward": 5.0})])
+    assert [(one.name, one.a_ns, one.b_ns) for one in found.phases] == [
+        ("forward", 1000.0, None),
+        ("backward", None, 5.0),
+    ]
+
+
 def test_one_operator_slower_is_told_on_a_slower_machine() -> None:
     times = [10_000.0] * 20
     slower = [1.2 * time for time in times]

@@ -8,7 +8,17 @@ import pytest
 
 import stepscope
 from stepscope.advise.finding import Confidence, Evidence
-from stepscope.comparison.prediction import AS_PREDICTED, LESS, MORE, UNKNOWN, PredictedGain, followed, gains_of, held
+from stepscope.comparison.prediction import (
+    AS_PREDICTED,
+    LESS,
+    MORE,
+    UNKNOWN,
+    PredictedGain,
+    followed,
+    gains_of,
+    held,
+    measured_against,
+)
 from stepscope.comparison.verdict import StepChange
 from stepscope.comparison.wording import promise
 
@@ -76,3 +86,22 @@ def test_findings_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("stepscope.run.Run.findings", [finding])
     assert gains_of(run) == [PredictedGain("data-loader-slow", "18 ms wait", 8, 7, 9)]
+
+
+def test_turns_measure_what_one_run_a_side_cannot() -> None:
+    one_run = held([GAIN], None, None)
+    assert one_run is not None
+    assert one_run.verdict == UNKNOWN
+    measured = measured_against(one_run, step(8.0e6, 0.3e6), None)
+    assert (measured.verdict, measured.measured_ns) == (AS_PREDICTED, pytest.approx(8.0e6))
+
+
+def test_a_gain_of_slow_recorded_steps_is_predicted_of_the_measured_step() -> None:
+    gain = PredictedGain("data-loader-slow", "", 16.4e6, 15.2e6, 17.6e6, step_ns=82e6)
+    found = held([gain], step(8.0e6, 0.3e6), None)
+    assert found is not None
+    assert (found.verdict, found.predicted_ns, found.of_ns) == (AS_PREDICTED, pytest.approx(8.2e6), 41e6)
+
+
+def test_other_processes_are_no_advice() -> None:
+    assert followed([PredictedGain("other-processes", "", 5e6, 4e6, 6e6), GAIN], []) == [GAIN]

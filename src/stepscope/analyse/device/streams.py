@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.analyse.idle.dependencies import device_work
 from stepscope.analyse.intervals import Times, unite
-from stepscope.analyse.step.activity import Rows, devices_of
+from stepscope.analyse.step.activity import Rows, devices_of, rows_by_track
 from stepscope.analyse.step.device_waits import waiting
 from stepscope.analyse.units import us
 from stepscope.trace.tables import Tables, columns_of
@@ -102,10 +102,10 @@ def _queues(tables: Tables) -> pl.DataFrame:
 
 def _alone(track: Rows, device: Rows, start: Times, dur: Times) -> pl.DataFrame:
     """Return how long each stream is busy, and for how long of that no other stream of its device is."""
-    rows = []
+    rows, mine_of = [], rows_by_track(track)
     for of_device in range(int(device.max(initial=-1)) + 1):
         tracks = np.unique(track[device == of_device])
-        busy = [unite(start[track == one], (start + dur)[track == one]) for one in tracks.tolist()]
+        busy = [unite(start[mine], start[mine] + dur[mine]) for mine in map(mine_of.__getitem__, tracks.tolist())]
         place = np.repeat(np.arange(len(busy)), [len(mine) for mine in busy])
         at = np.concatenate([mine.start for mine in busy] + [mine.end for mine in busy])
         order = np.argsort(at, kind="stable")

@@ -13,7 +13,7 @@ from stepscope.analyse.idle.idle_pieces import SAYING, preparing
 from stepscope.analyse.idle.thread_time import thread_times
 from stepscope.analyse.intervals import Intervals, Times, unite
 from stepscope.analyse.operators.operator_calls import rows_of
-from stepscope.analyse.step.activity import Rows, device_rows, devices_of, of_kinds, span_kinds
+from stepscope.analyse.step.activity import Rows, device_rows, devices_of, of_kinds, rows_by_track, span_kinds
 from stepscope.analyse.step.device_waits import waiting
 from stepscope.trace.tables import Tables, columns_of, has_rows, shared
 
@@ -228,10 +228,10 @@ def _awaited_by_calls(tables: Tables, work: DeviceWork, calls: Rows) -> list[tup
 def runs_of_threads(tables: Tables) -> dict[int, Intervals]:
     """Return when each thread that prepares work was in a span that says what it did, Python functions apart."""
     spans, kinds = columns_of(tables, "spans", "track", "ts", "dur"), span_kinds(tables)
-    said = of_kinds(kinds, *(kind for kind in SAYING if kind not in ("python", "overhead")))
-    track, start = spans["track"].to_numpy(), spans["ts"].to_numpy()
-    runs = {}
+    said = np.flatnonzero(of_kinds(kinds, *(kind for kind in SAYING if kind not in ("python", "overhead"))))
+    start, dur = spans["ts"].to_numpy()[said], spans["dur"].to_numpy()[said]
+    rows, runs = rows_by_track(spans["track"].to_numpy()[said]), {}
     for thread in preparing(tables):
-        mine = np.flatnonzero(said & (track == thread))
-        runs[thread] = unite(start[mine], start[mine] + spans["dur"].to_numpy()[mine])
+        mine = rows.get(thread, np.empty(0, np.int64))
+        runs[thread] = unite(start[mine], start[mine] + dur[mine])
     return runs

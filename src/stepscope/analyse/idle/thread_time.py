@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepscope.analyse.intervals import Times, joined
 from stepscope.analyse.operators.operator_calls import rows_of
-from stepscope.analyse.step.activity import Rows, on_tracks
+from stepscope.analyse.step.activity import Rows, on_tracks, rows_by_track
 from stepscope.trace.tables import Tables, columns_of, shared
 
 #: So many intervals or instants are looked at together: what is kept of them is much less than what it takes.
@@ -96,8 +96,9 @@ def thread_times(tables: Tables) -> dict[int, ThreadTime]:
     end, outer = start + dur[rows], parents(tables)[rows]
     del spans, dur
     found: dict[int, ThreadTime] = {}
-    for thread in _most_first(track):
-        mine = np.flatnonzero(track == thread)
+    rows_of_threads = rows_by_track(track)
+    for thread in sorted(rows_of_threads, key=lambda one: -len(rows_of_threads[one])):
+        mine = rows_of_threads[thread]
         at = np.concatenate((end[mine], start[mine]))
         # At one instant inner spans end first, outer ones next, then outer ones start and inner ones: the last counts.
         order = np.lexsort((np.concatenate((-1 - depth[mine], depth[mine])), at))
@@ -107,11 +108,6 @@ def thread_times(tables: Tables) -> dict[int, ThreadTime]:
         del at, last  # of a large rank each array of edges is hundreds of MB
         found[thread] = ThreadTime(edge, np.concatenate((outer[mine], rows[mine]))[order])
     return found
-
-
-def _most_first(track: npt.NDArray[np.int32]) -> list[int]:
-    counts = np.bincount(track) if len(track) else np.empty(0, np.int64)
-    return [int(one) for one in np.argsort(-counts, kind="stable") if counts[one]]
 
 
 @shared

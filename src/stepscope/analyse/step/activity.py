@@ -105,6 +105,17 @@ def on_tracks(tables: Tables, kind: str) -> npt.NDArray[np.bool_]:
     return found[kind]
 
 
+def rows_by_track(track: npt.NDArray[np.integer[Any]]) -> dict[int, Rows]:
+    """Return the places of each value of ``track``, in their order, by the value: one pass for all tracks."""
+    if not len(track):
+        return {}
+    low, high = int(track.min()), int(track.max())
+    order = np.argsort((track - low).astype(np.min_scalar_type(high - low)), kind="stable")  # 16 bits: a radix sort
+    ordered = track[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    return dict(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))
+
+
 @shared
 def _on_tracks(_: Tables) -> dict[str, npt.NDArray[np.bool_]]:
     return {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stepscope.comparison.comparison import Comparison, compare
+from stepscope.comparison.prediction import measured_against
 from stepscope.comparison.turns.live_pair import started
 from stepscope.comparison.turns.programs import ProgramInTurns
 from stepscope.errors import StepscopeError
@@ -26,7 +27,9 @@ _TICK, _PATIENCE = 0.3, 900.0
 def explained(
     found: Comparison, a: ProgramInTurns, b: ProgramInTurns, output: Path, say: Callable[[str], None]
 ) -> Comparison:
-    """Return a comparison with the parts, bytes and calls of one recording a side; without them where that fails.
+    """Return a comparison with what one recording a side says: parts, bytes, calls, whether an advice held.
+
+    Where that fails, it stays as it is.
 
     Args:
         found: What the turns said.
@@ -46,6 +49,7 @@ def explained(
         parts = compare(*runs)
     except StepscopeError as error:
         return msgspec.structs.replace(found, notes=[*found.notes, error.message])
+    kept = parts.prediction and measured_against(parts.prediction, found.step, parts.parts)
     return msgspec.structs.replace(
         found,
         a=msgspec.structs.replace(found.a, runs=[str(runs[0])], environment=parts.a.environment),
@@ -54,6 +58,7 @@ def explained(
         parts=parts.parts,
         memory=parts.memory,
         compilations=parts.compilations,
+        prediction=kept,
         losses=parts.losses,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -72,9 +73,21 @@ def two_programs(command: str, against: str | None, directory: Path) -> Iterator
                 message = f"{against} has no directory {inside.relative_to(tree)}."
                 raise UsageError(message, "Name a revision that has it, or another command.")
             variables = {"PYTHONPATH": path} if (path := _moved(os.environ.get("PYTHONPATH", ""), root, tree)) else {}
-            yield ProgramInTurns(command, inside, against, commit[:9], variables), mine
+            yield ProgramInTurns(_in_tree(command, root, tree), inside, against, commit[:9], variables), mine
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _in_tree(command: str, root: Path, tree: Path) -> str:
+    """Return a command with the absolute paths of files that the revision has moved to its tree.
+
+    Others, as of an interpreter that git does not know, stay.
+    """
+
+    def moved(path: re.Match[str]) -> str:
+        return str(tree / path[1]) if (tree / path[1]).exists() else path[0]
+
+    return re.sub(rf"{re.escape(str(root))}/([^\s'\";|&()<>:=]+)", moved, command)
 
 
 def _moved(paths: str, root: Path, tree: Path) -> str:

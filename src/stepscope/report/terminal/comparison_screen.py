@@ -84,8 +84,8 @@ class ComparisonScreen:
             yield f"and {len(parts.sure) - _PARTS} more", "", "", ""
         if not parts.parts:
             for phase in parts.phases:
-                times = f"{self.page.time(phase.a_ns)} -> {self.page.time(phase.b_ns)}"
-                yield self.page.shown(phase.name), "", times, ""
+                times = (self.page.shown("–") if ns is None else self.page.time(ns) for ns in (phase.a_ns, phase.b_ns))
+                yield self.page.shown(phase.name), "", " -> ".join(times), ""
 
     def _detail(self, part: PartChange) -> str:
         return self.page.shown(", ".join(filter(None, (part.module or part.phase, calls_text(part)))))
@@ -132,17 +132,18 @@ class ComparisonScreen:
 
     def _counts(self) -> Iterator[str]:
         parts = self.found.parts.parts if self.found.parts is not None else []
-        rows = [
-            part for part in parts if part.calls_a != part.calls_b and not part.sure and part.name_a and part.name_b
-        ]
-        if rows:
-            told = ", ".join(f"{part.name} {part.calls_a:g} -> {part.calls_b:g}" for part in rows[:_COUNTS])
-            yield told + (f", {len(rows) - _COUNTS} more" if len(rows) > _COUNTS else "")
-        for side, name in (("gone", "name_b"), ("new", "name_a")):
-            rows = [part for part in parts if not getattr(part, name) and not part.sure]
-            if rows:
-                told = ", ".join(f"{part.name}" for part in rows[:_COUNTS])
-                yield f"{side}: {told}" + (f", {len(rows) - _COUNTS} more" if len(rows) > _COUNTS else "")
+        calls: dict[str, list[float]] = {}
+        for part in parts:
+            of = calls.setdefault(part.name, [0.0, 0.0])
+            of[0], of[1] = of[0] + part.calls_a, of[1] + part.calls_b
+        told = {part.name for part in parts if part.sure}  # above, with their calls
+        rest = {name: of for name, of in calls.items() if of[0] != of[1] and name not in told}
+        changed = [f"{name} {a:g} -> {b:g}" for name, (a, b) in rest.items() if a and b]
+        gone, new = ([name for name, of in rest.items() if not of[side]] for side in (1, 0))
+        for label, names in (("", changed), ("gone: ", gone), ("new: ", new)):
+            if names:
+                more = f", {len(names) - _COUNTS} more" if len(names) > _COUNTS else ""
+                yield f"{label}{', '.join(names[:_COUNTS])}{more}"
 
     def _machine(self) -> str:
         facts, (before, after) = [], self.found.machine.delay

@@ -46,6 +46,14 @@ def test_a_revision_is_checked_out_beside_and_removed(repository: Path, monkeypa
     assert not a.directory.exists()
 
 
+def test_a_program_named_by_its_whole_path_is_that_of_the_revision(repository: Path) -> None:
+    python = repository / "venv" / "python"  # git does not know it
+    command = f"{python} '{repository}/inside/train.py' --out={repository}/new"
+    with two_programs(command, "main", repository) as (a, b):
+        assert a.command == f"{python} '{a.directory}/inside/train.py' --out={repository}/new"
+        assert b.command == command
+
+
 def test_another_command_is_compared_where_it_stands(repository: Path) -> None:
     with two_programs("python train.py", "python other.py", repository) as (a, b):
         assert (a.command, a.directory) == ("python other.py", repository)
