@@ -154,7 +154,7 @@ def padding(observed: Observed) -> Iterator[Claim]:
     low, gain, high = (of * time for of in _UNPADDED)
     finding = Finding(
         cause="padding",
-        title=f"{percent_text(all_of_it)} of each batch is padding, on which the model computes about "
+        title=f"{percent_text(max(beyond, all_of_it))} of each batch is padding, on which the model computes about "
         f"{duration_text(time)} of {duration_text(observed.step_ns)}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="that part of forward and backward; what does not depend on the length stays, attention saves more",
@@ -166,7 +166,7 @@ def padding(observed: Observed) -> Iterator[Claim]:
                      value=beyond),
         ),
         remedy="Pad to the longest sample of the batch: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True) in "
-        'collate_fn, or DataCollatorWithPadding(tokenizer, padding="longest").'
+        'collate_fn; or no padding="max_length" in the tokenizer, and DataCollatorWithPadding(tokenizer, "longest").'
         if beyond >= _BEYOND
         else "Put samples of about one length into a batch: "
         + trainer_says(observed, "equal lengths", "sort or bucket by length in the sampler")
