@@ -97,7 +97,7 @@ def _sizes(samples: Any, batch: Any) -> tuple[int, int, int]:  # noqa: ANN401 - 
 
 
 def _attended(sample: Any) -> int:  # noqa: ANN401 - the program's
-    """Return how many elements of a sample its ``attention_mask`` says are no padding; 0 if it has none on the CPU."""
+    """Return the elements of a sample that its ``attention_mask`` tells from padding; 0 without a mask on the CPU."""
     mask: Any = sample.get("attention_mask") if isinstance(sample, Mapping) else None
     if type(mask).__module__ == "torch":
         mask = mask.numpy()
