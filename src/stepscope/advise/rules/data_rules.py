@@ -133,8 +133,16 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
+    if waits.workers == 0 and loading.whole < _SENDING and _whole_batches(observed):
+        return  # neither larger pieces nor a worker make it shorter
     limits = "its workers" if _limit(observed, loading) else ""
     yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains, limits)
+
+
+def _whole_batches(observed: Observed) -> bool:
+    """Return whether the loaders take whole batches from their data, as far as that was recorded."""
+    loaders = [value for key, value in observed.facts.items() if key.startswith("dataloader.")]
+    return bool(loaders) and all(isinstance(one, dict) and one.get("auto_collation") is False for one in loaders)
 
 
 def padding(observed: Observed) -> Iterator[Claim]:
