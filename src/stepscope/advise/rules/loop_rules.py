@@ -236,8 +236,8 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     data, weight = sizes(runs["of"][0])[:2]
     finding = Finding(
         cause="many-small-operators",
-        title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} layers of {weight[1]} × {weight[0]} one "
-        f"after the other, {len(runs) / steps:.0f} times a step",
+        title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} layers of {weight[1]} × {weight[0]} "
+        f"one after the other, {len(runs) / steps:.0f} times a step",
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
         basis="the time from operator to operator of the loop and its part of the backward, of which one layer stays",
         confidence=Confidence.LIKELY,
