@@ -409,7 +409,7 @@ def make_options(values: Mapping[str, Any], *, memory_by_default: bool = False) 
 
 
 #: How a recording was started → how a switch is turned on there, and how later steps are recorded.
-_SPELLED = {
+SPELLED = {
     "run": ("`stepscope run {flag}`", "`stepscope run --skip 10`"),
     "notebook": ("`%%stepscope {flag}`", "`%%stepscope --skip 10`"),
     "code": ("`stepscope.profile({name}=True)`", "`schedule=stepscope.schedule(wait=10, warmup=1, active=5)`"),
@@ -433,7 +433,7 @@ def asked(manifest: Mapping[str, Any], switch: str = "") -> str:
         manifest: That of the recording.
         switch: Name of an option that is true or false.
     """
-    spelled = _SPELLED.get(manifest.get("door", ""))
+    spelled = SPELLED.get(manifest.get("door", ""))
     if spelled is None:
         return f"`{switch}`" if switch else ""
     return spelled[0].format(flag=flags_of(OPTIONS[switch])[-1], name=switch) if switch else spelled[1]

@@ -79,7 +79,7 @@ def query(run: Run, sql: str) -> pl.DataFrame:
             select = _only_select(duckdb, connection, sql)
             with TemporaryDirectory(prefix="stepscope-sql-") as folder:
                 _give(connection, stored_views(run, _mentioned(select, views), Path(folder)))
-                return _interruptible(connection, lambda: _answer(connection, select))
+                return _interruptible(connection, lambda: answer(connection, select))
         except duckdb.OutOfMemoryException:
             message = f"The query needs more than {limits['memory_limit']} of memory."
             raise UsageError(message, "Select fewer rows or columns, or aggregate them.") from None
@@ -155,7 +155,7 @@ def _interruptible(connection: Connection, work: Callable[[], pl.DataFrame]) -> 
             raise
 
 
-def _answer(connection: Connection, select: str) -> pl.DataFrame:
+def answer(connection: Connection, select: str) -> pl.DataFrame:
     """Return the rows; the database holds them first, so that its memory limit bounds them."""
     connection.execute(f"CREATE TABLE {_ANSWER} AS FROM (\n{select}\n)")
     types = {str(row[0]): str(row[1]) for row in connection.execute(f"DESCRIBE {_ANSWER}").fetchall()}

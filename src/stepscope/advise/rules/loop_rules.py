@@ -1,4 +1,4 @@
-"""Loops of the program with a few small operators for each: parameters, parts of a batch, numbers that Python reads."""
+"""Loops of the program with a few small operators for each tensor or number: parameters, parts of a batch, elements."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _IN_FRAMEWORK = ["backward", "optimizer"]
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 #: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on.
 _READ, _NEXT = 32, 100_000
-#: Part of the step from which on it is told, and what one operator for all elements saves of it: least, usual.
+#: Part of the step from which on they are told, and what one operator for all elements saves: least, usual.
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
-#: How frameworks whose reads are no operators read a number; and a whole tensor, for what to do instead.
-_READS_BY_CALL = {
+#: How a framework whose operators do not show that a value is read reads many at once.
+_AT_ONCE = {
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
 #: Part of a line's time in calls that read values, from which on it reads in a loop, and looks that tell it.
-_READING, _LOOKS_OF_LINE = 0.1, 4
+_READING, _READ_LOOKS = 0.1, 4
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
@@ -303,7 +303,7 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     """Yield a loop that reads the elements of tensors one by one, known by its operators in the recorded steps."""
     if observed.summary.on_device or not observed.step_ns:
         return
-    if observed.framework in _READS_BY_CALL:
+    if observed.framework in _AT_ONCE:
         yield from _read_line(observed)
     if observed.framework != "torch":
         return
@@ -355,7 +355,7 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     looks = looks.filter(pl.col("file").is_not_null())
     read = pl.col("time").filter(reads).sum()
     lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
-    lines = lines.filter((pl.col("reading") >= _READING) & (pl.col("count") >= _LOOKS_OF_LINE)).sort(
+    lines = lines.filter((pl.col("reading") >= _READING) & (pl.col("count") >= _READ_LOOKS)).sort(
         "time", descending=True
     )
     if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _READS_TOLD:
@@ -374,7 +374,7 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
             Evidence(text=f"{place}: {duration_text(time)} a step in {lines['count'][0]:.0f} looks", value=time,
                      unit="ns", source=f"{file}:{line}", result="python_lines"),
         ),
-        remedy=f"Compute on whole tensors: {_READS_BY_CALL[observed.framework]}.",
+        remedy=f"Compute on whole tensors: {_AT_ONCE[observed.framework]}.",
         operator=place,
     )  # fmt: skip
     mine = looks.filter((pl.col("file") == file) & (pl.col("line") == line))

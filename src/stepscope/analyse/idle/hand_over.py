@@ -13,7 +13,7 @@ from stepscope.analyse.step.activity import Rows
 
 _NEVER = np.iinfo(np.int64).max
 #: So many runs that ended last in a pause are looked at first.
-_FEW = 16
+FEW_RUNS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,9 @@ def hand_over(runs: Mapping[int, Intervals]) -> HandOver:
     every = _Runs({thread: one for thread, one in runs.items() if len(one)})
     last = np.full(len(every.start), -1, np.int64)
     # Mostly one of the runs that ended last is what counts; where none is, many may have ended in a long pause.
-    for pauses in _in_parts(np.arange(len(last)), _FEW):
+    for pauses in _in_parts(np.arange(len(last)), FEW_RUNS):
         every.keep_last(last, *every.last_ended(pauses))
-    for pauses in _in_parts(np.flatnonzero((last < 0) & (every.ended > _FEW)), len(every.threads)):
+    for pauses in _in_parts(np.flatnonzero((last < 0) & (every.ended > FEW_RUNS)), len(every.threads)):
         every.keep_last(last, *every.last_of_threads(pauses))
     some = np.flatnonzero(last >= 0)
     thread = every.threads[every.number]
@@ -96,8 +96,8 @@ class _Runs:
         self.ended = self._behind - np.searchsorted(ends, self.since, side="right")
 
     def last_ended(self, pauses: Rows) -> tuple[Rows, Rows]:
-        """Return pauses, and the last :data:`_FEW` runs that ended in each."""
-        count = np.minimum(self.ended[pauses], _FEW)
+        """Return pauses, and the last :data:`FEW_RUNS` runs that ended in each."""
+        count = np.minimum(self.ended[pauses], FEW_RUNS)
         behind = np.cumsum(count)
         place = np.arange(count.sum()) + np.repeat(self._behind[pauses] - behind, count)
         return np.repeat(pauses, count), self._by_end[place]

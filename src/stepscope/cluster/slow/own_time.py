@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "data_wait": ("data_wait",),
     "host": ("host_only", "idle", "sync"),
 }
-#: What lies within those parts; and how far the device is behind the host, which is no part.
+#: What lies within those parts; and beside all parts, how far the device is behind the host.
 BESIDES = ("garbage", "delay", "data_total", "launch_delay")
 #: Ranks that wait for a core for more than this share of their steps are disturbed.
 _DISTURBED = 0.05

@@ -24,7 +24,7 @@ from typing import Any
 #: Types of the products, by the names that all frameworks share.
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 #: Seconds for all measurements; each may end late by one product or copy.
-_ALL = 1.8
+BUDGET_S = 1.8
 #: Seconds for each product, for the copy, and for the calls.
 _PRODUCT, _COPY, _CALLS = 0.15, 0.15, 0.1
 #: Part of the time in which the measuring thread waits for a core, from which on the speeds are not the machine's.
@@ -121,7 +121,7 @@ def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
         ``all_cores``: where ``threads`` are fewer than the cores, a product in float32 on all of them; null if other
         processes had some.
     """
-    framework, left = _Framework(name, threads, device), _Time(_ALL)
+    framework, left = _Framework(name, threads, device), _Time(BUDGET_S)
     before, start = _delay(), time.perf_counter()
     found = {
         "framework": name,

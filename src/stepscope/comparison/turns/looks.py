@@ -118,7 +118,8 @@ class _Looks:
 
     def _add_pair(self) -> None:
         order = (0, 1) if len(self.levels[0]) % 2 == 0 else (1, 0)
-        pair = measure_pair(*(self._programs[side] for side in order), self._plan.pair)
+        first, second = (self._programs[side] for side in order)
+        pair = measure_pair(first, second, self._plan.pair)
         for side, level in zip(order, pair, strict=True):
             self.levels[side].append(level)
 

@@ -76,7 +76,7 @@ class KinetoTracks:
         known, of_device = (np.zeros(len(texts) + 1, np.bool_) for _ in range(2))
         known[[code for code, text in enumerate(texts) if text in KIND_OF_CATEGORY]] = True
         of_device[[code for code, text in enumerate(texts) if text in devices]] = True
-        other = base["class"][rows] == Class.OTHER
+        other: npt.NDArray[np.bool_] = base["class"][rows] == Class.OTHER
         return other & of_device[base["process"][rows]] & ~known[base["category"][rows]]
 
     def _of_distinct(self, rows: Integers, kinds: npt.NDArray[np.uint8], *, device: bool) -> Codes:

@@ -124,7 +124,7 @@ def _parents(spans: LaneSpans) -> Array:
 def _paths(spans: LaneSpans) -> Array:
     """Number the spans so that those of equal names in equal surroundings share a number.
 
-    Steps are no surroundings, for each has a name of its own: a step has the number of what it lies in.
+    Each step has a name of its own, so steps do not count as surroundings: a step has the number of what it lies in.
     """
     parent = _parents(spans)
     path = np.full(len(spans.start), -1, np.int64)

@@ -175,7 +175,7 @@ def collected(looks: int, pauses: int, others: Sequence[tuple[Frames, str]] = (M
     training = sampled([((TRAIN,), "collecting"), *(others * (looks - 1))[: looks - 1]])
     thread = training.rank.thread(2)
     for step in range(pauses):
-        training.rank.span(thread, "garbage", step * STEP + 1_000_000, STEP // looks, "collect 2")
+        training.rank.span(thread, "garbage", step * STEP + 1_000_000, STEP // looks, "collect 2", step=step)
     return training
 
 

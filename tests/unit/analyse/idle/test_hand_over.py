@@ -35,7 +35,7 @@ def test_threads_go_on_where_another_one_worked_for_half_of_their_pause(
     together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hand_over, "SLICE", together)
-    monkeypatch.setattr(hand_over, "_FEW", 2)
+    monkeypatch.setattr(hand_over, "FEW_RUNS", 2)
     rng = np.random.default_rng(0)
     seen = 0
     for _ in range(200):

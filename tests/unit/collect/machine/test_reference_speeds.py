@@ -94,7 +94,7 @@ def test_a_trial_computes_for_less_than_two_seconds(threads: int) -> None:
 def test_a_trial_whose_time_is_used_leaves_the_rest_unknown(
     threads: int, left: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed_trial, "_ALL", left)
+    monkeypatch.setattr(speed_trial, "BUDGET_S", left)
     begin = time.thread_time()
     speeds = speed_trial.measure("torch", threads)
     # What ends late ends with the product that it is in
