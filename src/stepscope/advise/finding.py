@@ -33,10 +33,10 @@ CAUSES = MISFITS | {
     "low-clocks", "first-compilation", "recompilation", "double-precision", "slow-half-precision", "denormal-numbers",
     "per-parameter-optimizer", "sample-loop", "many-small-operators", "unneeded-forward", "teacher-with-gradients",
     "growing-graph", "repeated-backward", "frequent-evaluation", "frequent-checkpoint", "frequent-logging",
-    "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient",
+    "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient", "one-hot-product",
+    "recomputation", "unused-parameter-search", "buffer-broadcasts", "arguments-not-donated",
     "allocator-page-faults", "growing-memory", "too-many-threads", "too-few-threads", "other-processes",
-    "small-collectives", "unneeded-collectives", "unused-parameter-search", "buffer-broadcasts", "recomputation",
-    "one-hot-product", "arguments-not-donated", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
+    "small-collectives", "unneeded-collectives", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
     "slow-link",
 }  # fmt: skip
 

@@ -133,8 +133,16 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
+    if waits.workers == 0 and loading.whole < _SENDING and _whole_batches(observed):
+        return  # neither larger pieces nor a worker make it shorter
     limits = "its workers" if _limit(observed, loading) else ""
     yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains, limits)
+
+
+def _whole_batches(observed: Observed) -> bool:
+    """Return whether the loaders take whole batches from their data, as far as that was recorded."""
+    loaders = [value for key, value in observed.facts.items() if key.startswith("dataloader.")]
+    return bool(loaders) and all(isinstance(one, dict) and one.get("auto_collation") is False for one in loaders)
 
 
 def padding(observed: Observed) -> Iterator[Claim]:
@@ -154,7 +162,7 @@ def padding(observed: Observed) -> Iterator[Claim]:
     low, gain, high = (of * time for of in _UNPADDED)
     finding = Finding(
         cause="padding",
-        title=f"{percent_text(all_of_it)} of each batch is padding, on which the model computes about "
+        title=f"{percent_text(max(beyond, all_of_it))} of each batch is padding, on which the model computes about "
         f"{duration_text(time)} of {duration_text(observed.step_ns)}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
         basis="that part of forward and backward; what does not depend on the length stays, attention saves more",
@@ -166,7 +174,7 @@ def padding(observed: Observed) -> Iterator[Claim]:
                      value=beyond),
         ),
         remedy="Pad to the longest sample of the batch: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True) in "
-        'collate_fn, or DataCollatorWithPadding(tokenizer, padding="longest").'
+        'collate_fn; or no padding="max_length" in the tokenizer, and DataCollatorWithPadding(tokenizer, "longest").'
         if beyond >= _BEYOND
         else "Put samples of about one length into a batch: "
         + trainer_says(observed, "equal lengths", "sort or bucket by length in the sampler")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import takewhile
+from math import log
 
 import polars as pl
 
@@ -25,6 +27,8 @@ _PARAMETRIC = (
 #: Functions of torch.utils.checkpoint that run a forward again; part of the memory up to which that is needless.
 _RECOMPUTES = ("unpack_hook", "recompute_fn")
 _FREE = 0.5
+#: Looks that tell the time of an evaluation.
+_LOOKS = 10
 #: Operators of a group that repeats a part of the model, forward or backward.
 _REPEATS = 4
 
@@ -153,6 +157,9 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 
 def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
     every = observed.summary.steps.count / steps
+    looks = _evaluating(observed, time)
+    if looks["count"].sum() >= _LOOKS:  # they are of all steps, and see the Python between the operators
+        time, explains = float(looks["time"].sum()), explains | observed.explained(looks)
     finding = Finding(
         cause="frequent-evaluation",
         title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, and records a graph for it "
@@ -167,6 +174,20 @@ def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str,
         remedy="Evaluate less often: if step % 500 == 0: evaluate(); under torch.no_grad() and model.eval().",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, explains)
+
+
+def _evaluating(observed: Observed, time: float) -> pl.DataFrame:
+    """Return the looks in the program's function that calls the model and no backward, for about that time a step."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for stack, frames in observed.stacks.items():
+        outer = list(takewhile(lambda frame: not frame.file.endswith("torch/nn/modules/module.py"), reversed(frames)))
+        for name in {f"{frame.file} {frame.function}" for frame in outer if frame.own and frame.function != "<module>"}:
+            found[name].append(stack)
+    functions = [observed.looks.filter(pl.col("stack").is_in(stacks)) for stacks in found.values()]
+    training = pl.col("phase").is_in(["backward", "optimizer"])
+    apart = [looks for looks in functions if looks.filter(training).is_empty() and (looks["phase"] == "forward").any()]
+    near = [looks for looks in apart if time / 4 <= float(looks["time"].sum()) <= 4 * time]
+    return min(near, key=lambda looks: abs(log(float(looks["time"].sum()) / time)), default=observed.looks.clear())
 
 
 def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:

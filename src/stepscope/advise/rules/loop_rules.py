@@ -35,6 +35,8 @@ _COPY, _PASSES = 8e9, 4
 _STAY = 2.0
 #: Operators that take a part of a tensor, and the one that takes all parts at once.
 _PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
+#: Layers in a row that take one tensor, from which on they are a loop.
+_LINEAR, _BRANCHES = "aten::linear", 8
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _IN_FRAMEWORK = ["backward", "optimizer"]
 
@@ -64,6 +66,7 @@ def loops(observed: Observed) -> Iterator[Claim]:
     line = _in_order(observed, calls)
     yield from _over_parameters(observed, calls, line)
     yield from _over_parts(observed, calls, line)
+    yield from _over_branches(observed, calls, line)
 
 
 def _in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
@@ -144,9 +147,7 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         time = float(body["until"].sum())
         if each < _EACH or time * 1.0 / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
-        made = within(calls, body.select(calls.columns)).filter(pl.col("phase") == "forward")
-        sequences = made["sequence"].drop_nulls()
-        backward = line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(sequences.implode()))
+        backward = _backward(calls, line, body)
         where, time = _function(observed, time)
         time += float(backward["until"].sum())
         gain = time * (1 - _STAY / pieces)
@@ -196,6 +197,61 @@ def _of_parts(
     )  # fmt: skip
     chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
     return Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
+
+
+def _backward(calls: pl.DataFrame, line: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFrame:
+    """Return the nodes of the backward that belong to calls of the forward."""
+    made = within(calls, forward.select(calls.columns)).filter(pl.col("phase") == "forward")["sequence"].drop_nulls()
+    return line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(made.implode()))
+
+
+def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
+    """Layers of one shape that take the same tensor one after the other, such as the heads of attention.
+
+    A chain of layers takes the results of one another: its shapes repeat only if they do not change.
+    """
+    steps, place = max(observed.summary.steps.count, 1), ["track", "step"]
+    top = line.filter(_own())
+    layers = top.filter(pl.col("name") == _LINEAR).sort(*place, "ts")
+    changes = [len(shapes := sizes(text)[:2]) == 2 and shapes[0][-1:] != shapes[1][:1] for text in layers["shapes"]]
+    layers = layers.with_columns(changes=pl.Series(changes, dtype=pl.Boolean))
+    begins = (pl.col("shapes") != pl.col("shapes").shift(1)) | (pl.col("step") != pl.col("step").shift(1))
+    runs = layers.with_columns(run=begins.fill_null(value=True).cum_sum()).filter("changes")
+    runs = runs.group_by("run", *place).agg(
+        begin=pl.col("ts").min(), end=pl.col("ts").max(), layers=pl.len(), of=pl.col("shapes").first()
+    )
+    runs = runs.filter(pl.col("layers") >= _BRANCHES).sort("begin")
+    if runs.is_empty() or runs["step"].n_unique() < steps:
+        return
+    inside = top.sort("ts").join_asof(
+        runs.drop("run"), left_on="ts", right_on="begin", by=place, strategy="backward", check_sortedness=False
+    )
+    body = inside.filter(pl.col("ts") <= pl.col("end"))
+    backward = _backward(calls, line, body)
+    pieces = float(runs["layers"].mean() or 0.0)  # type: ignore[arg-type]
+    time = float(body["until"].sum()) + float(backward["until"].sum())
+    gain = time * (1 - _STAY / pieces)
+    if observed.share(gain) < _TOLD or time / (pieces * len(runs) / steps) > _PIECE_NS:
+        return
+    data, weight = sizes(runs["of"][0])[:2]
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, time)} a loop gives one tensor to {pieces:.0f} layers of {weight[1]} × {weight[0]} "
+        f"one after the other, {len(runs) / steps:.0f} times a step",
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
+        basis="the time from operator to operator of the loop and its part of the backward, of which one layer stays",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(body) / steps:.0f} operators a step from the first to the last layer, on "
+                     f"{' × '.join(map(str, data))}", value=len(body) / steps, result="operator_details",
+                     operator=_LINEAR),
+        ),
+        remedy=f"Compute all of them in one: torch.nn.Linear({weight[1]}, {pieces:.0f} * {weight[0]}), and split its "
+        "result; for heads of attention, torch.nn.functional.scaled_dot_product_attention takes all heads at once.",
+        operator=_LINEAR,
+    )  # fmt: skip
+    chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
 
 
 def _own() -> pl.Expr:

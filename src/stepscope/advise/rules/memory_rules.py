@@ -354,7 +354,8 @@ def _grown(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     # It grows in each step if the first input of each is what the step before made.
     chain = joined.group_by("step").agg(pl.col("first").min(), pl.col("whole").max()).sort("step")
     steps = observed.summary.steps.count
-    if len(chain) < max(steps, 3) or not (chain["whole"].shift(1) == chain["first"])[1:].all():
+    grows = (chain["whole"].shift(1) == chain["first"])[1:].all() and (chain["whole"] > chain["first"]).all()
+    if len(chain) < max(steps, 3) or not grows:
         return
     large = joined.filter(pl.col("first") >= int(chain["first"].min()))  # type: ignore[arg-type]
     size, more = float(chain["whole"].max()), float((chain["whole"] - chain["first"]).mean())  # type: ignore[arg-type]

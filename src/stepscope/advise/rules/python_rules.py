@@ -267,7 +267,9 @@ def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:
 
 def _claim(observed: Observed, place: _Place, looks: pl.DataFrame) -> Claim:
     by_state: dict[str, float] = defaultdict(float)
-    for state, outside, in_framework in looks.select("state", "outside", "in_framework").iter_rows():
+    for stack, state, outside, in_framework in looks.select("stack", "state", "outside", "in_framework").iter_rows():
+        if state in _WAITS and any(frame.file.endswith("/subprocess.py") for frame in observed.stacks.get(stack, ())):
+            state = "child"  # it waits for its output, or for its start
         by_state["" if in_framework else state] += outside  # what a conversion waits for is the conversion
     state = max(by_state, key=lambda name: by_state[name])
     where = observed.place(place.file, place.line)

@@ -89,11 +89,19 @@ def _sizes(samples: Any, batch: Any) -> tuple[int, int, int]:  # noqa: ANN401 - 
     if not isinstance(samples, list) or not 0 < len(samples) <= _SIZED:
         return 0, 0, 0
     try:
-        sizes, collated = [_elements(sample) for sample in samples], _elements(batch)
+        sizes, collated = [_attended(sample) or _elements(sample) for sample in samples], _elements(batch)
     except Exception:  # noqa: BLE001 - law 1: the program's objects may raise anything
         return 0, 0, 0
     known = min(sizes) > 0 and collated >= sum(sizes)
     return (sum(sizes), max(sizes), collated) if known else (0, 0, 0)
+
+
+def _attended(sample: Any) -> int:  # noqa: ANN401 - the program's
+    """Return the elements of a sample that its ``attention_mask`` tells from padding; 0 without a mask on the CPU."""
+    mask: Any = sample.get("attention_mask") if isinstance(sample, Mapping) else None
+    if type(mask).__module__ == "torch":
+        mask = mask.numpy()
+    return int(mask.sum() if hasattr(mask, "sum") else sum(mask)) if mask is not None else 0
 
 
 def _elements(thing: Any) -> int:  # noqa: ANN401 - the program's

@@ -27,6 +27,7 @@ class DataLoaderCollector(DataWaits):
         "persistent_workers": "_persistent_workers",
         "prefetch_factor": "_prefetch_factor",
         "timeout": "_timeout",
+        "auto_collation": "_auto_collation",
     }
 
     def loader_of(self, iterator: Any) -> object:  # noqa: ANN401 - PyTorch's iterator

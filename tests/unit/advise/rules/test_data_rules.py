@@ -57,6 +57,13 @@ def test_advice_is_in_the_frameworks_words_and_never_above_the_cores(
     assert finding.title.startswith("90.0 µs of 100 µs the training waits for its next batch")
 
 
+@pytest.mark.parametrize(("collated", "causes"), [(True, ["data-loader-slow"]), (False, [])])
+def test_whole_batches_that_are_made_at_once_have_nothing_to_save(collated: bool, causes: list[str]) -> None:
+    rank = waiting("torch", wait=20_000, workers=0, cores=1)
+    rank.add("metadata", key="dataloader.0", value=json.dumps({"workers": 0, "auto_collation": collated}))
+    assert [finding.cause for finding in found(rank)] == causes
+
+
 def test_what_the_training_does_while_it_waits_for_workers_makes_no_batches() -> None:
     # Given 60 steps of 10 ms in which the training thread is seen in the loader, and no worker is seen
     rank = waiting("torch", wait=1_000, workers=2, cores=4)

@@ -54,9 +54,10 @@ def test_a_recurrent_layer_of_the_framework_is_not_a_loop_of_the_program(layer: 
         ({"implementation": "for-loop", "fused": None}, ["per-parameter-optimizer"]),
         ({"implementation": "fused", "fused": True}, []),
         ({"implementation": "for-loop"}, []),
+        ({"implementation": "for-loop", "foreach": False}, ["per-parameter-optimizer"]),
         ({"implementation": "for-loop", "fused": None, "parameter_bytes": 4_000_000_000}, []),
     ],
-    ids=["loop", "fused", "has no fused step", "bound by memory"],
+    ids=["loop", "fused", "has no other step", "has foreach", "bound by memory"],
 )
 def test_an_optimizer_that_goes_through_its_tensors_is_told(optimizer: dict[str, object], causes: list[str]) -> None:
     said = {"class": "AdamW", "parameters": 82, "parameter_bytes": 100_000, **optimizer}

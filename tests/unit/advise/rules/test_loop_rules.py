@@ -83,6 +83,29 @@ def test_rows_that_unbind_takes_at_once_are_a_loop_too() -> None:
     assert finding.gain_ns == pytest.approx(192 * 30_000, rel=0.1)
 
 
+def branches(weights: list[list[int]]) -> Training:
+    """Steps in which layers with these weights take data of 64 columns, each with a product that follows it."""
+    training = Training()
+    for number, weight in enumerate(weights):
+        training.call("aten::linear", 60_000, [[8, 16, 64], weight], "forward", sequence=2 * number)
+        training.call("aten::matmul", 60_000, [[8, 16, 4], [8, 4, 16]], "forward", sequence=2 * number + 1)
+    for number in range(2 * len(weights)):
+        training.call("autograd::engine::evaluate_function: X", 60_000, phase="backward", sequence=number)
+    return training
+
+
+def test_layers_that_take_one_tensor_one_after_the_other_are_told() -> None:
+    [finding] = branches([[4, 64]] * 24).findings()
+    assert finding.cause == "many-small-operators"
+    assert "one tensor to 24 layers of 64 × 4" in finding.title
+    assert finding.gain_ns == pytest.approx(96 * 60_000 * (1 - 2 / 24), rel=0.05)
+
+
+@pytest.mark.parametrize("weights", [[[64, 64]] * 24, [[4, 64], [64, 4]] * 12], ids=["a chain", "bottlenecks"])
+def test_chains_of_layers_are_no_loop_over_one_tensor(weights: list[list[int]]) -> None:
+    assert branches(weights).causes() == []
+
+
 def reading(times: int, between: int) -> Training:
     """Steps with a forward of 2 ms, and reads of 2 µs with other work of so many ns between them."""
     training = Training(steps=2)

@@ -120,6 +120,9 @@ def test_a_tensor_that_each_step_copies_to_make_it_longer_is_told() -> None:
 
 def test_tensors_that_are_joined_and_do_not_grow_are_not() -> None:
     assert growing(0).causes() == []
+    alone = Training()
+    alone.call("aten::cat", 4_000_000, [[30_000, 128]])
+    assert alone.causes() == []
 
 
 ROWS, WORDS, WIDTH = [64, 24], 1000, 64

@@ -126,6 +126,9 @@ def test_without_shared_memory_only_workers_are_unknown(monkeypatch: pytest.Monk
     times.remove()
 
 
+PADDED = {"input_ids": torch.ones(6), "attention_mask": torch.tensor([1, 1, 1, 1, 0, 0])}
+
+
 @pytest.mark.parametrize(
     ("samples", "collate_fn", "sizes"),
     [
@@ -133,10 +136,12 @@ def test_without_shared_memory_only_workers_are_unknown(monkeypatch: pytest.Monk
         ([([1, 2], 0), ([3], 1)], lambda found: (torch.zeros(2, 4), torch.zeros(2)), (3, 2, 8)),
         ([{"input_ids": [1], "x": 0}] * 2, lambda found: {"x": 0, "input_ids": torch.zeros(2, 6)}, (2, 1, 12)),
         ([torch.ones(4, 4)] * 2, None, (32, 16, 32)),
+        ([PADDED, PADDED], lambda found: {"input_ids": torch.zeros(2, 6)}, (8, 4, 12)),
+        ([{key: value.tolist() for key, value in PADDED.items()}] * 2, lambda found: torch.zeros(2, 6), (8, 4, 12)),
         ([1, 2], None, (0, 0, 0)),
         ([torch.ones(3), torch.ones(5)], lambda found: [len(one) for one in found], (0, 0, 0)),
     ],
-    ids=["tensors", "lists with labels", "dictionaries", "images", "numbers", "no arrays"],
+    ids=["tensors", "lists with labels", "dictionaries", "images", "padded", "padded lists", "numbers", "no arrays"],
 )
 def test_sizes_of_samples_and_batch(
     times: BatchTimes, samples: list[Any], collate_fn: Any, sizes: tuple[int, ...]
