@@ -60,8 +60,14 @@ class _PageOf:
     switch: str = ""
 
     def why(self, manifest: Manifest) -> str:
-        """Return why a run has none of the results, and how to record them."""
-        return f"{self.absent} ({asked(manifest, self.switch)})" if self.switch else self.absent
+        """Return why a run has none of the results: what its collector says, or the switch that was not on."""
+        for said in manifest.get("collectors", {}).values():
+            missing = said.get("missing")
+            if isinstance(missing, dict) and self.switch in missing:
+                return f"{self.absent}: {missing[self.switch]}"
+        if not self.switch or manifest.get("options", {}).get(self.switch):
+            return self.absent
+        return f"{self.absent} ({asked(manifest, self.switch)})"
 
 
 _PAGES = (
