@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import stepscope
-
 from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     LOOP,
