@@ -70,7 +70,7 @@ class _PageOf:
         return f"{self.absent} ({asked(manifest, self.switch)})"
 
 
-_PAGES = (
+PAGES = (
     _PageOf(
         "steps",
         "Steps",
@@ -429,7 +429,7 @@ def _pages(shown: Shown, *, settled: bool) -> Iterable[dict[str, Any]]:
         found = [name for name in _OF_JOB if len(shown.results_of_job[name])]
         yield {"name": "ranks", "title": "All ranks", "results": found, "absent": ""}
     yield {"name": "timeline", "title": "Timeline", "results": [], "absent": absent}
-    for page in _PAGES:
+    for page in PAGES:
         found = [name for name in page.results if results.there(name) is not False]
         sure = any(results.there(name) for name in found)
         if settled and not sure:

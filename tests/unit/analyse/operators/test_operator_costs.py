@@ -182,6 +182,16 @@ def test_one_product_of_unknown_cost_leaves_the_step_unknown() -> None:
         assert found[name].null_count() == len(found), name
 
 
+def test_a_product_of_which_only_the_name_is_recorded_leaves_the_step_unknown() -> None:
+    rank = doubles()
+    rank.span(0, "operator", 96_000, 3_000, "MatMul", step=0)
+    found = step_efficiency(rank.tables()).row(0, named=True)
+    assert (found["Model FLOPs"], found["MFU(%)"], found["Achieved(GFLOP/s)"]) == (None, None, None)
+    # another operator without inputs is no product
+    rank.rows["spans"][-1]["name"] = "Tile"
+    assert step_efficiency(rank.tables()).row(0, named=True)["Model FLOPs"] == 2 * 2 * 50 * 80 * 100
+
+
 def test_the_outermost_operator_counts_once() -> None:
     rank = Rank()
     host = rank.thread()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.report.page.content import _PAGES
+from stepscope.report.page.content import PAGES
 
 SHAPES = "Paddle records no shapes in eager mode and in PIR programs, and fails with shapes in older programs"
 
@@ -31,7 +31,7 @@ SHAPES = "Paddle records no shapes in eager mode and in PIR programs, and fails 
     ids=["command", "code", "mindspore", "was on", "cannot", "other tool"],
 )
 def test_a_page_without_costs_says_what_to_change(manifest: dict[str, Any], why: str) -> None:
-    (page,) = (one for one in _PAGES if one.name == "roofline")
+    (page,) = (one for one in PAGES if one.name == "roofline")
     assert page.why(manifest) == f"no operator has a known cost{why}"
-    (waits,) = (one for one in _PAGES if one.name == "waits")
+    (waits,) = (one for one in PAGES if one.name == "waits")
     assert waits.why(manifest) == waits.absent
