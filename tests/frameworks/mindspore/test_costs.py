@@ -45,6 +45,6 @@ def test_a_step_costs_what_its_products_do(tmp_path: Path, shapes: bool) -> None
     model = 2 * CONVOLUTION + 3 * PRODUCT if shapes else None
     assert each["Model FLOPs"].to_list() == [model] * STEPS
     assert each["MFU(%)"].to_list() == [None] * STEPS  # the speeds of the machine are not measured for a window in code
-    counted = {name: flops for name, flops in run.result("roofline").select("Name", "FLOPs").rows()}
+    counted = dict(run.result("roofline").select("Name", "FLOPs").rows())
     assert counted["Conv2D"] == STEPS * CONVOLUTION
     assert counted.get("MatMul") == (STEPS * 3 * PRODUCT if shapes else None)
