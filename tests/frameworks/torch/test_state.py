@@ -227,6 +227,7 @@ def test_precision_compiled_functions_buckets_and_the_loaders_queue(tmp_path: Pa
     assert state["compile"] == [{"of": "function", **place, "backend": "eager", "dynamic": False}]
     parallel = state["models"][0]["ddp"]
     assert (parallel["bucket_cap_bytes"], parallel["find_unused_parameters"]) == (2 << 20, True)
+    assert (parallel["broadcast_buffers"], parallel["static_graph"]) == (True, False)
     assert parallel["bucket_sizes"] == [4 * (256 * 256 + 256 + 256 * 4 + 4)]
     loader = facts["dataloader.0"]
     assert (loader["workers"], loader["prefetch_factor"]) == (1, 3)
