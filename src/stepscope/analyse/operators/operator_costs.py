@@ -29,17 +29,14 @@ def operator_costs(tables: Tables) -> pl.DataFrame:
     """
     operators = host_operators(tables)
     details = columns_of(tables, "operators", "span", "flops", "instruction", *_INPUTS)
+    details = details.filter(pl.col("instruction").is_null()).drop("instruction")
     details = details.with_columns(pl.Series("row", rows_of(operators["id"], details["span"]))).filter(
         pl.col("row") >= 0
     )
-    distinct = operators["name"].unique()
-    rules = [known_name(name) for name in distinct.cast(pl.String).to_list()]
-    known = pl.DataFrame({"name": distinct, "rule": pl.Series(rules, dtype=pl.String)})
-    silent = _silent_products(operators, details["row"].to_numpy(), known)
-    details = details.filter(pl.col("instruction").is_null()).drop("instruction")
-    details = pl.concat([details, silent.cast({"row": details.schema["row"]})], how="diagonal")
-    named = details.with_columns(operators["name"].gather(details["row"]).alias("name"))
-    named = named.join(known, on="name", how="left")
+    names = operators["name"].gather(details["row"])
+    distinct = names.unique()
+    known = pl.DataFrame({"name": distinct, "rule": [known_name(name) for name in distinct.cast(pl.String).to_list()]})
+    named = details.with_columns(names.alias("name")).join(known.cast({"rule": pl.String}), on="name", how="left")
     named = named.filter(pl.col("rule").is_not_null() | pl.col("flops").is_not_null())
     found = named.join(_of_inputs(named), on=["rule", *_INPUTS], how="left", nulls_equal=True)
     known_family = found["rule"].replace_strict(FAMILIES, default=None, return_dtype=pl.String)
@@ -54,15 +51,6 @@ def operator_costs(tables: Tables) -> pl.DataFrame:
     chosen[place[only_counted]] = False
     outermost = rows.filter(pl.Series(chosen[place] & ~_inside(operators, chosen)[place], dtype=pl.Boolean))
     return outermost.select("row", "family", "dtype", "flops", "bytes").sort("row")
-
-
-def _silent_products(operators: pl.DataFrame, described: npt.NDArray[np.int64], known: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of products of which nothing is recorded but the name and the time."""
-    family = pl.col("rule").replace_strict(FAMILIES, default=None, return_dtype=pl.String)
-    products = known.filter(family.is_in(PRODUCTS))["name"].to_physical()
-    silent = operators["name"].to_physical().is_in(products.implode()).to_numpy().copy()
-    silent[described] = False
-    return pl.DataFrame({"row": np.flatnonzero(silent)})
 
 
 def _of_inputs(named: pl.DataFrame) -> pl.DataFrame:
