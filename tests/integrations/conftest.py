@@ -13,5 +13,5 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 TRAINERS = ("transformers", "lightning", "accelerate", "keras")
 if not any(map(find_spec, TRAINERS)):
-    others = ("logged_events", "monitoring", "real_trainings", "two_ranks")
+    others = ("jax_loader", "logged_events", "monitoring", "real_trainings", "two_ranks")
     collect_ignore = [f"test_{name}.py" for name in (*TRAINERS, *others)]

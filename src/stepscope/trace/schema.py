@@ -470,7 +470,7 @@ _ALL = (
     ),
     _table(
         "batches",
-        "a batch that a data loader made, in the training process or in a forked worker, recorded in the window or not",
+        "a batch that a data loader made, in the training process or in a worker, recorded in the window or not",
         must("ts", "int64", "When it began, since the Unix epoch.", "ns"),
         must("dur", "int64", "Duration: samples, collation, and what lies between.", "ns"),
         must("dataset", "category", "Class of the data set."),

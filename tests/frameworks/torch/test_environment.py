@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import stepscope
 from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     LOOP,
@@ -167,6 +168,9 @@ def test_workers_record_nothing(tmp_path: Path, script: Path, context: str) -> N
     assert sorted(path.name for path in run.iterdir()) == ["rank0"]
     assert steps(run) == [0, 1, 2, 3]
     assert done.stderr.count("stepscope:") == 1
+    # but the batches that each of them makes are timed
+    made = stepscope.open(run).tables["batches"].collect()
+    assert (len(made), made["process"].n_unique(), set(made["samples"])) == (4, 2, {4})
 
 
 def test_the_workers_of_torchrun_are_its_ranks(tmp_path: Path, script: Path) -> None:

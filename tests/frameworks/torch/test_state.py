@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import stepscope
 from tests.frameworks.torch.programs import python
@@ -177,3 +180,94 @@ def test_what_cannot_be_read_costs_only_itself_and_is_told(tmp_path: Path) -> No
     assert state["models"][0]["frozen_modules"] == ["Net.old.0", "Net.old.1"]
     assert run.manifest["collectors"]["torch_state"]["unread"] == ["optimizers"]
     assert "autocast" in facts_of(tmp_path / "runs")["torch.used"]
+
+
+SETTINGS = """
+import os, time, torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+def doubled(loss):
+    return 2 * loss
+
+torch.set_float32_matmul_precision("medium")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+compiled = torch.compile(doubled, backend="eager", dynamic=False)
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 4))
+parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=2, find_unused_parameters=True)
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+data = TensorDataset(torch.ones(160, 256))
+loader = DataLoader(data, batch_size=4, num_workers=1, prefetch_factor=3, pin_memory=True)
+batches = iter(loader)
+with open("log", "wb", buffering=0) as log:
+    for number in range(30):
+        while batches._data_queue.qsize() < 3:
+            time.sleep(0.001)
+        (inputs,) = next(batches)
+        parallel(inputs).square().mean().backward()
+        log.write(bytes(1 << 20))
+        os.fsync(log.fileno())
+        optimizer.step()
+        optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_precision_compiled_functions_buckets_and_the_loaders_queue(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SETTINGS)
+    done = python("-m", "stepscope", "run", "--steps", "24-25", "--output", tmp_path / "runs", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = facts_of(tmp_path / "runs")
+    state = facts["torch.state"]
+    assert state["matmul_precision"] == "medium"
+    line = SETTINGS.splitlines().index("def doubled(loss):") + 1
+    place = {"function": "doubled", "file": str(script), "line": line}
+    assert state["compile"] == [{"of": "function", **place, "backend": "eager", "dynamic": False}]
+    parallel = state["models"][0]["ddp"]
+    assert (parallel["bucket_cap_bytes"], parallel["find_unused_parameters"]) == (2 << 20, True)
+    assert (parallel["broadcast_buffers"], parallel["static_graph"]) == (True, False)
+    assert parallel["bucket_sizes"] == [4 * (256 * 256 + 256 + 256 * 4 + 4)]
+    loader = facts["dataloader.0"]
+    assert (loader["workers"], loader["prefetch_factor"]) == (1, 3)
+    assert loader["pin_memory"] is torch.cuda.is_available()  # asked for; without a device there is nothing to pin for
+    # The program waited until three batches stood ready, and wrote 1 MiB a step
+    run = stepscope.open(tmp_path / "runs")
+    steps = run.tables["run_steps"].collect()
+    assert set(steps["batches_ready"][5:]) == {3}
+    assert int(steps["written"].median()) in (0, *range(1 << 20, 1 << 22))  # 0: a file system without a disk
+    # Making a batch takes less than writing so much: one worker would do
+    [made] = run.result("batch_production").rows(named=True)
+    assert (made["Dataset"], made["Processes"], made["Workers Needed"]) == ("TensorDataset", 1, 1)
+    assert made["Batches"] >= 30
+
+
+def trained_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    model[0].register_forward_hook(lambda *_: None)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_model_that_the_program_deletes_is_freed(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    with stepscope.profile(output=tmp_path, analyse="later", quiet=True) as profile:
+        # The state that was read when the window opened has them
+        profile.step()
+        references = [weakref.ref(one) for one in (model, model[1], model[1].weight, optimizer)]
+        del model, optimizer
+        gc.collect()
+        assert [one() for one in references] == [None] * 4
+        model, optimizer = trained_model()  # one that is made while it records
+        profile.step()
+        references = [weakref.ref(one) for one in (model, model[1], model[1].weight, optimizer)]
+    del model, optimizer
+    gc.collect()
+    assert [one() for one in references] == [None] * 4
+    (run,) = tmp_path.iterdir()
+    state = facts_of(run)["torch.state"]
+    assert [one["class"] for one in state["optimizers"]] == ["AdamW"]
+    assert state["models"][0]["parameters"] == 4

@@ -16,6 +16,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed, SampledFrame
 from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.data.batch_production import workers_needed
 from stepscope.analyse.quantities import count_text, duration_text, percent_text
 from stepscope.analyse.stacks.sampled_time import sampled_time
 from stepscope.analyse.step.summary import DataWait
@@ -324,13 +325,11 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     made = loading.whole or wait * max(waits.workers or 1, 1)
     on_core = loading.working / loading.whole if loading.whole else 1.0
     least = _LEAST_WORKERS.get(observed.framework, 1)
-    needed = max(least, math.ceil(made / rest))
-    cores = waits.cores
+    needed, cores = workers_needed(made, rest, on_core, None, least), waits.cores
     if waits.workers == 0 and loading.whole and made < _SENDING:
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
-    # Workers that compute all the time have the cores that the training leaves; those that wait share one.
-    most = needed if cores is None else max(least, min(needed, int(max(cores - 1, 1) / max(on_core, 1e-3))))
+    most = workers_needed(made, rest, on_core, cores, least)
     place = observed.place(*loading.lines[0][:2]) if loading.lines else ""
     cheaper = f"Make what {place} does cheaper: do it once before the training, or for a whole batch in one call"
     if cores == 1 and on_core >= _MOST:

@@ -201,6 +201,11 @@ def _joined(call: OperatorInputs) -> tuple[int, int | None]:
     return 0, None if not call.tensors() else 2 * sum(prod(shape) * size for shape, size in call.tensors())
 
 
+def _unsaid(_: OperatorInputs) -> tuple[int, int | None]:
+    """Raise: the inputs do not say which side is transposed, or the stride; the source may count it."""
+    raise ValueError
+
+
 def _copied(call: OperatorInputs) -> tuple[int, int | None]:
     """What is written to, and what is read."""
     tensors = call.tensors()[:2]
@@ -256,6 +261,9 @@ _RULES: dict[str, tuple[str, _Rule]] = {
     **_named("matmul", _linear, "_linear_pointwise"),
     **_named("convolution", _convolution, "convolution _convolution"),
     **_named("convolution", _convolution_backward, "convolution_backward"),
+    **_named("matmul", _unsaid, "matmul batchmatmul"),
+    **_named("convolution", _unsaid, "conv2d conv2dbackpropinput conv2dbackpropfilter"),
+    **_named("attention", _unsaid, "flashattentionscore"),
     **_named("attention", _attention(0, 2), " ".join(_ATTENTION)),
     **_named("attention", _attention(1, 5), " ".join(f"{name}_backward" for name in _ATTENTION)),
     **_named(

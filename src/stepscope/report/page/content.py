@@ -60,11 +60,17 @@ class _PageOf:
     switch: str = ""
 
     def why(self, manifest: Manifest) -> str:
-        """Return why a run has none of the results, and how to record them."""
-        return f"{self.absent} ({asked(manifest, self.switch)})" if self.switch else self.absent
+        """Return why a run has none of the results: what its collector says, or the switch that was not on."""
+        for said in manifest.get("collectors", {}).values():
+            missing = said.get("missing")
+            if isinstance(missing, dict) and self.switch in missing:
+                return f"{self.absent}: {missing[self.switch]}"
+        if not self.switch or manifest.get("options", {}).get(self.switch):
+            return self.absent
+        return f"{self.absent} ({asked(manifest, self.switch)})"
 
 
-_PAGES = (
+PAGES = (
     _PageOf(
         "steps",
         "Steps",
@@ -103,7 +109,7 @@ _PAGES = (
     _PageOf(
         "data",
         "Data pipeline",
-        ("dataset", "minddata_pipeline_summary", "minddata_pipeline_raw"),
+        ("dataset", "batch_production", "minddata_pipeline_summary", "minddata_pipeline_raw"),
         "no wait for a batch was seen",
     ),
     _PageOf(
@@ -425,7 +431,7 @@ def _pages(shown: Shown, *, settled: bool) -> Iterable[dict[str, Any]]:
         found = [name for name in _OF_JOB if len(shown.results_of_job[name])]
         yield {"name": "ranks", "title": "All ranks", "results": found, "absent": ""}
     yield {"name": "timeline", "title": "Timeline", "results": [], "absent": absent}
-    for page in _PAGES:
+    for page in PAGES:
         found = [name for name in page.results if results.there(name) is not False]
         sure = any(results.there(name) for name in found)
         if settled and not sure:

@@ -182,6 +182,20 @@ def test_one_product_of_unknown_cost_leaves_the_step_unknown() -> None:
         assert found[name].null_count() == len(found), name
 
 
+@pytest.mark.parametrize(
+    ("name", "flops", "model"),
+    [("MatMul", None, None), ("MatMul", 500_000, 2_100_000), ("Conv2D", None, None), ("Tile", None, 1_600_000)],
+)
+def test_a_product_that_only_its_source_can_count(name: str, flops: int | None, model: int | None) -> None:
+    rank = doubles()
+    operator(rank, (0, 96_000, 3_000), name, flops=flops)
+    assert step_efficiency(rank.tables())["Model FLOPs"].to_list() == [model] * 2
+    # around one whose inputs say it, it says nothing
+    rank = doubles()
+    operator(rank, (0, 58_000, 24_000), "aten::matmul", [[50, 80], [80, 100]])
+    assert step_efficiency(rank.tables())["Model FLOPs"].to_list() == [1_600_000] * 2
+
+
 def test_the_outermost_operator_counts_once() -> None:
     rank = Rank()
     host = rank.thread()
