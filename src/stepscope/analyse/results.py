@@ -17,6 +17,7 @@ from stepscope.analyse.anatomy.slow_steps import slow_steps
 from stepscope.analyse.anatomy.step_anatomy import step_anatomy
 from stepscope.analyse.anatomy.step_variation import step_variation
 from stepscope.analyse.communication.collective_times import communication, communication_matrix
+from stepscope.analyse.data.batch_stages import batch_stages
 from stepscope.analyse.data.dataset import dataset
 from stepscope.analyse.data.minddata_pipeline import minddata_pipeline_raw, minddata_pipeline_summary
 from stepscope.analyse.device.api_statistic import api_statistic
@@ -174,6 +175,7 @@ _ALL = (
     ),
     _optional(memory_profile, "memory alive at the end, by the line that took it", "live_memory"),
     _always(dataset, "waits of the training thread for its batches", there=there.data_waits),
+    _optional(batch_stages, "what making a batch takes, by stage, and how many workers would do", "batches"),
     _optional(minddata_pipeline_raw, "every operation of the data pipeline: its queue at every sample", "pipeline"),
     replace(
         _optional(

@@ -103,7 +103,7 @@ _PAGES = (
     _PageOf(
         "data",
         "Data pipeline",
-        ("dataset", "minddata_pipeline_summary", "minddata_pipeline_raw"),
+        ("dataset", "batch_stages", "minddata_pipeline_summary", "minddata_pipeline_raw"),
         "no wait for a batch was seen",
     ),
     _PageOf(
