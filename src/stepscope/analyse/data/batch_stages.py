@@ -38,7 +38,7 @@ def batch_stages(tables: Tables) -> pl.DataFrame:
             other=(pl.col("dur") - pl.col("sample_dur") - pl.col("collate_dur")).clip(0),
         )
         cpu = {"samples": mine["sample_cpu"], "collation": mine["collate_cpu"]}
-        on_core = float(cpu["samples"].sum() + cpu["collation"].sum()) / max(float(mine["dur"].sum()), 1.0)
+        on_core = sum(float(one.sum()) for one in cpu.values()) / max(float(mine["dur"].sum()), 1.0)
         rest, needed = _needed(tables, mine, cores if on_core >= _ON_CORE else None)
         order = sorted(spent.columns[1:], key=lambda stage: -float(spent[stage].sum()))
         for stage in ("batch", *order):
