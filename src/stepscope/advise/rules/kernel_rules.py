@@ -42,6 +42,14 @@ _OF_PRODUCTS, _OF_BETWEEN = (0.0, 0.4, 0.7), (0.7, 0.9, 1.0)
 #: What slows clocks although nobody set it so; part of the samples from which on it is told.
 _SLOWED = ("heat", "power brake", "other hardware", "power cap")
 _SAMPLES, _FEWEST = 0.2, 5
+#: Every later step of a kernel that became slower takes so many times its longest earlier one; fewest steps on a side.
+_SLOWER, _SIDE = 1.15, 2
+#: Part of the time of kernels that becomes slower by about one factor, from which on it is the clock; how near it is.
+_ALL, _ALIKE = 0.8, 0.25
+_COOLER = (
+    "Look at temperature, power and fans (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); raise the power limit if it "
+    "is set low (nvidia-smi -pl), and see who else uses the machine's power and cooling."
+)
 
 
 def kernels(observed: Observed) -> Iterator[Claim]:
@@ -58,6 +66,7 @@ def kernels(observed: Observed) -> Iterator[Claim]:
     if observed.framework == "torch":
         yield from _attention(observed)
     yield from _clocks(observed, used)
+    yield from _slower(observed)
 
 
 def _used(observed: Observed) -> dict[str, float]:
@@ -71,6 +80,73 @@ def _used(observed: Observed) -> dict[str, float]:
     time = np.bincount(name, weights=spans["dur"].to_numpy()[rows], minlength=len(first))
     texts = (text or "" for text in texts_of(tables, rows[first]))
     return dict(zip(texts, (time / max(steps, 1)).tolist(), strict=True))
+
+
+def _by_step(observed: Observed) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Return the kernels that each recorded step runs as often, and their time in each, ns: a row a kernel."""
+    tables = observed.tables
+    rows = device_rows(tables)
+    rows = rows[of_kinds(span_kinds(tables)[rows], "kernel")]
+    spans = columns_of(tables, "spans", "dur", "step")
+    step = or_negative(spans["step"][rows])
+    rows, step = rows[step >= 0], step[step >= 0]
+    numbers, place = np.unique(step, return_inverse=True)
+    _, first, name = np.unique(span_codes(tables).name[rows], return_index=True, return_inverse=True)
+    shape = (len(first), len(numbers))
+    cell = name * shape[1] + place
+    calls = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    time = np.bincount(cell, spans["dur"].to_numpy()[rows], shape[0] * shape[1]).reshape(shape)
+    equal = (calls == calls[:, :1]).all(axis=1)
+    texts = [text or "" for text in texts_of(tables, rows[first])]
+    return [text for text, kept in zip(texts, equal, strict=True) if kept], time[equal]
+
+
+def _slower(observed: Observed) -> Iterator[Claim]:
+    """Kernels that take longer from one step of the recording on, with as many calls as before."""
+    if observed.summary.steps.count < 2 * _SIDE:
+        return
+    names, time = _by_step(observed)
+    count = time.shape[1]
+    best: tuple[float, int, npt.NDArray[np.bool_]] = (0.0, 0, np.zeros(len(names), np.bool_))
+    for change in range(_SIDE, count - _SIDE + 1):
+        slower = time[:, change:].min(axis=1) > _SLOWER * time[:, :change].max(axis=1)
+        excess = float((time[slower].mean(axis=1) - time[slower, :change].mean(axis=1)).sum())
+        best = max(best, (excess, change, slower), key=lambda one: one[0])
+    excess, change, slower = best
+    if observed.share(excess) < _USED / 4:
+        return
+    before, after = time[slower, :change].mean(axis=1), time[slower, change:].mean(axis=1)
+    ratio = float(after.sum() / before.sum())
+    alike = np.abs(after / before - ratio) <= _ALIKE * (ratio - 1)
+    clocks = float(before[alike].sum()) >= _ALL * float(time[:, :change].mean(axis=1).sum())
+    kept = [name for name, chosen in zip(names, slower, strict=True) if chosen]
+    order = np.argsort(before - after)
+    gain = excess * _on_path(observed, kept)
+    number = int(columns_of(observed.tables, "steps", "number")["number"].sort()[change])
+    largest = kept[int(order[0])]
+    what = (
+        "every kernel takes"
+        if clocks
+        else f"{largest[:60]} takes"
+        if len(kept) == 1
+        else (f"{len(kept)} kernels, {largest[:60]} most of all, take")
+    )
+    finding = Finding(
+        cause="low-clocks" if clocks else "slower-kernel",
+        title=f"from step {number} on {what} {ratio:.2f} × as long as before, {of_step(observed, excess)}",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(1.2 * excess),
+        basis="their time in the mean recorded step less that of the steps before, on the critical path",
+        confidence=Confidence.LIKELY,
+        evidence=tuple(
+            Evidence(text=f"{kept[one][:100]}: {duration_text(after[one])} a step, before {duration_text(before[one])}",
+                     value=float(after[one]), unit="ns", result="kernel_details", operator=kept[one])
+            for one in order[:3].tolist()
+        ),
+        remedy=_COOLER if clocks else f"See what changes at step {number}: sizes behind the same kernel, work of "
+        "another stream or program that shares the device (streams), an algorithm chosen anew.",
+        operator=largest,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {"clocks": gain} if clocks else {f"slower {name}": gain for name in kept})
 
 
 def _on_path(observed: Observed, names: Iterable[str]) -> float:
@@ -266,7 +342,6 @@ def _clocks(observed: Observed, used: dict[str, float]) -> Iterator[Claim]:
             Evidence(text=f"{reason} in {percent_text(part)} of the samples", value=part),
             Evidence(text=f"mean SM clock {usual:.0f} MHz, highest {most:.0f} MHz", value=usual, unit="MHz"),
         ),
-        remedy="Look at temperature, power and fans (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER); raise the power "
-        "limit if it is set low (nvidia-smi -pl), and see who else uses the machine's power and cooling.",
+        remedy=_COOLER,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"clocks": gain})

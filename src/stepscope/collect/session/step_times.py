@@ -32,7 +32,7 @@ from stepscope.collect.session.inside_steps import InsideSteps
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
-from stepscope.trace.run_directory import STEP_TIMES
+from stepscope.trace.run_directory import STEP_TIMES, check_writable
 from stepscope.trace.schema import STEPS_RECOUNT
 
 try:
@@ -260,9 +260,11 @@ class StepTimes:
         """Make and prepare the first window some steps before it opens: what that takes is then over for the loaders.
 
         Raises:
+            OutputError: The directory of runs cannot be made or written.
             OSError: Its directory or journal cannot be made.
         """
         if self.settings is not None:
+            check_writable(self.settings.output)  # nobody has before, where no command started the recording
             with self._lock:
                 window = self.window(self.settings)
                 window.prepare()

@@ -60,6 +60,25 @@ def test_a_library_reorders_the_images_of_convolutions_inside() -> None:
     assert causes["channels last"] == {"allocator-page-faults": pytest.approx(4_000 * 900)}
 
 
+def keeping(kept: int, faults: int, phase: str) -> Training:
+    """Steps that take so many bytes in a phase and keep them, with so many page faults each."""
+    training = Training(5, machine__speeds=[{"framework": "torch", "fault_ns": 1000}])
+    training.run_steps(minor_faults=faults)
+    training.call("aten::clone", 5_000_000, phase=phase)
+    for number in range(training.steps):
+        begin = ORIGIN + number * STEP
+        blocks = [(1, 8 << 20, 10), (1, -(8 << 20), 30)] + ([(2 + number, kept, 20)] if kept else [])
+        for address, size, at in blocks:
+            row = {"ts": begin + at, "device": "cpu", "address": address, "bytes": size}
+            training.rank.add("allocations", **row, reserved=0)
+    return training
+
+
+def test_what_an_optimizer_keeps_of_its_steps_is_not_kept_by_the_program() -> None:
+    assert keeping(8 << 20, 2_100, "optimizer").causes() == []
+    assert keeping(8 << 20, 2_100, "forward").causes() == ["growing-memory"]
+
+
 @pytest.mark.parametrize(
     ("kept", "faults", "causes"),
     [
@@ -72,15 +91,7 @@ def test_a_library_reorders_the_images_of_convolutions_inside() -> None:
     ids=["worth its time", "worth its memory", "not in the other steps", "too little", "given back"],
 )
 def test_memory_that_each_step_keeps_is_told(kept: int, faults: int, causes: dict[str, int | None]) -> None:
-    training = Training(5, machine__speeds=[{"framework": "torch", "fault_ns": 1000}])
-    training.run_steps(minor_faults=faults)
-    training.call("aten::clone", 5_000_000, phase="forward")
-    for number in range(training.steps):
-        begin = ORIGIN + number * STEP
-        blocks = [(1, 8 << 20, 10), (1, -(8 << 20), 30)] + ([(2 + number, kept, 20)] if kept else [])
-        for address, size, at in blocks:
-            row = {"ts": begin + at, "device": "cpu", "address": address, "bytes": size}
-            training.rank.add("allocations", **row, reserved=0)
+    training = keeping(kept, faults, "forward")
     assert {finding.cause: finding.gain_ns for finding in training.findings()} == {
         cause: gain if gain is None else pytest.approx(gain, rel=0.05) for cause, gain in causes.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,22 @@ def double(capture: EditedCapture) -> None:
         one.update(name=one["name"].replace("float", "double").replace("sgemm", "dgemm"), dur=2 * one["dur"])
 
 
+def late_work(capture: EditedCapture) -> list[dict[str, Any]]:
+    """Return the work of the last two of the five steps."""
+    return capture.work[len(capture.work) * 3 // 5 :]
+
+
+def regressed(capture: EditedCapture) -> None:
+    for one in late_work(capture):
+        if "sgemm" in one["name"] or "dgrad" in one["name"]:
+            one["dur"] *= 2
+
+
+def throttled(capture: EditedCapture) -> None:
+    for one in late_work(capture):
+        one["dur"] *= 1.4
+
+
 PLANTED: list[tuple[str, Edit, Edit | None]] = [
     ("synchronising-call", items, None),
     ("synchronising-call", synchronised, None),
@@ -177,6 +194,8 @@ PLANTED: list[tuple[str, Edit, Edit | None]] = [
     ("small-collectives", small_exchanges, None),
     ("tf32-off", plain_float, tensor_float),
     ("double-precision", double, None),
+    ("slower-kernel", regressed, None),
+    ("low-clocks", throttled, None),
 ]
 
 
