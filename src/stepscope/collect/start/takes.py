@@ -81,7 +81,7 @@ class Takes:
         if len(self._takes) >= (MOST if self._longest else 1):
             return False
         self._look = self._count * 5 // 4
-        self._asked = all(self._apart(take) > NEAR for take in self._takes)
+        self._asked = all(max(self._apart(take)) > NEAR for take in self._takes)
         return self._asked
 
     @property
@@ -96,12 +96,17 @@ class Takes:
         """Return the median of the steps that were not recorded, in ns; 0 without one."""
         return median(self._others) if self._others else 0
 
-    def _apart(self, take: _Take) -> float:
-        """Return by how much the steps of a window differ from the others; 0 without others."""
+    def _apart(self, take: _Take) -> tuple[float, float]:
+        """Return by how much median and midmean of a window differ from those of the other steps; 0 without others."""
         if not self._others:
-            return 0.0
-        pairs = zip(_levels(take.durations), _levels(self._others), strict=True)
-        return max(abs(own - other) / max(other, 1) for own, other in pairs)
+            return 0.0, 0.0
+        (middle, mean), (usual, usual_mean) = _levels(take.durations), _levels(self._others)
+        return abs(middle / max(usual, 1) - 1), abs(mean / max(usual_mean, 1) - 1)
+
+    def _distance(self, take: _Take) -> tuple[float, float]:
+        """Return how far a window is from the other steps: by the median, and of equal ones by the midmean."""
+        middle, mean = self._apart(take)
+        return max(middle, NEAR), mean
 
     def _keep(self, duration: int) -> None:
         self._count += 1
@@ -137,7 +142,7 @@ class Takes:
         valid = [take for take in self._takes if not take.outdated]
         least = min(self._active, max((len(take.durations) for take in valid), default=0))
         whole = [take for take in valid if len(take.durations) >= least] or self._takes[-1:]
-        best = self._takes[-1] if last else min(whole, key=self._apart)
+        best = self._takes[-1] if last else min(whole, key=self._distance)
         if best.outdated:
             best.recorded.count_loss(
                 "steps_recounted", "an optimizer stepped for the first time after the window began"
