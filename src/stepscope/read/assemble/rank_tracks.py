@@ -34,8 +34,8 @@ def merged(frames: Sequence[pl.DataFrame], rank: int | None, host: str | None) -
     ordered = sorted(kept, key=lambda identity: _place(kept[identity]))
     number_of = {identity: number for number, identity in enumerate(ordered)}
     said = {name: value for name, value in (("rank", rank), ("host", host)) if value is not None}
-    rows = [kept[identity]["row"] for identity in ordered]
-    rows = taken(together("tracks", frames), pl.Series(rows, dtype=pl.UInt32))
+    chosen = pl.Series([kept[identity]["row"] for identity in ordered], dtype=pl.UInt32)
+    rows = taken(together("tracks", frames), chosen)
     kinds, number = schema("tracks"), range(len(ordered))
     columns = [pl.Series(name, number, kinds[name]) for name in ("id", "order")]
     columns += [pl.Series(name, [value], kinds[name]).new_from_index(0, rows.height) for name, value in said.items()]
