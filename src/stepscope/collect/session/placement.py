@@ -23,7 +23,7 @@ from pathlib import Path
 
 from stepscope.collect.ranks import JobRank, LaunchedJob, find_job, process_key
 from stepscope.errors import OutputError
-from stepscope.trace.run_directory import RankDirectory
+from stepscope.trace.run_directory import RankDirectory, make_private
 
 #: Seconds to wait until the creator of a job file has written its lines.
 _PATIENCE = 5.0
@@ -45,7 +45,7 @@ def create_rank_directory(output: Path, worker: str, place: JobRank) -> RankDire
     """Make and return the directory of this rank in a new run, or in the run that the job's other ranks began.
 
     Args:
-        output: Directory of runs; it exists.
+        output: Directory of runs; it is made, with its parents, if it is missing.
         worker: First part of the run's name.
         place: This process in its job.
 
@@ -53,6 +53,7 @@ def create_rank_directory(output: Path, worker: str, place: JobRank) -> RankDire
         OSError: A directory or file cannot be made.
         OutputError: Ten thousand runs of this name exist.
     """
+    make_private(output)  # the times of all steps are kept before a session looks whether it can be written
     if place.world_size > 1:
         return _join(output, worker, place)
     directory = RankDirectory(output / _new_run(output, worker) / f"rank{place.rank}")

@@ -217,3 +217,9 @@ def test_a_hostile_meeting_file_leads_nowhere_else(tmp_path: Path, hostile: str)
 )
 def test_names_of_runs_are_harmless(text: str, name: str) -> None:
     assert as_file_name(text) == name
+
+
+def test_the_directory_of_runs_is_made_with_its_parents(tmp_path: Path) -> None:
+    rank = create_rank_directory(tmp_path / "not" / "there", "train", JobRank())
+    assert rank.capture.is_dir()
+    assert (tmp_path / "not").stat().st_mode & 0o777 == 0o700
