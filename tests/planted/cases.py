@@ -53,7 +53,7 @@ CASES = (
     _case("loss_by_sample", "many-small-operators", "sample-loop"),
     _case("metric_by_item", "python-in-step"),
     _case("tokenizer", "python-in-step"),
-    _case("model_copies", "python-in-step"),
+    _case("model_copies", "python-in-step", "many-small-operators"),
     _case("json_log", "python-in-step", "frequent-logging"),
     _case("collect_each_step", "garbage-collection"),
     _case("cyclic_garbage", "garbage-collection", "python-in-step"),

@@ -37,6 +37,7 @@ _STAY = 2.0
 _PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
 #: Layers in a row that take one tensor, from which on they are a loop.
 _LINEAR, _BRANCHES = "aten::linear", 8
+_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _IN_FRAMEWORK = ["backward", "optimizer"]
 
@@ -104,6 +105,9 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     if many < _EACH * parameters or loop.is_empty():
         return
     where, time = _function(observed, float(loop["until"].sum()))
+    library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
+    if float(library["time"].sum()) > time / 2:
+        return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
     moved = _PASSES * 4.0 * sum(elements(shape) * count for shape, count in learned.items()) / steps
     each = many / parameters
     gain = time - 1e9 * moved / _COPY - each * _STAY * time / many
@@ -145,6 +149,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         body = often.filter(pl.col("often") >= 0.8 * pieces)
         each = len(body) / steps / pieces
         time = float(body["until"].sum())
+        if body["name"].is_in(_LAYERS).any():
+            continue  # a loop that calls layers, over samples or time steps, has its own rule
         if each < _EACH or time * 1.0 / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
         backward = _backward(calls, line, body)
