@@ -103,7 +103,7 @@ function Recording() {
       busy = true;
       const size = await source.peek()!.grown().catch(() => known);
       const begin = performance.now();
-      if (known >= 0 && size !== known) await readAgain();
+      if (size !== known) await readAgain(); // at first, too: it may have grown since the page was asked for
       known = size;
       next = performance.now() + (performance.now() - begin) / MOST_PART;
       busy = false;

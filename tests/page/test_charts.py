@@ -198,13 +198,15 @@ def test_a_range_is_made_with_keys_and_goes_to_the_edges_of_spans(
     page.click("button:has-text('everything')")
     page.fill("#search", "gemm")
     page.wait_for_selector(f"text={STEPS} spans of 1 name")
-    for key in ("Enter", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector(".details .title")
+    for step in range(2):
+        page.keyboard.press("Enter")
+        until(page, f"document.querySelector('.details dl')?.innerText.includes('({60 + 40 * step},000 ns)')")
     page.focus(".area")
     for key in "inno":  # from the second one to the fourth
+        place = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('sel')")
         page.keyboard.press(key)
-        page.wait_for_timeout(100)
+        if key == "n":
+            until(page, f"new URLSearchParams(location.hash.slice(1)).get('sel') !== '{place}'")
     begin, end = 1e3 * (1_000 + 400), 1e3 * (3_000 + 400 + 60 + 40 * 3)
     until(page, f"location.hash.includes('range={begin:.0f}%2C{end:.0f}')")
     # A drag that begins and ends near spans has their times.
