@@ -37,7 +37,7 @@ CAUSES = MISFITS | {
     "recomputation", "unused-parameter-search", "buffer-broadcasts", "arguments-not-donated",
     "allocator-page-faults", "growing-memory", "too-many-threads", "too-few-threads", "other-processes",
     "small-collectives", "unneeded-collectives", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
-    "slow-link",
+    "slow-link", "slower-kernel",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -160,16 +161,17 @@ def imported_frameworks() -> list[Framework]:
     return [framework for framework in FRAMEWORKS.values() if framework.name in sys.modules]
 
 
-_installed: dict[str, bool] = {}
+@cache
+def is_found(package: str) -> bool:
+    """Whether the path has a package; looked up once: it takes 0.1 ms, and each window asks for each framework."""
+    from importlib.util import find_spec
+
+    return find_spec(package) is not None
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; looked up once: it takes 0.1 ms, and each window asks for each framework."""
-    from importlib.util import find_spec
-
-    if package not in _installed:
-        _installed[package] = package in sys.modules or find_spec(package) is not None
-    return _installed[package]
+    """Whether a package can be imported, or is."""
+    return package in sys.modules or is_found(package)
 
 
 def begin_early(name: str, options: Options) -> None:

@@ -173,6 +173,12 @@ class BatchTimes:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def close(self) -> None:
+        """Give back the memory that workers write into, which has a descriptor; what they have written is lost."""
+        rings, self._rings = self._rings, None
+        if rings is not None:
+            rings.close()
+
     def drain(self) -> int:
         """Take over what workers have written; return how many batches wait. Called by one thread at a time."""
         rings = self._rings

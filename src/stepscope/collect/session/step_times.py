@@ -305,6 +305,7 @@ class StepTimes:
         if self._room and self._lock.acquire(timeout=_PATIENCE):
             try:
                 self._write(last=True)
+                self._batches.close()
                 self._room = 0
                 if self._frames is not None:
                     self._frames.close()

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.read.assemble.rank_tracks import merged
 from stepscope.read.common.distinct import is_missing
-from stepscope.read.common.nesting import Integers, innermost, looked_up, nearest, nest_rounded, outermost
+from stepscope.read.common.nesting import Integers, innermost, looked_up, nearest, nest, outermost
 from stepscope.read.common.part_builder import KIND_CODE
 from stepscope.trace.tables import codes, dtype, of_columns, together, with_series
 
@@ -196,11 +196,7 @@ def build(
     spans = together("spans", frames)
     spans = spans[[name for name in spans.columns if name not in _MADE]]
     frames.clear()
-    track, ts, stated = (spans[name].to_numpy() for name in ("track", "ts", "dur"))
-    (order, parent, depth, crossing), dur = nest_rounded(track, ts, stated)
-    if dur is not stated:
-        spans = spans.with_columns(dur=pl.Series(dur))
-    del track, ts, stated, dur
+    order, parent, depth, crossing = nest(*(spans[name].to_numpy() for name in ("track", "ts", "dur")))
     places = order.astype(np.uint32)
     del order  # 8 bytes a span
     number_of = np.empty(len(places), np.uint32)

@@ -101,13 +101,13 @@ def _crossings(track: npt.NDArray[Any], parent: Integers, start: Integers, end: 
     return crossing
 
 
-def nest_rounded(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> tuple[Nesting, Integers]:
-    """Nest spans whose writer rounded begin and duration one by one; return the durations, too.
+def unrounded(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> Integers:
+    """Return the durations with which spans nest whose writer rounded begin and duration one by one.
 
     Two spans that seem to cross by :data:`_ROUNDED_NS` or less touch or nest: the one that reaches too far is cut.
     """
-    found = nest(track, ts, dur)
     for _ in range(_TURNS):
+        found = nest(track, ts, dur)
         after = np.flatnonzero(found.crossing)
         if not len(after):
             break
@@ -124,8 +124,7 @@ def nest_rounded(track: npt.NDArray[Any], ts: Integers, dur: Integers) -> tuple[
         dur = dur.copy()
         dur[after[nests]] -= beyond[nests]
         dur[before[touches]] -= inside[touches]
-        found = nest(track, ts, dur)
-    return found, dur
+    return dur
 
 
 def nearest(parent: Integers, chosen: npt.NDArray[np.bool_]) -> Integers:

@@ -17,7 +17,7 @@ from stepscope.read.common.communication import transport_of_kernel
 from stepscope.read.common.dense import distinct_rows, nullable, places
 from stepscope.read.common.distinct import filled
 from stepscope.read.common.named_steps import named_steps
-from stepscope.read.common.nesting import Integers
+from stepscope.read.common.nesting import Integers, unrounded
 from stepscope.read.common.part_builder import KIND_CODE, LARGEST_TIME, Mask, PartBuilder, coded, kinds_of
 from stepscope.read.common.plain_text import printable
 from stepscope.read.common.torch_events import NAME_CLASSES, SKIPPED_CATEGORIES, add_steps, kind_of, name_class
@@ -103,6 +103,8 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
     spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, kinds, tracks)
     name = events.base["name"][rows]
     _declare_steps(part, spans)
+    host = np.flatnonzero(events.base["class"][rows] != Class.DEVICE)
+    durations[host] = unrounded(spans.track[host], spans.ts[host], durations[host])
     launched = _launched_kernels(spans)
     columns: Mapping[str, pl.Series | npt.NDArray[Any]] = {
         "track": spans.track,

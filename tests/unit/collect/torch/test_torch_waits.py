@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import stepscope
-from stepscope.collect import annotations
+from stepscope.collect import annotations, frameworks
 from stepscope.collect.torch.torch_waits import DataLoaderCollector
 from tests.unit.collect.conftest import Recording
 from tests.unit.collect.reading import read_journal
@@ -183,10 +183,12 @@ def test_a_sampler_that_raises_does_not_reach_the_training(recording: Recording)
 def test_without_torch_it_says_so_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(sys, "path", [])
+    frameworks.is_found.cache_clear()
     collector = DataLoaderCollector()
     assert collector.available() == "PyTorch is not installed."
     assert collector.stop() == []
     assert "torch" not in sys.modules
+    frameworks.is_found.cache_clear()
 
 
 def test_a_loader_imported_during_the_window_is_seen(tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ def read(text: bytes, size: int) -> tuple[list[str], Document]:
     decoder = ChromeDecoder(document.ledger)
     names: list[int] = []
     for chunk, last in document.chunks(split(text, size)):
-        batch = decoder.decode(chunk)
         if last:
             batch, tail = decoder.decode_last(chunk, in_object=document.is_object)
             document.read_tail(tail)
+        else:
+            batch = decoder.decode(chunk)
         names += batch.base["name"].tolist()
     return [str(list(decoder.interner)[code]) for code in names], document
 

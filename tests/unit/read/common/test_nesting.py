@@ -12,9 +12,10 @@ from stepscope.read.common.nesting import (
     inherit_in_python,
     innermost,
     nearest_in_python,
+    nest,
     nest_in_python,
-    nest_rounded,
     outermost,
+    unrounded,
 )
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), max_size=40)
@@ -59,7 +60,8 @@ def test_a_span_crosses_a_sibling_that_ends_inside_it(rows: list[tuple[int, int,
 def test_spans_that_rounding_lets_cross_by_two_nanoseconds_nest_or_touch() -> None:
     """A call that ends with what is in it, a call behind it; in the last two, one really reaches into the other."""
     track, ts, dur = columns([(0, 0, 100), (0, 10, 92), (0, 101, 40), (1, 0, 100), (1, 90, 13)])
-    nesting, cut = nest_rounded(track, ts, dur)
+    cut = unrounded(track, ts, dur)
+    nesting = nest(track, ts, cut)
     assert nesting.order.tolist() == [0, 1, 2, 3, 4] and nesting.parent.tolist() == [-1, 0, -1, -1, -1]
     assert nesting.crossing.tolist() == [False] * 4 + [True]
     assert cut.tolist() == [100, 90, 40, 100, 13]
