@@ -53,8 +53,9 @@ _AT_ONCE = {
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
-#: Part of a line's time in calls that read values, from which on it reads in a loop, and looks that tell it.
-_READING, _READ_LOOKS = 0.1, 4
+#: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
+#: it. What only reads may wait for a whole compiled step.
+_READING, _READ_LOOKS = (0.1, 0.9), 4
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
@@ -361,9 +362,8 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     looks = looks.filter(pl.col("file").is_not_null())
     read = pl.col("time").filter(reads).sum()
     lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
-    lines = lines.filter((pl.col("reading") >= _READING) & (pl.col("count") >= _READ_LOOKS)).sort(
-        "time", descending=True
-    )
+    lines = lines.filter(pl.col("reading").is_between(*_READING) & (pl.col("count") >= _READ_LOOKS))
+    lines = lines.sort("time", descending=True)
     if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _READS_TOLD:
         return
     file, line = str(lines["file"][0]), int(lines["line"][0])

@@ -66,6 +66,19 @@ def test_reading_single_values_of_tensors_is_python_of_the_program(function: str
     assert sampled(looks, "paddle").causes() == causes
 
 
+@pytest.mark.parametrize(
+    ("reads", "told"), [(1, True), (5, False)], ids=["between operators", "waiting for all that runs"]
+)
+def test_a_line_that_computes_and_reads_single_values_is_told(reads: int, told: bool) -> None:
+    read = (((f"{PACKAGES}/paddle/base/dygraph/tensor_patch_methods.py", "item"), TRAIN), "native")
+    compute = (((f"{PACKAGES}/paddle/tensor/math.py", "add"), TRAIN), "native")
+    training = sampled([read] * reads + [compute] * (5 - reads), "paddle")
+    for _ in range(40):
+        training.call("add", 10_000, [[1]])
+    titles = [finding.title for finding in training.findings()]
+    assert any("computes with single values and reads them one by one" in title for title in titles) == told
+
+
 @pytest.mark.parametrize(("others", "causes"), [(1, ["python-in-step"]), (9, [])])
 def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, causes: list[str]) -> None:
     frames = ((f"{PACKAGES}/jax/_src/dispatch.py", "apply_primitive"), (f"{PACKAGES}/jax/_src/numpy.py", "array"))
