@@ -165,7 +165,7 @@ class StepTimes:
             return end_ns
         # Not locked: of two threads that step at the same time, one may see the other's step as the one before.
         last = self._last
-        if end_ns >= last[0]:
+        if late or end_ns >= last[0]:  # one that ended long ago replaces what was a step until now
             self._last = end_ns, reading
         else:  # a handler of a signal, or another thread, has ended a step since this one's reading
             reading = None
