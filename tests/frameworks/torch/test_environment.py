@@ -59,7 +59,7 @@ def test_the_whole_program_and_its_steps(tmp_path: Path, script: Path, variable:
     found = manifest(run)
     assert (found["status"], found["ended_by"], found["losses"]) == ("complete", "the end of the program", {})
     assert found["options"]["profile_memory"]
-    assert found["door"] == "STEPSCOPE_OPTIONS"
+    assert found["door"] == variable
     assert found["schedule"] == "the whole program"
     lines = (run / "rank0" / "results" / "step_trace_time.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == ["Step", "0", "1", "2", "3", "4", "5"]

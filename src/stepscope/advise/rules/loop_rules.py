@@ -262,8 +262,8 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
 
 
 def _own() -> pl.Expr:
-    """Return whether calls are of the program's own code or of its model, and not of backward or optimizer."""
-    return ~pl.col("phase").is_in(_IN_FRAMEWORK).fill_null(value=False)
+    """Return whether calls are of the program's own code or of its model; loading has rules of its own."""
+    return ~pl.col("phase").is_in([*_IN_FRAMEWORK, "data"]).fill_null(value=False)
 
 
 def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
@@ -293,16 +293,17 @@ def _seen(observed: Observed, time: float) -> dict[str, Any]:
 
 
 def _function(observed: Observed, time: float) -> tuple[str, float]:
-    """Return the function of the program that takes about that time by the samples, as text, and its time, ns a step.
+    """Return the function with most time by the samples if it takes about that time, as text, and its time, ns a step.
 
     Empty and the time of the operators if the samples see none, or too seldom.
     """
     rows = _looks(observed).filter(pl.col("function") != "<module>")
     rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
+    rows = rows.sort("time", descending=True).head(1)
     rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, 2 * time))
     if rows.is_empty():
         return "", time
-    file, function, seen, _, line = rows.sort("time", descending=True).row(0)
+    file, function, seen, _, line = rows.row(0)
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)
 
 
