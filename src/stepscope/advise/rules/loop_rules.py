@@ -39,7 +39,8 @@ _PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
 _LINEAR, _BRANCHES = "aten::linear", 8
 _LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
-_IN_FRAMEWORK = ["backward", "optimizer"]
+#: Phases whose loops are those of the framework, or of the loader.
+_NOT_OWN = ["backward", "optimizer", "data"]
 
 
 #: Operators that make a number of Python from one element.
@@ -59,7 +60,7 @@ _READING, _READ_LOOKS = (0.1, 0.9), 4
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
-    """Yield loops over parameters and over the parts of a batch."""
+    """Yield loops over parameters, over the parts of a batch, and over layers that take the same tensor."""
     if observed.framework != "torch" or observed.summary.on_device or not observed.step_ns:
         return
     calls = recorded_calls(observed)
@@ -152,7 +153,7 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         time = float(body["until"].sum())
         if body["name"].is_in(_LAYERS).any():
             continue  # a loop that calls layers, over samples or time steps, has its own rule
-        if each < _EACH or time * 1.0 / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
+        if each < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
         backward = _backward(calls, line, body)
         where, time = _function(observed, time)
@@ -263,7 +264,7 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
 
 def _own() -> pl.Expr:
     """Return whether calls are of the program's own code or of its model; loading has rules of its own."""
-    return ~pl.col("phase").is_in([*_IN_FRAMEWORK, "data"]).fill_null(value=False)
+    return ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False)
 
 
 def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
@@ -281,7 +282,7 @@ def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
 def _looks(observed: Observed) -> pl.DataFrame:
     """Return the looks at which the program's own code outside of backward, optimizer and loading works."""
     looks = observed.looks.filter(pl.col("state").is_in(["python", "native"]) & pl.col("file").is_not_null())
-    return looks.filter(~pl.col("phase").is_in([*_IN_FRAMEWORK, "data"]).fill_null(value=False))
+    return looks.filter(~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False))
 
 
 def _seen(observed: Observed, time: float) -> dict[str, Any]:

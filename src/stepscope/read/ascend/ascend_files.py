@@ -175,7 +175,7 @@ def single(path: Path) -> Capture | None:
 
 
 def sort_of_content(path: Path, head: bytes) -> str | None:
-    """Return the sort of a file of Ascend's profilers by its tables, columns or keys; None for every other file."""
+    """Return which file of Ascend's profilers this is, by its tables, columns or keys; None for any other file."""
     first = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].strip()
     columns = {name.strip(' "') for name in first.decode("utf-8", "replace").split(",")}
     for sort, own in _COLUMNS:

@@ -177,7 +177,7 @@ def test_a_wait_at_a_line_is_told_by_what_it_is_for(state: str, cause: str) -> N
     assert finding.cause == cause
     assert finding.gain_ns == pytest.approx(STEP / 4, rel=0.05)
     assert finding.title.endswith("log.py:7")
-    # The same wait inside of the framework, and one that is seen too rarely, are none of the program's
+    # A wait inside of the framework is not the program's, and one that is seen too rarely is not told
     inside = (((f"{PACKAGES}/torch/cuda/streams.py", "Event.synchronize"), TRAIN), state)
     assert sampled([inside, *[MODEL] * 3]).causes() == []
     assert sampled([((TRAIN,), state), *[MODEL] * 19]).causes() == []
