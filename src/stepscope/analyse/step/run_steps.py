@@ -33,8 +33,8 @@ _CLOSE, _LOOSE, _APART = 0.05, 0.15, 0.25
 #: The host runs ahead if it is done with the recorded steps in this part of their time, and its median step is no
 #: larger a part of its mean one: in some step it waits for all that it asked for.
 _AHEAD = 0.5
-#: Recording a call may cost so much, ns: benchmarks/overhead.py measured 1,320 (Kineto, all switches, tiny operators). Steps
-#: that compute longer by no more than that for each call are taken to differ by the recording, not by what they do.
+#: Recording a call may cost so much, ns: benchmarks/overhead.py measured 1,320 (Kineto, all switches, tiny operators).
+#: Steps that compute longer by no more than that a call are taken to differ by the recording, not by what they do.
 _RECORDING_NS = 1_500
 #: A page fault takes about a microsecond.
 _FAULT_NS = 1_000
