@@ -445,7 +445,7 @@ _ALL = (
         "a training step of the whole run, recorded in the window or not",
         must("number", "int32", "Number of the step, as in `steps`."),
         must("ts", "int64", "Start, since the Unix epoch; the end where the duration is unknown.", "ns"),
-        may("dur", "int64", "Duration; null for a step whose start was not seen.", "ns"),
+        may("dur", "int64", "Duration; null if its start was not seen, or a window was prepared inside.", "ns"),
         must("recorded", "bool", "Whether `steps` has it, too: it lies in the window."),
         may("cpu", "int64", "CPU time of the thread that trains; null from here on if the system does not say.", "ns"),
         may("delay", "int64", "Run-queue delay: time in which that thread could run but another had the core.", "ns"),

@@ -398,7 +398,7 @@ def _add_tables(part: PartBuilder, content: _JournalContent, clock: Clock, ledge
     part.add_spans(numbered.drop("thread", "args"))
     track = part.tracks.numbered(lane, counters["lane"].cast(pl.Categorical()))
     part.add("counters", counters.drop("lane").hstack([track]))
-    part.add("steps", _sound(content.steps.frame(clock), "source", STEP_SOURCES, ledger))
+    part.add("steps", _sound(content.steps.frame(clock).drop_nulls("dur"), "source", STEP_SOURCES, ledger))
     part.add("run_steps", content.run_steps.frame(clock).with_columns(recorded=pl.lit(value=False)))
     events = content.events.frame(clock)
     part.add("run_events", events.filter(events["dur"] >= 0))

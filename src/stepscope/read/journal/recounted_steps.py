@@ -32,8 +32,9 @@ class Recount(msgspec.Struct, forbid_unknown_fields=True):
 def recounted(rows: Sequence[_Row], recount: Recount) -> list[_Row]:
     """Return the rows with those up to :attr:`Recount.until` joined or divided as their ends say.
 
-    What a step divides is unknown but its time. If the ends are unknown, the rows up to then are left out, and of the
-    step that follows nothing but its end is known.
+    What a step divides is unknown but its time. Of a step with a pause inside, in which stepscope prepared a window,
+    nothing but its end is known. If the ends are unknown, the rows up to then are left out, and of the step that
+    follows nothing but its end is known.
     """
     ordered = sorted(rows, key=_end)
     old = [row for row in ordered if _end(row) <= recount.until]
@@ -41,20 +42,20 @@ def recounted(rows: Sequence[_Row], recount: Recount) -> list[_Row]:
     if not old:
         return ordered
     if not recount.ends:
-        unknown = [{**_nothing_known(row), "ts": _end(row)} for row in new[:1]]
-        return [*unknown, *new[1:]]
+        return [*map(_only_its_end, new[:1]), *new[1:]]
     known = [_end(row) for row in old]
     ends = [min(known, key=lambda one: abs(one - end)) for end in sorted(recount.ends)]
     ends = [one if abs(one - end) < _TOGETHER_NS else end for one, end in zip(ends, sorted(recount.ends), strict=True)]
     # The row that follows says how many steps are before it; its end is its own.
     ends = list(dict.fromkeys(ends))[: new[0]["number"] if new else None]
     begin = old[0]["ts"]
-    joined = [_joined(number, old, bounds) for number, bounds in enumerate(pairwise([begin, *ends]))]
+    near = ordered[: len(old) + 1]
+    joined = [_joined(number, near, bounds) for number, bounds in enumerate(pairwise([begin, *ends]))]
     if joined and old[0]["dur"] is None:  # nothing is known of the beginning of the first step
-        joined[0] = {**_nothing_known(joined[0]), "ts": ends[0]}
+        joined[0] = _only_its_end(joined[0])
     rest = (ends or [begin])[-1]
-    if new and rest != known[-1] == new[0]["ts"]:
-        new[0] = _joined(new[0]["number"], [*old, new[0]], (rest, _end(new[0])))
+    if new and rest != known[-1]:
+        new[0] = _joined(new[0]["number"], near, (rest, _end(new[0])))
     return [*joined, *new]
 
 
@@ -62,8 +63,8 @@ def _end(row: _Row) -> int:
     return int(row["ts"] + (row["dur"] or 0))
 
 
-def _nothing_known(row: _Row) -> _Row:
-    return {key: value if key in _NOT_ADDED else None for key, value in row.items()}
+def _only_its_end(row: _Row) -> _Row:
+    return {**{key: value if key in _NOT_ADDED else None for key, value in row.items()}, "ts": _end(row)}
 
 
 def _joined(number: int, rows: Sequence[_Row], bounds: tuple[int, int]) -> _Row:
@@ -76,4 +77,6 @@ def _joined(number: int, rows: Sequence[_Row], bounds: tuple[int, int]) -> _Row:
     for key in step.keys() - set(_NOT_ADDED):
         values = [row[key] for row in inside]
         step[key] = sum(values) if filled and None not in values else None
-    return {**step, "ts": begin, "dur": end - begin, "number": number}
+    step |= {"ts": begin, "dur": end - begin, "number": number}
+    covered = sum(max(0, min(_end(row), end) - max(row["ts"], begin)) for row in rows)
+    return step if covered == end - begin else _only_its_end(step)

@@ -42,7 +42,18 @@ def test_a_first_step_without_a_beginning_has_no_duration() -> None:
 
 def test_a_step_after_a_pause_begins_where_it_began() -> None:
     rows = [row(0, 0, S), row(1, 5 * S, 6 * S)]
-    assert recounted(rows, Recount(until=S, ends=[S - S // 2]))[1:] == [row(1, 5 * S, 6 * S)]
+    assert recounted(rows, Recount(until=S, ends=[S])) == rows
+
+
+def test_of_a_step_with_a_pause_inside_only_the_end_is_known() -> None:
+    # Given a window is prepared while it seems that a step has ended: before the last optimizer has stepped
+    rows = [row(0, 0, S), row(1, 5 * S, 6 * S), row(2, 6 * S, 7 * S)]
+    unknown = {"dur": None, "cpu": None}
+    found = recounted(rows, Recount(until=S, ends=[S // 2]))
+    assert found[1:] == [{**row(1, 6 * S, 6 * S), **unknown}, row(2, 6 * S, 7 * S)]
+    # or before it is known which one that is
+    found = recounted(rows, Recount(until=6 * S, ends=[S // 2, 6 * S]))
+    assert found[1:] == [{**row(1, 6 * S, 6 * S), **unknown}, row(2, 6 * S, 7 * S)]
 
 
 def test_a_step_may_end_within_the_row_that_follows() -> None:
