@@ -18,6 +18,7 @@ import re
 import sys
 from pathlib import Path
 
+from stepscope.analyse.quantities import count_text
 from stepscope.cli import options
 
 HELP = "reduce the ranks of a job to their summaries, here or on a cluster"
@@ -87,6 +88,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.quiet:
         console.print(str(arguments.output), soft_wrap=True, markup=False)
     else:
-        console.print(f" reduced      {count} ranks", markup=False)
+        console.print(f" reduced      {count_text(count, 'rank')}", markup=False)
         console.print(f" next         stepscope merge {arguments.output}", soft_wrap=True, markup=False)
     return 0

@@ -156,9 +156,9 @@ class JobScreen(ConsolePage):
             yield device if len(self.summary.devices) == 1 else f"{count:,} {'x' if self.ascii else '×'} {device}"
         there = len({rank.rank for rank in self.summary.ranks})
         world = self.summary.world_size
-        of = f" of {world:,}" if world is not None and world != there else ""
+        missing = world is not None and world != there
         hosts = f" on {count_text(self.summary.hosts, 'host')}" if self.summary.hosts else ""
-        yield f"{there:,}{of} ranks{hosts}"
+        yield (f"{there:,} of {world:,} ranks" if missing else count_text(there, "rank")) + hosts
 
     def ranks(self) -> Iterator[RenderableType]:
         """Yield the ranks that findings name as a table, and the others as a distribution; few others as rows, too."""

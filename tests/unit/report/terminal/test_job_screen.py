@@ -131,6 +131,10 @@ def test_everything_known_is_there() -> None:
         assert fact in words, fact
 
 
+def test_a_job_of_one_rank_has_one() -> None:
+    assert "· 1 rank on 1 host" in " ".join(shown(summary(1)).split())
+
+
 def test_the_first_sentence_is_the_first_finding_about_time() -> None:
     assert job_verdict((MISSING, SLOW), summary(), duration_text) == SLOW.title
     healthy = job_verdict((MISSING,), summary(), duration_text)
