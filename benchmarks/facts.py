@@ -103,10 +103,10 @@ def recording(make: Callable[[], Any]) -> Iterator[None]:
 def block(step: Callable[[], None], times: StepTimes | None) -> tuple[float, float]:
     """Return CPU time of this thread, and wall time, of a step in ns."""
     wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-    for number in range(STEPS):
+    for _ in range(STEPS):
         step()
         if times is not None:
-            times.end_step(number)
+            times.end_step()
     return (time.thread_time_ns() - cpu) / STEPS, (time.perf_counter_ns() - wall) / STEPS
 
 
@@ -167,7 +167,7 @@ def one_by_one() -> None:
     with facts() as times:
         known = {name: least(call) for name, call in calls().items()}
         added = {name: known[name] - bare[name] for name in bare}
-        added["end of a step"] = least(lambda: times.end_step(0))
+        added["end of a step"] = least(lambda: times.end_step())
     for name, value in added.items():
         print(f"{name:20}{value:+8.2f} µs")
     together = sum(value for name, value in added.items() if name != "a module is made")

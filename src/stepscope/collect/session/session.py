@@ -71,7 +71,6 @@ class Session:
         log: Finds the steps of a window in which the program declared none.
 
     Attributes:
-        number: Number of the current step.
         times: The times of all steps; an owner that outlives the session may replace them before :meth:`begin`.
     """
 
@@ -87,7 +86,6 @@ class Session:
     ) -> None:
         self.settings = settings
         self.times = StepTimes(settings)
-        self.number = 0
         self.give_way = give_way
         self._log = log
         if log is not None:
@@ -97,7 +95,6 @@ class Session:
         self._on_saved = on_saved
         self._window: Window | None = None
         self._action = Action.NONE
-        self._step_start = 0
         # Before this step, a boundary only times the step that ended; no collector and no schedule is called.
         self._until = 0
         self._process = _process
@@ -108,6 +105,11 @@ class Session:
         self._saved: Window | None = None
         self._warned: set[str] = set()
         self.running = False
+
+    @property
+    def number(self) -> int:
+        """Number of the current step."""
+        return self.times.number
 
     @property
     def recording(self) -> bool:
@@ -141,7 +143,7 @@ class Session:
         """
         check_writable(self.settings.output)
         first = action_of(self._schedule, number)
-        self.number = number
+        self.times.number = number
         _claim(self)
         self.running = True
         if not self.times.lasts:
@@ -170,25 +172,24 @@ class Session:
         """
         if not self.running or self.in_child or self._exclusively.held_here():
             return  # held here: a signal handler of the program interrupts the opening or closing of a window
-        end_ns, window = self.times.end_step(self.number, at_ns, late=late), self._window
-        if self.number + 1 < self._until:
+        window = self._window
+        number, start_ns, end_ns = self.times.end_step(at_ns, late=late)
+        if number + 1 < self._until:
             # Fast path of nearly every step, lock-free: with cold caches a lock costs 2 µs and the path below 5 µs, and
             # a step may last 1 ms. Races with other threads, and what keeps them harmless:
-            # - Two threads in boundary(): CPython with a GIL switches threads only at calls and backward jumps. There
-            #   are none between the comparison and the second assignment, so two steps never share a number or a
-            #   start. Without a GIL they could, and the journal would hold that number twice.
             # - A thread that changes the state first sets `_until` to 0 (_move, and the path below). A step that read
             #   `_until` before that is recorded as if it had ended a moment earlier.
             # - A thread closes the window meanwhile: the closed journal drops the step, which is the last one.
-            number, self.number = self.number, self.number + 1
-            start_ns, self._step_start = self._step_start, end_ns
             if window is not None and window.started:
                 window.add_step(number, start_ns, end_ns, source or self._source)
             return
         with self._exclusively:
+            if self.number != number + 1:  # a later step has ended meanwhile, and what begins after it has begun
+                if window is not None and window.started:
+                    window.add_step(number, start_ns, end_ns, source or self._source)
+                return
             self._until = 0
-            self._end_step(source, end_ns)
-            self.number += 1
+            self._end_step((number, start_ns, end_ns), source)
             try:
                 following = action_of(self._schedule, self.number)
             except Exception as error:  # noqa: BLE001 - law 1: it ends the recording, not the training
@@ -203,8 +204,7 @@ class Session:
         """Set the start of the current step to now: the time before belongs to no step."""
         if self.running and not self.in_child:
             with self._exclusively:
-                self._step_start = time.perf_counter_ns()
-                self.times.begin_step(self._step_start)
+                self.times.begin_step(time.perf_counter_ns())
 
     def admit(self) -> None:
         """Start the collectors of a framework that the program has just imported, if a window is open."""
@@ -233,7 +233,7 @@ class Session:
             return
         with self._exclusively:
             if whole:
-                self._end_step(None, time.perf_counter_ns())
+                self._end_step((self.number, self.times.last_end, time.perf_counter_ns()), None)
             self._close(status, notes)
 
     def metadata(self, key: str, text: str) -> None:
@@ -265,13 +265,13 @@ class Session:
         else:
             due = sys.maxsize
         self._until = min(due, unchanged_until(self._schedule, self.number))
-        self._step_start = at_ns or time.perf_counter_ns()
-        self.times.begin_step(self._step_start)
+        self.times.begin_step(at_ns or time.perf_counter_ns())
 
-    def _end_step(self, source: str | None, end_ns: int) -> None:
+    def _end_step(self, step: tuple[int, int, int], source: str | None) -> None:
+        """End the current step, given by number, start and end, in the open window, if any."""
         window = self._window
         if window is not None and window.started:
-            window.end_step(self.number, self._step_start, end_ns, source or self._source)
+            window.end_step(*step, source or self._source)
             if self._log is not None:  # the program declares its steps, so steps of optimizers are dropped
                 self._log.forget()
                 self._log = None
@@ -358,7 +358,7 @@ class Session:
             return
         self._log.remove()
         if window.steps == 0:
-            for number, (last, (end, reading)) in enumerate(self._log.steps(self._step_start)):
+            for number, (last, (end, reading)) in enumerate(self._log.steps(self.times.last_end)):
                 window.add_step(number, last[0], end, self._log.source)
                 self.times.add_step(number, last, end, reading)
 

@@ -80,6 +80,7 @@ class StepTimes:
         lasts: Whether the owner ends it by :meth:`close`, and not the session that it serves.
 
     Attributes:
+        number: Number of the current step.
         count: How many steps have ended.
         kept: Whether a window of the program is kept, whose run has the file.
         failure: Loss of the catalogue and its reason, if the file could not be written to its end.
@@ -87,7 +88,7 @@ class StepTimes:
 
     def __init__(self, settings: Settings | None, *, lasts: bool = False) -> None:
         self.lasts = lasts
-        self.count = 0
+        self.number = self.count = 0
         self.kept = False
         self.failure = ("", "")
         self.settings = settings
@@ -148,32 +149,34 @@ class StepTimes:
         """Let a step begin now, at ``start_ns`` of ``time.perf_counter_ns``: the time before belongs to none."""
         self._last = start_ns, self.read()[1]
 
-    def end_step(self, number: int, at_ns: int = 0, *, late: bool = False) -> int:
-        """End a step, and begin the next one, on the thread that trains.
+    def end_step(self, at_ns: int = 0, *, late: bool = False) -> tuple[int, int, int]:
+        """End the current step, and begin the next one, on the thread that trains.
 
         Args:
-            number: Number of the step.
             at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
             late: Whether it ended long ago, so that only its wall time is known.
 
         Returns:
-            Its end.
+            Its number, start and end.
         """
         now, reading = (at_ns, None) if late else self.read()
         end_ns = at_ns or now
-        if not self._room:
-            return end_ns
-        # Not locked: of two threads that step at the same time, one may see the other's step as the one before.
-        last = self._last
+        full = len(self._queue) >= self._room
+        # Another thread, or a handler of a signal, can end a step only where this one calls something. There is no call
+        # from here until the step is in the queue, so no number is given twice, and numbers ascend. Without a GIL, two
+        # threads could have one number.
+        number, last = self.number, self._last
+        self.number = number + 1
         if late or end_ns >= last[0]:  # one that ended long ago replaces what was a step until now
             self._last = end_ns, reading
-        else:  # a handler of a signal, or another thread, has ended a step since this one's reading
-            reading = None
+        else:  # another step has ended since this one's reading
+            end_ns, reading = last[0], None
         self._ready = None
-        if len(self._queue) < self._room:
+        if not full:
             self._queue.append((number, last, end_ns, reading))
-        else:
-            self._lost += 1
+        if not self._room:
+            return number, last[0], end_ns
+        self._lost += full
         self.count += 1
         if self.count == 1:
             self._inside.first_step()
@@ -181,7 +184,7 @@ class StepTimes:
             self._inside.training_goes_on(end_ns)
         if self._thread is None and self.settings is not None:
             self._start(self.settings.options)
-        return end_ns
+        return number, last[0], end_ns
 
     @property
     def last_end(self) -> int:

@@ -212,7 +212,7 @@ class Automatic:
         if self._times is not None:
             self._times.recount(text)
         if session is not None and self._selection.whole:
-            session.number = number
+            session.times.number = number
             session.metadata(STEPS_RECOUNT, text)
         elif session is not None and not session.prepared:
             session.end()
@@ -237,7 +237,8 @@ class Automatic:
             return
         number = self._seen.finder.number
         if self._times is not None:
-            self._times.end_step(number - 1, stepped.at_ns, late=stepped.late)
+            self._times.number = number - 1
+            self._times.end_step(stepped.at_ns, late=stepped.late)
         if self._times is not None and not stepped.late:  # after a late one, others follow that have ended already
             self._make_ready(self._times, number)
         alone = self._seen.finder.optimizers == 1

@@ -185,7 +185,8 @@ class Conductor:
         if self._session is not None:
             self._advance(self._session, number)
         else:
-            self._times.end_step(self.number)
+            self._times.number = self.number
+            self._times.end_step()
         self.number = number
         if self._session is None:
             if time.monotonic() >= self._next_look:
