@@ -21,9 +21,10 @@ from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Integers, RankSummary, Texts
 from stepscope.cluster.reduction.message_batches import kernels_of_messages
 from stepscope.cluster.reduction.operator_totals import LONGEST, OperatorTotals, coded
+from stepscope.read.assemble.assemble import settled, step_of
 from stepscope.trace.manifest import Manifest
 from stepscope.trace.schema import TOTALS
-from stepscope.trace.tables import Tables, columns_of, facts, has_rows
+from stepscope.trace.tables import RankTables, Tables, columns_of, facts, has_rows, of_arrays, with_series
 
 #: Most events of a rank, the longest ones.
 _MOST_EVENTS = 500
@@ -64,6 +65,8 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
         manifest: What it says of itself.
         directory: Name of its directory or capture.
     """
+    if manifest.get("source") == "import":
+        tables = _settled(tables)
     parts = split(tables)
     usual = OperatorTotals(tables, parts)
     groups, of_group = _groups(tables)
@@ -91,6 +94,25 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
             for table, found in columns.items()
         },
     )
+
+
+def _settled(tables: Tables) -> Tables:
+    """Return the tables with steps that end when the device has done what they asked it for, as recorded ones do.
+
+    The marks of another tool's file are those of the host. One that runs ahead gives each step the device's work of
+    others, and none the work that is left at the end.
+    """
+    steps, kernels = tables["steps"].collect(), columns_of(tables, "kernels", "span", "launch")
+    if not steps.height or not kernels.height or (steps["source"] == "inferred").all():
+        return tables
+    spans = tables["spans"].collect()
+    work, call = rows_of(spans["id"], kernels["span"]), rows_of(spans["id"], kernels["launch"])
+    known = (work >= 0) & (call >= 0)
+    end = (spans["ts"] + spans["dur"]).to_numpy()[work[known]]
+    steps = settled(steps, of_arrays({"ts": spans["ts"].to_numpy()[call[known]], "end": end}))
+    changed = {"steps": steps, "spans": with_series(spans, [step_of(spans["ts"].to_numpy(), steps)])}
+    in_memory = tables.in_memory if isinstance(tables, RankTables) else {}
+    return RankTables({**tables, **{name: frame.lazy() for name, frame in changed.items()}}, {**in_memory, **changed})
 
 
 def _is_null(values: ColumnValues) -> bool:
