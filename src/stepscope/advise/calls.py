@@ -65,7 +65,9 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
         alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
         medians, counts = calls.select(alike[0].alias("median"), alike[1].alias("count"))
         long = (own > _INTERRUPTED * medians.to_numpy()) & (counts.to_numpy() >= _ALIKE)
-        lost = float((own - medians.to_numpy())[long & in_steps].sum())
+        # Calls that wait for other ranks are long, too; what was lost is no more than the wait for a core.
+        delay = (observed.summary.run.delay_share or 0.0) * observed.summary.steps.total_ns
+        lost = min(float((own - medians.to_numpy())[long & in_steps].sum()), delay)
         own = np.where(long, medians.to_numpy(), own)
     own *= observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
     total, outer = own.copy(), calls["outer"].to_numpy()
