@@ -22,6 +22,8 @@ from stepscope.trace.tables import Tables, columns_of, forget, with_series
 
 #: A call whose own time is this many times the median of its like was interrupted.
 _INTERRUPTED = 2.0
+#: From one call to the next, what was interrupted counts as so many usual ones.
+LONGEST = 4.0
 #: Calls that are needed to know a median.
 _ALIKE = 4
 #: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
@@ -63,7 +65,9 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
         alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
         medians, counts = calls.select(alike[0].alias("median"), alike[1].alias("count"))
         long = (own > _INTERRUPTED * medians.to_numpy()) & (counts.to_numpy() >= _ALIKE)
-        lost = float((own - medians.to_numpy())[long & in_steps].sum())
+        # Calls that wait for other ranks are long, too; what was lost is no more than the wait for a core.
+        delay = (observed.summary.run.delay_share or 0.0) * observed.summary.steps.total_ns
+        lost = min(float((own - medians.to_numpy())[long & in_steps].sum()), delay)
         own = np.where(long, medians.to_numpy(), own)
     own *= observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
     total, outer = own.copy(), calls["outer"].to_numpy()
@@ -92,6 +96,26 @@ def _with_said(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     place[of[of >= 0]] = np.flatnonzero(of >= 0)
     places, unknown = pl.Series(place), pl.Series([None], dtype=pl.String)
     return with_series(calls, [said[name].cast(pl.String).append(unknown)[places] for name in known])
+
+
+def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the outermost calls in their order, with the time ``until`` the next one of the thread, ns per step.
+
+    It contains the Python between two calls. What was interrupted counts as a multiple of the usual of its like.
+    """
+    top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
+    apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
+    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over("name", "shapes"))
+    until = pl.when(pl.len().over("name", "shapes") >= _ALIKE).then(
+        pl.min_horizontal("apart", LONGEST * pl.col("usual"))
+    )
+    top = top.with_columns(until=until.otherwise("apart"))
+    lost = top.group_by("step").agg(lost=pl.col("apart").sum() - pl.col("until").sum())
+    steps = columns_of(observed.tables, "steps", "number", "dur").join(lost, left_on="number", right_on="step")
+    # Where one step was interrupted outside of its operators, the median of all is what the others take.
+    usual = float((steps["dur"] - steps["lost"]).median() or 0.0)  # type: ignore[arg-type]
+    scale = observed.step_ns / max(usual * observed.summary.steps.count, 1.0)
+    return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
 
 
 def _disturbed(observed: Observed) -> bool:

@@ -36,7 +36,8 @@ CAUSES = MISFITS | {
     "anomaly-mode", "hooks-left-on", "profiler-left-on", "layout-copies", "dense-embedding-gradient", "one-hot-product",
     "recomputation", "unused-parameter-search", "buffer-broadcasts", "arguments-not-donated",
     "allocator-page-faults", "growing-memory", "too-many-threads", "too-few-threads", "other-processes",
-    "small-collectives", "unneeded-collectives", "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
+    "small-collectives", "synchronised-batch-norm", "unneeded-collectives",
+    "slow-rank", "host-bound-rank", "data-wait-rank", "slow-stage",
     "slow-link", "slower-kernel",
 }  # fmt: skip
 

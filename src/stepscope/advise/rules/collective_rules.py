@@ -20,7 +20,7 @@ from stepscope.advise.calls import of_step, recorded_calls
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.analyse.intervals import Times
+from stepscope.analyse.intervals import Times, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
 from stepscope.analyse.step.activity import device_rows, of_kinds, span_codes
@@ -33,6 +33,8 @@ _MANY, _SMALL = 8, 256 << 10
 _BUCKET = 25 << 20
 #: Part of the sums of gradients that begins when the backward has ended, from which on nothing overlaps.
 _LATE = 0.9
+#: Small collectives that are statistics of layers are so from this part of all on.
+_MOST = 0.6
 #: Part of the step from which on such communication is told, and of the backward beside which it can run.
 _TOLD, _BESIDE = 0.07, 0.9
 #: Collectives that sum gradients up, and those that exchange them or what was made of them.
@@ -40,6 +42,8 @@ _SUMS = ("allreduce", "all_reduce", "reduce_scatter")
 _REDUCING = (*_SUMS, "allgather")
 #: Where DistributedDataParallel is.
 _DDP = "torch/nn/parallel/distributed.py"
+#: Where the functions are that exchange tensors.
+_DISTRIBUTED = r"[/\\]torch[/\\]distributed[/\\]distributed_c10d\.py$"
 #: Bytes with which it tells the other ranks whether a parameter was used.
 _MARK = 4
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -80,7 +84,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     reduced = _reduced(observed.tables)
     if not len(reduced):
         return
-    exposed = observed.part("communication") or 0.0
+    exposed = _exposed(observed, reduced)
     often = _repeats(reduced, steps)
     if often > 1:
         yield _too_often(observed, reduced, often, exposed)
@@ -90,6 +94,23 @@ def collectives(observed: Observed) -> Iterator[Claim]:
         yield _too_small(observed, small, exposed * float(small.dur.sum()) / float(reduced.dur.sum() or 1))
     if observed.summary.on_device:
         yield from _after_backward(observed, reduced, exposed)
+
+
+def _exposed(observed: Observed, reduced: _Reduced) -> float:
+    """Return the communication that nothing hides, ns per step.
+
+    On a processor, an operator of the program that waits for a collective counts as computing; the looks see the wait.
+    """
+    part = observed.part("communication") or 0.0
+    if observed.summary.on_device:
+        return part
+    waits = observed.looks.filter(
+        pl.col("leaf").str.contains(_DISTRIBUTED) & pl.col("state").is_in(["lock", "io", "waiting"])
+    )
+    order = np.argsort(reduced.start)
+    running = unite(reduced.start[order], (reduced.start + reduced.dur)[order])
+    whole = observed.step_ns * running.length / max(observed.summary.steps.total_ns, 1)
+    return max(part, min(float(waits["time"].sum()), whole))
 
 
 def _reduced(tables: Tables) -> _Reduced:
@@ -114,22 +135,37 @@ def _too_small(observed: Observed, reduced: _Reduced, exposed: float) -> Claim:
     steps = observed.summary.steps.count
     each, total = len(reduced) / steps, float(reduced.bytes.sum()) / steps
     kept = ceil(total / _BUCKET)
-    gain = exposed * (1 - min(1.0, 2 * kept / each))
+    norms = _synchronised_norms(observed)
+    statistics = bool(norms) and 2 * norms >= _MOST * each  # one exchange in the forward, one in the backward
+    gain = exposed * (min(2 * norms / each, 1.0) if statistics else 1 - min(1.0, 2 * kept / each))
     finding = Finding(
-        cause="small-collectives",
+        cause="synchronised-batch-norm" if statistics else "small-collectives",
         title=f"{each:.0f} collectives a step carry {bytes_text(round(total / each))} each and take "
-        f"{of_step(observed, exposed)} that nothing hides",
+        f"{of_step(observed, exposed)} that nothing hides"
+        + (f": the statistics of {count_text(norms, 'SyncBatchNorm layer')}" if statistics else ""),
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(exposed),
-        basis=f"communication that nothing hides, of which {kept} larger ones stay",
+        basis="communication that nothing hides, less that of other collectives"
+        if statistics else f"communication that nothing hides, of which {kept} larger ones stay",
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=f"{each:.0f} collectives a step, {bytes_text(round(total))} together", value=each,
                      result="communication"),
         ),
-        remedy="Put tensors together before they are exchanged: DistributedDataParallel with its default "
-        "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce.",
+        remedy="Normalise each rank's own batch where it has 16 samples or more: leave "
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) out; with fewer, torch.nn.GroupNorm needs no exchange."
+        if statistics else
+        "Put tensors together before they are exchanged: DistributedDataParallel with its default "
+        "bucket_cap_mb=25, or torch._utils._flatten_dense_tensors and one all_reduce. Metrics: add them up on each "
+        "rank, and exchange them once an epoch.",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, {"communication": exposed})
+
+
+def _synchronised_norms(observed: Observed) -> int:
+    """Return how many layers of the models exchange the statistics of their batch."""
+    state = observed.facts.get("torch.state")
+    models = state.get("models") or [] if isinstance(state, dict) else []
+    return max((int(one.get("sync_batchnorm") or 0) for one in models), default=0)
 
 
 def _after_backward(observed: Observed, reduced: _Reduced, exposed: float) -> Iterator[Claim]:

@@ -35,6 +35,8 @@ _SENT = 0.8
 _UNSHARED = 0.5
 #: A loader limits the training if this part of the steps waits for it, divided by its workers.
 _LIMITED = 0.8
+#: Part of the distances between long waits that are equal where epochs begin with them.
+_EVEN = 0.7
 #: What programs do between epochs.
 _BETWEEN = ("evaluation", "checkpoint")
 #: What starts and stops the workers of a loader, and where.
@@ -72,8 +74,8 @@ _LOADER = {
 _ALONE = {"mindspore": "GeneratorDataset(…, num_parallel_workers=1)"}
 #: Workers from which on a framework makes batches in other processes.
 _LEAST_WORKERS = {"mindspore": 2}
-#: A batch that is made in less time, ns, is not worth sending from another process.
-_SENDING = 1_000_000
+#: A batch that is made in less time, ns, is not worth sending from another process: told from this part of a step on.
+_SENDING, _CHEAP = 1_000_000, 0.1
 _WHOLE_BATCHES = {
     "torch": "Take whole batches in one call: DataLoader(data, batch_size=None, sampler=BatchSampler("
     "RandomSampler(data), 64, drop_last=False)), which gives __getitem__ all indices of a batch; or index the tensors "
@@ -134,8 +136,8 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
-    if waits.workers == 0 and loading.whole < _SENDING and _whole_batches(observed):
-        return  # neither larger pieces nor a worker make it shorter
+    if waits.workers == 0 and loading.whole < _SENDING and (_whole_batches(observed) or wait < _CHEAP * step):
+        return  # neither larger pieces nor a worker make it shorter, or not by much
     limits = "its workers" if _limit(observed, loading) else ""
     yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains, limits)
 
@@ -235,26 +237,45 @@ def _epochs(observed: Observed, workers: int) -> float:
     return seen["process"].n_unique() / max(workers, 1)
 
 
+def _evenly_long(steps: pl.DataFrame) -> int:
+    """Return how many of the longest waits come at one distance, as epochs do; 0 where they do not.
+
+    Workers that live for a few steps are rarely seen by samples.
+
+    Args:
+        steps: The steps of the run, the longest wait first.
+    """
+    if len(steps) <= _EPOCHS:
+        return 0
+    long = steps.filter(pl.col("data_wait") >= steps["data_wait"][_EPOCHS - 1] / 2)["number"].sort()
+    apart = long.diff().drop_nulls()
+    usual = float(apart.median() or 0.0)  # type: ignore[arg-type]
+    even = float((apart == usual).mean() or 0.0)
+    return len(long) if usual > 1 and len(long) >= _EPOCHS and even >= _EVEN else 0
+
+
 def _restarts(observed: Observed, wait: float, starting: float) -> Finding | None:
     """Return that the workers are started again for each epoch, if the waits for their first batches are most of it."""
     loaders = [value for key, value in observed.facts.items() if key.startswith("dataloader.")]
     started = [one for one in loaders if isinstance(one, dict) and one.get("workers")]
     if not started or any(one.get("persistent_workers") for one in started):
         return None
-    epochs = _epochs(observed, sum(int(one["workers"]) for one in started))
+    seen = _epochs(observed, sum(int(one["workers"]) for one in started))
     steps = observed.run_steps.drop_nulls("data_wait").sort("data_wait", descending=True)
     waits = steps["data_wait"].to_numpy()
+    epochs = max(seen, _evenly_long(steps))
     usual = float(np.median(waits)) if len(waits) else 0.0
     long = int((waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns).sum())
     first = steps.head(min(long, round(epochs or long)))  # other long waits are not for workers that start
     excess, whole = float((first["data_wait"] - usual).sum()), max(float(waits.sum()), 1.0)
-    if min(len(first), epochs or _EPOCHS) < _EPOCHS or excess < _MOST * whole:
+    time, restarting = wait + starting, wait * excess / whole + starting
+    if min(len(first), epochs or _EPOCHS) < _EPOCHS or restarting < _MOST * time:
         return None
-    time, every = wait + starting, len(waits) / len(first)
+    every = len(waits) / len(first)
     # The first step of an epoch also copies pages after the fork, and has what the program does between epochs.
     longer = float((first["quiet"] - steps["quiet"].median()).sum()) / len(steps)
     others = sum(one.share for one in observed.summary.phases if one.name in _BETWEEN) * observed.step_ns
-    gain = max(wait * excess / whole + starting, longer - others)
+    gain = max(restarting, longer - others)
     keep = trainer_says(observed, "kept workers", "DataLoader(…, persistent_workers=True)")
     return Finding(
         cause="restarted-workers",
@@ -269,8 +290,8 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
             Evidence(text=f"{len(first)} of {len(waits)} steps have {percent_text(excess / whole)} of the "
                      "wait", value=float(len(first)), result="step_times"),
             Evidence(text="the loader has workers and no persistent_workers", result="dataset"),
-            *((Evidence(text=f"workers were started for {epochs:.0f} epochs, in {duration_text(starting)} a step",
-                        value=epochs, result="python_lines"),) if epochs else ()),
+            *((Evidence(text=f"workers were started for {seen:.0f} epochs, in {duration_text(starting)} a step",
+                        value=seen, result="python_lines"),) if seen >= _EPOCHS else ()),
         ),
         remedy=f"Keep the workers: {keep}; or make epochs longer.",
     )  # fmt: skip

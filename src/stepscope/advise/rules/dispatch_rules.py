@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.advise.calls import explained_calls, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.calls import explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -245,15 +245,22 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     if float(with_weights["time"].sum()) * steps / total > _SMALL_NS:
         return
     of_loop = _repeated(calls, repeats, steps)
-    top = outermost(calls, of_loop)
-    phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
-    of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
-    part = float(top["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
-    time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
+    samples = single > total / 2
+    alone = with_weights.filter(pl.col("phase") == "other").height > total / 2
+    if alone:  # without gradients no phase has them
+        if not samples:
+            return  # each call may need what the one before it gave, such as the actions of an agent
+        line = in_order(observed, calls)
+        time = float(line.filter(pl.col("row").is_in(of_loop["row"].implode()))["until"].sum())
+    else:
+        phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
+        of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
+        part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
+        time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
     cells = len(calls.filter(pl.col("name").is_in(_CELLS))) >= repeats * steps and not observed.summary.on_device
     saved = _OF_CELLS if cells else _FUSED
     yield Claim(
-        _loop(observed, time, repeats, samples=single > total / 2, calls=total / steps, saved=saved),
+        _loop(observed, time, repeats, samples=samples, calls=total / steps, saved=saved),
         Depth.CAUSE,
         explained_calls(of_loop),
     )
@@ -267,8 +274,8 @@ def _parameters(observed: Observed) -> int:
 
 
 def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:
-    """Return the calls that run about as often as the loop does, in forward and backward."""
-    model = calls.filter(pl.col("phase").is_in(["forward", "backward"]))
+    """Return the calls that run about as often as the loop does, in forward and backward or without gradients."""
+    model = calls.filter(pl.col("phase").is_in(["forward", "backward", "other"]))
     counts = model.group_by("name", "shapes").agg((pl.len() / steps).alias("often"))
     often = counts.filter(pl.col("often") >= 0.7 * repeats).select("name", "shapes")
     return model.join(often, on=["name", "shapes"], how="semi", nulls_equal=True, maintain_order="left")
@@ -288,7 +295,7 @@ def _loop(
             "gain_low_ns": round(0.7 * gain), "gain_ns": round(gain), "gain_high_ns": round(time),
             "basis": "forward and backward of the repeated calls, of which one call with the whole batch stays",
             "remedy": "Call the model once with the whole batch: loss = loss_fn(model(x), y) instead of a loop over "
-            f"samples{vmap}.",
+            f"samples{vmap}. Where a sample needs the result of the one before it, take several ones side by side.",
         }  # fmt: skip
     else:
         low, middle, high = (part * time for part in saved)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advise.calls import elements, explained_calls, of_step, recorded_calls, sizes, texts, within
+from stepscope.advise.calls import LONGEST, explained_calls, in_order, of_step, recorded_calls, sizes, texts, within
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -21,20 +21,21 @@ from stepscope.analyse.quantities import duration_text
 _MANY, _EACH = 16, 2
 #: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
 _PIECE_NS = 1_000_000
-#: A distance between operators, ns, behind which a loop has ended; an interrupted one counts as so many usual ones.
-_BETWEEN, _LONGEST = 300_000, 4.0
-#: Calls that are needed to know a median.
-_ALIKE = 4
+#: A distance between operators, ns, behind which a loop has ended.
+_BETWEEN = 300_000
 #: Looks that tell the time of a function.
 _LOOKS = 20
 #: Part of the step from which on it is told.
 _TOLD = 0.07
-#: Bytes a second at which one call for all tensors passes over them, and passes that it makes.
-_COPY, _PASSES = 8e9, 4
-#: Calls with all tensors or the whole batch that take the place of those with one, each as long as such a one.
+#: Operators for each tensor that stay where one call for all tensors takes the place of a loop, because a processor has
+#: no operator for many tensors: the call goes through them in C++. An optimizer updates several tensors for each
+#: parameter, a loop that reads numbers (a norm) needs them before it goes through the tensors again.
+_PASSES, _PASS = 2.0, 1.0
+#: Calls with the whole batch that take the place of those with a part, each as long as such a one.
 _STAY = 2.0
-#: Operators that take a part of a tensor, and the one that takes all parts at once.
-_PARTS, _ALL_PARTS = ("aten::select", "aten::slice"), "aten::unbind"
+#: Operators that take a part of a tensor, those that take the part that another tensor says, and the one that takes all
+#: parts at once.
+_PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "aten::index_select"), "aten::unbind"
 #: Layers in a row that take one tensor, from which on they are a loop.
 _LINEAR, _BRANCHES = "aten::linear", 8
 _LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -66,27 +67,10 @@ def loops(observed: Observed) -> Iterator[Claim]:
     calls = recorded_calls(observed)
     if calls.is_empty() or observed.summary.compiling is not None:  # a compiler runs operators to see what they do
         return
-    line = _in_order(observed, calls)
+    line = in_order(observed, calls)
     yield from _over_parameters(observed, calls, line)
     yield from _over_parts(observed, calls, line)
     yield from _over_branches(observed, calls, line)
-
-
-def _in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost calls in their order, with the time ``until`` the next one of the thread, ns per step.
-
-    It contains the Python between two calls. What was interrupted counts as a multiple of the usual of its like.
-    """
-    top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
-    apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
-    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over("name", "shapes"))
-    until = pl.when(pl.len().over("name", "shapes") >= _ALIKE).then(
-        pl.min_horizontal("apart", _LONGEST * pl.col("usual"))
-    )
-    top = top.with_columns(until=until.otherwise("apart"))
-    lost = float(top["apart"].sum()) - float(top["until"].sum())
-    scale = observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
-    return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
 
 
 def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
@@ -97,7 +81,8 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     parameters = sum(learned.values()) / steps
     if parameters < _MANY:
         return
-    top = line.filter(_own())
+    written = _written_optimizer(observed)
+    top = line.filter(_own(optimizer=written is not None))
     of_one = {text for text in top["shapes"].unique().to_list() if (sizes(text) or ((),))[0] in learned}
     graph = (pl.col("sequence") >= 0) & (pl.col("phase") == "forward")
     mine = pl.col("shapes").is_in(list(of_one)).fill_null(value=False) & ~graph.fill_null(value=False)
@@ -106,72 +91,76 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     many = int(loop["mine"].sum()) / steps
     if many < _EACH * parameters or loop.is_empty():
         return
-    where, time = _function(observed, float(loop["until"].sum()))
+    where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
     if float(library["time"].sum()) > time / 2:
         return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
-    moved = _PASSES * 4.0 * sum(elements(shape) * count for shape, count in learned.items()) / steps
     each = many / parameters
-    gain = time - 1e9 * moved / _COPY - each * _STAY * time / many
+    again = written is not None or loop["name"].is_in(_READS).any()
+    gain = time * (1 - (_PASSES if again else _PASS) / each)
     if observed.share(gain) < _TOLD:
         return
-    state = observed.facts.get("torch.state")
-    own = isinstance(state, dict) and state.get("optimizers") == []
     names = loop.filter("mine")["name"].value_counts(sort=True)["name"].to_list()[:3]
     finding = Finding(
-        cause="per-parameter-optimizer" if own else "many-small-operators",
+        cause="many-small-operators" if written is None else "per-parameter-optimizer",
         title=f"{of_step(observed, time)} the program goes through {parameters:.0f} parameters one by one"
-        + (", as its own optimizer" if own else "") + where,
-        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
-        basis="the time from operator to operator of the loop, less what one call for all tensors takes",
+        + (f", as its own optimizer{written}" if written is not None else "") + where,
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time * (1 - 0.5 / each)),
+        basis="the time from operator to operator of the loop, of which the operators stay that one call for all "
+        f"tensors runs in C++, {_PASSES if again else _PASS:.0f} of {each:.0f} for each tensor",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{many:.0f} operators a step on tensors of the shapes of parameters, {each:.0f} for each: "
                      f"{', '.join(names)}", value=many, result="operator_details", operator=names[0]),
         ),
-        remedy="Use an optimizer of torch: torch.optim.AdamW(model.parameters(), fused=True)."
-        if own else
+        remedy="Use an optimizer of torch: torch.optim.AdamW(model.parameters(), fused=True); or update all tensors "
+        "at once: torch._foreach_mul_(means, beta), torch._foreach_addcdiv_(parameters, means, roots, value)."
+        if written is not None else
         "Do it for all tensors in one call: torch._foreach_lerp_(averages, parameters, 0.001), "
         "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0).",
         operator=names[0],
     )  # fmt: skip
-    yield Claim(
-        finding, Depth.CAUSE, {**explained_calls(within(calls, loop.select(calls.columns))), **_seen(observed, time)}
-    )
+    seen = _seen(observed, time, optimizer=written is not None)
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, loop.select(calls.columns))), **seen})
 
 
 def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
-    """Operators on the parts of one tensor, which a loop takes from it one after the other."""
+    """Operators on the parts of tensors, which loops take from them one after the other."""
     steps = max(observed.summary.steps.count, 1)
     top = line.filter(_own())
+    found: list[tuple[float, pl.DataFrame]] = []
     for anchor, pieces in _anchors(top, steps):
         begin, end = pl.col("ts").filter(anchor).min(), pl.col("ts").filter(anchor).max()
         inside = top.filter(pl.col("ts").is_between(begin.over("step"), end.over("step")).fill_null(value=False))
-        often = inside.with_columns(often=pl.len().over("name", "shapes") / steps)
-        body = often.filter(pl.col("often") >= 0.8 * pieces)
-        each = len(body) / steps / pieces
-        time = float(body["until"].sum())
+        # Parts may differ in size, such as the neighbours of each node of a graph.
+        body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
+        each, time = len(body) / steps / pieces, float(body["until"].sum())
         if body["name"].is_in(_LAYERS).any():
             continue  # a loop that calls layers, over samples or time steps, has its own rule
-        if each < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
+        if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
-        backward = _backward(calls, line, body)
-        where, time = _function(observed, time)
-        time += float(backward["until"].sum())
-        gain = time * (1 - _STAY / pieces)
-        if observed.share(gain) < _TOLD:
-            continue
-        yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
+        found.append((pieces, body.join(found[-1][1], on="row", how="anti") if found else body))
+    if not found:
         return
+    body, pieces = pl.concat([body for _, body in found]), max(pieces for pieces, _ in found)
+    each = len(body) / steps / sum(pieces for pieces, _ in found)
+    backward = _backward(calls, line, body)
+    where, time = _function(observed, float(body["until"].sum()))
+    time += float(backward["until"].sum())
+    gain = time * (1 - _STAY / pieces)
+    if observed.share(gain) >= _TOLD:
+        yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
 
 
 def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
     """Yield what tells the calls that take the parts of a tensor, and how many parts a step has, the most first."""
-    parts = top.filter(pl.col("name").is_in(_PARTS))
+    parts = top.filter(pl.col("name").is_in([*_PARTS, *_CHOSEN]))
     found: list[tuple[float, pl.Expr]] = []
     for name, shapes, values in parts.group_by("name", "shapes").agg(pl.col("concrete")).iter_rows():
         # The same few parts for each layer, such as query, key and value, do not count.
-        pieces = min(len(values) / steps, len({tuple(texts(text)[:3]) for text in values}))
+        pieces = len(values) / steps
+        if name in _PARTS:
+            pieces = min(pieces, len({tuple(texts(text)[:3]) for text in values}))
         found.append((pieces, (pl.col("name") == name) & pl.col("shapes").eq_missing(shapes)))
     for (text,) in top.filter(pl.col("name") == _ALL_PARTS).select("shapes").unique().iter_rows():
         shape = (sizes(text) or ((),))[0]
@@ -262,9 +251,23 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
 
 
-def _own() -> pl.Expr:
-    """Return whether calls are of the program's own code or of its model; loading has rules of its own."""
-    return ~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False)
+def _written_optimizer(observed: Observed) -> str | None:
+    """Return the name of the optimizer that the program wrote itself, empty without one of a class; else None."""
+    state = observed.facts.get("torch.state")
+    optimizers = state.get("optimizers") if isinstance(state, dict) else None
+    if optimizers is None or any(one.get("implementation") for one in optimizers):
+        return None
+    return f" {optimizers[0].get('class')}" if optimizers else ""
+
+
+def _own(*, optimizer: bool = False) -> pl.Expr:
+    """Return whether calls are of the program's own code or of its model; loading has rules of its own.
+
+    Args:
+        optimizer: Whether the code of the optimizer is the program's own, too.
+    """
+    others = [phase for phase in _NOT_OWN if not (optimizer and phase == "optimizer")]
+    return ~pl.col("phase").is_in(others).fill_null(value=False)
 
 
 def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
@@ -279,26 +282,26 @@ def _inside(calls: pl.DataFrame, mine: str) -> pl.Series:
     return pl.Series(inside)
 
 
-def _looks(observed: Observed) -> pl.DataFrame:
+def _looks(observed: Observed, *, optimizer: bool = False) -> pl.DataFrame:
     """Return the looks at which the program's own code outside of backward, optimizer and loading works."""
     looks = observed.looks.filter(pl.col("state").is_in(["python", "native"]) & pl.col("file").is_not_null())
-    return looks.filter(~pl.col("phase").is_in(_NOT_OWN).fill_null(value=False))
+    return looks.filter(_own(optimizer=optimizer))
 
 
-def _seen(observed: Observed, time: float) -> dict[str, Any]:
+def _seen(observed: Observed, time: float, *, optimizer: bool = False) -> dict[str, Any]:
     """Return the looks that a loop of this time explains: those of the line with most of it."""
-    looks = _looks(observed)
+    looks = _looks(observed, optimizer=optimizer)
     seen = observed.explained(looks)
     scale = min(time / max(sum(seen.values()), 1.0), 1.0)
     return {name: scale * ns for name, ns in seen.items()}
 
 
-def _function(observed: Observed, time: float) -> tuple[str, float]:
+def _function(observed: Observed, time: float, *, optimizer: bool = False) -> tuple[str, float]:
     """Return the function with most time by the samples if it takes about that time, as text, and its time, ns a step.
 
     Empty and the time of the operators if the samples see none, or too seldom.
     """
-    rows = _looks(observed).filter(pl.col("function") != "<module>")
+    rows = _looks(observed, optimizer=optimizer).filter(pl.col("function") != "<module>")
     rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
     rows = rows.sort("time", descending=True).head(1)
     rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, 2 * time))
@@ -327,8 +330,9 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     if observed.share(time) < _READS_TOLD:
         return
     looks = observed.looks.filter(
-        (pl.col("leaf") == pl.col("file")) & pl.col("phase").is_null() & pl.col("state").is_in(["python", "native"])
-    )
+        (pl.col("leaf") == pl.col("file")) & pl.col("state").is_in(["python", "native"])
+        & ~pl.col("phase").is_in(["backward", "optimizer"]).fill_null(value=False)
+    )  # fmt: skip
     seen = observed.explained(looks)
     scale = min(time / max(sum(seen.values()), 1.0), 1.0)
     low, gain = (part * time for part in _SAVED)
@@ -348,7 +352,9 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
         "loop, torch.stack(torch._foreach_norm(tensors)) for many tensors; values = tensor.tolist() reads all at once.",
         operator=str(reads["name"][0]),
     )  # fmt: skip
-    explains = {**explained_calls(pl.concat([reads, splits])), **{name: scale * ns for name, ns in seen.items()}}
+    explains = {name: scale * ns for name, ns in seen.items()}
+    if sum(explains.values()) < time / 2:  # else the calls would be the same time again
+        explains |= explained_calls(pl.concat([reads, splits]))
     yield Claim(finding, Depth.CAUSE, explains)
 
 
@@ -394,7 +400,7 @@ def _lasting(reads: pl.DataFrame) -> float:
     ordered = reads.sort("step", "ts")
     apart = np.diff(ordered["ts"].to_numpy())[np.diff(ordered["step"].to_numpy()) == 0]
     apart = apart[apart <= _NEXT]
-    return float(np.minimum(apart, _LONGEST * np.median(apart)).sum()) if len(apart) else 0.0
+    return float(np.minimum(apart, LONGEST * np.median(apart)).sum()) if len(apart) else 0.0
 
 
 def _line(observed: Observed, looks: pl.DataFrame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import polars as pl
 
@@ -56,6 +57,22 @@ _EDGE = 32
 _FLOPS = 2e6
 #: A product that is this many times slower than the fastest one of its type, of no larger sizes, is slow by its values.
 _SLOWER = 8.0
+#: What tells a call from the others of a step: the last is its place among those that are alike.
+_PLACE = ("name", "shapes", "phase", "place")
+#: Operators of which denormal numbers take long, and others that pass over memory as they do.
+_OF_ELEMENTS = ("aten::mul", "aten::mul_", "aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::addcmul_")
+_SIMPLE = (
+    "aten::relu",
+    "aten::relu_",
+    "aten::clamp",
+    "aten::clamp_",
+    "aten::neg",
+    "aten::copy_",
+    "aten::threshold_backward",
+)
+#: Elements from which on such an operator is judged, and ns an element below which it may be the memory: the first
+#: touch of a page takes less.
+_ELEMENTS, _ELEMENT_NS = 8192, 2.5
 
 
 def number_types(observed: Observed) -> Iterator[Claim]:
@@ -167,53 +184,111 @@ def _threads(observed: Observed) -> int:
     return max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
 
 
+class _Slow(NamedTuple):
+    """Operators that take far longer than their sizes ask for: what they are, what they take and could save, ns a step.
+
+    Attributes:
+        what: Plural noun.
+        calls: The calls.
+        time: Their time.
+        gain: What of it other operators of their sizes do not take.
+        slower: How many times longer than those the slowest takes.
+        example: Name and shapes of the slowest.
+    """
+
+    what: str
+    calls: pl.DataFrame
+    time: float
+    gain: float
+    slower: float
+    example: tuple[str, str]
+
+
 def _denormal(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
-    """Products that run at a small part of the speed of others of their size and type."""
+    """Products, and sums and products of elements, that take many times as long as others of their sizes."""
     state = observed.facts.get("torch.state")
     if isinstance(state, dict) and state.get("flush_denormal") is True:
         return
     if (observed.summary.run.delay_share or 0.0) > DISTURBED:  # what was interrupted looks slow
         return
-    products = calls.filter(
-        pl.col("name").is_in(["aten::mm", "aten::addmm", "aten::bmm"]) & (pl.col("type") == "float")
-    )
-    flops = [product_flops(name, shapes) for name, shapes in products.select("name", "shapes").iter_rows()]
-    edges = [min((min(shape) for shape in sizes(text) if len(shape) > 1), default=0) for text in products["shapes"]]
-    large = pl.Series(edges, dtype=pl.Int64) >= _EDGE
-    products = products.with_columns(pl.Series("flops", flops, pl.Float64)).filter(large)
-    products = products.filter(pl.col("flops") >= _FLOPS)
-    if products["row"].len() < 2:
+    typed = calls.filter(pl.col("type") == "float")
+    typed = typed.join(columns_of(observed.tables, "spans", "id", "dur"), on="id", maintain_order="left")
+    found = [one for one in (_slow_products(observed, typed), _slow_elements(observed, typed)) if one is not None]
+    if not found:
         return
-    # Layers of one shape differ by their place in the step. The best call of each was not interrupted.
-    durations = columns_of(observed.tables, "spans", "id", "dur")
-    products = products.join(durations, on="id", maintain_order="left").sort("step", "ts")
-    keys = ["name", "shapes", "phase", "place"]
-    products = products.with_columns(place=pl.int_range(pl.len()).over("step", *keys[:3]))
-    groups = products.group_by(keys).agg(pl.col("dur").min().clip(1, None), pl.col("flops").median(), calls=pl.len())
-    groups = groups.with_columns(speed=pl.col("flops") / pl.col("dur"))
-    fastest = float(groups["speed"].max() or 0.0)  # type: ignore[arg-type]
-    slow = groups.filter((pl.col("speed") * _SLOWER < fastest) & (pl.col("calls") >= observed.summary.steps.count))
-    if slow.is_empty():
-        return
-    time = min(float(slow["dur"].sum()), 0.95 * observed.step_ns)
-    gain = time - float(slow["flops"].sum()) / (0.5 * fastest)
-    chosen = products.join(slow, on=keys, how="semi", nulls_equal=True)
-    slower = fastest / float(slow["speed"].min())  # type: ignore[arg-type]
+    most = max(found, key=lambda one: one.gain)
+    time = min(sum(one.time for one in found), 0.95 * observed.step_ns)
+    gain = min(sum(one.gain for one in found), time)
+    name, shapes = most.example
     finding = Finding(
         cause="denormal-numbers",
-        title=f"{of_step(observed, time)} matrix products run {slower:.0f} times slower "
+        title=f"{of_step(observed, time)} {most.what} run {most.slower:.0f} times slower "
         "than others: their numbers are likely denormal, below 1.2e-38",
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(min(1.2 * gain, observed.step_ns)),
-        basis="the time of the slow products less what they take at half the speed of the fastest one",
+        basis="the time of the slow operators less what others take for as many operations or elements",
         confidence=Confidence.POSSIBLE,
         evidence=(
-            Evidence(text=f"{slow['name'][0]} of {slow['shapes'][0]} is {slower:.0f} times slower per operation "
-                     "than the fastest product of the step", value=slower, result="operator_details",
-                     operator=str(slow["name"][0])),
+            Evidence(text=f"{name} of {shapes} is {most.slower:.0f} times slower per operation than the fastest of the "
+                     "step that compute on as much", value=most.slower, result="operator_details", operator=name),
             Evidence(text="torch.set_flush_denormal is not on"),
         ),
         remedy="Let the processor take denormal numbers as zero: torch.set_flush_denormal(True), before the training. "
         "Look at what makes numbers vanish: weight decay without a gradient, products of many small factors.",
-        operator=str(slow["name"][0]),
+        operator=name,
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(chosen))
+    columns = calls.columns
+    yield Claim(finding, Depth.CAUSE, explained_calls(pl.concat([one.calls.select(columns) for one in found])))
+
+
+def _slow_products(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
+    products = calls.filter(pl.col("name").is_in(_PRODUCTS))
+    flops = [product_flops(name, shapes) for name, shapes in products.select("name", "shapes").iter_rows()]
+    edges = [min((min(shape) for shape in sizes(text) if len(shape) > 1), default=0) for text in products["shapes"]]
+    large = pl.Series(edges, dtype=pl.Int64) >= _EDGE
+    products = products.with_columns(pl.Series("work", flops, pl.Float64)).filter(large)
+    products = products.filter(pl.col("work") >= _FLOPS)
+    if len(products) < 2:
+        return None
+    groups = _best(products)
+    fastest = float(groups["each"].min() or 0.0)  # type: ignore[arg-type]
+    slow = groups.filter(pl.col("each") > _SLOWER * fastest)
+    return _slow(observed, "matrix products", products, slow.with_columns(usual=pl.lit(fastest)))
+
+
+def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
+    """Sums and products of elements, beside simple operators on at least as many: larger tensors are no faster."""
+    simple = calls.filter(pl.col("name").is_in([*_OF_ELEMENTS, *_SIMPLE]))
+    most = [max(map(elements, sizes(text)), default=0) for text in simple["shapes"]]
+    dense = [text is None or text.startswith(("[[1]", "[[1,")) or "1]," in text for text in simple["strides"]]
+    simple = simple.with_columns(pl.Series("work", most, pl.Float64)).filter(pl.Series(dense, dtype=pl.Boolean))
+    simple = simple.filter(pl.col("work") >= _ELEMENTS).sort("work")
+    if simple.is_empty():
+        return None
+    groups = _best(simple).sort("work", descending=True).with_columns(usual=pl.col("each").cum_min())
+    slow = groups.filter(pl.col("name").is_in(_OF_ELEMENTS) & (pl.col("each") > _ELEMENT_NS))
+    slow = slow.filter(pl.col("each") > _SLOWER * pl.col("usual"))
+    return _slow(observed, "sums and products of elements", simple, slow)
+
+
+def _best(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the best call of each place in the step, which was not interrupted: ``each``, ns per unit of its work.
+
+    Layers of one shape differ by their place.
+    """
+    placed = calls.sort("step", "ts").with_columns(place=pl.int_range(pl.len()).over("step", *_PLACE[:3]))
+    groups = placed.group_by(_PLACE).agg(
+        pl.col("dur").min().clip(1, None), pl.col("work").median(), calls=pl.len(), rows=pl.col("row")
+    )
+    return groups.with_columns(each=pl.col("dur") / pl.col("work"))
+
+
+def _slow(observed: Observed, what: str, calls: pl.DataFrame, slow: pl.DataFrame) -> _Slow | None:
+    """Return what is known of slow places that every step has; None without any."""
+    slow = slow.filter(pl.col("calls") >= observed.summary.steps.count)
+    if slow.is_empty():
+        return None
+    slow = slow.with_columns(slower=pl.col("each") / pl.col("usual")).sort("slower", descending=True)
+    time = float(slow["dur"].sum())
+    usual = float((slow["work"] * slow["usual"]).sum()) / _REACHED
+    chosen = calls.filter(pl.col("row").is_in(slow["rows"].explode().implode()))
+    return _Slow(what, chosen, time, time - usual, float(slow["slower"][0]), (slow["name"][0], slow["shapes"][0]))

@@ -36,6 +36,20 @@ def test_in_a_program_without_an_optimizer_it_is_the_optimizer() -> None:
     assert "fused=True" in finding.remedy
 
 
+def test_an_optimizer_class_of_the_program_itself_is_one_too() -> None:
+    written = {"class": "Lamb", "parameters": 20, "implementation": None}
+    [finding] = over_parameters(4, "optimizer", optimizers=[written]).findings()
+    assert finding.cause == "per-parameter-optimizer"
+    assert "as its own optimizer Lamb" in finding.title
+
+
+def test_operators_for_each_tensor_stay_as_one_call_for_all_runs_them() -> None:
+    [loop] = over_parameters(4).findings()
+    [optimizer] = over_parameters(4, optimizers=[]).findings()
+    assert (loop.gain_ns or 0) == pytest.approx(0.75 * 4_000_000, rel=0.02)
+    assert (optimizer.gain_ns or 0) == pytest.approx(0.5 * 4_000_000, rel=0.02)
+
+
 @pytest.mark.parametrize(("each", "phase"), [(1, "other"), (4, "optimizer"), (4, "forward")])
 def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int, phase: str) -> None:
     training = Training()
