@@ -10,7 +10,7 @@ import { Flame } from "./pages/flame";
 import { Losses } from "./pages/losses";
 import { Memory } from "./pages/memory";
 import { Overview } from "./pages/overview";
-import { AllRanks } from "./pages/ranks";
+import { AllRanks, Communication } from "./pages/ranks";
 import { Steps } from "./pages/steps";
 import { Work } from "./pages/top";
 import { complete } from "./parts";
@@ -166,6 +166,7 @@ function Shown({ content: of }: { content: Content | Compared }) {
     case "flame": return <Flame content={of} />;
     case "operators": case "kernels": return <Work content={of} page={found} />;
     case "ranks": return <AllRanks content={of} page={found} />;
+    case "communication": return <Communication content={of} page={found} />;
     case "roofline": return <Roofline content={of} page={found} />;
     case "losses": return <Losses content={of} />;
     default: return <Results content={of} page={found} />;

@@ -1,6 +1,6 @@
 // Charts in SVG: stacked bars, a line over the run, both with their numbers as text for whoever cannot see them.
 
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { partColour } from "./colours";
 import { duration, percent } from "./format";
 import { theme } from "./state";
@@ -83,8 +83,20 @@ export interface Line {
 const COLOURS = ["computing", "copy", "data wait", "communication", "other", "sync", "checkpoint", "host only"];
 const lineColour = (line: Line, i: number): string => line.colour ?? partColour(COLOURS[i % COLOURS.length]!, theme.value);
 
+/** Few points of more than so many times the 90th percentile would flatten all others: they are drawn at the edge. */
+const [FAR, EDGE] = [3, 1.5];
+
+/** The height of the chart, and how many points lie above it; only with `cut` any do. */
+function reach(lines: Line[], cut: boolean): { most: number; top: number; above: number } {
+  const all = lines.flatMap((line) => line.y.filter((y) => y !== null)).sort((a, b) => a - b);
+  const most = Math.max(1e-9, all[all.length - 1] ?? 0);
+  const high = all[Math.floor(0.9 * all.length)] ?? most;
+  const top = cut && most > FAR * high && high > 0 ? EDGE * high : most;
+  return { most, top, above: all.filter((y) => y > top).length };
+}
+
 /** Lines over the run; of more points than pixels, the least and the most of each pixel. */
-export function Lines({ label, lines, format, marks = [], x = (value) => String(value) }: { label: string; lines: Line[]; format: (y: number) => string; marks?: { x: number; text: string }[]; x?: (value: number) => string }) {
+export function Lines({ label, lines, format, marks = [], cut = false, x = (value) => String(value) }: { label: string; lines: Line[]; format: (y: number) => string; marks?: { x: number; text: string }[]; cut?: boolean; x?: (value: number) => string }) {
   const [over, setOver] = useState<number | null>(null);
   const [frame, wide] = useWidth<SVGSVGElement>();
   const width = wide - 74;
@@ -92,9 +104,9 @@ export function Lines({ label, lines, format, marks = [], x = (value) => String(
   const every = lines.flatMap((line) => [line.x[0] ?? 0, line.x[line.x.length - 1] ?? 0]);
   const low = Math.min(...every);
   const high = Math.max(...every, low + 1);
-  const most = Math.max(1e-9, ...lines.map((line) => line.y.reduce<number>((a, b) => Math.max(a, b ?? 0), 0)));
+  const { most, top, above } = useMemo(() => reach(lines, cut), [lines, cut]);
   const px = (value: number): number => 62 + (width * (value - low)) / (high - low);
-  const py = (value: number): number => 6 + height * (1 - value / most);
+  const py = (value: number): number => 6 + height * (1 - Math.min(value, top) / top);
   const nearest = (line: Line): number => {
     let best = 0;
     if (over !== null) line.x.forEach((value, i) => { if (Math.abs(value - over) < Math.abs(line.x[best]! - over)) best = i; });
@@ -106,8 +118,8 @@ export function Lines({ label, lines, format, marks = [], x = (value) => String(
         onMouseMove={(event) => { const box = event.currentTarget.getBoundingClientRect(); setOver(low + ((high - low) * (event.clientX - box.left - 62)) / width); }} onMouseLeave={() => setOver(null)}>
         {[0, 0.5, 1].map((share) => (
           <g key={share}>
-            <line x1={62} x2={width + 62} y1={py(most * share)} y2={py(most * share)} class="grid" />
-            <text x={58} y={py(most * share) + 4} text-anchor="end">{share ? format(most * share) : "0"}</text>
+            <line x1={62} x2={width + 62} y1={py(top * share)} y2={py(top * share)} class="grid" />
+            <text x={58} y={py(top * share) + 4} text-anchor="end">{share ? format(top * share) : "0"}</text>
           </g>
         ))}
         {lines.map((line, i) => <path key={line.name} d={path(line, px, py, width)} fill="none" stroke={lineColour(line, i)} stroke-width="1.5" stroke-dasharray={line.dashed ? "5 3" : undefined} />)}
@@ -116,7 +128,7 @@ export function Lines({ label, lines, format, marks = [], x = (value) => String(
         <text x={62} y={height + 19}>{x(low)}</text>
         <text x={62 + width} y={height + 19} text-anchor="end">{x(high)}</text>
       </svg>
-      <figcaption>{lines.map((line, i) => <span key={line.name}><i style={{ background: lineColour(line, i) }} />{line.name}{over !== null ? ` ${line.y[nearest(line)] === null ? "–" : format(line.y[nearest(line)]!)} at ${x(line.x[nearest(line)]!)}` : ""}</span>)}</figcaption>
+      <figcaption>{lines.map((line, i) => <span key={line.name}><i style={{ background: lineColour(line, i) }} />{line.name}{over !== null ? ` ${line.y[nearest(line)] === null ? "–" : format(line.y[nearest(line)]!)} at ${x(line.x[nearest(line)]!)}` : ""}</span>)}{above > 0 && <span class="muted">{above} drawn at the edge, up to {format(most)}</span>}</figcaption>
     </figure>
   );
 }

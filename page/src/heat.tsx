@@ -16,12 +16,14 @@ export interface Heat {
   /** What rows and columns are. */
   of: [rows: string, columns: string];
   square?: boolean;
+  /** What it means that a number is not known. */
+  unknown?: string;
   onCell?: (row: number, column: number) => void;
 }
 
 const [LEFT, TALLEST, WIDEST, CELL] = [72, 320, 900, 22];
 
-export function HeatMap({ label, rows, columns, values, format, of, square = false, onCell }: Heat) {
+export function HeatMap({ label, rows, columns, values, format, of, square = false, unknown = "not known", onCell }: Heat) {
   const [box, wide] = useWidth<HTMLDivElement>();
   const [canvas, setCanvas] = useState<HTMLCanvasElement | null>(null);
   const [over, setOver] = useState<[row: number, column: number] | null>(null);
@@ -48,8 +50,8 @@ export function HeatMap({ label, rows, columns, values, format, of, square = fal
       </div>
       <figcaption>
         <span class="muted">{of[0]} down, {of[1]} across</span>
-        <span><i class="ramp" style={{ background: `linear-gradient(to right, ${inks(theme.value).join(", ")})` }} />{format(known.length ? low : null)} to {format(known.length ? high : null)}</span>
-        {known.length < values.length && <span><i style={{ background: "var(--line)" }} />{DASH} not known</span>}
+        <span><i class="ramp" style={{ background: `linear-gradient(to right, ${inks(theme.value).join(", ")})` }} />{format(known.length ? low : null)}{high > low && ` to ${format(high)}`}</span>
+        {known.length < values.length && <span><i style={{ background: "var(--line)" }} />{DASH} {unknown}</span>}
         {rows.length > height && <span class="muted">{count(rows.length)} rows: a line of pixels is the largest of some</span>}
         <span role="status">{told}</span>
       </figcaption>

@@ -10,6 +10,8 @@ export interface Lane {
   main: boolean;
   busy: number;
   count: number;
+  /** How much of its busy time steps cover, ns. */
+  stepped: number;
 }
 
 export interface Step {
@@ -48,6 +50,8 @@ export interface RankOf {
 /** The timeline of a run. In a file, `spans` of `of` spans are there, in its `windows` from `begin` to `end`. */
 export interface Timeline {
   origin: string;
+  /** The start of the timeline on the clock of the job, ns since the Unix epoch; null of one rank alone. */
+  from: string | null;
   total: number;
   begin: number;
   end: number;

@@ -35,19 +35,42 @@ const SCALE: Record<string, (value: number) => string> = {
   "GB/s": (value) => `${plain(value)} GB/s`,
 };
 
-const origin = (): number => Number((content.value && "timeline" in content.value && content.value.timeline?.origin) || 0);
+/** A point in time: µs or ns since the Unix epoch. It is shown as the time since the start of the timeline. */
+const isInstant = (value: Value, of: Column): value is number => typeof value === "number" && ((unit(of)[1] === "us" && value > 1e14) || value > 1e17);
 
-/** A point in time: µs since the Unix epoch. It is shown as the time since the run's start. */
-const isInstant = (value: Value, of: Column): boolean => typeof value === "number" && ((unit(of)[1] === "us" && value > 1e14) || (unit(of)[1] === "ns" && value > 1e17));
+/** Since the start of the timeline, ns. Tables of a job have the clock of the job, others that of their rank. */
+function since(time: number, ofJob: boolean): number {
+  const of = content.value && "timeline" in content.value ? content.value.timeline : null;
+  if (!of) return time;
+  const shift = of.ranks.find((row) => row.rank === content.value!.rank)?.read?.shift ?? 0;
+  return ofJob && of.from !== null ? time - Number(of.from) : time - Number(of.origin) + shift;
+}
 
-export function cell(value: Value, of: Column): string {
+export function cell(value: Value, of: Column, ofJob = false): string {
   if (value === null) return DASH;
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "string") return shown(value);
-  if (isInstant(value, of)) return `+${duration(Math.max(0, value * (unit(of)[1] === "us" ? 1e3 : 1) - origin()))}`;
-  const text = SCALE[unit(of)[1]] ?? plain;
-  return of.signed ? sign(value, text) : text(value);
+  if (isInstant(value, of)) {
+    const time = since(value * (unit(of)[1] === "us" ? 1e3 : 1), ofJob);
+    return `${time < 0 ? "−" : "+"}${duration(Math.abs(time))}`;
+  }
+  const text = SCALE[unit(of)[1]];
+  if (typeof value === "string") return text && /^\[[-\d., ]+\]$/.test(value) ? (JSON.parse(value) as number[]).map(text).join(", ") : shown(value);
+  if (of.signed) return sign(value, text ?? plain);
+  return (text ?? ((number: number) => aligned(number, of)))(value);
 }
+
+/** The digits behind the point that a column of numbers without a unit has; a number too small for them has its own. */
+function aligned(value: number, of: Column): string {
+  let digits = DIGITS.get(of);
+  if (digits === undefined) {
+    const numbers = of.values.filter((one) => typeof one === "number");
+    const most = numbers.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    digits = numbers.every(Number.isInteger) || most >= 1000 ? 0 : most < 1 ? 4 : most < 10 ? 3 : 2;
+    DIGITS.set(of, digits);
+  }
+  return !digits || Math.abs(value) < 10 ** -digits ? plain(value) : value.toFixed(digits);
+}
+const DIGITS = new WeakMap<Column, number>();
 
 interface Order {
   filter: string;
@@ -95,7 +118,7 @@ export function Table({ label, columns, of }: TableProps) {
           <option value="-1">–</option>
           {texts.map(({ column, i }) => <option key={i} value={String(i)}>{shown(column.name, 40)}</option>)}
         </select></label>}
-        <span class="muted">{count(rows.length)} of {count(group < 0 ? (of ?? height) : grouped[0]?.values.length ?? 0)} rows{of !== undefined && of > height ? ` (${count(height)} are in this file)` : ""}</span>
+        <span class="muted">{rowsText(rows.length, group < 0 ? (of ?? height) : grouped[0]?.values.length ?? 0)}{of !== undefined && of > height ? ` (${count(height)} are in this file)` : ""}</span>
         <span class="fill" />
         <button onClick={copy}>copy as CSV</button>
       </div>
@@ -113,11 +136,11 @@ export function Table({ label, columns, of }: TableProps) {
             {visible.map((row) => (
               <tr key={row}>{grouped.map((column, i) => {
                 const value = column.values[row] ?? null;
-                const text = cell(value, column);
+                const text = cell(value, column, label.startsWith("cluster_"));
                 const barred = largest[i]! > 0;
                 const bar = barred && typeof value === "number" && value > 0 ? Math.max(1, (60 * value) / largest[i]!) : 0;
                 return (
-                  <td key={i} class={`${numeric[i] ? "number" : ""} ${barred ? "barred" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}
+                  <td key={i} class={`${numeric[i] ? "number" : ""} ${barred ? "barred" : ""} ${column.signed && typeof value === "number" && value ? (value > 0 ? "more" : "less") : ""} ${value === 0 ? "muted" : ""}`.trim()} title={value === null ? "unknown" : String(value).slice(0, 2000)}
                     style={barred ? { backgroundSize: `${bar}px 9px` } : undefined!}>{text}</td>
                 );
               })}</tr>
@@ -129,6 +152,8 @@ export function Table({ label, columns, of }: TableProps) {
     </section>
   );
 }
+
+const rowsText = (rows: number, of: number): string => `${rows === of ? "" : `${count(rows)} of `}${count(of)} ${of === 1 ? "row" : "rows"}`;
 
 /** Figures of one call: they do not add up, so a bar beside them says nothing. */
 const OF_ONE = /\b(start|timestamp|min|max|avg|mean|median|least|most|P5|P95|deviation|low|high)\b/i;

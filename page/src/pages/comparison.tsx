@@ -31,7 +31,7 @@ export function Overview({ content }: { content: Compared }) {
         {level && <Tile name="a step of A" value={duration(level.a_ns)} note={shown(content.sides[0], 24)} to={to("steps")} />}
         {level && <Tile name="a step of B" value={duration(level.b_ns)} note={shown(content.sides[1], 24)} to={to("steps")} />}
         {level && <Tile name="change of the step" value={share(level.change)} note={level.low !== null && level.high !== null ? `${share(level.low)} … ${share(level.high)}` : "one run a side"} to={to("steps")} />}
-        {common.change !== null && <Tile name="all parts alike" value={share(common.change)} note="the machine, or everything" to={to("operators")} />}
+        {common.change !== null && <Tile name="all parts together" value={share(common.change)} note={Math.abs(common.change) < 0.0005 ? "" : "the machine, or everything"} to={to("operators")} />}
         {peak && <Tile name={`memory peak ${shown(peak.device, 12)}`} value={`${bytes(peak.a)} → ${bytes(peak.b)}`} note={peak.a ? share(peak.b! / peak.a - 1) : ""} to={to("exact")} />}
       </div>
       {to("operators") && <Changes content={content} />}
@@ -65,7 +65,7 @@ function Changes({ content }: { content: Compared }) {
   return (
     <section aria-label="What became slower or faster">
       <h2>What became slower or faster <All to="operators" result="parts" /></h2>
-      <p class="muted">{sure ? `${sure} of ${all.length} parts changed for sure, beyond what changed all of them alike.` : `No part changed for sure, beyond what changed all of them alike. The largest of ${all.length}:`}</p>
+      <p class="muted">{sure ? `${sure} of ${all.length} parts changed for sure, more than all of them together.` : `No part changed for sure more than all of them together. The largest of ${all.length}:`}</p>
       <table class="simple changes">
         <thead><tr><th scope="col">part</th><th scope="col">where</th><th scope="col" class="number">calls</th><th scope="col" class="number">A</th><th scope="col" class="number">B</th><th scope="col" class="number">own change</th><th scope="col">faster · slower</th><th scope="col">sure</th></tr></thead>
         <tbody>{rows.map((part, i) => (
@@ -134,7 +134,7 @@ function Exact({ content }: { content: Compared }) {
     <>
       <table class="simple exact"><thead><tr><th scope="col">what</th><th scope="col" class="number">A</th><th scope="col" class="number">B</th><th scope="col">change</th></tr></thead>
         <tbody>{rows.map(([what, a, b, note], i) => <tr key={i}><td class="name" title={shown(what, 2000)}>{shown(what, 120)}</td><td class="number">{a}</td><td class="number">{b}</td><td>{note}</td></tr>)}</tbody></table>
-      <p class="muted">{[counts.length > MOST ? `${counts.length - MOST} more counts` : "", shapes.length ? `${shapes.length} operators with other shapes` : ""].filter(Boolean).join(", ")}</p>
+      <p class="muted">{[counts.length > MOST ? `${counts.length - MOST} more counts` : "", shapes.length ? `${shapes.length} ${shapes.length === 1 ? "operator" : "operators"} with other shapes` : ""].filter(Boolean).join(", ")}</p>
     </>
   );
 }

@@ -7,6 +7,8 @@ import type { Content, Page, Result } from "../model";
 import { open } from "../state";
 import { AllResults, useResult } from "./results";
 
+const MATRIX = "cluster_communication_matrix";
+
 type Values = (string | number | boolean | null)[];
 const values = (of: Result, name: string): Values => of.columns.find((column) => column.name === name)?.values ?? [];
 const distinct = (all: Values): (string | number)[] => [...new Set(all.filter((value) => typeof value === "number" || typeof value === "string"))].sort((a, b) => Number(a) - Number(b));
@@ -16,7 +18,19 @@ export function AllRanks({ content, page }: { content: Content; page: Page }) {
     <>
       <h1>{page.title}</h1>
       {page.results.includes("cluster_step_trace_time") && <Steps content={content} />}
-      {page.results.includes("cluster_communication_matrix") && <Matrix content={content} name="cluster_communication_matrix" />}
+      {page.results.includes(MATRIX) && <Matrix content={content} name={MATRIX} />}
+      <AllResults content={content} page={page} />
+    </>
+  );
+}
+
+/** What a rank says to others; of a job, what flows between all. */
+export function Communication({ content, page }: { content: Content; page: Page }) {
+  const ofJob = content.pages.some((one) => one.results.includes(MATRIX));
+  return (
+    <>
+      <h1>{page.title}</h1>
+      {ofJob && <Matrix content={content} name={MATRIX} />}
       <AllResults content={content} page={page} />
     </>
   );
@@ -58,7 +72,7 @@ function toStep(content: Content, rank: number, number: number): void {
 }
 
 /** What flows from rank to rank: its bytes where they are known, else the time. */
-export function Matrix({ content, name }: { content: Content; name: string }) {
+function Matrix({ content, name }: { content: Content; name: string }) {
   const found = useResult(content, name);
   const [operation, setOperation] = useState("");
   const [by, setBy] = useState("");
@@ -87,7 +101,7 @@ export function Matrix({ content, name }: { content: Content; name: string }) {
         {operations.length > 1 && <label>of <select value={operation} onChange={(event) => setOperation(event.currentTarget.value)}><option value="">all operations</option>{operations.map((one) => <option key={one} value={one}>{shown(one, 60)}</option>)}</select></label>}
         {found.of > found.rows && <span class="muted">of the first {count(found.rows)} of {count(found.of)} links; `stepscope view` shows all</span>}
       </div>
-      <HeatMap label="What flows between ranks" rows={rows.map(String)} columns={rows.map(String)} values={cells} format={format as (value: number | null) => string} of={["from rank", "to rank"]} square />
+      <HeatMap label="What flows between ranks" rows={rows.map(String)} columns={rows.map(String)} values={cells} format={format as (value: number | null) => string} of={["from rank", "to rank"]} unknown="no link was recorded" square />
     </section>
   );
 }

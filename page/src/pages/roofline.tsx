@@ -57,7 +57,7 @@ export function Roofline({ content, page }: { content: Content; page: Page }) {
 
 const [LEFT, HEIGHT] = [82, 260];
 const BOUNDS: Record<string, string> = { compute: "computing", memory: "copy" };
-const RATES: [number, string][] = [[1e3, "T"], [1, "G"], [1e-3, "M"], [1e-6, "k"], [1e-9, ""]];
+const RATES: [number, string][] = [[1e6, "P"], [1e3, "T"], [1, "G"], [1e-3, "M"], [1e-6, "k"], [1e-9, ""]];
 const rate = (value: number): string => {
   const [size, prefix] = RATES.find(([one]) => value >= 0.9995 * one) ?? RATES[RATES.length - 1]!;
   return `${plain(Number((value / size).toPrecision(3)))} ${prefix}FLOP/s`;

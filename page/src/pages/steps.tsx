@@ -15,7 +15,7 @@ export function openStep(content: Content, index: number): void {
 export function RunLine({ run }: { run: RunSteps }) {
   if (run.number.length < 3) return null;
   const events = run.contains.flatMap((text, i) => (text ? [{ x: run.number[i]!, text: `step ${run.number[i]}: ${text}` }] : []));
-  return <Lines label="Time of every step of the run" lines={[{ name: "time of a step", x: run.number, y: run.dur }]} format={duration} marks={events} x={(value) => `step ${Math.round(value)}`} />;
+  return <Lines label="Time of every step of the run" lines={[{ name: "time of a step", x: run.number, y: run.dur }]} format={duration} cut marks={events} x={(value) => `step ${Math.round(value)}`} />;
 }
 
 export function Steps({ content, page }: { content: Content; page: Page }) {

@@ -1,7 +1,7 @@
 // What takes most time: its share, and how it changes from step to step.
 
 import { useMemo } from "preact/hooks";
-import { duration, percent, plain, shown } from "../format";
+import { count, duration, percent, shown } from "../format";
 import type { Content, Entry, Page } from "../model";
 import { Asked, has } from "../parts";
 import { open } from "../state";
@@ -21,12 +21,15 @@ export function Top({ title, entries, steps, to }: { title: string; entries: Ent
         <tbody>{entries.map((entry, i) => (
         <tr key={i}><td class="name" title={shown(entry.name, 2000)}>{shown(entry.name, 90)}</td>
           <td><span class="bar" style={{ width: `${Math.max(1, ((trend ? 48 : 90) * entry.total_ns) / most)}px` }} /></td>
-          <td class="number">{duration(entry.total_ns / each)}</td><td class="number">{percent(entry.share)}</td><td class="number">{plain(entry.count / each)}</td>{trend && <td>{entry.trend && <Spark values={entry.trend} />}</td>}</tr>
+          <td class="number">{duration(entry.total_ns / each)}</td><td class="number">{percent(entry.share)}</td><td class="number">{calls(entry.count / each)}</td>{trend && <td>{entry.trend && <Spark values={entry.trend} />}</td>}</tr>
         ))}</tbody>
       </table>
     </section>
   );
 }
+
+/** Calls a step: whole where each step has as many. */
+const calls = (number: number): string => (Number.isInteger(number) || number >= 100 ? count(number) : number < 0.005 ? "< 0.01" : number.toFixed(number < 10 ? 2 : 1));
 
 const [WIDTH, HEIGHT] = [72, 16];
 

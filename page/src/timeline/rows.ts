@@ -68,7 +68,8 @@ const onPath = (tracks: Track[]): number => tracks.reduce((sum, track) => sum + 
 function outline(ranks: Ranks, track: Track, steps: number): number {
   const count = (lane: number): number => ranks.lanes[lane]!.count;
   const most = track.lanes.reduce((best, lane) => (count(lane) > count(best) ? lane : best), track.lanes[0]!);
-  return track.lanes.find((lane) => count(lane) >= Math.max(4, 3 * steps)) ?? most;
+  const ofSteps = (lane: number): boolean => ranks.lanes[lane]!.stepped > 0.5 * ranks.lanes[lane]!.busy;
+  return track.lanes.find((lane) => count(lane) >= Math.max(4, 3 * steps) && !ofSteps(lane)) ?? most;
 }
 
 /** The main thread, and the busiest stream: what a rank shows before it is unfolded. */

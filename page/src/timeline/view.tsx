@@ -20,7 +20,8 @@ import { type Selection, useSelection } from "./selection";
 import { type Overlay, Tools } from "./tools";
 import { type Range, type Side, useWindow, type Window } from "./window";
 
-const LABELS = 240;
+/** The width of the names of lanes, as in page.css. */
+const LABELS = matchMedia("(max-width: 700px)").matches ? 104 : 240;
 
 /** The timeline of a run; or of one of two that are side by side, whose details are shown if the keys act there. */
 export function Timeline({ content, from = source.value!, side = null }: { content: Content; from?: Source; side?: Side | null }) {

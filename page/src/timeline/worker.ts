@@ -72,6 +72,7 @@ interface Label {
   width: number;
   name: number;
   colour: string;
+  kind: number;
 }
 
 function draw(view: View): number {
@@ -143,7 +144,7 @@ function spell(view: View, { of, index, first }: Place, rank: number, { line, ki
     if (of.place[i] === view.selected && rank === view.selectedRank) for (const x of [from, from + 1, to - 2, to - 1]) if (x >= from && x < to) line[x] = edge;
     if (to - from <= 34 * view.scale || view.rowHeight < LABELLED) continue;
     const plain = faint || isOverlay(all, kind);
-    label({ x: from, width: to - from, name: of.name[i]!, colour: plain ? ink : labelOn(colourOf(all[kind] ?? "", view.theme)) });
+    label({ x: from, width: to - from, name: of.name[i]!, kind, colour: plain || drawnAs(all[kind] ?? "") === "half" ? ink : labelOn(colourOf(all[kind] ?? "", view.theme)) });
   }
 }
 
@@ -166,11 +167,13 @@ function shade(view: View, { of, index }: Place, line: Uint32Array, kinds: Uint8
   }
 }
 
+/** The size of a name in pixels, and where it lies on a bar: above one of half the height, inside the others. */
+const FONT = { full: [11, 0.5], hatched: [11, 0.5], half: [10, 0.28], thin: [9.5, 0.54] } as const;
+
 /** Write the names on the spans; those that are not known here are asked of the page, once. */
 function write(labels: Label[], tall: number, view: View): void {
   if (!context) return;
   const missing = new Set<number>();
-  context.font = `${11 * view.scale}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   for (const label of labels) {
     const text = names[label.name];
@@ -183,7 +186,9 @@ function write(labels: Label[], tall: number, view: View): void {
     context.rect(label.x, label.y, label.width - 3, tall);
     context.clip();
     context.fillStyle = label.colour;
-    context.fillText(shown(text, 120), label.x + 4 * view.scale, label.y + tall / 2);
+    const [font, at] = isOverlay(opened!.kinds, label.kind) ? FONT.full : FONT[drawnAs(opened!.kinds[label.kind] ?? "")];
+    context.font = `${font * view.scale}px system-ui, sans-serif`;
+    context.fillText(shown(text, 120), label.x + 4 * view.scale, label.y + tall * at);
     context.restore();
   }
   const fresh = [...missing].filter((code) => !asked.has(code)).slice(0, 500);
@@ -251,7 +256,7 @@ function paint(line: Uint32Array, kinds: Uint8Array, top: number, tall: number, 
     }
     for (let x = 0; x < width; x++) {
       const how = drawn[kinds[x]!];
-      const out = (how === "half" && y < tall / 2) || (how === "thin" && (y < tall * 0.2 || y >= tall * 0.8)) || (how === "hatched" && (x + y) % 6 < 2) || (how === "idle" && (x + y) % 8 > 1 && y > 1 && y < tall - 2);
+      const out = (how === "half" && y < tall * 0.55) || (how === "thin" && (y < tall * 0.2 || y >= tall * 0.8)) || (how === "hatched" && (x + y) % 6 < 2) || (how === "idle" && (x + y) % 8 > 1 && y > 1 && y < tall - 2);
       pixels[at + x] = out ? ground : line[x]!;
     }
   }

@@ -10,6 +10,8 @@ from stepscope.comparison.verdict import NONE, SAME, StepChange
 
 #: The change that people ask about.
 ASKED = 0.05
+#: A smaller change of all parts together would be printed as 0.
+_SEEN = 0.0005
 #: More separate runs a side than this are a case for turns.
 _MANY_RUNS = 20
 
@@ -48,11 +50,12 @@ def _of_parts(found: Comparison) -> str:
     parts = found.parts
     if parts is None or parts.common is None:
         return "of operators nothing can be told."
-    alike = f"{100 * parts.common:+.1f} % alike: the machine, or everything"
+    together = f"{100 * parts.common:+.1f} %: the machine, or everything" if abs(parts.common) >= _SEEN else ""
     if not parts.sure:
-        return f"no part of the step changed beyond the others. All changed {alike}."
+        all_of_them = f"changed {together}" if together else "changed by less than 0.1 %"
+        return f"no part of the step changed more than the others; all of them together {all_of_them}."
     told = ", ".join(f"{part.name} {signed(part.change_ns)}" for part in parts.sure[:2])
-    return f"{told}, sure; all else {alike}."
+    return f"{told}, sure; all else together {together or 'did not change'}."
 
 
 def signed(ns: float) -> str:

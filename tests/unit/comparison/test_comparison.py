@@ -47,7 +47,7 @@ def test_one_slower_operator_of_a_slower_machine(capture: MakeCapture) -> None:
     assert [part.name for part in found.parts.sure] == ["aten::mm"]
     assert found.parts.change_ns == pytest.approx(600_000, rel=0.01)
     assert found.parts.common == pytest.approx(0.25, abs=0.01)
-    assert headline(found).startswith("One run a side: aten::mm +600 µs, sure; all else +25.0 % alike: the machine")
+    assert headline(found).startswith("One run a side: aten::mm +600 µs, sure; all else together +25.0 %: the machine")
 
 
 def test_runs_that_were_looked_at_are_named_by_their_directories(capture: MakeCapture, tmp_path: Path) -> None:

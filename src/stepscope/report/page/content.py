@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import PurePath
@@ -231,7 +232,8 @@ def content_head(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
     """
     rank, tables = shown.rank, shown.rank.shown
     manifest = rank.manifest
-    title = PurePath(str(manifest.get("worker") or manifest.get("imported_from") or rank.directory.path.name)).name
+    of_one = manifest.get("imported_from") if len(shown.run.ranks) == 1 else shown.run.path.name
+    title = PurePath(str(manifest.get("worker") or of_one or rank.directory.path.name)).name
     return {
         "version": VERSION,
         "title": title,
@@ -467,6 +469,7 @@ def _timeline(shown: Shown, spans: LaneSpans) -> dict[str, Any]:
     total = clocks.total(spans.total)
     return {
         "origin": str(spans.origin),
+        "from": None if clocks.origin is None else str(clocks.origin),
         "begin": 0,
         "end": total,
         "total": total,
@@ -497,10 +500,32 @@ def _provenance(rank: RankRun, tables: Tables) -> Iterable[tuple[str, str]]:
     yield "directory", str(rank.directory.path)
     for key in ("worker", "host", "started", "command", "status", "source", "imported_from", "options"):
         if value := rank.manifest.get(key):
-            yield key, value if isinstance(value, str) else str(value)
+            yield key, _told(value)
+    unused: dict[str, list[str]] = {}
     for name, described in rank.manifest.get("collectors", {}).items():
-        yield f"collector {name}", str(described)
+        if isinstance(described, Mapping) and set(described) == {"unused"}:
+            unused.setdefault(str(described["unused"]).rstrip("."), []).append(name)
+        else:
+            yield f"collector {name}", _told(described)
+    for why, names in unused.items():
+        yield "not used", f"{', '.join(names)}: {why}"
     for capture in rank.captures:
         yield "capture", capture.name
     for key, value in collected(tables["metadata"].select("key", "value"), tables).iter_rows():
-        yield key, value
+        yield key, _told(value)
+
+
+def _told(value: object) -> str:
+    """Return a value of a manifest as text that people read: ``workers 2, pin_memory no``; text may hold JSON."""
+    if isinstance(value, str):
+        with suppress(msgspec.DecodeError):
+            return _told(msgspec.json.decode(value)) if value[:1] in ("{", "[", '"') else value
+        return value
+    if isinstance(value, Mapping):
+        told = ((key, f"({_told(item)})" if isinstance(item, Mapping) else _told(item)) for key, item in value.items())
+        return ", ".join(f"{key} {text}" for key, text in told) or "none"
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_told, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)

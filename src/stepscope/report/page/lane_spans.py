@@ -42,6 +42,7 @@ class TimelineLane(msgspec.Struct, frozen=True):
             the one with most spans.
         busy: Time that its spans cover, ns.
         count: Number of its spans.
+        stepped: Time that spans of the kind step cover of it, ns.
     """
 
     track: int
@@ -53,6 +54,7 @@ class TimelineLane(msgspec.Struct, frozen=True):
     main: bool
     busy: int
     count: int
+    stepped: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,11 @@ def lane_spans(tables: Tables, windows: Sequence[tuple[int, int]] = ()) -> LaneS
         spans = spans[np.flatnonzero(np.any(touches, axis=0))]
     track, depth, ts, dur = (spans[name].to_numpy() for name in ("track", "depth", "ts", "dur"))
     _, crossing = assign(track.astype(np.int64), ts, dur)
+    kind = spans["kind"].to_physical().to_numpy().astype(np.uint8)
     key, found = _by_lane(track, crossing, depth, dur)
+    steps = np.flatnonzero(kind == KIND_NAMES.index("step"))
+    stepped = np.bincount(key[steps], dur[steps], len(found)).astype(np.int64)
+    found = found.with_columns(stepped=stepped)
     lanes = _in_order(tables, found)
     place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
     lane_of = np.array([place[row] for row in found.select("track", "crossing", "depth").iter_rows()], np.int64)[key]
@@ -137,7 +143,7 @@ def lane_spans(tables: Tables, windows: Sequence[tuple[int, int]] = ()) -> LaneS
         start=start - origin,
         dur=dur[order].astype(np.int64),
         name=codes[order],
-        kind=spans["kind"].to_physical().to_numpy().astype(np.uint8)[order],
+        kind=kind[order],
         row=spans["id"].to_numpy()[order],
         names=names,
     )
@@ -231,6 +237,7 @@ def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[TimelineLane, ...]:
             main=row["main"],
             busy=row["busy"],
             count=row["count"],
+            stepped=row["stepped"],
         )
         for row in rows.iter_rows(named=True)
     )
