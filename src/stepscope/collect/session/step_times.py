@@ -162,9 +162,9 @@ class StepTimes:
         now, reading = (at_ns, None) if late else self.read()
         end_ns = at_ns or now
         full = len(self._queue) >= self._room
-        # Another thread, or a handler of a signal, can end a step only where this one calls something. There is no call
-        # from here until the step is in the queue, so no number is given twice, and numbers ascend. Without a GIL, two
-        # threads could have one number.
+        # Another thread, or a handler of a signal, can end a step only where this one calls something. From here until
+        # the step is in the queue nothing is called, so no number is given twice, and numbers ascend. Without a GIL,
+        # two threads could have one number.
         number, last = self.number, self._last
         self.number = number + 1
         if late or end_ns >= last[0]:  # one that ended long ago replaces what was a step until now
