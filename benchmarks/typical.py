@@ -6,6 +6,9 @@ Every program runs once under ``stepscope run`` with default options, in a proce
 its steps ended. The median of the recorded steps is compared with the median of all steps but the first. The loaders
 sleep like a disk, for 0.5 to 1.5 of the mean, or compute like a decoder. Most are near their limit: a little faster or
 slower than the training.
+
+Steps that vary have medians that vary: ``by chance`` is the difference that one in ten stretches of as many steps of
+the same program exceed, anywhere in it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import tempfile
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 import stepscope
@@ -250,6 +253,7 @@ class Result(NamedTuple):
     preparing: list[float]
     opening: list[float]
     windows: int
+    chance: list[float]
 
 
 def measure(program: Program, python: Path) -> Result:
@@ -264,16 +268,24 @@ def measure(program: Program, python: Path) -> Result:
         if done.returncode:
             raise SystemExit(done.stderr)
         stamps = json.loads((folder / "stamps.json").read_text())
-        recorded, preparing, opening, windows = [], [], [], 1
+        durations = [after - before for before, after in pairwise(stamps)]
+        recorded, preparing, opening, chance, windows = [], [], [], [], 1
         for path in sorted((folder / "runs").iterdir()):
             steps = stepscope.open(path).tables["steps"].select("dur").collect()
             recorded.append(median(steps["dur"].to_list()) / 1e6)
+            chance.append(_by_chance(durations, steps.height))
             manifest = json.loads((path / "rank0" / "manifest.json").read_text())
             preparing.append(manifest["cost"]["prepare_ns"] / 1e6)
             opening.append(manifest["cost"]["start_ns"] / 1e6)
             windows = len(manifest.get("takes", {}).get("windows", [0]))
-        durations = [after - before for before, after in pairwise(stamps)]
-        return Result(len(durations), median(durations) / 1e6, recorded, preparing, opening, windows)
+        return Result(len(durations), median(durations) / 1e6, recorded, preparing, opening, windows, chance)
+
+
+def _by_chance(durations: list[int], length: int) -> float:
+    """Return the relative difference to the median that one in ten stretches of ``length`` steps exceed."""
+    usual = median(durations)
+    stretches = (durations[first : first + length] for first in range(len(durations) - length + 1))
+    return quantiles([abs(median(stretch) / usual - 1) for stretch in stretches], n=10)[-1]
 
 
 def _row(cells: Iterable[object]) -> str:
@@ -287,18 +299,36 @@ def main() -> None:
     for name in ("torch", "mindspore", "paddle", "jax"):
         parser.add_argument(f"--{name}", type=Path, default=Path(f".envs/{name}/bin/python"), help="its Python")
     arguments = parser.parse_args()
-    head = ("program", "steps", "own ms", "recorded ms", "difference", "windows", "preparing ms", "opening ms")
+    head = (
+        "program",
+        "steps",
+        "own ms",
+        "recorded ms",
+        "difference",
+        "by chance",
+        "windows",
+        "preparing ms",
+        "opening ms",
+    )
     lines = [_row(head), _row(["---"] * len(head))]
     near = total = 0
     for name, program in PROGRAMS.items():
         if arguments.only not in name:
             continue
         found = measure(program, getattr(arguments, program.framework).absolute())
-        for recorded, *stalls in zip(found.recorded, found.preparing, found.opening, strict=True):
+        kept = zip(found.recorded, found.chance, found.preparing, found.opening, strict=True)
+        for recorded, chance, *stalls in kept:
             difference = recorded / found.own - 1
             total, near = total + 1, near + (abs(difference) <= 0.05)
             held = (f"{stall:.1f}" for stall in stalls)
-            figures = (f"{found.own:.1f}", f"{recorded:.1f}", f"{difference:+.1%}", found.windows, *held)
+            figures = (
+                f"{found.own:.1f}",
+                f"{recorded:.1f}",
+                f"{difference:+.1%}",
+                f"{chance:.1%}",
+                found.windows,
+                *held,
+            )
             lines.append(_row((name, found.steps, *figures)))
             sys.stderr.write(f"{lines[-1]}\n")
     print("\n".join(lines))

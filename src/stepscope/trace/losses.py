@@ -37,6 +37,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "An end event without its begin: the recording started inside it. The span is left out."),
     "event_bad_time": ("data_loss",
         "The time is not a number or lies outside 64 bits of nanoseconds; the event is left out."),
+    "event_twice": ("info",
+        "Events that the file holds twice, equal in name, place, time and number, as in files that were joined; each "
+        "counts once."),
     "event_not_an_object": ("data_loss", "An element of the event list is not a JSON object; it is left out."),
     "event_unknown_kind": ("info",
         "Events of a phase stepscope does not use (metadata, samples); nothing is missing from the results."),
@@ -110,6 +113,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Without steps, the results are those of the larger part. Import one recording at a time."),
     "span_crosses_parent": ("info",
         "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent."),
+    "step_number_large": ("data_loss",
+        "Marks of steps with a number of 2^31 or more, which no step can have; their time is in no step."),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     "step_ends_unknown": ("info",
         "Steps end where the program asked for their work; when it was computed is unknown. Record with the host "

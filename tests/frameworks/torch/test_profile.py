@@ -465,6 +465,56 @@ def test_a_torch_profiler_that_starts_later_gets_its_events_and_ours_are_kept(
         assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 9
 
 
+#: In a process of its own: Kineto that was prepared twice ends the process with a signal.
+BOTH_PREPARED = """
+import sys
+import torch
+import stepscope
+
+first, warmup, active = map(int, sys.argv[2:])
+theirs = torch.profiler.profile(
+    activities=[torch.profiler.ProfilerActivity.CPU],
+    schedule=torch.profiler.schedule(wait=0, warmup=warmup, active=active, repeat=1),
+    on_trace_ready=lambda done: print(sum(event.count for event in done.key_averages() if event.key == "aten::mm")),
+)
+ours = stepscope.schedule(wait=1, warmup=4, active=2, repeat=1)
+with stepscope.profile(output=sys.argv[1], analyse="later", quiet=True, collector="kineto", schedule=ours) as profile:
+    for number in range(20):
+        if number == first:
+            theirs.start()
+        torch.ones(4, 4).mm(torch.ones(4, 4))
+        if first <= number < first + warmup + active:
+            theirs.step()
+        profile.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "warmup", "state"),
+    [
+        (0, 3, "failed"),
+        (0, 12, "failed"),
+        (2, 1, ""),
+        (3, 8, "failed"),
+        (5, 2, "ended_early"),
+    ],
+)
+def test_a_torch_profiler_and_ours_are_never_prepared_at_once(
+    tmp_path: Path, first: int, warmup: int, state: str
+) -> None:
+    # Given a program whose own profiler warms up before, while or after ours is prepared in step 1 to record step 5
+    output = tmp_path / "runs"
+    done = forked("-c", BOTH_PREPARED, output, first, warmup, 1)
+    # Then it has its events, and ours records if torch has room when the window opens, or says why not
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    run = only_run(output)
+    found = manifest(run)["collectors"]["torch"]
+    assert [key for key in ("failed", "ended_early") if key in found] == [state] * bool(state)
+    assert "torch profiler" in found.get(state, "torch profiler")
+    if not state:
+        assert names(recorded_spans(run), "cpu_op")["aten::mm"] == 2
+
+
 @pytest.mark.parametrize("first", [0, 3])
 def test_steps_after_a_torch_profiler_of_the_program_are_not_idle(options: dict[str, Any], first: int) -> None:
     # Given a program that runs its own profiler in one of the steps that Kineto records

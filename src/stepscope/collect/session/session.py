@@ -170,7 +170,7 @@ class Session:
             at_ns: Its end, of ``time.perf_counter_ns``; 0 means now.
             late: Whether it ended long ago, so that only its wall time is known.
         """
-        if not self.running or self.in_child or self._exclusively.held_here():
+        if not self.running or _process != self._process or self._exclusively.owner == threading.get_ident():
             return  # held here: a signal handler of the program interrupts the opening or closing of a window
         window = self._window
         number, start_ns, end_ns = self.times.end_step(at_ns, late=late)
@@ -412,22 +412,23 @@ class _Exclusively:
 
     Attributes:
         lock: Held while a thread is inside.
+        owner: Identifier of that thread; 0 for none.
         afterwards: Actions that signal handlers deferred; the holder runs them after the release.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.afterwards: list[Callable[[], None]] = []
-        self._owner = self._depth = 0
+        self.owner = self._depth = 0
 
     def held_here(self) -> bool:
         """Return whether the calling thread holds the lock."""
-        return self._owner == threading.get_ident()
+        return self.owner == threading.get_ident()
 
     def __enter__(self) -> None:
         self.lock.acquire()
         self._depth += 1
-        self._owner = threading.get_ident()
+        self.owner = threading.get_ident()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -436,7 +437,7 @@ class _Exclusively:
         if self._depth:
             self.lock.release()
             return
-        self._owner = 0
+        self.owner = 0
         self.lock.release()
         while self.afterwards:
             self.afterwards.pop(0)()

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,7 +43,7 @@ except ImportError:  # not a Unix
 #: Asks for the figures of the calling thread; None where only Linux has them, which leaves them unknown.
 _OF_THE_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 
-#: Steps in the queue, at most (about 400 bytes each); more are dropped and counted as `journal_overflow`.
+#: Steps in the queue, at most (about 700 bytes each); more are dropped and counted as `journal_overflow`.
 _ROOM = 1 << 16
 #: Steps in one block, and the length of the queue at which one is written early.
 _MANY = 4096
@@ -62,9 +62,9 @@ _PATIENCE = 8.0
 
 _LOG = logging.getLogger("stepscope")
 
-#: Native thread; line of `schedstat`; CPU time in ns; then counts (:data:`_COUNTS`) that only Linux has; ns waited for
-#: data, and batches that stood ready.
-Reading: TypeAlias = "tuple[int, bytes, int, tuple[int, ...] | None, int | None, int | None]"
+#: Native thread; line of `schedstat`; CPU time in ns; what `getrusage` says of the thread, which only Linux does; ns
+#: waited for data, and batches that stood ready.
+Reading: TypeAlias = "tuple[int, bytes, int, Sequence[float] | None, int | None, int | None]"
 #: Number; end of the step before and its reading; end of this one and its reading.
 _Ended: TypeAlias = "tuple[int, tuple[int, Reading | None], int, Reading | None]"
 
@@ -162,9 +162,9 @@ class StepTimes:
         now, reading = (at_ns, None) if late else self.read()
         end_ns = at_ns or now
         full = len(self._queue) >= self._room
-        # Another thread, or a handler of a signal, can end a step only where this one calls something. There is no call
-        # from here until the step is in the queue, so no number is given twice, and numbers ascend. Without a GIL, two
-        # threads could have one number.
+        # Another thread, or a handler of a signal, can end a step only where this one calls something. From here until
+        # the step is in the queue nothing is called, so no number is given twice, and numbers ascend. Without a GIL,
+        # two threads could have one number.
         number, last = self.number, self._last
         self.number = number + 1
         if late or end_ns >= last[0]:  # one that ended long ago replaces what was a step until now
@@ -220,7 +220,7 @@ class StepTimes:
             except OSError:  # the program has closed all files
                 line = b""
         thread = here.thread if here is not None else 0
-        used = None if _OF_THE_THREAD is None else _COUNTS(resource.getrusage(_OF_THE_THREAD))
+        used = None if _OF_THE_THREAD is None else resource.getrusage(_OF_THE_THREAD)
         return now, (thread, line, time.thread_time_ns(), used, self._waited, self._ready)
 
     def _happened(self, name: str, start_ns: int, end_ns: int) -> None:
@@ -528,7 +528,7 @@ def _figures(
         return (dur, None, None, *unknown, waited, reading[5])
     counts: list[int | None] = [*unknown]
     if before[3] is not None and reading[3] is not None:
-        pairs = zip(_COUNTED, before[3], reading[3], strict=True)
+        pairs = zip(_COUNTED, _COUNTS(before[3]), _COUNTS(reading[3]), strict=True)
         counts = [(new - old) * _BLOCK.get(name, 1) for name, old, new in pairs]
     return (dur, reading[2] - before[2], delay_between(before[1], reading[1]), *counts, waited, reading[5])
 

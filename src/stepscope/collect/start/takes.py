@@ -6,8 +6,8 @@ cache yet, or a graph is compiled again. When the draining ends, no interface te
 So all steps are timed. Each time the number of steps outside of windows has grown by a quarter, their median and their
 midmean are compared with those of the windows. If they differ from those of each window, the next steps are recorded,
 too. The median of a few unequal steps is a matter of chance, so each further window has twice the steps of the one
-before, as long as they take less than a second. At the end of the program the window that is closest to the other steps
-stays, and the others are removed.
+before, as long as they take less than a second. At the end of the program the window stays that is closest to all other
+steps, those of the other windows among them.
 
 The midmean sees what the median cannot: of steps that are long one time in three, or whose workers finish in pairs, a
 window needs the right share of long ones.
@@ -81,7 +81,7 @@ class Takes:
         if len(self._takes) >= (MOST if self._longest else 1):
             return False
         self._look = self._count * 5 // 4
-        self._asked = all(max(self._apart(take)) > NEAR for take in self._takes)
+        self._asked = all(max(_apart(take.durations, self._others)) > NEAR for take in self._takes)
         return self._asked
 
     @property
@@ -96,16 +96,13 @@ class Takes:
         """Return the median of the steps that were not recorded, in ns; 0 without one."""
         return median(self._others) if self._others else 0
 
-    def _apart(self, take: _Take) -> tuple[float, float]:
-        """Return by how much median and midmean of a window differ from those of the other steps; 0 without others."""
-        if not self._others:
-            return 0.0, 0.0
-        (middle, mean), (usual, usual_mean) = _levels(take.durations), _levels(self._others)
-        return abs(middle / max(usual, 1) - 1), abs(mean / max(usual_mean, 1) - 1)
-
     def _distance(self, take: _Take) -> tuple[float, float]:
-        """Return how far a window is from the other steps: by the median, and of equal ones by the midmean."""
-        middle, mean = self._apart(take)
+        """Return how far a window is from all other steps: by the median, and of equal ones by the midmean."""
+        others = self._others[:]
+        for other in self._takes:
+            if other is not take and not other.outdated:
+                others.extend(other.durations[:: self._stride])
+        middle, mean = _apart(take.durations, others)
         return max(middle, NEAR), mean
 
     def _keep(self, duration: int) -> None:
@@ -157,8 +154,11 @@ class Takes:
         return best.recorded
 
 
-def _levels(durations: Sequence[int]) -> tuple[float, float]:
-    return median(durations), midmean(durations)
+def _apart(some: Sequence[int], others: Sequence[int]) -> tuple[float, float]:
+    """Return by how much median and midmean of some durations differ from those of others; 0 without others."""
+    if not others:
+        return 0.0, 0.0
+    return abs(median(some) / max(median(others), 1) - 1), abs(midmean(some) / max(midmean(others), 1) - 1)
 
 
 def midmean(durations: Sequence[int]) -> float:

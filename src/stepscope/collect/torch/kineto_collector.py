@@ -7,11 +7,13 @@ lacks are detected and omitted.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -79,7 +81,11 @@ class TorchCollector:
         return None
 
     def prepare(self, context: Context) -> None:
-        """Configure Kineto and let it load what it needs (CUPTI)."""
+        """Configure Kineto and let it load what it needs (CUPTI).
+
+        Raises:
+            RuntimeError: A torch profiler of the program is prepared.
+        """
         torch = sys.modules["torch"]
         options = context.options
         activities, missing = recordable(torch, options.activities)
@@ -103,17 +109,39 @@ class TorchCollector:
             "flags": flags,
             **({"missing": missing} if missing else {}),
         }
+        self._ops = torch.ops.profiler
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Prepare Kineto, until another profiler of torch wants it: prepared twice, it crashes when the second ends."""
+        if other_prepared():
+            message = "a torch profiler of the program is prepared or records; torch has room for one"
+            raise RuntimeError(message)
         global _kineto_is_set_up
         _kineto_is_set_up = True
         with _kineto_silenced(), _compiler_not_imported(), warnings.catch_warnings():
             # 2.10 warns that the next recording will replace this one; a program may make errors of warnings.
             warnings.simplefilter("ignore")
             self._kineto.prepare_trace()
-        self._ops = torch.ops.profiler
+        _OURS.add(self._kineto.profiler)
         self._prepared = True
+        self._guard = give_way_to_others(self._give_way)
+
+    def _cool_down(self) -> None:
+        """End the preparation: Kineto ends one only by a recording, and crashes on the next without it."""
+        self._prepared = False
+        self._kineto.start_trace()
+        _end_recording()
 
     def start(self) -> None:
-        """Open the window on this thread."""
+        """Open the window on this thread.
+
+        Raises:
+            RuntimeError: A torch profiler that the program has started since :meth:`prepare` is prepared or records.
+        """
+        if not self._prepared:
+            self._warm_up()
+        self._guard.remove()
         self._memory_before = own_memory()
         self._kineto.start_trace()
         self._started = True
@@ -124,7 +152,7 @@ class TorchCollector:
         bound = bool(sys.modules["torch"].autograd._profiler_enabled())
         self._thread = threading.get_ident() if bound else 0
         self._description["threads"] = "the starting thread, and what torch runs for it" if bound else "all"
-        give_way_to_others(self._guard, self._give_way)
+        self._guard = give_way_to_others(self._give_way)
         _OPEN.add(self)
 
     @property
@@ -160,10 +188,9 @@ class TorchCollector:
         """
         self._guard.remove()
         if not self._started:
-            kineto, self._kineto = self._kineto, None
-            if self._prepared:  # Kineto ends its warming-up only by a recording, and crashes on one without it
-                kineto.start_trace()
-                _end_recording()
+            if self._prepared:
+                self._cool_down()
+            self._kineto = None
             return []
         if self._file is None:
             with self._quiet:
@@ -221,6 +248,9 @@ class TorchCollector:
 
     def _give_way(self) -> None:
         """End early: the program starts its own torch profiler, and torch runs one at a time."""
+        if not self._started:
+            self._cool_down()
+            return
         if self._journal is not None:
             self._description["ended_early"] = self._journal.ended_early("the program started its own torch profiler")
         with self._quiet:
@@ -229,6 +259,9 @@ class TorchCollector:
 
 #: Collectors whose window is open.
 _OPEN: set[TorchCollector] = set()
+
+#: The profilers of torch that collectors prepared.
+_OURS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 #: Whether Kineto has been set up in this process, or in the one it was forked from.
 _kineto_is_set_up = False
@@ -282,13 +315,28 @@ def foreign_profiler(torch: ModuleType) -> bool:
     return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False) or torch.autograd._profiler_enabled())
 
 
-def give_way_to_others(hooks: MethodHooks, give_way: Callable[[], None]) -> None:
+def other_prepared() -> bool:
+    """Return whether a profiler of torch that no collector made is prepared or records; torch knows only of the latter.
+
+    Its ``schedule`` prepares one in the first step that warms up.
+    """
+    kind = sys.modules["torch"].autograd.profiler.profile
+    made = (found for found in gc.get_referrers(kind) if isinstance(found, kind) and found not in _OURS)
+    return any(found.entered and found.enabled and found.kineto_results is None for found in made)
+
+
+def give_way_to_others(give_way: Callable[[], None]) -> MethodHooks:
     """Have ``give_way`` called once, just before another profiler of torch prepares or enables itself.
 
     Without that, the profiler that stops first takes the events of both, and the other has none.
+
+    Returns:
+        What calls it, until it is removed.
     """
+    hooks = MethodHooks()
     for name in ("_prepare_profiler", "_enable_profiler"):
         hooks.once_before(sys.modules["torch"].autograd.profiler, name, give_way)
+    return hooks
 
 
 def _recording_here(torch: ModuleType, thread: int) -> bool:

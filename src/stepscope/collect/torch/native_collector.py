@@ -257,7 +257,7 @@ class _NativeWindow:
             self.step_marks = StepMarks(StepSample(recording, options.sample).begin_step)
         if memory:
             self.thread = threading.get_ident()
-            give_way_to_others(self._guard, self._give_way)
+            self._guard = give_way_to_others(self._give_way)
         if options.with_stack or options.with_modules:
             note = self._calls.start(recording)
             self._description.update({"python": note} if note else {})

@@ -93,6 +93,9 @@ class KinetoSpans:
 def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: LossLedger) -> KinetoSpans:
     """Add the spans and steps of a file; events that cannot be spans are counted."""
     rows, durations = _intervals(events, ledger)
+    if len(copies := _copies(events, rows, durations)):
+        ledger.add("event_twice", len(copies))
+        rows, durations = np.delete(rows, copies), np.delete(durations, copies)
     tracks = KinetoTracks(events, part.tracks, facts)
     work = tracks.strange(rows)
     if work.any():
@@ -102,7 +105,7 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
         ledger.add("kind_unknown", int(count), f"Device work of the category {printable(text_of(events, code))!r}.")
     spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, kinds, tracks)
     name = events.base["name"][rows]
-    _declare_steps(part, spans)
+    _declare_steps(part, spans, ledger)
     host = np.flatnonzero(events.base["class"][rows] != Class.DEVICE)
     durations[host] = unrounded(spans.track[host], spans.ts[host], durations[host])
     launched = _launched_kernels(spans)
@@ -122,11 +125,11 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
     return spans
 
 
-def _declare_steps(part: PartBuilder, spans: KinetoSpans) -> None:
+def _declare_steps(part: PartBuilder, spans: KinetoSpans, ledger: LossLedger) -> None:
     """Add the steps of PyTorch's profiler; where a file has neither those nor operators, ranges named like steps."""
     events, name = spans.events, spans.events.base["name"][spans.rows]
     steps = np.flatnonzero(spans.kind == KIND_CODE["step"])
-    add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps])
+    add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps], ledger)
     if len(steps) or (spans.kind == KIND_CODE["operator"]).any():
         return
     names = spans.texts(name).cast(pl.String).str.replace(_PLACE, "")
@@ -167,6 +170,22 @@ def _intervals(events: ChromeEvents, ledger: LossLedger) -> tuple[Integers, Inte
     if not len(begun):
         return rows, dur[rows]
     return np.concatenate([rows, begun]), np.concatenate([dur[rows], ts[ended] - ts[begun]])
+
+
+def _copies(events: ChromeEvents, rows: Integers, durations: Integers) -> Integers:
+    """Return the places of intervals that equal an earlier one, its number included: the file holds an event twice."""
+    number = np.zeros(len(events), np.int64)
+    for kind, column in ((Class.DEVICE, "correlation"), (Class.RUNTIME, "correlation"), (Class.OPERATOR, "external")):
+        columns = events.of(kind)
+        number[columns["event"]] = columns[column]
+    places = np.flatnonzero((number[rows] > 0) & (durations > 0))
+    chosen = rows[places]
+    keys = {"number": number[chosen], "ts": events.base["ts"][chosen], "dur": durations[places]}
+    if pl.DataFrame(keys).n_unique() == len(chosen):
+        return np.empty(0, np.int64)
+    texts = {name: events.base[name][chosen] for name in ("process", "thread", "category", "name")}
+    copies: Integers = places[~pl.DataFrame({**keys, **texts}).to_struct().is_first_distinct().to_numpy()]
+    return copies
 
 
 def _count_unused(events: ChromeEvents, ledger: LossLedger) -> None:

@@ -203,7 +203,9 @@ class _OperatorSpans:
         part.add("operators", self._details(with_flops=with_flops))
         part.add("arrows", self._arrows(threads))
         rows = np.flatnonzero(self._kind == KIND_CODE["step"])
-        add_steps(part, [self._names[name] for name in self._name[rows].tolist()], self.ts[rows], self.dur[rows])
+        add_steps(
+            part, [self._names[name] for name in self._name[rows].tolist()], self.ts[rows], self.dur[rows], self._ledger
+        )
 
     def _details(self, *, with_flops: bool) -> dict[str, Any]:
         """Return columns of the table ``operators``."""

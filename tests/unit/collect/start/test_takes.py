@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any, cast
 
 import pytest
@@ -64,6 +65,18 @@ def test_a_window_has_the_usual_share_of_long_steps(step_ms: Callable[[int], flo
     all_steps = [step_ms(number) for number in range(300)]
     assert median(found) == median(all_steps)
     assert mean(found) == pytest.approx(mean(all_steps), rel=0.05)
+
+
+def test_of_steps_that_vary_the_window_that_stays_is_near_all_of_them() -> None:
+    # Given programs whose steps take any time between 15 and 45 ms, so that the median of a window is one of chance
+    apart = []
+    for seed in range(100):
+        chance = random.Random(seed)
+        steps = [chance.uniform(15.0, 45.0) for _ in range(150)]
+        found, _ = kept(lambda number, steps=steps: steps[number], 150)  # type: ignore[misc]
+        apart.append(abs(median(found) / median(steps) - 1))
+    # Then nine of ten windows are as near as one of 40 steps can be
+    assert quantiles(apart, n=10)[-1] < 0.085
 
 
 def test_steps_that_drain_a_queue_are_replaced() -> None:
