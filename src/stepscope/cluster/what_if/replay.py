@@ -424,15 +424,8 @@ def _steps(steps: Frame, rows: Frame) -> Frame:
     placed = placed.filter(common).select(
         "rank", "step", begin=pl.col("ts") + pl.col("offset"), end=pl.col("ts") + pl.col("dur") + pl.col("offset")
     )
-    # A host that runs ahead of its device ends a step before the device does: what it launched ends the step.
-    launched = (
-        rows.drop_nulls("launch")
-        .sort("launch")
-        .select("rank", "launch", done="end")
-        .join_asof(placed.sort("begin"), left_on="launch", right_on="begin", by="rank", check_sortedness=False)
-        .group_by("rank", "step")
-        .agg(pl.col("done").max())
-    )
+    # Times are on the clock of the job, which may place the end of a collective behind that of its step.
+    launched = rows.drop_nulls(["launch", "step"]).group_by("rank", "step").agg(done=pl.col("end").max())
     done = pl.max_horizontal("end", "done").cum_max().over("rank")
     return (
         placed.sort("rank", "step")

@@ -364,13 +364,13 @@ def _spans(line: RankTimeline, phase: pl.Series, steps: pl.DataFrame) -> pl.Data
         pl.Series("id", np.arange(len(line))),
         or_null("parent", line.parent),
         pl.Series("depth", line.depth),
-        step_of(line.ts, steps),
+        _step_of(line.ts, steps),
         phase,
     ]
     return line.spans[[name for name in line.spans.columns if name not in _LINK_COLUMNS]].hstack(made)
 
 
-def step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
+def _step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
     """Return the number of the step in which each time lies; null outside every step."""
     number, inside = np.zeros(len(ts), np.int32), np.zeros(len(ts), np.bool_)
     if steps.height:
