@@ -323,7 +323,7 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
 
     A step of the journal ends when everything that it asked for has been computed, on threads and on devices. A second
     mark of a step, or one that begins before its predecessor ends, is counted and left out. Begin and duration are
-    rounded one by one: where a step seems to last a little longer than to the next, it ends there.
+    measured one by one: where a step seems to last a little longer than to the next, it ends there.
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
     found = together("steps", own or [part["steps"] for part in parts])
