@@ -158,14 +158,18 @@ def _hung(tables: JobTables) -> Iterator[Misfit]:
     """
     # Of ranks that name no group, all of what they call belongs to all ranks.
     unnamed = pl.col("group").is_null().all().over("rank")
-    calls = tables.collectives.with_columns(group=pl.when(unnamed).then(_UNNAMED).otherwise("group"))
-    calls = calls.filter(pl.col("group").is_not_null() & ~IS_POINT_TO_POINT)
+    everything = tables.collectives.with_columns(group=pl.when(unnamed).then(_UNNAMED).otherwise("group"))
+    # What hangs lets no later call of its group run: work of a call that others followed is there, and was not found.
+    called = pl.coalesce("launch", "ts")
+    followed = called < called.filter("launched").max().over("rank", "group")
+    everything = everything.with_columns(pl.col("launched") | followed.fill_null(value=False))
+    calls = everything.filter(pl.col("group").is_not_null() & ~IS_POINT_TO_POINT)
     counts = calls.group_by("group", "rank").agg(
         pl.len().alias("calls"), (~pl.col("launched")).sum().alias("open"), pl.col("launch", "ts").max()
     )
     # What a cut capture lacks may have been called. Of pairs, ranks have any number of calls; they wait all the same.
     cut = tables.ranks.filter("cut")["rank"]
-    waiting = {*tables.collectives.filter(~pl.col("launched"))["rank"], *cut}
+    waiting = {*everything.filter(~pl.col("launched"))["rank"], *cut}
     behind = counts.filter(pl.col("calls") < pl.col("calls").max().over("group"), ~pl.col("rank").is_in(waiting))
     held = counts.join(behind.select("group").unique(), on="group", how="semi").filter(pl.col("open") > 0)
     behind = behind.join(held.select("group").unique(), on="group", how="semi")

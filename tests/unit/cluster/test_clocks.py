@@ -129,6 +129,17 @@ def test_a_rank_that_leaves_late_on_a_busy_host_has_a_clock_and_a_host_whose_clo
     assert found["offset_ns"].is_null().to_list() == [False] * 4 + [True] * 2
 
 
+@pytest.mark.parametrize("of_all", [False, True])
+def test_a_clock_was_set_only_if_messages_and_collectives_say_so(of_all: bool) -> None:
+    """From half time on, what rank 3 sends and receives ends 3 ms late, or everything that it does."""
+    tables = three_dimensions(2, 2, 2).tables()
+    message = pl.col("operation").is_in(["send", "recv"])
+    late = (pl.col("rank") == 3) & (pl.col("step") >= 10) & (message | of_all)
+    more = pl.when(late).then(3 * MS).otherwise(0)
+    found = clocks_of(changed(tables, lambda rows: rows.with_columns(dur=pl.col("dur") + more)))
+    assert found["offset_ns"].is_null().to_list() == [of_all and rank == 3 for rank in range(8)]
+
+
 def test_ranks_that_share_no_collective_have_a_reason() -> None:
     made = Simulated(6)
     for _ in range(20):

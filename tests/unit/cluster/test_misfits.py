@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.cluster.job_tables import JobTables, conform
 from stepscope.cluster.misfits import Misfit, misfits
-from stepscope.cluster.slow.own_work import work_by_role
+from stepscope.cluster.slow.own_work import OTHERS, work_by_role
 from tests.unit.cluster.slow.made_jobs import MS, job_tables
 
 
@@ -86,9 +86,15 @@ def test_another_version() -> None:
     assert "2.12.1, not 2.13.0" in one.sentence
 
 
+@pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("ranks", [3, 8])
-def test_other_kernels_in_place_of_the_peers(ranks: int) -> None:
+def test_other_kernels_in_place_of_the_peers(ranks: int, others: bool) -> None:
+    """Summaries that do not name all operators hold the time of the others: 1 µs does not hide one of ms."""
     tables = job_tables(ranks=ranks)
+    if others:
+        rest = tables.operators.filter(pl.col("name") == "aten::mm")
+        rest = rest.with_columns(name=pl.lit(OTHERS), total=pl.lit(1_000, pl.Int64))
+        tables = replace(tables, operators=pl.concat([tables.operators, rest]))
     other = pl.when((pl.col("rank") == 1) & (pl.col("name") == "aten::add")).then(pl.lit("add_v2")).otherwise("name")
     tables = replace(tables, operators=tables.operators.with_columns(other.alias("name")))
     one = only(misfits(tables, work_by_role(tables, dict.fromkeys(range(ranks), 0))), "different-code", 1)
@@ -123,6 +129,14 @@ def hung(culprit: int, ranks: int = 4) -> JobTables:
 def test_a_hang_names_the_rank_that_waits_for_nobody(culprit: int) -> None:
     one = only(misfits(hung(culprit)), "hung-collective", culprit)
     assert one.sentence == f"Rank {culprit} never calls allreduce 2 of group default_pg: 3 ranks wait for it."
+
+
+def test_a_call_whose_work_was_not_found_is_no_hang_if_later_ones_ran() -> None:
+    """The clock of its host was set between a call and its kernel: no call seems to have launched that kernel."""
+    tables = hung(0)
+    ran = tables.collectives.filter(pl.col("launched")).with_columns(launch="ts")
+    lost = ran.filter(pl.col("rank") == 1, pl.col("group") == 0).head(1).with_columns(launched=pl.lit(value=False))
+    assert misfits(replace(tables, collectives=pl.concat([ran, lost]))) == []
 
 
 def test_calls_that_no_rank_finished_are_no_hang() -> None:

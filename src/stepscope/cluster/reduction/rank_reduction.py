@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyse.intervals import EMPTY, Times, unite
-from stepscope.analyse.operators.operator_calls import rows_of
+from stepscope.analyse.operators.operator_calls import or_negative, rows_of
 from stepscope.analyse.step import sample
-from stepscope.analyse.step.activity import of_kinds, on_tracks, span_codes, span_kinds
+from stepscope.analyse.step.activity import Windows, located, of_kinds, on_tracks, span_codes, span_kinds, windows
 from stepscope.analyse.step.framework import framework_of
 from stepscope.analyse.step.phase_times import phase_times
 from stepscope.analyse.step.run_steps import summarised
@@ -21,7 +21,8 @@ from stepscope.analyse.step.step_trace_time import Split, split
 from stepscope.cluster.rank_summary import NULL, ColumnValues, Integers, RankSummary, Texts
 from stepscope.cluster.reduction.message_batches import kernels_of_messages
 from stepscope.cluster.reduction.operator_totals import LONGEST, OperatorTotals, coded
-from stepscope.read.assemble.assemble import settled, step_of
+from stepscope.read.assemble.assemble import settled
+from stepscope.read.common.dense import or_null
 from stepscope.trace.manifest import Manifest
 from stepscope.trace.schema import TOTALS
 from stepscope.trace.tables import RankTables, Tables, columns_of, facts, has_rows, of_arrays, with_series
@@ -65,14 +66,14 @@ def reduce(tables: Tables, manifest: Manifest, *, directory: str = "") -> RankSu
         manifest: What it says of itself.
         directory: Name of its directory or capture.
     """
-    if manifest.get("source") == "import":
-        tables = _settled(tables)
+    marked, imported = tables, manifest.get("source") == "import"
+    tables = _settled(tables) if imported else tables
     parts = split(tables)
+    marks = parts.windows if tables is marked else windows(marked, located(marked))
     usual = OperatorTotals(tables, parts)
     groups, of_group = _groups(tables)
-    recorded = manifest.get("source") != "import"
     columns: dict[str, Mapping[str, ColumnValues]] = {
-        "steps": _steps(tables, parts, recorded=recorded),
+        "steps": _steps(tables, parts, marks, recorded=not imported),
         "collectives": _collectives(tables, parts, of_group),
         "operators": usual.columns(),
         "events": _events(tables),
@@ -108,9 +109,14 @@ def _settled(tables: Tables) -> Tables:
     spans = tables["spans"].collect()
     work, call = rows_of(spans["id"], kernels["span"]), rows_of(spans["id"], kernels["launch"])
     known = (work >= 0) & (call >= 0)
-    end = (spans["ts"] + spans["dur"]).to_numpy()[work[known]]
-    steps = settled(steps, of_arrays({"ts": spans["ts"].to_numpy()[call[known]], "end": end}))
-    changed = {"steps": steps, "spans": with_series(spans, [step_of(spans["ts"].to_numpy(), steps)])}
+    work, call = work[known], call[known]
+    asked = {"ts": spans["ts"].to_numpy()[call], "end": (spans["ts"] + spans["dur"]).to_numpy()[work]}
+    ended = settled(steps, of_arrays(asked))
+    if ended["dur"].equals(steps["dur"]):
+        return tables
+    step = or_negative(spans["step"]).copy()
+    step[work] = step[call]
+    changed = {"steps": ended, "spans": with_series(spans, [or_null("step", step).cast(pl.Int32)])}
     in_memory = tables.in_memory if isinstance(tables, RankTables) else {}
     return RankTables({**tables, **{name: frame.lazy() for name, frame in changed.items()}}, {**in_memory, **changed})
 
@@ -219,7 +225,8 @@ def _counter(tables: Tables, name: str, how: str, unit: float) -> float | None:
 # ---- steps
 
 
-def _steps(tables: Tables, parts: Split, *, recorded: bool) -> dict[str, ColumnValues]:
+def _steps(tables: Tables, parts: Split, marks: Windows, *, recorded: bool) -> dict[str, ColumnValues]:
+    """Return the table ``steps``; what only the host does is counted between its own ``marks``."""
     windows, work = parts.windows, parts.work
     start, end = windows.start, windows.end
     nothing = np.full(len(start), NULL)
@@ -243,10 +250,10 @@ def _steps(tables: Tables, parts: Split, *, recorded: bool) -> dict[str, ColumnV
         **{column: nothing if name in unknown else parts.parts[name] for name, column in _PARTS.items()},
         "overlapped": nothing if "communication" in unknown else communication - parts.parts["communication"],
         **{name: phases.get(name, nothing) for name in _PHASES},
-        "data_total": work.data.within(start, end) if len(work.data) else nothing,
+        "data_total": work.data.within(marks.start, marks.end) if len(work.data) else nothing,
         "preparing": np.minimum(busy.first_from(start), end) - start if work.on_device else nothing,
         "launch_delay": _launch_delays(tables, windows.start, windows.end),
-        "garbage": unite(*pauses).within(start, end) if recorded or len(pauses[0]) else nothing,
+        "garbage": unite(*pauses).within(marks.start, marks.end) if recorded or len(pauses[0]) else nothing,
         **_of_the_thread(tables, windows.number),
     }
 

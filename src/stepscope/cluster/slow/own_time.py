@@ -61,13 +61,10 @@ class OwnTime:
     def blurred(self) -> bool:
         """Whether steps of the host say little about those of the device, because it runs ahead: only sums are known.
 
-        Its steps are then of any length, or the device is more than a step behind and runs in them what others asked
-        for.
+        Its steps are then of any length. Where it is known what launched the work, steps are those of the device.
         """
-        usual = np.nanmedian(self.length, axis=0)
-        low, high = np.nanquantile(usual, [0.25, 0.75])
-        behind = self.parts["launch_delay"] / np.maximum(self.length, 1)
-        return bool(high > _STEADY * low or ((~np.isnan(behind)).any() and np.nanmedian(behind) > 1))
+        low, high = np.nanquantile(np.nanmedian(self.length, axis=0), [0.25, 0.75])
+        return bool(high > _STEADY * low)
 
     def averaged(self) -> OwnTime:
         """Return the same with one column: the mean over the steps."""

@@ -182,10 +182,10 @@ def _matrices(rows: pl.DataFrame) -> OwnWork:
     placed = rows.join(names, on=WORK, nulls_equal=True)
     ranks = placed["rank"].unique().sort()
     place = (np.searchsorted(ranks.to_numpy(), placed["rank"].to_numpy()), placed["column"].to_numpy())
-    # What a rank does not name it may have among its others; without others, it does not do it.
-    has_others = ranks.is_in(rows.filter(pl.col("name") == OTHERS)["rank"].unique().to_list()).to_numpy()
-    total = np.zeros((len(ranks), len(names)))
-    total[has_others] = np.nan
+    total = np.full((len(ranks), len(names)), np.nan)
     error = np.zeros_like(total)
     total[place], error[place] = placed["mean"].to_numpy(), placed["error"].to_numpy()
+    # What a rank does not name it may have among its others, if these take long enough: else it does not do it.
+    others = np.nansum(total[:, (names["name"] == OTHERS).to_numpy()], axis=1)[:, None]
+    total[np.isnan(total) & (others <= SPREAD * lower_median(total.T))] = 0.0
     return OwnWork(ranks.to_list(), names.drop("column"), total, error, lower_median(total.T))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.cluster.job_tables import JobTables
+from stepscope.cluster.meetings import POINT_TO_POINT, plain_name
 from stepscope.cluster.what_if.event_graph import EventGraph, Floats, Ints
 
 Frame: TypeAlias = pl.DataFrame
@@ -87,6 +88,10 @@ class Replay:
             raise ValueError(msg)
         self._origin = self._steps.group_by("rank", maintain_order=True).agg(pl.col("begin").min())["begin"].to_numpy()
         self._queued = self._behind()
+        # Times that were rounded may begin what queued before the end of what it queued behind.
+        arrival, before = self.rows["arrival"].to_numpy(), self.rows["end"].to_numpy()[self._queued]
+        since = np.where(self._queued >= 0, np.maximum(arrival, before), arrival)
+        self.rows = self.rows.with_columns(arrival=pl.Series(since))
         self._chain = self._events(self.rows["arrival"].to_numpy())
         self._build()
 
@@ -145,7 +150,11 @@ class Replay:
             before=pl.col("row").cast(pl.Int64).shift().over("rank", "group"),
             since=pl.col("arrival") - pl.col("end").shift().over("rank", "group"),
         )
-        queued = pl.col("since").is_between(-_BEFORE, _QUEUED) & pl.col("group").is_not_null()
+        # Without a name of its group, what all ranks take part in is of one group.
+        known = pl.col("group").is_not_null() | (
+            pl.col("meeting").is_not_null() & ~plain_name("operation").is_in(POINT_TO_POINT)
+        )
+        queued = pl.col("since").is_between(-_BEFORE, _QUEUED) & known
         return keys.select(pl.when(queued).then("before").otherwise(-1).fill_null(-1))["before"].to_numpy()
 
     def _events(self, ready: Floats) -> _Chain:
@@ -424,15 +433,8 @@ def _steps(steps: Frame, rows: Frame) -> Frame:
     placed = placed.filter(common).select(
         "rank", "step", begin=pl.col("ts") + pl.col("offset"), end=pl.col("ts") + pl.col("dur") + pl.col("offset")
     )
-    # A host that runs ahead of its device ends a step before the device does: what it launched ends the step.
-    launched = (
-        rows.drop_nulls("launch")
-        .sort("launch")
-        .select("rank", "launch", done="end")
-        .join_asof(placed.sort("begin"), left_on="launch", right_on="begin", by="rank", check_sortedness=False)
-        .group_by("rank", "step")
-        .agg(pl.col("done").max())
-    )
+    # Times are on the clock of the job, which may place the end of a collective behind that of its step.
+    launched = rows.drop_nulls(["launch", "step"]).group_by("rank", "step").agg(done=pl.col("end").max())
     done = pl.max_horizontal("end", "done").cum_max().over("rank")
     return (
         placed.sort("rank", "step")

@@ -323,7 +323,7 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
 
     A step of the journal ends when everything that it asked for has been computed, on threads and on devices. A second
     mark of a step, or one that begins before its predecessor ends, is counted and left out. Begin and duration are
-    rounded one by one: where a step seems to last a little longer than to the next, it ends there.
+    measured one by one: where a step seems to last a little longer than to the next, it ends there.
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
     found = together("steps", own or [part["steps"] for part in parts])
@@ -364,13 +364,13 @@ def _spans(line: RankTimeline, phase: pl.Series, steps: pl.DataFrame) -> pl.Data
         pl.Series("id", np.arange(len(line))),
         or_null("parent", line.parent),
         pl.Series("depth", line.depth),
-        step_of(line.ts, steps),
+        _step_of(line.ts, steps),
         phase,
     ]
     return line.spans[[name for name in line.spans.columns if name not in _LINK_COLUMNS]].hstack(made)
 
 
-def step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
+def _step_of(ts: Integers, steps: pl.DataFrame) -> pl.Series:
     """Return the number of the step in which each time lies; null outside every step."""
     number, inside = np.zeros(len(ts), np.int32), np.zeros(len(ts), np.bool_)
     if steps.height:

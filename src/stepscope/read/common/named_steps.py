@@ -18,8 +18,9 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _LARGEST = (1 << 31) - 1
-#: Writers round to µs at most, which is a small part of a step.
-_ROUNDED_NS, _SMALL = 1_000, 10
+#: Writers round to µs at most, which is a small part of a step; one that takes begin and duration from two clocks is
+#: wrong by a smaller part.
+_ROUNDED_NS, _SMALL, _TWO_CLOCKS = 1_000, 10, 1_000
 
 
 class NamedSteps(NamedTuple):
@@ -30,8 +31,8 @@ class NamedSteps(NamedTuple):
 
 
 def rounded(dur: Integers) -> Integers:
-    """Return how far steps may seem to last into the next one, ns: begin and duration are rounded one by one."""
-    return np.minimum(dur // _SMALL, _ROUNDED_NS)
+    """Return how far steps may seem to last into the next one, ns: begin and duration are measured one by one."""
+    return np.minimum(dur // _SMALL, np.maximum(_ROUNDED_NS, dur // _TWO_CLOCKS))
 
 
 def named_steps(names: pl.Series, track: Integers, ts: Integers, dur: Integers) -> NamedSteps:

@@ -118,3 +118,38 @@ def test_a_rank_without_anything_is_a_row() -> None:
     assert tables.ranks.height == 1
     assert tables.steps.is_empty()
     assert tables.operators.is_empty()
+
+
+def far_ahead() -> Rank:
+    """Two steps of 100 ns on the host, whose device works 200 ns for each, and an all-reduce of 100 ns at the end."""
+    rank = Rank()
+    host, stream = rank.thread(), rank.stream(7)
+    names = {"group": "0", "group_ranks": "[0, 1]", "group_size": 2, "transport": "nccl", "operation": "allreduce"}
+    for step in (0, 1):
+        rank.step(step, 100 * step, 100)
+        rank.span(host, "data", 100 * step, 30, "next", step=step)
+        for place, kind in ((40, "kernel"), (60, "collective")):
+            call = rank.span(host, "runtime", 100 * step + place, 10, "cudaLaunchKernel", step=step)
+            begin = 100 + 300 * step + (200 if kind == "collective" else 0)
+            inside = 1 if begin < 200 else None
+            work = rank.span(stream, kind, begin, 200 if kind == "kernel" else 100, "gemm", step=inside)
+            rank.add("kernels", span=work, device=0, launch=call)
+            if kind == "collective":
+                rank.add("collectives", span=work, **names)
+    return rank
+
+
+def test_a_step_ends_when_the_device_has_done_what_the_host_asked_for() -> None:
+    found = job_of(far_ahead())
+    assert found.steps.select("ts", "dur").rows() == [(ORIGIN, 400), (ORIGIN + 400, 300)]
+    assert found.steps.select("computing", "communication").rows() == [(200, 100), (200, 100)]
+    assert found.collectives["step"].to_list() == [0, 1]
+    assert found.operators.filter(kind="kernel").select("step", "total").rows() == [(0, 200), (1, 200)]
+
+
+def test_what_only_the_host_does_is_counted_between_its_own_marks() -> None:
+    assert job_of(far_ahead()).steps["data_total"].to_list() == [30, 30]
+
+
+def test_recorded_steps_end_there_already() -> None:
+    assert job_of(far_ahead(), source="recording").steps["dur"].to_list() == [100, 100]

@@ -172,6 +172,16 @@ def test_a_step_whose_rounded_duration_reaches_into_the_next_one_ends_there(writ
     assert "step_overlap" not in tables["losses"]["what"].cast(pl.String).to_list()
 
 
+def test_a_step_whose_duration_is_of_another_clock_than_its_begin_ends_where_the_next_begins(
+    write_trace: WriteTrace,
+) -> None:
+    """Two clocks run apart by 50 ppm at most: 5 µs in a step of 100 ms."""
+    steps = [(f"ProfilerStep#{step}", 100_000 * step, 100_005) for step in range(3)]
+    tables = read_files([write_trace([host(*step, "user_annotation") for step in steps])])
+    assert tables["steps"].select("number", "dur").rows() == [(0, 100_000_000), (1, 100_000_000), (2, 100_005_000)]
+    assert "step_overlap" not in tables["losses"]["what"].cast(pl.String).to_list()
+
+
 def test_the_files_of_a_rank_share_tracks_and_nest_in_each_other(write_trace: WriteTrace) -> None:
     # Given a trace and a journal of the same thread
     part = kineto_part(write_trace, host("aten::add", 12, 3), device("k", 20, 5, correlation=1))
