@@ -128,7 +128,7 @@ async function readAgain(): Promise<void> {
 async function changeRank(rank: number): Promise<void> {
   const from = source.peek();
   if (!from) return;
-  go({ rank: String(rank), t: null, sel: null, range: null, unfold: null, pin: null, whole: null });
+  go({ rank: String(rank), t: null, sel: null, range: null, unfold: null, pin: null, hide: null, whole: null });
   const found = await from.content(rank);
   if (!("runs" in found)) content.value = found;
 }
@@ -185,8 +185,9 @@ const HELP: [string, string][] = [
   [". ,", "next, previous span of the lane"],
   ["Up Down", "the span around, the span below"],
   ["N Shift+N", "next, previous span of the same name"],
-  ["/", "search; Enter, Shift+Enter: next, previous match"],
+  ["/", "search by words, kind:kernel, lane:\"stream 7\", dur>1ms, /expression/; Enter, Shift+Enter: next, previous match"],
   ["P", "pin the track of the selected span to the top, or release it"],
+  ["H U", "hide the track of the selected span; show all that are hidden"],
   ["[ ]", "fold, unfold the track of the selected span"],
   ["C E V", "critical path, idle reasons, arrows of the selected span: show or hide"],
   ["J Shift+J", "follow the arrow that leaves the selected span, that arrives there"],

@@ -197,6 +197,8 @@ export interface Findings {
 
 export interface FlameTree {
   flame: FlameNode | null;
+  /** Device work below what launched it; its times are those of the device. */
+  launched: FlameNode | null;
   /** The sampled Python stacks of the whole run, with names of their own; a call is a sample. */
   sampled: { root: FlameNode; names: string[] } | null;
 }

@@ -20,7 +20,7 @@ dark.addEventListener("change", () => (system.value = dark.matches ? "dark" : "l
 export const theme = computed<Theme>(() => chosen.value ?? system.value);
 export const toggleTheme = (): void => void (chosen.value = theme.value === "dark" ? "light" : "dark");
 
-/** The parts of the link: p page, t window (ns), sel place of a span, q search, rank, range, lanes what they are filtered by, pin and unfold tracks, whole ranks, over and marks what lies over the lanes; r result, f filter, g group, o order of its table; fo order, fk kinds, fn name, at and up boxes of the flame graph; beside two runs of a list, steps the step of each. */
+/** The parts of the link: p page, t window (ns), sel place of a span, q search, rank, range, lanes what they are filtered by, pin, unfold and hide tracks, whole ranks, over and marks what lies over the lanes; r result, f filter, g group, o order of its table; fo order, fk kinds, fn name, at and up boxes of the flame graph; beside two runs of a list, steps the step of each. */
 export const link = signal<Record<string, string>>(read());
 
 /** In a notebook the page lies in a frame without an address of its own, so that the link is kept here only. */

@@ -95,20 +95,21 @@ const KINDS: [string, string, (kind: string) => boolean][] = [
   ["operators", "operators", (kind) => kind === "operator"],
   ["device", "kernels, copies, collectives", (kind) => ["kernel", "memcpy", "memset", "collective"].includes(kind)],
 ];
+const LAUNCHED: (typeof KINDS)[number] = ["launched", "device work below what launched it", () => true];
 const SAMPLED: (typeof KINDS)[number] = ["samples", "Python, sampled", () => true];
 
 function Graph({ content }: { content: Known }) {
   const { fo: order = "", fk: of = "", fn: chosen = "", q: find = "" } = link.value;
   const kinds = content.timeline?.kinds ?? [];
-  const { flame, sampled } = content;
-  const there = useMemo(() => [...KINDS.filter(([key, , is]) => !key || (flame && hasKind(flame, kinds, is))), ...(sampled ? [SAMPLED] : [])], [flame, sampled]);
+  const { flame, sampled, launched } = content;
+  const there = useMemo(() => [...KINDS.filter(([key, , is]) => !key || (flame && hasKind(flame, kinds, is))), ...(launched ? [LAUNCHED] : []), ...(sampled ? [SAMPLED] : [])], [flame, launched, sampled]);
   const samples = of === "samples" && sampled;
   const tree = useMemo(() => {
     if (samples) return samples.root;
     const [, , is] = there.find(([key]) => key === of) ?? KINDS[0]!;
-    const found = flame && of ? only(flame, (node) => is(kinds[node.kind] ?? "")) : flame;
+    const found = of === "launched" ? launched : flame && of ? only(flame, (node) => is(kinds[node.kind] ?? "")) : flame;
     return found && order === "time" ? byTime(found) : found;
-  }, [flame, samples, of, order]);
+  }, [flame, launched, samples, of, order]);
   if (!tree) return <p>No spans to add up.</p>;
   const names = samples ? samples.names : content.names;
   const code = order === "around" ? names.indexOf(chosen) : -1;
@@ -118,7 +119,7 @@ function Graph({ content }: { content: Known }) {
   const orders = samples ? ORDERS.filter(([key]) => key !== "time") : ORDERS;
   return (
     <>
-      <h1>Flame graph <span class="muted">{samples ? "of the whole run: Python stacks, sampled" : content.cut ? "of the median and the slowest step" : "of the recorded steps"}; all threads{samples ? "" : " and streams"} side by side</span></h1>
+      <h1>Flame graph <span class="muted">{samples ? "of the whole run: Python stacks, sampled" : content.cut ? "of the median and the slowest step" : "of the recorded steps"}; {of === "launched" ? "time of the device, below what launched it" : `all threads${samples ? "" : " and streams"} side by side`}</span></h1>
       <div class="tools">
         <input type="search" placeholder="find a name" aria-label="find a name" value={find} onInput={(event) => go({ q: event.currentTarget.value })} />
         <label>order <select aria-label="order" value={order} onChange={(event) => go({ fo: event.currentTarget.value, at: null }, true)}>{orders.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>

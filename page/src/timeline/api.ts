@@ -5,6 +5,7 @@ import { count, duration } from "../format";
 import type { Content, Lane, RankTimeline, Timeline } from "../model";
 import type { Columns, Source } from "../source";
 import { between } from "./frame";
+import { finder, type Found, parsed } from "./query";
 import { Ranks } from "./ranks";
 
 /** A span: its place among those of its rank (of a file, of all), its lane and name over all ranks, its times on the run's timeline. */
@@ -75,15 +76,15 @@ export class Api {
     return Object.fromEntries(codes.map((code) => [code, this.name(code)]));
   }
 
-  /** Names that match a query: words that all occur. */
-  codes(query: string): number[] {
-    const text = query.trim().toLowerCase();
-    if (!text) return [];
-    const words = text.split(/\s+/);
-    return this.ranks.texts.flatMap((name, i) => {
-      const low = name.toLowerCase();
-      return this.ranks.ofSpans.has(i) && words.every((word) => low.includes(word)) ? [i] : [];
-    });
+  /** What a search finds, of the ranks that were read; no name if it is empty, or cannot be understood. */
+  search(text: string): Found & { problem: string } {
+    const { name, kinds, lane, least, most, problem } = parsed(text);
+    const none = !text.trim() || problem !== "";
+    const known = kinds.flatMap((kind) => this.of.kinds.flatMap((one, i) => (one.includes(kind) ? [i] : [])));
+    const lanes = this.ranks.lanes.flatMap((one, i) => (!this.ranks.isOverlay(i) && `rank ${one.rank} ${one.group} ${one.name}`.toLowerCase().includes(lane) ? [i] : []));
+    const impossible = (kinds.length > 0 && !known.length) || (lane !== "" && !lanes.length);
+    const codes = none || impossible ? [] : this.ranks.texts.flatMap((one, i) => (this.ranks.ofSpans.has(i) && name(one) ? [i] : []));
+    return { codes, kinds: known, lanes: lane ? lanes : null, least, most, problem };
   }
 
   private async ask<T>(path: string, body: object): Promise<T> {
@@ -240,40 +241,44 @@ export class Api {
       const place = span.place + (which === "next" ? 1 : -1);
       return place >= this.edges[span.lane]! && place < this.edges[span.lane + 1]! ? this.at(place) : null;
     }
-    return this.found([span.name], span, which === "same-back", span.rank);
+    return this.next({ codes: [span.name], kinds: [], lanes: null, least: 0, most: Infinity }, span, which === "same-back", span.rank);
   }
 
-  /** Names as each rank that was read numbers them. */
-  private byRank(codes: number[]): { rank: number; names: number[] }[] {
+  /** What is searched as each rank that was read numbers it. */
+  private byRank({ codes, lanes, kinds, least, most }: Found): { rank: number; names: number[]; lanes: number[]; kinds: number[]; least: number; most: number }[] {
     const wanted = new Set(codes);
     return [...this.ranks.known.values()].flatMap((of) => {
       const names = of.codes.flatMap((code, own) => (own < of.names && wanted.has(code) ? [own] : []));
-      return names.length ? [{ rank: of.rank, names }] : [];
+      const mine = (lanes ?? []).flatMap((lane) => (this.ranks.lanes[lane]!.rank === of.rank ? [this.ranks.lanes[lane]!.own] : []));
+      return names.length && (!lanes || mine.length) ? [{ rank: of.rank, names, lanes: mine, kinds, least: Math.ceil(least / of.slope), most: Math.floor(most / of.slope) }] : [];
     });
   }
 
-  async count(codes: number[]): Promise<number> {
-    if (!this.columns) return (await this.inParts(this.byRank(codes), (parts) => this.ask<number>("count", { parts }))).reduce((sum, one) => sum + one, 0);
-    const wanted = new Set(codes);
-    let number = 0;
-    this.columns.name.forEach((name, i) => (number += Number(wanted.has(name) && !this.ranks.isOverlay(this.columns!.lane[i]!))));
-    return number;
+  /** The places of the spans of a file that a search finds. */
+  private places(found: Found): number[] {
+    const { name, kind, lane, dur } = this.columns!;
+    const is = finder(found);
+    const places: number[] = [];
+    for (let i = 0; i < name.length; i++) if (is(name[i]!, kind[i]!, lane[i]!, dur[i]!) && !this.ranks.isOverlay(lane[i]!)) places.push(i);
+    return places;
   }
 
-  /** How many spans with one of the names start in each of `bins` equal parts of the run. */
-  async bins(codes: number[], [a, b]: [number, number], bins: number): Promise<number[]> {
+  async count(found: Found): Promise<number> {
+    if (this.columns) return this.places(found).length;
+    return (await this.inParts(this.byRank(found), (parts) => this.ask<number>("count", { parts }))).reduce((sum, one) => sum + one, 0);
+  }
+
+  /** How many of the spans start in each of `bins` equal parts of the run. */
+  async bins(wanted: Found, [a, b]: [number, number], bins: number): Promise<number[]> {
     const found = new Array<number>(bins).fill(0);
     if (this.columns) {
-      const wanted = new Set(codes);
-      this.columns.name.forEach((name, i) => {
-        const lane = this.columns!.lane[i]!;
-        if (!wanted.has(name) || this.ranks.isOverlay(lane)) return;
-        const bin = Math.floor(((this.ranks.toRun(this.ranks.lanes[lane]!.rank, this.columns!.start[i]!) - a) / (b - a)) * bins);
+      for (const place of this.places(wanted)) {
+        const bin = Math.floor(((this.at(place)!.start - a) / (b - a)) * bins);
         if (bin >= 0 && bin < bins) found[bin]! += 1;
-      });
+      }
       return found;
     }
-    const parts = this.byRank(codes).map(({ rank, names }) => ({ ...this.part(rank, a, b), names }));
+    const parts = this.byRank(wanted).map((part) => ({ ...part, ...this.part(part.rank, a, b) }));
     const answers = await this.inParts(parts, (some) => this.ask<number[][]>("bins", { parts: some, px: bins }));
     for (const each of answers.flat()) each.forEach((number, i) => (found[i]! += number));
     return found;
@@ -285,15 +290,16 @@ export class Api {
     return Promise.all(some.map(ask));
   }
 
-  /** The span with one of the names that comes next in time, over all ranks that were read; before it if `back`. */
-  async find(codes: number[], after: Selected | null, back: boolean): Promise<Selected | null> {
-    if (!codes.length) return null;
-    if (this.columns) return this.found(codes, after, back, null);
+  /** The span that comes next in time, over all ranks that were read; before it if `back`. */
+  async find(wanted: Found, after: Selected | null, back: boolean): Promise<Selected | null> {
+    if (!wanted.codes.length) return null;
+    if (this.columns) return this.next(wanted, after, back, null);
     const from = after?.start ?? (back ? this.of.end + 1 : this.of.begin - 1);
     // At one time the ranks come in order of their numbers.
-    const parts = this.byRank(codes).map(({ rank, names }) => {
+    const parts = this.byRank(wanted).map((part) => {
+      const { rank } = part;
       const tie = after && rank !== after.rank ? (back ? Number(rank < after.rank) : -Number(rank > after.rank)) : 0;
-      return { rank, names, a: Math.round(this.ranks.toRank(rank, from)) + tie };
+      return { ...part, a: Math.round(this.ranks.toRank(rank, from)) + tie };
     });
     const answers = (await this.inParts(parts, (some) => this.ask<(OfRank | null)[]>("find", { parts: some, back }))).flat();
     const spans = answers.flatMap((one, i) => (one ? [this.taken(parts[i]!.rank, one)] : []));
@@ -301,13 +307,11 @@ export class Api {
     return spans.reduce<Selected | null>((best, one) => (!best || ahead(one, best) ? one : best), null);
   }
 
-  private found(codes: number[], after: Selected | null, back: boolean, rank: number | null): Selected | null {
-    const wanted = new Set(codes);
-    const columns = this.columns!;
+  private next(wanted: Found, after: Selected | null, back: boolean, rank: number | null): Selected | null {
     const from = after?.start ?? (back ? Infinity : -Infinity);
     let best: Selected | null = null;
-    for (let i = 0; i < columns.start.length; i++) {
-      if (!wanted.has(columns.name[i]!) || i === after?.place || this.ranks.isOverlay(columns.lane[i]!)) continue;
+    for (const i of this.places(wanted)) {
+      if (i === after?.place) continue;
       const span = this.at(i)!;
       const later = span.start > from || (span.start === from && i > (after?.place ?? -1));
       if (later === back || (rank !== null && span.rank !== rank)) continue;

@@ -57,6 +57,7 @@ function pressed(event: KeyboardEvent, of: Keys): void {
     Period: () => near("next"), Comma: () => near("previous"), ArrowUp: () => near("parent"), ArrowDown: () => near("child"),
     KeyN: () => near(event.shiftKey ? "same-back" : "same"),
     KeyP: () => track && rows.pin(track),
+    KeyH: () => track && rows.hide(track), KeyU: () => rows.showHidden(),
     BracketLeft: () => track && rows.setFold(track, false), BracketRight: () => track && rows.setFold(track, true),
     KeyC: () => of.toggle("path"), KeyE: () => of.toggle("idle"), KeyV: () => of.toggle("arrows"),
     KeyJ: () => follow(!event.shiftKey), KeyK: () => of.mark(),

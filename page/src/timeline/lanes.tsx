@@ -90,7 +90,7 @@ function Name({ row, of, rows }: { row: ShownRow; of: Times; rows: Rows }) {
   const { busyOf } = of.ranks.find((one) => one.rank === row.rank)?.read ?? {};
   const rank = job && rows.isPinned(track) ? `rank ${track.rank} · ` : "";
   return (
-    <button class="fold" aria-expanded={open} title={shown(`${rank}${track.group} · ${track.name}`, 400)} onClick={() => rows.fold(row)}>
+    <button class="fold" aria-expanded={open} title={shown(`${rank}${track.group} · ${track.name} (Alt+click hides it)`, 400)} onClick={(event) => (event.altKey ? rows.hide(track) : rows.fold(row))}>
       <span class="caret">{track.lanes.length > 1 ? (open ? "▾" : "▸") : " "}</span>
       <span class="text">{shown(`${rank}${track.main && job ? "main thread" : track.name}`, 60)}</span><span class="muted">{percent(track.busy / Math.max(1, busyOf ?? of.total))}</span>
     </button>

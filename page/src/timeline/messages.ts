@@ -2,6 +2,7 @@
 
 import type { Theme } from "../colours";
 import type { Columns } from "../source";
+import type { Found } from "./query";
 
 /** A row of the picture: a lane by its number, and by its number in its rank; those of the critical path are drawn at `y`, too. */
 export interface Row {
@@ -23,7 +24,7 @@ export interface View {
   theme: Theme;
   selected: number;
   selectedRank: number;
-  found: number[];
+  found: Found | null;
 }
 
 export type ToWorker =

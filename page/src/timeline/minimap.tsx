@@ -6,6 +6,7 @@ import { count } from "../format";
 import { theme } from "../state";
 import type { Api } from "./api";
 import type { Row } from "./messages";
+import type { Found } from "./query";
 import { usePicture } from "./picture";
 import { mainTracks, type Track } from "./rows";
 import type { Window } from "./window";
@@ -18,7 +19,7 @@ interface Given {
   api: Api;
   tracks: Track[];
   time: Window;
-  found: number[];
+  found: Found;
   setProblem: (text: string) => void;
 }
 
@@ -30,7 +31,7 @@ export function Minimap({ api, tracks, time, found, setProblem }: Given) {
   const height = ROW * Math.max(1, lanes.length);
   useEffect(() => {
     const rows: Row[] = lanes.map((lane, i) => ({ rank: api.ranks.lanes[lane]!.rank, lane, own: api.ranks.lanes[lane]!.own, y: ROW * i, path: false }));
-    picture.draw({ a: all[0], b: all[1], rows, width: picture.width, height, scale: 1, rowHeight: ROW, theme: theme.value, selected: -1, selectedRank: -1, found });
+    picture.draw({ a: all[0], b: all[1], rows, width: picture.width, height, scale: 1, rowHeight: ROW, theme: theme.value, selected: -1, selectedRank: -1, found: found.codes.length ? found : null });
   }, [api, lanes.join(), all.join(), picture.width, found, theme.value]);
   const at = (event: PointerEvent): number => {
     const { left, width } = (event.currentTarget as HTMLElement).getBoundingClientRect();
@@ -60,12 +61,12 @@ export function Minimap({ api, tracks, time, found, setProblem }: Given) {
   );
 }
 
-function Matches({ api, found, all }: { api: Api; found: number[]; all: [number, number] }) {
+function Matches({ api, found, all }: { api: Api; found: Found; all: [number, number] }) {
   const [bins, setBins] = useState<number[]>([]);
   useEffect(() => {
     let current = true;
     setBins([]);
-    if (found.length) void api.bins(found, all, BINS).then((value) => current && setBins(value), () => undefined);
+    if (found.codes.length) void api.bins(found, all, BINS).then((value) => current && setBins(value), () => undefined);
     return () => void (current = false);
   }, [api, found, all.join()]);
   const marked = bins.flatMap((number, i) => (number ? [i] : []));

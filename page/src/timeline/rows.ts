@@ -85,6 +85,7 @@ export interface Layout {
   filter: string;
   unfolded: Set<string>;
   pinned: Set<string>;
+  hidden: Set<string>;
   /** Ranks of which all tracks are shown. */
   whole: Set<number>;
   idle: boolean;
@@ -109,7 +110,7 @@ export function layOut(of: RankOf[], tracks: Map<number, Track[]>, how: Layout):
     });
     y += GAP;
   };
-  const matches = (track: Track): boolean => !wanted || `rank ${track.rank} ${track.group} ${track.name}`.toLowerCase().includes(wanted);
+  const matches = (track: Track): boolean => !how.hidden.has(track.key) && (!wanted || `rank ${track.rank} ${track.group} ${track.name}`.toLowerCase().includes(wanted));
   const all = [...tracks.values()].flat();
   for (const track of all) if (how.pinned.has(track.key) && matches(track)) put(track);
   const usual = Math.max(1, mainTracks(tracks.values().next().value ?? []).length);
@@ -127,7 +128,7 @@ export function layOut(of: RankOf[], tracks: Map<number, Track[]>, how: Layout):
     }
     const main = mainTracks(mine);
     const listed = how.job && !how.whole.has(rank) && (!wanted || named) ? mine.filter((track) => main.includes(track) || (how.path && track.onPath > 0.02 * onPath(mine))) : mine;
-    const shown = listed.filter((track) => track.lanes.length && !how.pinned.has(track.key) && (named || matches(track)));
+    const shown = listed.filter((track) => track.lanes.length && !how.pinned.has(track.key) && !how.hidden.has(track.key) && (named || matches(track)));
     if (!shown.length && wanted) continue;
     if (how.job) add("rank", rank, -1, null, true);
     for (const track of shown) put(track);
@@ -155,6 +156,10 @@ export interface Rows {
   setFold: (track: Track, open: boolean) => void;
   isPinned: (track: Track) => boolean;
   pin: (track: Track) => void;
+  /** Tracks that are hidden; they are listed nowhere until all are shown again. */
+  hidden: number;
+  hide: (track: Track) => void;
+  showHidden: () => void;
   trackOf: (span: Selected | null) => Track | undefined;
   /** Unfold what hides a span, and scroll to it. */
   reveal: (span: Selected) => void;
@@ -185,14 +190,15 @@ export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows
   const tracks = useMemo(() => new Map([...ranks.known.keys()].map((rank) => [rank, tracksOf(ranks, rank)] as [number, Track[]])), [api, read]);
   const [unfolded, setUnfolded] = useSet(`unfold${suffix}`, () => openAtFirst(tracks.get(first) ?? [], job));
   const [pinned, setPinned] = useSet(`pin${suffix}`, () => (job ? new Set<string>() : pinnedAtFirst(tracks.get(first) ?? [])));
+  const [hidden, setHidden] = useSet(`hide${suffix}`, () => new Set<string>());
   const [wholly, setWhole] = useSet(`whole${suffix}`, () => new Set<string>());
   const whole = useMemo(() => new Set([...wholly].map(Number)), [wholly]);
   const filter = link.value[`lanes${suffix}`] ?? "";
   const [wanted, scrollToLane] = useState<number | null>(null);
   const [idle, path] = [over.has("idle"), over.has("path")];
   const { list, height: total } = useMemo(
-    () => layOut(of.ranks.map((row) => (ranks.failed.has(row.rank) ? { ...row, absent: ranks.failed.get(row.rank)! } : row)), tracks, { job, filter, unfolded, pinned, whole, idle, path }),
-    [tracks, unfolded, pinned, whole, filter, idle, path],
+    () => layOut(of.ranks.map((row) => (ranks.failed.has(row.rank) ? { ...row, absent: ranks.failed.get(row.rank)! } : row)), tracks, { job, filter, unfolded, pinned, hidden, whole, idle, path }),
+    [tracks, unfolded, pinned, hidden, whole, filter, idle, path],
   );
   // Ranks that were not read have room for what they will show: what lies below stays where it is.
   const height = Math.min(most, Math.max(ROW * 4, total));
@@ -210,6 +216,7 @@ export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows
   const trackOf = (span: Selected | null): Track | undefined => (span ? tracks.get(span.rank)?.find((one) => one.lanes.includes(span.lane)) : undefined);
   const reveal = (span: Selected): void => {
     const track = trackOf(span);
+    if (track && hidden.has(track.key)) setHidden(toggled(hidden, track.key));
     if (track && !unfolded.has(track.key) && track.outline !== span.lane) setUnfolded(new Set([...unfolded, track.key]));
     if (track && job && !whole.has(span.rank) && !mainTracks(tracks.get(span.rank)!).includes(track)) setWhole(new Set([...wholly, String(span.rank)]));
     scrollToLane(span.lane);
@@ -222,6 +229,9 @@ export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows
     setFold: (track, open) => unfolded.has(track.key) !== open && setUnfolded(toggled(unfolded, track.key)),
     isPinned: (track) => pinned.has(track.key),
     pin: (track) => setPinned(toggled(pinned, track.key)),
+    hidden: hidden.size,
+    hide: (track) => setHidden(new Set([...hidden, track.key])),
+    showHidden: () => setHidden(new Set()),
   };
 }
 

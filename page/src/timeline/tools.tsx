@@ -1,9 +1,10 @@
 // The line above the lanes: search, filter, overlays, and the ways to other windows.
 
 import { useEffect, useState } from "preact/hooks";
-import { count, duration } from "../format";
+import { count, duration, shown } from "../format";
 import { go, said } from "../state";
 import type { Api, Selected } from "./api";
+import type { Found } from "./query";
 import type { Rows } from "./rows";
 import type { Window } from "./window";
 
@@ -15,7 +16,7 @@ interface Given {
   rows: Rows;
   query: string;
   setQuery: (text: string) => void;
-  found: number[];
+  found: Found & { problem: string };
   selected: Selected | null;
   select: (span: Selected | null, show?: boolean) => void;
   over: Set<string>;
@@ -38,6 +39,7 @@ export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: 
       <Search api={api} {...search} />
       <input type="search" placeholder={job ? "filter ranks, lanes" : "filter lanes"} aria-label="filter lanes" value={rows.filter} onInput={(event) => rows.setFilter(event.currentTarget.value)} />
       <span class="muted">{duration(b - a)} of {duration(Math.max(of.total, time.all[1] - time.all[0]))}{of.spans < of.of ? ` · this file holds ${count(of.spans)} of ${count(of.of)} spans` : ""}</span>
+      {rows.hidden > 0 && <button onClick={() => rows.showHidden()} title="U">show {count(rows.hidden)} hidden</button>}
       <span class="muted rest" title={left}>{left}</span>
       <button aria-pressed={over.has("path")} disabled={bare} onClick={() => toggle("path")} title={bare ? LEFT_OUT : "C"}>critical path</button>
       <button aria-pressed={over.has("idle")} disabled={bare} onClick={() => toggle("idle")} title={bare ? LEFT_OUT : "E"}>idle</button>
@@ -57,17 +59,17 @@ function Search({ api, query, setQuery, found, selected, select, active }: OfSea
   useEffect(() => {
     let current = true;
     setNumber(null);
-    if (found.length) void api.count(found).then((value) => current && setNumber(value));
+    if (found.codes.length) void api.count(found).then((value) => current && setNumber(value));
     return () => void (current = false);
   }, [api, found]);
   const next = (back: boolean): void => void api.find(found, selected, back).then((span) => span && select(span, true));
   const read = api.ranks.known.size;
   return (
     <>
-      <input id={active ? "search" : undefined!} type="search" placeholder="search  ( / )" aria-label="search the whole run" value={query}
+      <input id={active ? "search" : undefined!} type="search" placeholder="search  ( / )" title="words of the name, kind:kernel, lane:&quot;stream 7&quot;, dur>1ms, or /a regular expression/" aria-label="search the whole run" value={query}
         onInput={(event) => { setQuery(event.currentTarget.value); go({ q: event.currentTarget.value }); }}
         onKeyDown={(event) => { if (event.key === "Enter") next(event.shiftKey); }} />
-      {query && <span class="muted">{found.length ? `${number === null ? "…" : count(number)} spans of ${count(found.length)} ${found.length === 1 ? "name" : "names"}` : "no name matches"}{read < api.of.ranks.length ? `, in the ${count(read)} ranks that are read` : ""}</span>}
+      {query && <span class="muted">{found.codes.length ? `${number === null ? "…" : count(number)} ${number === 1 ? "span" : "spans"} of ${count(found.codes.length)} ${found.codes.length === 1 ? "name" : "names"}` : found.problem ? shown(found.problem, 60) : "no name matches"}{read < api.of.ranks.length ? `, in the ${count(read)} ranks that are read` : ""}</span>}
     </>
   );
 }

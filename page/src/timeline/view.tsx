@@ -13,6 +13,7 @@ import type { View } from "./messages";
 import { Legend, type Mark, Marks, marksOf, marksText } from "./over";
 import { usePicture } from "./picture";
 import { useReading } from "./reading";
+import type { Found } from "./query";
 import { ROW, type Rows, useRows } from "./rows";
 import { Minimap } from "./minimap";
 import { Ruler } from "./ruler";
@@ -30,7 +31,7 @@ export function Timeline({ content, from = source.value!, side = null }: { conte
 }
 
 /** Pixels above and below the lanes; of two runs, each has half of what is left. */
-const [AROUND, AROUND_BOTH, LEAST] = [362, 480, 160];
+const [AROUND, AROUND_BOTH, LEAST] = [362, 536, 160];
 
 function Loaded({ content, of, from, side }: { content: Content; of: Times; from: Source; side: Side | null }) {
   const api = useMemo(() => new Api(from, content, of), [from, of]);
@@ -50,7 +51,7 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
   };
   const selection = useSelection(api, { time, rows, told, setProblem, part: `sel${suffix}` });
   useReading(api, { here: rows.here, over: over.has("idle") || over.has("path"), told, setProblem });
-  const found = useMemo(() => api.codes(query), [api, query, read]);
+  const found = useMemo(() => api.search(query), [api, query, read]);
   useEffect(() => {
     picture.draw(viewOf(api, { time, rows, width: picture.width, selection, found }));
     if (active) said.value = `${duration(time.b - time.a)} from ${duration(time.a - time.at)}`;
@@ -69,7 +70,7 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
       <Tools api={api} time={time} rows={rows} query={query} setQuery={setQuery} found={found} selected={selection.selected} select={selection.select} over={over} toggle={toggle} setProblem={setProblem} active={active} />
       {active && <Marks marks={marks} set={keep} go={(mark) => move(mark - (b - a) / 2, mark + (b - a) / 2, true)} />}
       {problem && <p class="error" role="alert">{shown(problem, 300)}</p>}
-      {!side && <Minimap api={api} tracks={rows.tracks.get(content.rank) ?? []} time={time} found={found} setProblem={setProblem} />}
+      <Minimap api={api} tracks={rows.tracks.get(content.rank) ?? []} time={time} found={found} setProblem={setProblem} />
       <Ruler a={a - at} b={b - at} width={picture.width} labels={LABELS} steps={of.ranks.length > 1 ? [] : of.steps.map((step) => ({ ...step, start: step.start - at }))} move={(begin, end, step) => move(begin + at, end + at, step)} />
       <Lanes api={api} time={time} rows={rows} picture={picture} selection={selection} range={range} setRange={setRange} marks={marks} arrows={over.has("arrows")} />
       {(["idle", "path"] as const).filter((what) => over.has(what)).map((what) => <Legend key={what} api={api} what={what} lanes={lanes.flatMap((row) => (row.first && row.track ? row.track[what] : []))} a={a} b={b} />)}
@@ -79,11 +80,11 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
 }
 
 /** What the worker is to draw. */
-function viewOf(api: Api, { time, rows, width, selection: { selected }, found }: { time: Window; rows: Rows; width: number; selection: Selection; found: number[] }): View {
+function viewOf(api: Api, { time, rows, width, selection: { selected }, found }: { time: Window; rows: Rows; width: number; selection: Selection; found: Found }): View {
   const drawn = rows.visible.filter((row) => row.lane >= 0).map((row) => ({ rank: row.rank, lane: row.lane, own: api.ranks.lanes[row.lane]!.own, y: row.y - rows.top, path: row.what === "path" }));
   drawn.sort((one, other) => Number(one.path) - Number(other.path));
   const scale = Math.min(1.5, devicePixelRatio || 1);
-  return { a: time.a, b: time.b, rows: drawn, width, height: rows.height, scale, rowHeight: ROW, theme: theme.value, selected: selected?.place ?? -1, selectedRank: selected?.rank ?? -1, found };
+  return { a: time.a, b: time.b, rows: drawn, width, height: rows.height, scale, rowHeight: ROW, theme: theme.value, selected: selected?.place ?? -1, selectedRank: selected?.rank ?? -1, found: found.codes.length ? found : null };
 }
 
 /** The selected range, of which the link knows; its times count from where the window's do. */

@@ -3,6 +3,7 @@
 import { colourOf, drawnAs, GROUND, isOverlay, labelOn, overlayColour, rgb, type Theme } from "../colours";
 import { shown } from "../format";
 import { decode, local, type Frame } from "./frame";
+import { finder } from "./query";
 import type { FromWorker, Row, ToWorker, View } from "./messages";
 
 type Opened = Extract<ToWorker, { what: "open" }>;
@@ -89,7 +90,7 @@ function draw(view: View): number {
   pixels.fill(ground);
   const [labels, path]: [Label[], Piece[]] = [[], []];
   const known = places();
-  const found = new Set(view.found);
+  const found = view.found && finder(view.found);
   const tall = Math.max(3, Math.round((view.rowHeight - 2) * view.scale));
   for (const row of view.rows) {
     const place = known.get(row.lane);
@@ -114,7 +115,7 @@ function draw(view: View): number {
 interface Line {
   line: Uint32Array;
   kinds: Uint8Array;
-  found: Set<number>;
+  found: ReturnType<typeof finder> | null;
   label: (one: Omit<Label, "y">) => void;
 }
 
@@ -137,7 +138,8 @@ function spell(view: View, { of, index, first }: Place, rank: number, { line, ki
     const from = Math.max(0, Math.floor(left));
     const to = Math.min(width, Math.max(from + 1, Math.floor(right)));
     const kind = of.kind[i]!;
-    const faint = found.size > 0 && !found.has(of.name[i]!);
+    const cut = of.start[i]! === 0 || right >= offset + (of.b - of.a) * perNs;
+    const faint = found !== null && !found(of.name[i]!, kind, of.lanes[index]!, cut ? null : of.width[i]! * of.unit);
     line.fill(palette[kind]![faint ? 40 : 255]!, from, to);
     kinds.fill(kind + (to - from < 6 ? narrow(kind) : 0), from, to);
     if (to - from > 2 && right < width) line[to - 1] = ground;

@@ -32,7 +32,7 @@ from stepscope.trace.schema import FLOW_KINDS
 from stepscope.trace.tables import columns_of
 from stepscope.view.pyramid import Array, Numbering, Pyramid, build, encode
 
-_MOST_LANES, _MOST_PIXELS, _LATEST = 512, 8192, 2**62
+_MOST_LANES, _MOST_PIXELS, LATEST = 512, 8192, 2**62
 _FOLDER, _OVERLAYS, _CONTENT = "timeline", "timeline_overlays", "content.json"
 #: What the page begins with, among the parts of its content.
 _BEGINNING = "beginning"
@@ -51,6 +51,16 @@ _DETAILS = (
     ("collectives", ("operation", "group", "group_size", "dtype", "bytes_in", "bytes_out", "sequence")),
     ("tasks", ("type", "core", "input_shapes", "output_shapes")),
 )
+
+
+class Wanted(NamedTuple):
+    """Spans that are searched: of these names, lanes and kinds (of the last two any, if there are none), and durations, ns."""
+
+    names: frozenset[int]
+    lanes: frozenset[int] = frozenset()
+    kinds: frozenset[int] = frozenset()
+    least: int = 0
+    most: int = LATEST
 
 
 class _KeptContent(msgspec.Struct):
@@ -72,7 +82,7 @@ class ServedRank:
         self._shown = shown
         self._rank = shown.rank
         self._temporary = temporary
-        self._found: dict[tuple[int, ...], Array] = {}
+        self._found: dict[Wanted, Array] = {}
         self._pyramids: dict[str, Pyramid] = {}
         self._lock = RLock()
         #: Held while something is analysed, which pictures of the timeline do not wait for.
@@ -241,7 +251,7 @@ class ServedRank:
             [lane for lane in lanes if lane >= len(head.lanes)],
         )
         known = len(head.lanes) + (len(self.overlays.head.lanes) if over else 0)
-        if len(lanes) > _MOST_LANES or not all(0 <= lane < known for lane in lanes) or not -_LATEST < a < b < _LATEST:
+        if len(lanes) > _MOST_LANES or not all(0 <= lane < known for lane in lanes) or not -LATEST < a < b < LATEST:
             message = "This timeline does not have these lanes or times."
             raise UsageError(message, "")
         if own:
@@ -265,12 +275,12 @@ class ServedRank:
             rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows
 
-    def count(self, names: list[int]) -> int:
-        """Return the number of spans with one of the names."""
-        return len(self._places(names))
+    def count(self, wanted: Wanted) -> int:
+        """Return the number of spans that are searched."""
+        return len(self._places(wanted))
 
-    def bins(self, names: list[int], a: int, b: int, pixels: int) -> list[int]:
-        """Return how many spans with one of the names start in each of so many equal parts of a range of time.
+    def bins(self, wanted: Wanted, a: int, b: int, pixels: int) -> list[int]:
+        """Return how many of the spans that are searched start in each of so many equal parts of a range of time.
 
         Raises:
             UsageError: The request is not one of the page.
@@ -278,25 +288,31 @@ class ServedRank:
         if not 0 < pixels <= _MOST_PIXELS or a >= b:
             message = f"A picture has 1 to {_MOST_PIXELS} pixels."
             raise UsageError(message, "")
-        starts = self.pyramid.start[self._places(names)]
+        starts = self.pyramid.start[self._places(wanted)]
         place = (starts[(starts >= a) & (starts < b)] - a) // -(-(b - a) // pixels)
         return [int(number) for number in np.bincount(place, minlength=pixels)]
 
-    def find(self, names: list[int], time: int, *, back: bool) -> dict[str, int] | None:
-        """Return the first span with one of the names that starts after a time, or the last before; None at the end."""
-        places = self._places(names)
+    def find(self, wanted: Wanted, time: int, *, back: bool) -> dict[str, int] | None:
+        """Return the first span that is searched and starts after a time, or the last before; None at the end."""
+        places = self._places(wanted)
         starts = self.pyramid.start[places]
         index = int(np.searchsorted(starts, time, side="left" if back else "right")) - int(back)
         return self.span_at(int(places[index])) if 0 <= index < len(places) else None
 
-    def _places(self, names: list[int]) -> Array:
-        key = tuple(sorted(set(names)))
-        if not all(0 <= name < len(self.pyramid.head.names) for name in key):
-            message = "This timeline does not have these names."
+    def _places(self, wanted: Wanted) -> Array:
+        pyramid = self.pyramid
+        known = ((wanted.names, len(pyramid.head.names)), (wanted.lanes, len(pyramid.head.lanes)))
+        if not all(0 <= number < count for numbers, count in known for number in numbers):
+            message = "This timeline does not have these names or lanes."
             raise UsageError(message, "")
-        if key not in self._found:
-            self._found = {key: self.pyramid.places(key, range(len(self.pyramid.head.lanes)))}
-        return self._found[key]
+        if wanted not in self._found:
+            places = pyramid.places(sorted(wanted.names), sorted(wanted.lanes) or range(len(pyramid.head.lanes)))
+            dur = pyramid.dur[places]
+            keep = (dur >= wanted.least) & (dur <= wanted.most)
+            if wanted.kinds:
+                keep &= np.isin(pyramid.kind[places], list(wanted.kinds))
+            self._found = {wanted: places[keep]}
+        return self._found[wanted]
 
     def span_at(self, place: int) -> dict[str, int]:
         """Return the span at a place of the timeline or, behind its last, of the overlays.
@@ -328,7 +344,7 @@ class ServedRank:
         if place >= len(pyramid.start):
             return None
         if which in ("same", "same-back"):
-            return self.find([span["name"]], span["start"], back=which == "same-back")
+            return self.find(Wanted(frozenset({span["name"]})), span["start"], back=which == "same-back")
         mine = pyramid.head.lanes[span["lane"]]
         wanted = (mine.track, mine.crossing, mine.depth + (1 if which == "child" else -1))
         lanes = (

@@ -19,7 +19,7 @@ from stepscope.report.page.one_file import bundle
 from stepscope.report.safe_text import json_bytes
 from stepscope.run import Run
 from stepscope.view.guard import App, Guard
-from stepscope.view.served_run import ServedRun
+from stepscope.view.served_run import LATEST, ServedRun, Wanted
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -41,13 +41,21 @@ _MOST_BODY, _MOST_PARTS = 1 << 20, 64
 
 
 class _OfRank(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of one rank: lanes and names by its numbers, times since the start of its timeline, ns."""
+    """What is asked of one rank: lanes, names and kinds by its numbers, times since the start of its timeline, ns."""
 
     rank: int | None = None
     lanes: list[int] = []
     names: list[int] = []
+    kinds: list[int] = []
+    least: int = 0
+    most: int = LATEST
     a: int = 0
     b: int = 0
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is searched."""
+        return Wanted(frozenset(self.names), frozenset(self.lanes), frozenset(self.kinds), self.least, self.most)
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,9 +187,9 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
         "overlays": lambda one: of(one.rank).overlay_lanes(),
         "frame": lambda one: b"".join(of(part.rank).frame(part.lanes, part.a, part.b, one.px) for part in one.parts),
         "range": lambda one: [of(part.rank).range(part.lanes, part.a, part.b) for part in one.parts],
-        "count": lambda one: sum(of(part.rank).count(part.names) for part in one.parts),
-        "bins": lambda one: [of(part.rank).bins(part.names, part.a, part.b, one.px) for part in one.parts],
-        "find": lambda one: [of(part.rank).find(part.names, part.a, back=one.back) for part in one.parts],
+        "count": lambda one: sum(of(part.rank).count(part.wanted) for part in one.parts),
+        "bins": lambda one: [of(part.rank).bins(part.wanted, part.a, part.b, one.px) for part in one.parts],
+        "find": lambda one: [of(part.rank).find(part.wanted, part.a, back=one.back) for part in one.parts],
         "again": lambda _: {**run.again(), "listed": listed},
         "grown": lambda _: run.grown(),
         "perfetto": lambda one: run.perfetto([(part.rank, part.a, part.b) for part in one.parts]),

@@ -30,10 +30,11 @@ from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.collect.options import asked
 from stepscope.errors import UsageError
 from stepscope.report.job_files import JobAnswer, job_answer, source_in_job
-from stepscope.report.page.flame_tree import flame_tree, sampled_tree
+from stepscope.report.page.flame_tree import flame_tree, launched_tree, sampled_tree
 from stepscope.report.page.lane_spans import LaneSpans
 from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
+from stepscope.report.page.span_flows import span_flows
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
 from stepscope.trace.manifest import Manifest
@@ -273,10 +274,12 @@ def content_part(shown: Shown, name: str, spans: LaneSpans, windows: Sequence[tu
     if name == "flame":
         steps = split(shown.rank.shown).windows
         times = zip((steps.start - spans.origin).tolist(), (steps.end - spans.origin).tolist(), strict=True)
-        flame, left_out = flame_tree(spans, windows or (list(times) if steps.declared else ()))
+        ranges = windows or (list(times) if steps.declared else ())
+        flame, left_out = flame_tree(spans, ranges)
+        launched = launched_tree(spans, span_flows(shown.rank.shown, spans.row), ranges)
         samples = shown.rank.result("flame") if has_rows(shown.rank.shown, "samples") else None
         sampled = sampled_tree(samples) if isinstance(samples, pl.DataFrame) else None
-        return {"flame": flame, "flameLeftOut": left_out, "sampled": sampled}
+        return {"flame": flame, "flameLeftOut": left_out, "launched": launched, "sampled": sampled}
     message = f"A page has no part {name!r}."
     raise UsageError(message, "")
 

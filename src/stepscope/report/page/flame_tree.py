@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.report.page.lane_spans import KIND_NAMES, Array, LaneSpans
+from stepscope.report.page.span_flows import LAUNCH, SpanFlows
 
 _STEP = KIND_NAMES.index("step")
 #: Nodes that a page holds; those with least time are left out first, their time stays that of the node around them.
@@ -28,16 +31,11 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
         ranges: Times to add up, ns since the origin: spans that start in one of them; all if there are none.
     """
     path = _paths(spans)
+    named = np.flatnonzero(spans.kind != _STEP)
     lane = np.repeat(np.arange(len(spans.lanes)), np.diff(spans.edges))
     works = np.array([one.kind in ("thread", "stream") for one in spans.lanes], np.bool_)
-    named = np.flatnonzero(spans.kind != _STEP)
-    keep = works[lane] & (spans.kind != _STEP)
-    since = spans.start
-    if ranges:
-        begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
-        step = np.searchsorted(begin, spans.start, side="right") - 1
-        keep &= (step >= 0) & (spans.start < end[np.maximum(step, 0)])
-        since = spans.start - begin[np.maximum(step, 0)]
+    inside, since = _in_ranges(spans, ranges)
+    keep = works[lane] & (spans.kind != _STEP) & inside
     if not keep.any():
         return None, 0
     size = int(path[named].max()) + 1
@@ -45,34 +43,104 @@ def flame_tree(spans: LaneSpans, ranges: Sequence[tuple[int, int]] = ()) -> tupl
     np.minimum.at(at, path[keep], since[keep])
     value = np.bincount(path[keep], spans.dur[keep], size)
     count = np.bincount(path[keep], minlength=size)
+    first, around = _nodes(spans, path, named, size)
+    return _tree(spans, _Sums(first, around, value, count, at))
+
+
+def launched_tree(spans: LaneSpans, flows: SpanFlows, ranges: Sequence[tuple[int, int]] = ()) -> dict[str, Any] | None:
+    """Return the tree of device work below what launched it; its times are those of the device. None without launches.
+
+    Args:
+        spans: The timeline.
+        flows: Its arrows.
+        ranges: Times to add up, ns since the origin: work that is launched in one of them; all if there are none.
+    """
+    launches = np.flatnonzero(flows.kind == LAUNCH)
+    begin, work = flows.begin[launches], flows.end[launches]
+    _, only = np.unique(work, return_index=True)  # work that several arrows lead to is counted once
+    begin, work = begin[only], work[only]
+    inside, since = _in_ranges(spans, ranges)
+    begin, work = begin[inside[begin]], work[inside[begin]]
+    if not len(begin):
+        return None
+    path = _paths(spans)
+    named = np.flatnonzero(spans.kind != _STEP)
+    size = int(path[named].max()) + 1
+    first, around = _nodes(spans, path, named, size)
+    # A leaf is the work of one name, launched at one place; what lies around it has the time of all leaves in it.
+    key = path[begin] * len(spans.names) + spans.name[work].astype(np.int64)
+    key, leaf = np.unique(key, return_inverse=True)
+    one = np.zeros(len(key), np.int64)
+    one[leaf] = np.arange(len(leaf))
+    first, around = np.r_[first, work[one]], np.r_[around, path[begin[one]]]
+    value, count = np.zeros(size + len(key)), np.zeros(size + len(key), np.int64)
+    at = np.full(size + len(key), np.iinfo(np.int64).max)
+    node = size + leaf
+    while (up := node >= 0).any():
+        node, dur, time = node[up], spans.dur[work[up]], since[begin[up]]
+        np.add.at(value, node, dur)
+        np.add.at(count, node, 1)
+        np.minimum.at(at, node, time)
+        begin, work, node = begin[up], work[up], around[node]
+    return _tree(spans, _Sums(first, around, value, count, at))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Nodes by their number: a place that has its name, the node around it (−1: none), time, calls, first call; ns."""
+
+    first: Array
+    around: Array
+    value: npt.NDArray[np.number[Any]]
+    count: Array
+    at: Array
+
+
+def _in_ranges(spans: LaneSpans, ranges: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.bool_], Array]:
+    """Return which spans start in one of the ranges, and how long after its start; without any, all of them."""
+    if not ranges:
+        return np.ones(len(spans.start), np.bool_), spans.start
+    begin, end = (np.array(times, np.int64) for times in zip(*sorted(ranges), strict=True))
+    step = np.searchsorted(begin, spans.start, side="right") - 1
+    inside = (step >= 0) & (spans.start < end[np.maximum(step, 0)])
+    return inside, spans.start - begin[np.maximum(step, 0)]
+
+
+def _nodes(spans: LaneSpans, path: Array, named: Array, size: int) -> tuple[Array, Array]:
+    """Return of each path a place that has it, and the path around it."""
     first = np.zeros(size, np.int64)
     first[path[named[::-1]]] = named[::-1]
     around = np.full(size, -1, np.int64)
     parent = _parents(spans)[named]
     around[path[named]] = np.where(parent >= 0, path[np.maximum(parent, 0)], -1)
-    widest = np.argsort(-value, kind="stable")
-    chosen = [int(node) for node in widest[:MOST_NODES] if value[node] > 0 or count[node]]
+    return first, around
+
+
+def _tree(spans: LaneSpans, sums: _Sums) -> tuple[dict[str, Any], int]:
+    """Return the nodes with most time as a tree, and how many were left out."""
+    widest = np.argsort(-sums.value, kind="stable")
+    chosen = [int(node) for node in widest[:MOST_NODES] if sums.value[node] > 0 or sums.count[node]]
     root: dict[str, Any] = {"name": -1, "kind": 0, "value": 0, "self": 0, "count": 0, "at": 0, "children": []}
     nodes = {-1: root}
     for node in chosen:
-        place = int(first[node])
+        place = int(sums.first[node])
         nodes[node] = {
             "name": int(spans.name[place]),
             "kind": int(spans.kind[place]),
-            "value": int(value[node]),
-            "self": int(value[node]),
-            "count": int(count[node]),
-            "at": int(at[node]),
+            "value": int(sums.value[node]),
+            "self": int(sums.value[node]),
+            "count": int(sums.count[node]),
+            "at": int(sums.at[node]),
             "children": [],
         }
     for node in chosen:
-        above = int(around[node])
+        above = int(sums.around[node])
         while above not in nodes:
-            above = int(around[above])
+            above = int(sums.around[above])
         nodes[above]["children"].append(nodes[node])
         nodes[above]["self"] -= nodes[node]["value"]
     root["value"], root["self"] = sum(child["value"] for child in root["children"]), 0
-    return root, int((count > 0).sum()) - len(chosen)
+    return root, int((sums.count > 0).sum()) - len(chosen)
 
 
 def sampled_tree(rows: pl.DataFrame) -> dict[str, Any] | None:
