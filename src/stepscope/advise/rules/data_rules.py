@@ -237,21 +237,27 @@ def _epochs(observed: Observed, workers: int) -> float:
     return seen["process"].n_unique() / max(workers, 1)
 
 
-def _evenly_long(steps: pl.DataFrame) -> int:
+def _evenly_long(observed: Observed, steps: pl.DataFrame, workers: int) -> int:
     """Return how many of the longest waits come at one distance, as epochs do; 0 where they do not.
 
-    Workers that live for a few steps are rarely seen by samples.
+    Workers that live for a few steps are rarely seen by samples; one that is seen for longer was not started again.
+    Workers that make batches side by side end together: waits as many steps apart as there are workers are theirs.
 
     Args:
+        observed: The rank.
         steps: The steps of the run, the longest wait first.
+        workers: Workers of all loaders.
     """
     if len(steps) <= _EPOCHS:
         return 0
     long = steps.filter(pl.col("data_wait") >= steps["data_wait"][_EPOCHS - 1] / 2)["number"].sort()
     apart = long.diff().drop_nulls()
     usual = float(apart.median() or 0.0)  # type: ignore[arg-type]
-    even = float((apart == usual).mean() or 0.0)
-    return len(long) if usual > 1 and len(long) >= _EPOCHS and even >= _EVEN else 0
+    seen = columns_of(observed.tables, "samples", "ts", "process", "worker").drop_nulls("worker")
+    lived = seen.group_by("process").agg(pl.col("ts").max() - pl.col("ts").min())["ts"].to_numpy().max(initial=0)
+    if len(long) < _EPOCHS or usual <= workers or lived > 2 * usual * observed.step_ns:
+        return 0
+    return len(long) if float((apart == usual).mean() or 0.0) >= _EVEN else 0
 
 
 def _restarts(observed: Observed, wait: float, starting: float) -> Finding | None:
@@ -260,10 +266,11 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     started = [one for one in loaders if isinstance(one, dict) and one.get("workers")]
     if not started or any(one.get("persistent_workers") for one in started):
         return None
-    seen = _epochs(observed, sum(int(one["workers"]) for one in started))
+    workers = sum(int(one["workers"]) for one in started)
+    seen = _epochs(observed, workers)
     steps = observed.run_steps.drop_nulls("data_wait").sort("data_wait", descending=True)
     waits = steps["data_wait"].to_numpy()
-    epochs = max(seen, _evenly_long(steps))
+    epochs = max(seen, _evenly_long(observed, steps, workers))
     usual = float(np.median(waits)) if len(waits) else 0.0
     long = int((waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns).sum())
     first = steps.head(min(long, round(epochs or long)))  # other long waits are not for workers that start
@@ -347,6 +354,13 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     on_core = loading.working / loading.whole if loading.whole else 1.0
     least = _LEAST_WORKERS.get(observed.framework, 1)
     needed, cores = workers_needed(made, rest, on_core, None, least), waits.cores
+    ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__").filter(pl.col("phase") == "data")
+    if loading.where == "training" and float(ordering["time"].sum()) >= _MOST * wait:
+        return (
+            "Make the loader's iterator once, before the loop: batches = iter(loader); x, y = next(batches). Each "
+            "iter(loader) puts the indices of all samples into a new order.",
+            float(ordering["time"].sum()),
+        )
     if waits.workers == 0 and loading.whole and made < _SENDING:
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait

@@ -259,12 +259,12 @@ def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
     """Sums and products of elements, beside simple operators on at least as many: larger tensors are no faster."""
     simple = calls.filter(pl.col("name").is_in([*_OF_ELEMENTS, *_SIMPLE]))
     most = [max(map(elements, sizes(text)), default=0) for text in simple["shapes"]]
-    dense = [text is None or text.startswith(("[[1]", "[[1,")) or "1]," in text for text in simple["strides"]]
+    dense = [all(one[-1] == 1 for one in sizes(text) if one) for text in simple["strides"]]
     simple = simple.with_columns(pl.Series("work", most, pl.Float64)).filter(pl.Series(dense, dtype=pl.Boolean))
     simple = simple.filter(pl.col("work") >= _ELEMENTS).sort("work")
     if simple.is_empty():
         return None
-    groups = _best(simple).sort("work", descending=True).with_columns(usual=pl.col("each").cum_min())
+    groups = _best(simple).sort("work", "each", descending=[True, False]).with_columns(usual=pl.col("each").cum_min())
     slow = groups.filter(pl.col("name").is_in(_OF_ELEMENTS) & (pl.col("each") > _ELEMENT_NS))
     slow = slow.filter(pl.col("each") > _SLOWER * pl.col("usual"))
     return _slow(observed, "sums and products of elements", simple, slow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -31,6 +32,43 @@ def exchanging(sizes: list[int], dur: int = 200_000) -> Training:
 )
 def test_collectives_are_told_by_number_and_size(sizes: list[int], causes: list[str]) -> None:
     assert exchanging(sizes).causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("norms", "cause"), [(12, "synchronised-batch-norm"), (2, "small-collectives")], ids=["most", "a few of them"]
+)
+def test_small_collectives_of_layers_that_exchange_statistics_are_theirs(norms: int, cause: str) -> None:
+    training = exchanging([4096] * 30)
+    training.rank.add("metadata", key="torch.state", value=json.dumps({"models": [{"sync_batchnorm": norms}]}))
+    [finding] = training.findings()
+    assert finding.cause == cause
+    assert ("SyncBatchNorm" in finding.title) == (cause == "synchronised-batch-norm")
+
+
+def test_a_wait_for_a_collective_inside_of_an_operator_is_communication() -> None:
+    # Given steps of 10 ms in an operator that waits for collectives on another thread half of the time
+    training = Training()
+    training.run_steps()
+    training.call("Sum", 9_990_000)
+    other = training.rank.thread(2)
+    for step in range(STEPS):
+        for number in range(20):
+            at = step * STEP + number * 500_000
+            span = training.rank.span(other, "collective", at, 300_000, "gloo:all_reduce", step=step)
+            training.rank.add("collectives", span=span, operation="all_reduce", group="0", bytes_in=128)
+    waits = {"file": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 4}
+    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
+    training.rank.add("stacks", id=0, frames=[waits | {"function": "all_reduce"}, program])
+    training.rank.add("stacks", id=1, frames=[program])
+    for number in range(40):
+        for stack, state in ((0, "lock"), (1, "native")):
+            training.rank.add(
+                "samples", ts=ORIGIN + number * STEP + stack * STEP // 2, dur=STEP // 2, cpu=stack * STEP // 2, count=1,
+                process=100, thread=100, name="MainThread", state=state, stack=stack,
+            )  # fmt: skip
+    [finding] = training.findings()
+    assert finding.cause == "small-collectives"
+    assert finding.gain_ns == pytest.approx(0.9 * STEP / 2, rel=0.05)
 
 
 DDP = "/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"

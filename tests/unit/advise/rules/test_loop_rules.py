@@ -97,6 +97,18 @@ def test_rows_that_unbind_takes_at_once_are_a_loop_too() -> None:
     assert finding.gain_ns == pytest.approx(192 * 30_000, rel=0.1)
 
 
+def test_rows_that_an_index_chooses_are_a_loop_too_whatever_their_number() -> None:
+    training = Training()
+    for number in range(40):
+        training.call("aten::index", 40_000, [[64, 20], []], "forward", sequence=2 * number)
+        training.call("aten::mean", 40_000, [[number % 7 + 1, 20], []], "forward", sequence=2 * number + 1)
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    [finding] = training.findings()
+    assert finding.cause == "many-small-operators"
+    assert "40 parts" in finding.title
+    assert finding.gain_ns == pytest.approx(80 * 40_000 * 0.95, rel=0.1)
+
+
 def branches(weights: list[list[int]]) -> Training:
     """Steps in which layers with these weights take data of 64 columns, each with a product that follows it."""
     training = Training()
