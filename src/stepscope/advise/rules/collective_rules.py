@@ -84,7 +84,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     reduced = _reduced(observed.tables)
     if not len(reduced):
         return
-    exposed = _exposed(observed, reduced)
+    exposed = exposed_communication(observed)
     often = _repeats(reduced, steps)
     if often > 1:
         yield _too_often(observed, reduced, often, exposed)
@@ -96,7 +96,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
         yield from _after_backward(observed, reduced, exposed)
 
 
-def _exposed(observed: Observed, reduced: _Reduced) -> float:
+def exposed_communication(observed: Observed) -> float:
     """Return the communication that nothing hides, ns per step.
 
     On a processor, an operator of the program that waits for a collective counts as computing; the looks see the wait.
@@ -107,8 +107,9 @@ def _exposed(observed: Observed, reduced: _Reduced) -> float:
     waits = observed.looks.filter(
         pl.col("leaf").str.contains(_DISTRIBUTED) & pl.col("state").is_in(["lock", "io", "waiting"])
     )
-    order = np.argsort(reduced.start)
-    running = unite(reduced.start[order], (reduced.start + reduced.dur)[order])
+    spans = columns_of(observed.tables, "spans", "kind", "ts", "dur", "step").drop_nulls("step").sort("ts")
+    spans = spans.filter(pl.col("kind").cast(pl.String) == "collective")
+    running = unite(spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy())
     whole = observed.step_ns * running.length / max(observed.summary.steps.total_ns, 1)
     return max(part, min(float(waits["time"].sum()), whole))
 

@@ -257,7 +257,7 @@ def _evenly_long(observed: Observed, steps: pl.DataFrame, workers: int) -> int:
     lived = seen.group_by("process").agg(pl.col("ts").max() - pl.col("ts").min())["ts"].to_numpy().max(initial=0)
     if len(long) < _EPOCHS or usual <= workers or lived > 2 * usual * observed.step_ns:
         return 0
-    return len(long) if float((apart == usual).mean() or 0.0) >= _EVEN else 0
+    return len(long) if int((apart == usual).sum()) >= _EVEN * len(apart) else 0
 
 
 def _restarts(observed: Observed, wait: float, starting: float) -> Finding | None:
