@@ -74,7 +74,7 @@ def test_a_wait_for_a_collective_inside_of_an_operator_is_communication() -> Non
 DDP = "/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
 
 
-def parallel(function: str, gradients: int, **ddp: Any) -> Training:
+def parallel(function: str, gradients: int, state: str = "native", **ddp: Any) -> Training:
     """Steps of which a fifth lies in a function of DistributedDataParallel, with so many gradients of 4 parameters."""
     model = {"trainable_parameters": 4, "batchnorm": 2, "buffer_bytes_by_dtype": {"float32": 4096}, "ddp": ddp}
     training = Training(torch__state={"models": [model]})
@@ -90,7 +90,7 @@ def parallel(function: str, gradients: int, **ddp: Any) -> Training:
         for stack, at, dur in ((0, 0, 2_000_000), (1, 2_000_000, 8_000_000)):
             training.rank.add(
                 "samples", ts=ORIGIN + number * STEP + at, dur=dur, cpu=dur, count=2, process=7, thread=7,
-                name="MainThread", state="native", stack=stack,
+                name="MainThread", state=state if stack == 0 else "native", stack=stack,
             )  # fmt: skip
     return training
 
@@ -118,3 +118,14 @@ def test_buffers_that_each_step_sends_save_their_time(on: bool, causes: list[str
     found = parallel("_sync_buffers", 4, broadcast_buffers=on).findings()
     assert [finding.cause for finding in found] == causes
     assert [finding.gain_ns for finding in found] == [pytest.approx(2_000_000, rel=0.01)] * len(causes)
+
+
+def test_the_wait_for_a_late_rank_is_not_the_cost_of_sending_buffers() -> None:
+    # Given broadcasts of 1 ms of which one in three waits for another rank, and looks that wait in all of them
+    training = parallel("_sync_buffers", 4, "lock", broadcast_buffers=True)
+    for step, dur in enumerate((1_000_000, 4_000_000, 1_000_000)):
+        span = training.rank.span(0, "collective", step * STEP, dur, "gloo:broadcast", step=step)
+        training.rank.add("collectives", span=span, operation="broadcast", group="0", bytes_in=4096)
+    [finding] = training.findings()
+    assert finding.cause == "buffer-broadcasts"
+    assert finding.gain_ns == pytest.approx(1_000_000, rel=0.02)
