@@ -132,6 +132,8 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if restarts is not None:
         yield Claim(restarts, Depth.CAUSE, explains | observed.explained(starting))
         return
+    if not waits.workers:  # an iterator that is made for each batch is a part of loading it
+        wait, explains = wait + float(starting["time"].sum()), explains | observed.explained(starting)
     making = _making(observed, loading)
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
@@ -354,7 +356,7 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     on_core = loading.working / loading.whole if loading.whole else 1.0
     least = _LEAST_WORKERS.get(observed.framework, 1)
     needed, cores = workers_needed(made, rest, on_core, None, least), waits.cores
-    ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__").filter(pl.col("phase") == "data")
+    ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__")
     if loading.where == "training" and float(ordering["time"].sum()) >= _MOST * wait:
         return (
             "Make the loader's iterator once, before the loop: batches = iter(loader); x, y = next(batches). Each "

@@ -46,8 +46,9 @@ _NOT_OWN = ["backward", "optimizer", "data"]
 
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
-#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on.
-_READ, _NEXT = 32, 100_000
+#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on, as between
+#: this part of all.
+_READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
 #: Part of the step from which on they are told, and what one operator for all elements saves: least, usual.
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
 #: How a framework whose operators do not show that a value is read reads many at once.
@@ -326,6 +327,8 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     if many < _READ:
         return
     time = _lasting(reads) * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0) / steps
+    if not time:
+        return
     time = min(time + float(splits["time"].sum()), observed.step_ns)
     if observed.share(time) < _READS_TOLD:
         return
@@ -396,11 +399,14 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
 
 
 def _lasting(reads: pl.DataFrame) -> float:
-    """Return the time from one read to the next in all recorded steps, ns, where they follow each other."""
+    """Return the time from one read to the next in all recorded steps, ns, where they follow each other.
+
+    0 where other things go on between many of them, such as a model that is asked for one action after the other.
+    """
     ordered = reads.sort("step", "ts")
     apart = np.diff(ordered["ts"].to_numpy())[np.diff(ordered["step"].to_numpy()) == 0]
-    apart = apart[apart <= _NEXT]
-    return float(np.minimum(apart, LONGEST * np.median(apart)).sum()) if len(apart) else 0.0
+    near = apart[apart <= _NEXT]
+    return float(np.minimum(near, LONGEST * np.median(near)).sum()) if len(near) > _FOLLOW * len(apart) else 0.0
 
 
 def _line(observed: Observed, looks: pl.DataFrame) -> str:

@@ -83,5 +83,5 @@ def test_a_product_of_elements_much_slower_than_others_may_have_denormal_numbers
     said = {"dtypes": ["float", "float"], "strides": [strides, []]}
     training.call("aten::mul", dur, [[1024, 512], []], **said)
     training.call("aten::relu", 150_000, [[1024, 512]], dtypes=["float"], strides=[[512, 1]])
-    training.call("aten::mul", 400_000, [[64, 512], []], **said)  # fewer elements, whose speed says nothing of more
+    training.call("aten::mul", 100_000, [[64, 512], []], **said)  # slower than others, no slower than memory
     assert training.causes() == causes
