@@ -19,6 +19,8 @@ from stepscope.analyse.quantities import duration_text
 #: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
 #: what a single call per tensor does, such as setting a gradient to zero.
 _MANY, _EACH = 16, 2
+#: Part of the parameters that an operator takes which takes each of them.
+_NEARLY = 0.9
 #: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
 _PIECE_NS = 1_000_000
 #: A distance between operators, ns, behind which a loop has ended.
@@ -75,7 +77,7 @@ def loops(observed: Observed) -> Iterator[Claim]:
 
 
 def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
-    """Operators without a graph on tensors of the parameters' shapes, a few for each parameter."""
+    """Operators on tensors of the parameters' shapes, a few for each parameter: without a graph, or a penalty's."""
     steps = max(observed.summary.steps.count, 1)
     sums = calls.filter(pl.col("name") == _ACCUMULATES)
     learned = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
@@ -86,8 +88,9 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     top = line.filter(_own(optimizer=written is not None))
     of_one = {text for text in top["shapes"].unique().to_list() if (sizes(text) or ((),))[0] in learned}
     graph = (pl.col("sequence") >= 0) & (pl.col("phase") == "forward")
-    mine = pl.col("shapes").is_in(list(of_one)).fill_null(value=False) & ~graph.fill_null(value=False)
-    chosen = top.with_columns(mine=mine)
+    penalty = _of_each_parameter(top.filter(graph), learned)
+    mine = pl.col("shapes").is_in(list(of_one)) & ~(graph & ~pl.col("name").is_in(penalty)).fill_null(value=False)
+    chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
     if many < _EACH * parameters or loop.is_empty():
@@ -96,6 +99,8 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
     if float(library["time"].sum()) > time / 2:
         return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
+    backward = _backward(calls, line, loop) if penalty else line.clear()
+    time += float(backward["until"].sum())
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
     gain = time * (1 - (_PASSES if again else _PASS) / each)
@@ -118,11 +123,30 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         "at once: torch._foreach_mul_(means, beta), torch._foreach_addcdiv_(parameters, means, roots, value)."
         if written is not None else
         "Do it for all tensors in one call: torch._foreach_lerp_(averages, parameters, 0.001), "
-        "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0).",
+        "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
+        + ("; a penalty on their squares is the weight_decay of the optimizer." if penalty else "."),
         operator=names[0],
     )  # fmt: skip
     seen = _seen(observed, time, optimizer=written is not None)
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, loop.select(calls.columns))), **seen})
+    ran = within(calls, pl.concat([loop.select(calls.columns), backward.select(calls.columns)]))
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(ran), **seen})
+
+
+def _of_each_parameter(calls: pl.DataFrame, learned: Counter[tuple[int, ...]]) -> list[str]:
+    """Return the operators that take nearly every parameter, or a tensor of its shape, once: those of a penalty.
+
+    No operator of a model's forward does: weights and biases have different ones.
+    """
+    found: dict[str, Counter[tuple[int, ...]]] = {}
+    for name, text, count in calls.group_by("name", "shapes").len().iter_rows():
+        found.setdefault(name, Counter())[(sizes(text) or ((),))[0]] += count
+    all_of, once = sum(learned.values()), 2 - _NEARLY
+    return sorted(
+        name
+        for name, shapes in found.items()
+        if sum((shapes & learned).values()) >= _NEARLY * all_of
+        and sum(count for shape, count in shapes.items() if shape in learned) <= once * all_of
+    )
 
 
 def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:

@@ -50,6 +50,20 @@ def test_operators_for_each_tensor_stay_as_one_call_for_all_runs_them() -> None:
     assert (optimizer.gain_ns or 0) == pytest.approx(0.5 * 4_000_000, rel=0.02)
 
 
+def test_a_penalty_that_is_added_up_parameter_by_parameter_has_a_backward_too() -> None:
+    training = over_parameters(0)
+    for number, shape in enumerate(WEIGHTS):
+        training.call("aten::pow", 50_000, [shape, []], "forward", sequence=100 + 3 * number)
+        training.call("aten::sum", 50_000, [shape, []], "forward", sequence=101 + 3 * number)
+        training.call("aten::add", 20_000, [[], [], []], "forward", sequence=102 + 3 * number)
+    for number in range(60):
+        training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=100 + number)
+    [finding] = training.findings()
+    assert "20 parameters one by one" in finding.title
+    assert "weight_decay" in finding.remedy
+    assert finding.gain_ns == pytest.approx(0.5 * 20 * (120_000 + 60_000), rel=0.05)
+
+
 @pytest.mark.parametrize(("each", "phase"), [(1, "other"), (4, "optimizer"), (4, "forward")])
 def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int, phase: str) -> None:
     training = Training()
