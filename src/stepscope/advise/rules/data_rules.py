@@ -306,6 +306,11 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     )  # fmt: skip
 
 
+def _small(waits: DataWait, loading: _Loading) -> bool:
+    """Return whether the training makes its batches in less time than sending them from a worker takes."""
+    return waits.workers == 0 and 0 < loading.whole < _SENDING
+
+
 def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -> Finding:
     step, workers = observed.step_ns, waits.workers
     stage, part = max(loading.stages.items(), key=lambda item: item[1], default=("", 0.0))
@@ -317,6 +322,7 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
         file, line, function, _ = loading.lines[0]
         where = f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})"
     advice, rest = _advice(observed, wait, loading)
+    small = _small(waits, loading)
     evidence = [
         Evidence(text=f"the training waits {duration_text(wait)} {a_step(observed)} for its next batch", value=wait,
                  unit="ns", result="step_times"),
@@ -338,11 +344,13 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
         cause="slow-collate" if named == "collate" else "data-loader-slow",
         title=f"{duration_text(wait)} of {duration_text(step)} the training waits for its next batch; "
         f"{_MAKES.get(named, 'batches are made')}{made}{where}",
-        gain_ns=round(wait),
-        gain_low_ns=round(max(min(rest, wait), 0.0)),
+        gain_ns=round(0.5 * wait if small else wait),
+        gain_low_ns=round(0.25 * wait if small else max(min(rest, wait), 0.0)),
         gain_high_ns=round(wait),
-        basis="the wait for batches, all of which faster loading saves; the lower end is what workers alone save on "
-        "the cores of this machine, or half of it where a batch is too small to be sent",
+        basis="half of the wait for batches, which are too small to be sent by a worker: taking them whole costs, too"
+        if small
+        else "the wait for batches, all of which faster loading saves; the lower end is what workers alone save on the "
+        "cores of this machine",
         confidence=Confidence.MEASURED,
         evidence=tuple(evidence),
         remedy=advice,
@@ -363,7 +371,7 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
             "iter(loader) puts the indices of all samples into a new order.",
             float(ordering["time"].sum()),
         )
-    if waits.workers == 0 and loading.whole and made < _SENDING:
+    if _small(waits, loading):
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
     most = workers_needed(made, rest, on_core, cores, least)

@@ -42,6 +42,8 @@ _PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "
 _LINEAR, _BRANCHES = "aten::linear", 8
 _LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: Begin of the operators that exchange tensors with other ranks, and wait for them.
+_EXCHANGES = "c10d::"
 #: Phases whose loops are those of the framework, or of the loader.
 _NOT_OWN = ["backward", "optimizer", "data"]
 
@@ -93,7 +95,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
-    if many < _EACH * parameters or loop.is_empty():
+    if many < _EACH * parameters or loop.is_empty() or loop["name"].str.starts_with(_EXCHANGES).any():
         return
     where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
@@ -160,8 +162,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         # Parts may differ in size, such as the neighbours of each node of a graph.
         body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
         each, time = len(body) / steps / pieces, float(body["until"].sum())
-        if body["name"].is_in(_LAYERS).any():
-            continue  # a loop that calls layers, over samples or time steps, has its own rule
+        if body["name"].is_in(_LAYERS).any() or body["name"].str.starts_with(_EXCHANGES).any():
+            continue  # a loop that calls layers, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
         found.append((pieces, body.join(found[-1][1], on="row", how="anti") if found else body))

@@ -75,6 +75,14 @@ def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int
     assert training.causes() == []
 
 
+def test_exchanging_tensors_one_by_one_is_a_matter_of_collectives() -> None:
+    training = over_parameters(2)
+    training.call("c10d::allreduce_", 50_000, [WEIGHTS[0]], "other")
+    for shape in WEIGHTS:
+        training.call("aten::div_", 50_000, [shape, []], "other")
+    assert training.causes() == []
+
+
 def over_parts(places: list[int]) -> Training:
     """Steps that take rows of a batch at these places, with two operators for each, and a node of the backward."""
     training = Training()
