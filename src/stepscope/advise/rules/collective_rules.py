@@ -84,7 +84,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
     reduced = _reduced(observed.tables)
     if not len(reduced):
         return
-    exposed = _exposed(observed, reduced)
+    exposed = exposed_communication(observed)
     often = _repeats(reduced, steps)
     if often > 1:
         yield _too_often(observed, reduced, often, exposed)
@@ -96,7 +96,7 @@ def collectives(observed: Observed) -> Iterator[Claim]:
         yield from _after_backward(observed, reduced, exposed)
 
 
-def _exposed(observed: Observed, reduced: _Reduced) -> float:
+def exposed_communication(observed: Observed) -> float:
     """Return the communication that nothing hides, ns per step.
 
     On a processor, an operator of the program that waits for a collective counts as computing; the looks see the wait.
@@ -107,8 +107,9 @@ def _exposed(observed: Observed, reduced: _Reduced) -> float:
     waits = observed.looks.filter(
         pl.col("leaf").str.contains(_DISTRIBUTED) & pl.col("state").is_in(["lock", "io", "waiting"])
     )
-    order = np.argsort(reduced.start)
-    running = unite(reduced.start[order], (reduced.start + reduced.dur)[order])
+    spans = columns_of(observed.tables, "spans", "kind", "ts", "dur", "step").drop_nulls("step").sort("ts")
+    spans = spans.filter(pl.col("kind").cast(pl.String) == "collective")
+    running = unite(spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy())
     whole = observed.step_ns * running.length / max(observed.summary.steps.total_ns, 1)
     return max(part, min(float(waits["time"].sum()), whole))
 
@@ -274,19 +275,33 @@ def _of_its_own(observed: Observed, size: int) -> float:
 
 def _buffers(observed: Observed, model: dict[str, Any]) -> Iterator[Claim]:
     looks = observed.looks_through(_DDP, "_sync_buffers")
-    time = float(looks["time"].sum())
+    waiting = pl.col("state").is_in(["lock", "io", "waiting"])
+    # A rank that comes first waits for the others: without the exchange it waits for them at the next one.
+    waits = min(float(looks.filter(waiting)["time"].sum()), _usual(observed, "broadcast"))
+    own = looks.filter(~waiting)
+    time = float(own["time"].sum()) + waits
     if not time:
         return
     held = sum(int(size) for size in (model.get("buffer_bytes_by_dtype") or {}).values())
     norms = count_text(int(model.get("batchnorm") or 0), "BatchNorm layer")
     yield _of_ddp(
-        observed, looks, 0.0, cause="buffer-broadcasts",
+        observed, own, waits, cause="buffer-broadcasts",
         title=f"{of_step(observed, time)} the first rank sends its buffers to the others before the forward: the "
         f"statistics of {norms}",
         evidence=f"broadcast_buffers is on, as by default; the model has {held:,} bytes of buffers",
         remedy="DistributedDataParallel(model, broadcast_buffers=False): in training, BatchNorm uses the statistics of "
         "its own batch; a checkpoint of the first rank has the same buffers as before.",
     )  # fmt: skip
+
+
+def _usual(observed: Observed, operation: str) -> float:
+    """Return what the collectives of a kind take where no rank is late, ns a step: the lower quartile of each."""
+    found = columns_of(observed.tables, "collectives", "span", "operation")
+    found = found.filter(pl.col("operation").cast(pl.String) == operation)
+    spans = columns_of(observed.tables, "spans", "id", "dur", "step").drop_nulls("step")
+    durations = found.join(spans, left_on="span", right_on="id")["dur"]
+    each = float(durations.quantile(0.25) or 0.0)
+    return each * len(durations) / max(observed.summary.steps.count, 1)
 
 
 def _of_ddp(observed: Observed, looks: pl.DataFrame, waits: float, **says: str) -> Claim:

@@ -132,6 +132,8 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if restarts is not None:
         yield Claim(restarts, Depth.CAUSE, explains | observed.explained(starting))
         return
+    if not waits.workers:  # an iterator that is made for each batch is a part of loading it
+        wait, explains = wait + float(starting["time"].sum()), explains | observed.explained(starting)
     making = _making(observed, loading)
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
@@ -237,21 +239,27 @@ def _epochs(observed: Observed, workers: int) -> float:
     return seen["process"].n_unique() / max(workers, 1)
 
 
-def _evenly_long(steps: pl.DataFrame) -> int:
+def _evenly_long(observed: Observed, steps: pl.DataFrame, workers: int) -> int:
     """Return how many of the longest waits come at one distance, as epochs do; 0 where they do not.
 
-    Workers that live for a few steps are rarely seen by samples.
+    Workers that live for a few steps are rarely seen by samples; one that is seen for longer was not started again.
+    Workers that make batches side by side end together: waits as many steps apart as there are workers are theirs.
 
     Args:
+        observed: The rank.
         steps: The steps of the run, the longest wait first.
+        workers: Workers of all loaders.
     """
     if len(steps) <= _EPOCHS:
         return 0
     long = steps.filter(pl.col("data_wait") >= steps["data_wait"][_EPOCHS - 1] / 2)["number"].sort()
     apart = long.diff().drop_nulls()
     usual = float(apart.median() or 0.0)  # type: ignore[arg-type]
-    even = float((apart == usual).mean() or 0.0)
-    return len(long) if usual > 1 and len(long) >= _EPOCHS and even >= _EVEN else 0
+    seen = columns_of(observed.tables, "samples", "ts", "process", "worker").drop_nulls("worker")
+    lived = seen.group_by("process").agg(pl.col("ts").max() - pl.col("ts").min())["ts"].to_numpy().max(initial=0)
+    if len(long) < _EPOCHS or usual <= workers or lived > 2 * usual * observed.step_ns:
+        return 0
+    return len(long) if int((apart == usual).sum()) >= _EVEN * len(apart) else 0
 
 
 def _restarts(observed: Observed, wait: float, starting: float) -> Finding | None:
@@ -260,10 +268,11 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     started = [one for one in loaders if isinstance(one, dict) and one.get("workers")]
     if not started or any(one.get("persistent_workers") for one in started):
         return None
-    seen = _epochs(observed, sum(int(one["workers"]) for one in started))
+    workers = sum(int(one["workers"]) for one in started)
+    seen = _epochs(observed, workers)
     steps = observed.run_steps.drop_nulls("data_wait").sort("data_wait", descending=True)
     waits = steps["data_wait"].to_numpy()
-    epochs = max(seen, _evenly_long(steps))
+    epochs = max(seen, _evenly_long(observed, steps, workers))
     usual = float(np.median(waits)) if len(waits) else 0.0
     long = int((waits > usual + (_FIRST if epochs else _FIRST_UNSEEN) * observed.step_ns).sum())
     first = steps.head(min(long, round(epochs or long)))  # other long waits are not for workers that start
@@ -297,6 +306,11 @@ def _restarts(observed: Observed, wait: float, starting: float) -> Finding | Non
     )  # fmt: skip
 
 
+def _small(waits: DataWait, loading: _Loading) -> bool:
+    """Return whether the training makes its batches in less time than sending them from a worker takes."""
+    return waits.workers == 0 and 0 < loading.whole < _SENDING
+
+
 def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -> Finding:
     step, workers = observed.step_ns, waits.workers
     stage, part = max(loading.stages.items(), key=lambda item: item[1], default=("", 0.0))
@@ -308,6 +322,7 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
         file, line, function, _ = loading.lines[0]
         where = f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})"
     advice, rest = _advice(observed, wait, loading)
+    small = _small(waits, loading)
     evidence = [
         Evidence(text=f"the training waits {duration_text(wait)} {a_step(observed)} for its next batch", value=wait,
                  unit="ns", result="step_times"),
@@ -329,11 +344,13 @@ def _slow(observed: Observed, wait: float, waits: DataWait, loading: _Loading) -
         cause="slow-collate" if named == "collate" else "data-loader-slow",
         title=f"{duration_text(wait)} of {duration_text(step)} the training waits for its next batch; "
         f"{_MAKES.get(named, 'batches are made')}{made}{where}",
-        gain_ns=round(wait),
-        gain_low_ns=round(max(min(rest, wait), 0.0)),
+        gain_ns=round(0.5 * wait if small else wait),
+        gain_low_ns=round(0.25 * wait if small else max(min(rest, wait), 0.0)),
         gain_high_ns=round(wait),
-        basis="the wait for batches, all of which faster loading saves; the lower end is what workers alone save on "
-        "the cores of this machine, or half of it where a batch is too small to be sent",
+        basis="half of the wait for batches, which are too small to be sent by a worker: taking them whole costs, too"
+        if small
+        else "the wait for batches, all of which faster loading saves; the lower end is what workers alone save on the "
+        "cores of this machine",
         confidence=Confidence.MEASURED,
         evidence=tuple(evidence),
         remedy=advice,
@@ -347,7 +364,14 @@ def _advice(observed: Observed, wait: float, loading: _Loading) -> tuple[str, fl
     on_core = loading.working / loading.whole if loading.whole else 1.0
     least = _LEAST_WORKERS.get(observed.framework, 1)
     needed, cores = workers_needed(made, rest, on_core, None, least), waits.cores
-    if waits.workers == 0 and loading.whole and made < _SENDING:
+    ordering = observed.looks_through("torch/utils/data/sampler.py", "__iter__")
+    if loading.where == "training" and float(ordering["time"].sum()) >= _MOST * wait:
+        return (
+            "Make the loader's iterator once, before the loop: batches = iter(loader); x, y = next(batches). Each "
+            "iter(loader) puts the indices of all samples into a new order.",
+            float(ordering["time"].sum()),
+        )
+    if _small(waits, loading):
         batches = _WHOLE_BATCHES.get(observed.framework, "Take whole batches from the data in one call")
         return f"{batches}. A worker does not pay: sending a batch takes as long as making it.", 0.5 * wait
     most = workers_needed(made, rest, on_core, cores, least)

@@ -48,6 +48,8 @@ _WORDS = {
     "mindspore": ("mindspore.nn", "mindspore.jit"),
     "paddle": ("paddle.nn", "paddle.jit.to_static(model)"),
 }
+#: Operators that draw from a distribution; where nearly each call of a model has one, this decides the next input.
+_DRAWS, _EACH_DRAWS = ("aten::multinomial", "aten::normal", "aten::bernoulli"), 0.8
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
@@ -246,6 +248,8 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         return
     of_loop = _repeated(calls, repeats, steps)
     samples = single > total / 2
+    if len(calls.filter(pl.col("name").is_in(_DRAWS) & (pl.col("phase") != "data"))) >= _EACH_DRAWS * repeats * steps:
+        return  # an agent acts by what its model says, and only then knows the next state
     alone = with_weights.filter(pl.col("phase") == "other").height > total / 2
     if alone:  # without gradients no phase has them
         if not samples:

@@ -85,6 +85,8 @@ def _repeated_backward(observed: Observed, calls: pl.DataFrame, backward: pl.Dat
     steps = observed.summary.steps.count
     if len(again) < _REPEATS * steps or again["step"].n_unique() < steps:
         return
+    if (calls["name"].str.starts_with("aten::") & (calls["phase"] == "backward") & (calls["sequence"] >= 0)).any():
+        return  # the first one records a graph of its own: gradients of gradients need both
     most = int(visits["visit"].to_numpy().max()) + 1
     # Sums of gradients have no number: as many of them come again. What the engine does between nodes goes with them.
     sums = float(backward.filter(pl.col("name").str.contains(_ACCUMULATES, literal=True))["time"].sum())

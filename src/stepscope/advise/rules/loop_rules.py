@@ -19,6 +19,8 @@ from stepscope.analyse.quantities import duration_text
 #: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
 #: what a single call per tensor does, such as setting a gradient to zero.
 _MANY, _EACH = 16, 2
+#: Part of the parameters that an operator takes which takes each of them.
+_NEARLY = 0.9
 #: Mean time of a piece of the loop, ns, above which what is computed takes the time, not the calls.
 _PIECE_NS = 1_000_000
 #: A distance between operators, ns, behind which a loop has ended.
@@ -40,14 +42,17 @@ _PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "
 _LINEAR, _BRANCHES = "aten::linear", 8
 _LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: Begin of the operators that exchange tensors with other ranks, and wait for them.
+_EXCHANGES = "c10d::"
 #: Phases whose loops are those of the framework, or of the loader.
 _NOT_OWN = ["backward", "optimizer", "data"]
 
 
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
-#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on.
-_READ, _NEXT = 32, 100_000
+#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on, as between
+#: this part of all.
+_READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
 #: Part of the step from which on they are told, and what one operator for all elements saves: least, usual.
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
 #: How a framework whose operators do not show that a value is read reads many at once.
@@ -74,7 +79,7 @@ def loops(observed: Observed) -> Iterator[Claim]:
 
 
 def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
-    """Operators without a graph on tensors of the parameters' shapes, a few for each parameter."""
+    """Operators on tensors of the parameters' shapes, a few for each parameter: without a graph, or a penalty's."""
     steps = max(observed.summary.steps.count, 1)
     sums = calls.filter(pl.col("name") == _ACCUMULATES)
     learned = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
@@ -85,16 +90,19 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     top = line.filter(_own(optimizer=written is not None))
     of_one = {text for text in top["shapes"].unique().to_list() if (sizes(text) or ((),))[0] in learned}
     graph = (pl.col("sequence") >= 0) & (pl.col("phase") == "forward")
-    mine = pl.col("shapes").is_in(list(of_one)).fill_null(value=False) & ~graph.fill_null(value=False)
-    chosen = top.with_columns(mine=mine)
+    penalty = _of_each_parameter(top.filter(graph), learned)
+    mine = pl.col("shapes").is_in(list(of_one)) & ~(graph & ~pl.col("name").is_in(penalty)).fill_null(value=False)
+    chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
-    if many < _EACH * parameters or loop.is_empty():
+    if many < _EACH * parameters or loop.is_empty() or loop["name"].str.starts_with(_EXCHANGES).any():
         return
     where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
     if float(library["time"].sum()) > time / 2:
         return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
+    backward = _backward(calls, line, loop) if penalty else line.clear()
+    time += float(backward["until"].sum())
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
     gain = time * (1 - (_PASSES if again else _PASS) / each)
@@ -117,11 +125,30 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         "at once: torch._foreach_mul_(means, beta), torch._foreach_addcdiv_(parameters, means, roots, value)."
         if written is not None else
         "Do it for all tensors in one call: torch._foreach_lerp_(averages, parameters, 0.001), "
-        "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0).",
+        "torch._foreach_mul_(gradients, scale), torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
+        + ("; a penalty on their squares is the weight_decay of the optimizer." if penalty else "."),
         operator=names[0],
     )  # fmt: skip
     seen = _seen(observed, time, optimizer=written is not None)
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, loop.select(calls.columns))), **seen})
+    ran = within(calls, pl.concat([loop.select(calls.columns), backward.select(calls.columns)]))
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(ran), **seen})
+
+
+def _of_each_parameter(calls: pl.DataFrame, learned: Counter[tuple[int, ...]]) -> list[str]:
+    """Return the operators that take nearly every parameter, or a tensor of its shape, once: those of a penalty.
+
+    No operator of a model's forward does: weights and biases have different ones.
+    """
+    found: dict[str, Counter[tuple[int, ...]]] = {}
+    for name, text, count in calls.group_by("name", "shapes").len().iter_rows():
+        found.setdefault(name, Counter())[(sizes(text) or ((),))[0]] += count
+    all_of, once = sum(learned.values()), 2 - _NEARLY
+    return sorted(
+        name
+        for name, shapes in found.items()
+        if sum((shapes & learned).values()) >= _NEARLY * all_of
+        and sum(count for shape, count in shapes.items() if shape in learned) <= once * all_of
+    )
 
 
 def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
@@ -135,8 +162,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         # Parts may differ in size, such as the neighbours of each node of a graph.
         body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
         each, time = len(body) / steps / pieces, float(body["until"].sum())
-        if body["name"].is_in(_LAYERS).any():
-            continue  # a loop that calls layers, over samples or time steps, has its own rule
+        if body["name"].is_in(_LAYERS).any() or body["name"].str.starts_with(_EXCHANGES).any():
+            continue  # a loop that calls layers, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
         found.append((pieces, body.join(found[-1][1], on="row", how="anti") if found else body))
@@ -326,6 +353,8 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     if many < _READ:
         return
     time = _lasting(reads) * min(observed.step_ns / max(observed.summary.steps.mean_ns, 1.0), 1.0) / steps
+    if not time:
+        return
     time = min(time + float(splits["time"].sum()), observed.step_ns)
     if observed.share(time) < _READS_TOLD:
         return
@@ -396,11 +425,14 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
 
 
 def _lasting(reads: pl.DataFrame) -> float:
-    """Return the time from one read to the next in all recorded steps, ns, where they follow each other."""
+    """Return the time from one read to the next in all recorded steps, ns, where they follow each other.
+
+    0 where other things go on between many of them, such as a model that is asked for one action after the other.
+    """
     ordered = reads.sort("step", "ts")
     apart = np.diff(ordered["ts"].to_numpy())[np.diff(ordered["step"].to_numpy()) == 0]
-    apart = apart[apart <= _NEXT]
-    return float(np.minimum(apart, LONGEST * np.median(apart)).sum()) if len(apart) else 0.0
+    near = apart[apart <= _NEXT]
+    return float(np.minimum(near, LONGEST * np.median(near)).sum()) if len(near) > _FOLLOW * len(apart) else 0.0
 
 
 def _line(observed: Observed, looks: pl.DataFrame) -> str:

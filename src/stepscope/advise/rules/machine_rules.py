@@ -25,6 +25,8 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::con
 _IDLE = 0.5
 #: What of the ideal speed-up threads reach: least, usual, most.
 _REACHED = (0.5, 0.8, 1.0)
+#: Part of the busy cores that other processes have at least where the training waits for them.
+_HALF = 0.5
 #: Parts of the time of distributed operators that goes into waiting for threads without a core.
 _OVERSUBSCRIBED = (0.2, 0.6, 0.9)
 
@@ -40,7 +42,8 @@ def machine_use(observed: Observed) -> Iterator[Claim]:
     if calls.is_empty():
         return
     large = each(calls["shapes"], lambda text: max(map(elements, sizes(text)), default=0) >= _PARALLEL, pl.Boolean())
-    parallel = calls.filter((pl.col("name").is_in(_PRODUCTS) | large) & innermost(calls))
+    # A product may call another operator for its result; it computes itself all the same.
+    parallel = calls.filter(pl.col("name").is_in(_PRODUCTS) | (large & innermost(calls)))
     time = float(parallel["self"].sum())
     most, usual = _own_cores(observed, cores)
     if threads > most:
@@ -149,7 +152,8 @@ def _others(observed: Observed) -> Iterator[Claim]:
     known = steps.drop_nulls("delay")
     delay = float(known["delay"].sum()) / len(known)
     whole = float(known["dur"].sum()) / len(known)
-    if delay < DISTURBED * whole:
+    # While a thread waits, all of its cores are busy; where others can have been no half of that, its own threads were.
+    if delay < DISTURBED * whole or others < _HALF * (_cores(observed) or 1) * delay / whole:
         return
     finding = Finding(
         cause="other-processes",

@@ -24,6 +24,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.verdict import DISTURBED
 from stepscope.analyse.quantities import percent_text
+from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of
 
 #: Elements from which on a tensor's type decides how long an operator takes.
@@ -70,9 +71,9 @@ _SIMPLE = (
     "aten::copy_",
     "aten::threshold_backward",
 )
-#: Elements from which on such an operator is judged, and ns an element below which it may be the memory: the first
-#: touch of a page takes less.
-_ELEMENTS, _ELEMENT_NS = 8192, 2.5
+#: Elements from which on such an operator is judged, and ns an element below which it may be the memory, where the
+#: speed of this machine's is unknown.
+_ELEMENTS, _ELEMENT_NS = 8192, 4.5
 
 
 def number_types(observed: Observed) -> Iterator[Claim]:
@@ -256,18 +257,27 @@ def _slow_products(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
 
 
 def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
-    """Sums and products of elements, beside simple operators on at least as many: larger tensors are no faster."""
+    """Sums and products of elements that are much slower than other simple operators, and than memory is."""
     simple = calls.filter(pl.col("name").is_in([*_OF_ELEMENTS, *_SIMPLE]))
     most = [max(map(elements, sizes(text)), default=0) for text in simple["shapes"]]
-    dense = [text is None or text.startswith(("[[1]", "[[1,")) or "1]," in text for text in simple["strides"]]
+    dense = [all(one[-1] == 1 for one in sizes(text) if one) for text in simple["strides"]]
     simple = simple.with_columns(pl.Series("work", most, pl.Float64)).filter(pl.Series(dense, dtype=pl.Boolean))
-    simple = simple.filter(pl.col("work") >= _ELEMENTS).sort("work")
+    simple = simple.filter(pl.col("work") >= _ELEMENTS)
     if simple.is_empty():
         return None
-    groups = _best(simple).sort("work", descending=True).with_columns(usual=pl.col("each").cum_min())
-    slow = groups.filter(pl.col("name").is_in(_OF_ELEMENTS) & (pl.col("each") > _ELEMENT_NS))
-    slow = slow.filter(pl.col("each") > _SLOWER * pl.col("usual"))
+    groups = _best(simple).with_columns(usual=pl.col("each").min())
+    least = pl.max_horizontal(_SLOWER * pl.col("usual"), pl.lit(_memory_ns(observed)))
+    slow = groups.filter(pl.col("name").is_in(_OF_ELEMENTS) & (pl.col("each") > least))
     return _slow(observed, "sums and products of elements", simple, slow)
+
+
+def _memory_ns(observed: Observed) -> float:
+    """Return how long an element takes at most that is read twice and written to memory for the first time, ns."""
+    speeds = observed.facts.get(SPEEDS)
+    for one in speeds if isinstance(speeds, list) else ():
+        if one.get("framework") == observed.framework and one.get("copy_bytes_per_s") and one.get("fault_ns"):
+            return 12e9 / float(one["copy_bytes_per_s"]) + float(one["fault_ns"]) / 1024
+    return _ELEMENT_NS
 
 
 def _best(calls: pl.DataFrame) -> pl.DataFrame:

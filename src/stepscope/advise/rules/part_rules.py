@@ -15,6 +15,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.device_idle import HOST_REASONS, IdleRow, idle_rows, places, waited
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.collective_rules import exposed_communication
 from stepscope.analyse.idle.gaps import gaps, launches
 from stepscope.analyse.intervals import subtract, union, unite
 from stepscope.analyse.operators.operator_calls import or_negative, rows_of
@@ -372,7 +373,7 @@ def generation(observed: Observed) -> int:
 
 
 def _communication(observed: Observed) -> Iterator[Claim]:
-    time = observed.part("communication") or 0.0
+    time = exposed_communication(observed)
     if observed.share(time) <= _COMMUNICATION_TOLD:
         return
     finding = Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -33,10 +34,47 @@ def test_collectives_are_told_by_number_and_size(sizes: list[int], causes: list[
     assert exchanging(sizes).causes() == causes
 
 
+@pytest.mark.parametrize(
+    ("norms", "cause"), [(12, "synchronised-batch-norm"), (2, "small-collectives")], ids=["most", "a few of them"]
+)
+def test_small_collectives_of_layers_that_exchange_statistics_are_theirs(norms: int, cause: str) -> None:
+    training = exchanging([4096] * 30)
+    training.rank.add("metadata", key="torch.state", value=json.dumps({"models": [{"sync_batchnorm": norms}]}))
+    [finding] = training.findings()
+    assert finding.cause == cause
+    assert ("SyncBatchNorm" in finding.title) == (cause == "synchronised-batch-norm")
+
+
+def test_a_wait_for_a_collective_inside_of_an_operator_is_communication() -> None:
+    # Given steps of 10 ms in an operator that waits for collectives on another thread half of the time
+    training = Training()
+    training.run_steps()
+    training.call("Sum", 9_990_000)
+    other = training.rank.thread(2)
+    for step in range(STEPS):
+        for number in range(20):
+            at = step * STEP + number * 500_000
+            span = training.rank.span(other, "collective", at, 300_000, "gloo:all_reduce", step=step)
+            training.rank.add("collectives", span=span, operation="all_reduce", group="0", bytes_in=128)
+    waits = {"file": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 4}
+    program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
+    training.rank.add("stacks", id=0, frames=[waits | {"function": "all_reduce"}, program])
+    training.rank.add("stacks", id=1, frames=[program])
+    for number in range(40):
+        for stack, state in ((0, "lock"), (1, "native")):
+            training.rank.add(
+                "samples", ts=ORIGIN + number * STEP + stack * STEP // 2, dur=STEP // 2, cpu=stack * STEP // 2, count=1,
+                process=100, thread=100, name="MainThread", state=state, stack=stack,
+            )  # fmt: skip
+    [finding] = training.findings()
+    assert finding.cause == "small-collectives"
+    assert finding.gain_ns == pytest.approx(0.9 * STEP / 2, rel=0.05)
+
+
 DDP = "/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py"
 
 
-def parallel(function: str, gradients: int, **ddp: Any) -> Training:
+def parallel(function: str, gradients: int, state: str = "native", **ddp: Any) -> Training:
     """Steps of which a fifth lies in a function of DistributedDataParallel, with so many gradients of 4 parameters."""
     model = {"trainable_parameters": 4, "batchnorm": 2, "buffer_bytes_by_dtype": {"float32": 4096}, "ddp": ddp}
     training = Training(torch__state={"models": [model]})
@@ -52,7 +90,7 @@ def parallel(function: str, gradients: int, **ddp: Any) -> Training:
         for stack, at, dur in ((0, 0, 2_000_000), (1, 2_000_000, 8_000_000)):
             training.rank.add(
                 "samples", ts=ORIGIN + number * STEP + at, dur=dur, cpu=dur, count=2, process=7, thread=7,
-                name="MainThread", state="native", stack=stack,
+                name="MainThread", state=state if stack == 0 else "native", stack=stack,
             )  # fmt: skip
     return training
 
@@ -80,3 +118,14 @@ def test_buffers_that_each_step_sends_save_their_time(on: bool, causes: list[str
     found = parallel("_sync_buffers", 4, broadcast_buffers=on).findings()
     assert [finding.cause for finding in found] == causes
     assert [finding.gain_ns for finding in found] == [pytest.approx(2_000_000, rel=0.01)] * len(causes)
+
+
+def test_the_wait_for_a_late_rank_is_not_the_cost_of_sending_buffers() -> None:
+    # Given broadcasts of 1 ms of which one in three waits for another rank, and looks that wait in all of them
+    training = parallel("_sync_buffers", 4, "lock", broadcast_buffers=True)
+    for step, dur in enumerate((1_000_000, 4_000_000, 1_000_000)):
+        span = training.rank.span(0, "collective", step * STEP, dur, "gloo:broadcast", step=step)
+        training.rank.add("collectives", span=span, operation="broadcast", group="0", bytes_in=4096)
+    [finding] = training.findings()
+    assert finding.cause == "buffer-broadcasts"
+    assert finding.gain_ns == pytest.approx(1_000_000, rel=0.02)

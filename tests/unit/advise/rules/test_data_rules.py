@@ -113,7 +113,26 @@ def test_the_processes_of_workers_tell_whether_they_start_again(epochs: int, cau
         made = {"sample_dur": 9_000_000, "sample_cpu": 9_000_000, "collate_dur": 1000, "collate_cpu": 1000}
         rank.add("batches", ts=at["ts"], dur=9_001_000, dataset="Data", process=200, samples=8, **made)
     rank.add("stacks", id=0, frames=[{"file": "/home/me/train.py", "line": 7, "function": "read"}])
-    for process in range(2 * epochs):
+    for look in range(20):
+        at = {"ts": ORIGIN + look * 30_000_000, "dur": 30_000_000, "count": 1, "cpu": None}
+        process = look % (2 * epochs)
+        rank.add("samples", **at, process=200 + process, thread=1, name="worker", worker=process, state="io", stack=0)
+    assert [finding.cause for finding in found(rank)] == [cause]
+
+
+@pytest.mark.parametrize(("every", "cause"), [(6, "restarted-workers"), (7, "useless-workers")])
+def test_long_waits_at_one_distance_tell_epochs_that_samples_do_not_see(every: int, cause: str) -> None:
+    # Given 60 steps of which ten wait long, at one distance or anywhere, and workers that were seen in one epoch
+    rank = waiting("torch", wait=1_000, workers=2, cores=4)
+    rank.add("metadata", key="dataloader.0", value=json.dumps({"workers": 2, "persistent_workers": False}))
+    places = set(range(0, 60, 6)) if every == 6 else {0, 1, 5, 14, 16, 27, 30, 41, 44, 58}
+    for number in range(60):
+        at = {"number": number, "ts": ORIGIN + number * 10_000_000, "dur": 10_000_000}
+        rank.add("run_steps", **at, recorded=False, delay=0, data_wait=5_500_000 if number in places else 10_000)
+        made = {"sample_dur": 50_000, "sample_cpu": 50_000, "collate_dur": 1000, "collate_cpu": 1000}
+        rank.add("batches", ts=at["ts"], dur=51_000, dataset="Data", process=200, samples=8, **made)
+    rank.add("stacks", id=0, frames=[{"file": "/home/me/train.py", "line": 7, "function": "read"}])
+    for process in range(2):
         at = {"ts": ORIGIN + process * 30_000_000, "dur": 30_000_000, "count": 1, "cpu": None}
         rank.add("samples", **at, process=200 + process, thread=1, name="worker", worker=process, state="io", stack=0)
     assert [finding.cause for finding in found(rank)] == [cause]

@@ -87,6 +87,26 @@ def test_the_samples_bound_an_optimizer_whose_thread_waited_for_a_core(seen: int
     assert training.causes() == causes
 
 
+def test_an_agent_that_draws_each_action_from_its_model_is_no_loop_over_samples() -> None:
+    training = looped(1, 32, 1, 100_000)
+    assert training.causes() == ["sample-loop"]
+    for _ in range(32):
+        training.call("aten::multinomial", 5000, [[1, 4], [], [], []])
+    assert training.causes() == []
+
+
+@pytest.mark.parametrize(("batch", "causes"), [(1, ["sample-loop"]), (32, [])])
+def test_without_gradients_only_samples_that_are_taken_one_by_one_are_a_loop(batch: int, causes: list[str]) -> None:
+    training = Training()
+    training.call("aten::linear", 100_000, [[256, 64], WEIGHT], "forward", sequence=0)
+    training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+    for _ in range(64):
+        training.call("aten::linear", 90_000, [[batch, 64], WEIGHT])
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(finding.gain_ns == pytest.approx(64 * 90_000, rel=0.1) for finding in found)
+
+
 @pytest.mark.parametrize(("batch", "causes"), [(1, ["sample-loop"]), (32, ["many-small-operators"])])
 def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int, causes: list[str]) -> None:
     def trained(calls: int) -> list[str]:

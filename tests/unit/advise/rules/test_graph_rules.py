@@ -93,6 +93,17 @@ def test_a_second_backward_through_the_same_graph_saves_its_nodes() -> None:
     assert "2 times a step" in finding.title
 
 
+def test_a_graph_that_gradients_of_gradients_need_is_not_repeated() -> None:
+    # Given a first backward with create_graph=True, whose operators record nodes for the second
+    training = Training()
+    forward(training, WEIGHT, 10)
+    backward(training, WEIGHT, 10)
+    training.call("aten::mm", 50_000, [WEIGHT, WEIGHT], "backward", sequence=20, inside=True)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert training.causes() == []
+
+
 def test_backwards_through_graphs_of_their_own_are_not_repeated() -> None:
     training = Training()
     for first in (10, 20):  # a discriminator with real and with made images

@@ -50,6 +50,20 @@ def test_operators_for_each_tensor_stay_as_one_call_for_all_runs_them() -> None:
     assert (optimizer.gain_ns or 0) == pytest.approx(0.5 * 4_000_000, rel=0.02)
 
 
+def test_a_penalty_that_is_added_up_parameter_by_parameter_has_a_backward_too() -> None:
+    training = over_parameters(0)
+    for number, shape in enumerate(WEIGHTS):
+        training.call("aten::pow", 50_000, [shape, []], "forward", sequence=100 + 3 * number)
+        training.call("aten::sum", 50_000, [shape, []], "forward", sequence=101 + 3 * number)
+        training.call("aten::add", 20_000, [[], [], []], "forward", sequence=102 + 3 * number)
+    for number in range(60):
+        training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=100 + number)
+    [finding] = training.findings()
+    assert "20 parameters one by one" in finding.title
+    assert "weight_decay" in finding.remedy
+    assert finding.gain_ns == pytest.approx(0.5 * 20 * (120_000 + 60_000), rel=0.05)
+
+
 @pytest.mark.parametrize(("each", "phase"), [(1, "other"), (4, "optimizer"), (4, "forward")])
 def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int, phase: str) -> None:
     training = Training()
@@ -58,6 +72,14 @@ def test_one_operator_each_or_those_of_optimizer_and_model_are_no_loop(each: int
     for number in range(20 * each):
         sequence = {"sequence": number} if phase == "forward" else {}
         training.call("aten::mul", 50_000, [WEIGHTS[number % 20], []], phase, **sequence)
+    assert training.causes() == []
+
+
+def test_exchanging_tensors_one_by_one_is_a_matter_of_collectives() -> None:
+    training = over_parameters(2)
+    training.call("c10d::allreduce_", 50_000, [WEIGHTS[0]], "other")
+    for shape in WEIGHTS:
+        training.call("aten::div_", 50_000, [shape, []], "other")
     assert training.causes() == []
 
 
@@ -95,6 +117,18 @@ def test_rows_that_unbind_takes_at_once_are_a_loop_too() -> None:
     [finding] = training.findings()
     assert "64 parts of a batch, with 3 small operators" in finding.title
     assert finding.gain_ns == pytest.approx(192 * 30_000, rel=0.1)
+
+
+def test_rows_that_an_index_chooses_are_a_loop_too_whatever_their_number() -> None:
+    training = Training()
+    for number in range(40):
+        training.call("aten::index", 40_000, [[64, 20], []], "forward", sequence=2 * number)
+        training.call("aten::mean", 40_000, [[number % 7 + 1, 20], []], "forward", sequence=2 * number + 1)
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    [finding] = training.findings()
+    assert finding.cause == "many-small-operators"
+    assert "40 parts" in finding.title
+    assert finding.gain_ns == pytest.approx(80 * 40_000 * 0.95, rel=0.1)
 
 
 def branches(weights: list[list[int]]) -> Training:

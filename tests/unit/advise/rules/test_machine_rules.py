@@ -27,6 +27,14 @@ def test_threads_are_compared_with_cores(threads: int, machine: dict[str, float]
     assert training.causes() == causes
 
 
+def test_a_product_that_calls_another_operator_computes_itself() -> None:
+    training = Training(torch__state={"threads": 16}, machine={"cores": 2})
+    training.call("aten::mm", 8_000_000, [[512, 512], [512, 512]], "backward", dtypes=["float", "float"])
+    training.call("aten::resolve_conj", 1000, [[512, 512]], "backward", inside=True, shift=5)
+    [finding] = training.findings()
+    assert finding.gain_ns == pytest.approx(0.6 * 8_000_000, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("threads", "machine", "causes"),
     [
@@ -69,10 +77,19 @@ def test_small_operators_need_no_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay", "others", "causes"), [(0.4, 90.0, ["other-processes"]), (0.4, 0.0, []), (0.1, 90.0, [])]
+    ("delay", "others", "cores", "causes"),
+    [
+        (0.4, 90.0, 1, ["other-processes"]),
+        (0.4, 0.0, 1, []),
+        (0.1, 90.0, 1, []),
+        (0.5, 40.0, 2, []),
+    ],
+    ids=["others", "nobody", "little", "its own threads have most of both cores"],
 )
-def test_waits_for_a_core_are_told_where_others_have_it(delay: float, others: float, causes: list[str]) -> None:
-    training = Training()
+def test_waits_for_a_core_are_told_where_others_have_it(
+    delay: float, others: float, cores: int, causes: list[str]
+) -> None:
+    training = Training(machine={"cores": cores})
     training.run_steps(delay=round(delay * STEP))
     track = training.rank.track("counter", "cpu")
     for at in range(0, 3 * STEP, STEP // 2):

@@ -69,3 +69,19 @@ def test_a_product_much_slower_than_others_may_have_denormal_numbers(state: dict
     training.call("aten::mm", 400_000, PRODUCT, dtypes=["float", "float"])
     training.call("aten::mm", 6_000_000, [[256, 512], [512, 511]], dtypes=["float", "float"])
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("dur", "strides", "causes"),
+    [(3_000_000, [512, 1], ["denormal-numbers"]), (400_000, [512, 1], []), (3_000_000, [1, 512], [])],
+    ids=["slow", "of its size", "scattered in memory"],
+)
+def test_a_product_of_elements_much_slower_than_others_may_have_denormal_numbers(
+    dur: int, strides: list[int], causes: list[str]
+) -> None:
+    training = Training()
+    said = {"dtypes": ["float", "float"], "strides": [strides, []]}
+    training.call("aten::mul", dur, [[1024, 512], []], **said)
+    training.call("aten::relu", 150_000, [[1024, 512]], dtypes=["float"], strides=[[512, 1]])
+    training.call("aten::mul", 100_000, [[64, 512], []], **said)  # slower than others, no slower than memory
+    assert training.causes() == causes
