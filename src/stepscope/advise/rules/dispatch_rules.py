@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from math import inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from stepscope.advise.calls import explained_calls, of_step, outermost, recorded
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.operators.operator_calls import operator_names
 from stepscope.analyse.quantities import duration_text
@@ -74,16 +75,24 @@ _LOOKS = 30
 #: Fewest tensors of an optimizer that make a loop.
 _TENSORS = 8
 
+#: Operators of a step, called one by one, from which on they are many.
+_EAGER = 64
+#: Part of the step from which on they are told.
+_TOLD = 0.07
+#: Parts of PyNative's time beside the operators that a compiled step saves: least, usual, most.
+_PYNATIVE = (0.4, 0.65, 0.95)
+#: Parts of a forward between its operators that to_static saves. It is Python; recording lengthens each operator.
+_DYNAMIC = (0.3, 0.6, 1.0)
+
 
 def dispatch(observed: Observed) -> Iterator[Claim]:
     """Yield loops over samples or time steps, and optimizers that update tensor by tensor."""
     yield from _optimizer(observed)
     if observed.framework == "jax":
         yield from _outside_of_jit(observed)
-    elif observed.framework == "paddle":
-        yield from _layers(observed)
-    else:
-        yield from _loops(observed)
+        return
+    loops = list(_layers(observed) if observed.framework == "paddle" else _loops(observed))
+    yield from loops or _one_by_one(observed)
 
 
 def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
@@ -306,3 +315,81 @@ def _loop(
         result="operator_details",
     )  # fmt: skip
     return Finding(**facts, confidence=Confidence.LIKELY, evidence=(evidence,))
+
+
+class _Eager(NamedTuple):
+    """Operators that are called one by one: by what, how many a step, time beside them, ns a step, and its text."""
+
+    mode: str
+    many: float
+    time: float
+    saved: tuple[float, float, float]
+    basis: str
+    remedy: str
+
+
+def _one_by_one(observed: Observed) -> Iterator[Claim]:
+    """Yield operators that PyNative or Paddle's dynamic graph dispatches one by one, and a compiled step would not."""
+    if observed.summary.on_device or not observed.step_ns or observed.looks["count"].sum() < _LOOKS:
+        return
+    if observed.framework == "mindspore":
+        yield from _pynative(observed)
+    elif observed.framework == "paddle":
+        yield from _dynamic(observed)
+
+
+def _pynative(observed: Observed) -> Iterator[Claim]:
+    """Gradients in PyNative: the training thread dispatches each operator, which a compiled step calls by itself."""
+    steps = max(observed.summary.steps.count, 1)
+    spans = columns_of(observed.tables, "spans", "name", "kind", "step").drop_nulls("step")
+    names = spans.filter(pl.col("kind").cast(pl.String) == "runtime")["name"].cast(pl.String)
+    many = float((names == "RunOp").sum()) / steps
+    if many < _EAGER or (names == "RunGrad").sum() < steps:
+        return
+    reads = pl.col("stack").is_in(converting(observed, READS))
+    looks = observed.looks.filter(pl.col("in_framework") & ~reads & (pl.col("phase") != "data").fill_null(value=True))
+    time = float(looks["time"].sum()) - float(recorded_calls(observed)["self"].sum())
+    remedy = (
+        "Compile the step: @mindspore.jit on the function that calls value_and_grad and the optimizer, or "
+        "mindspore.set_context(mode=mindspore.GRAPH_MODE). Shapes must stay the same from step to step."
+    )
+    basis = "the time in MindSpore's own code less that of the operators, most of which a compiled step does not have"
+    yield from _eager_claim(observed, looks, _Eager("PyNative", many, time, _PYNATIVE, basis, remedy))
+
+
+def _dynamic(observed: Observed) -> Iterator[Claim]:
+    """A forward of Paddle whose operators are called from Python; to_static runs it as one program."""
+    steps = max(observed.summary.steps.count, 1)
+    calls = recorded_calls(observed).filter((pl.col("phase") == "forward") & (pl.col("outer") < 0))
+    many, time = len(calls) / steps, float(calls["time"].sum())
+    if many < _EAGER or time / many > _SMALL_NS:
+        return
+    whole = sum(part.share for part in observed.summary.phases if part.name == "forward") * observed.step_ns
+    looks = observed.looks.filter(
+        (pl.col("phase") == "forward") & pl.col("in_framework") & (pl.col("state") == "python")
+    )
+    basis = "the forward less its operators: Python that a program does not have; its operators stay"
+    remedy = "Compile the model: model = paddle.jit.to_static(model, full_graph=True)."
+    yield from _eager_claim(observed, looks, _Eager("the dynamic graph", many, whole - time, _DYNAMIC, basis, remedy))
+
+
+def _eager_claim(observed: Observed, looks: pl.DataFrame, found: _Eager) -> Iterator[Claim]:
+    low, gain, high = (part * found.time for part in found.saved)
+    if observed.share(gain) < _TOLD:
+        return
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, found.time)} {found.mode} calls {found.many:.0f} operators one by one, which a "
+        "compiled function would not",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis=found.basis,
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{found.many:.0f} operators a step, {duration_text(found.time)} beside what they compute",
+                     value=found.many, result="operator_details"),
+        ),
+        remedy=found.remedy,
+    )  # fmt: skip
+    seen = observed.explained(looks)
+    scale = min(found.time / max(sum(seen.values()), 1.0), 1.0)
+    yield Claim(finding, Depth.PLACE, {name: scale * ns for name, ns in seen.items()} or {"dispatch": found.time})

@@ -51,6 +51,7 @@ _READ, _NEXT = 32, 100_000
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
 #: How a framework whose operators do not show that a value is read reads many at once.
 _AT_ONCE = {
+    "jax": "compute them inside of the jitted step, return them in one array, and read that once (jax.device_get)",
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
