@@ -25,7 +25,13 @@ loss_fn = nn.CrossEntropyLoss()
 optimizer = nn.Adam(net.trainable_params(), 1e-3)
 inputs = [ms.Tensor(rng.standard_normal((32, 64)).astype(np.float32)) for _ in range(8)]
 labels = [ms.Tensor(rng.integers(0, 10, 32).astype(np.int32)) for _ in range(8)]
-gradient = ms.value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
+
+
+def forward(x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+    return loss_fn(net(x), y)
+
+
+gradient = ms.value_and_grad(forward, None, optimizer.parameters)
 
 
 def train(x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:

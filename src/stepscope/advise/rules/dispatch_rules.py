@@ -15,6 +15,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.operators.gradient_use import evaluated
 from stepscope.analyse.operators.operator_calls import operator_names
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import Tables, columns_of
@@ -146,7 +147,9 @@ def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
 def _layers(observed: Observed) -> Iterator[Claim]:
     """A layer of Paddle that is called many times for one backward."""
     steps = max(observed.summary.steps.count, 1)
-    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "kind", "phase", "depth").drop_nulls("step")
+    columns = ("name", "ts", "dur", "step", "kind", "phase", "depth")
+    spans = columns_of(observed.tables, "spans", *columns).drop_nulls("step")
+    spans = spans.filter(~pl.Series(evaluated(observed.tables, spans["ts"].to_numpy())))
     spans = spans.with_columns(pl.col("name", "kind", "phase").cast(pl.String))
     outer = spans.filter((pl.col("kind") == "phase") & (pl.col("phase") == "forward") & (pl.col("depth") == 0))
     backwards = len(spans.filter(pl.col("name") == "Gradient Backward")) / steps
@@ -330,9 +333,9 @@ class _Eager(NamedTuple):
 
 def _one_by_one(observed: Observed) -> Iterator[Claim]:
     """Yield operators that PyNative or Paddle's dynamic graph dispatches one by one, and a compiled step would not."""
-    if observed.summary.on_device or not observed.step_ns or observed.looks["count"].sum() < _LOOKS:
+    if observed.summary.on_device or not observed.step_ns:
         return
-    if observed.framework == "mindspore":
+    if observed.framework == "mindspore" and observed.looks["count"].sum() >= _LOOKS:
         yield from _pynative(observed)
     elif observed.framework == "paddle":
         yield from _dynamic(observed)
