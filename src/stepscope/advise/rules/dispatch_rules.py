@@ -78,8 +78,8 @@ _TENSORS = 8
 
 #: Operators of a step, called one by one, from which on they are many.
 _EAGER = 64
-#: Part of the step from which on they are told.
-_TOLD = 0.07
+#: Looks that bound the Python of a forward, and part of the step from which on they are told.
+_EAGER_LOOKS, _TOLD = 10, 0.07
 #: Parts of PyNative's time beside the operators that a compiled step saves: least, usual, most.
 _PYNATIVE = (0.4, 0.65, 0.95)
 #: Parts of a forward between its operators that to_static saves. It is Python; recording lengthens each operator.
@@ -185,7 +185,11 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
     if phase is None or not phase.share:
         return
     # Waits for a core fall into the phase; the range of a step that calls a closure contains forward and backward.
-    time = min(phase.share * observed.step_ns, _usual(observed, "Optimizer.step#"), _sampled(observed, "optimizer"))
+    time = min(
+        phase.share * observed.step_ns,
+        _usual(observed, "Optimizer.step#"),
+        _sampled(observed, pl.col("phase") == "optimizer"),
+    )
     moved = _TRAFFIC * sum(int(one.get("parameter_bytes") or 0) for one in loops)
     low, high = (time - 1e9 * moved / speed - _CALL_NS for speed in (_SLOW_COPY, _FAST_COPY))
     gain, fused = (low + high) / 2, all("fused" in one for one in loops)
@@ -222,14 +226,14 @@ def _usual(observed: Observed, name: str) -> float:
     return float(found.median() or 0) * len(found) / steps if len(found) else inf  # type: ignore[arg-type]
 
 
-def _sampled(observed: Observed, phase: str) -> float:
-    """Return what a phase takes per step at most by the samples, ns: two errors above; infinite where they are few."""
+def _sampled(observed: Observed, mine: pl.Expr, least: int = _LOOKS) -> float:
+    """Return what some looks take per step at most, ns: two errors above; infinite where there are less of all."""
     looks = observed.looks
-    mine, count = looks.filter(pl.col("phase") == phase), float(looks["count"].sum())
-    if count < _LOOKS:
+    chosen, count = looks.filter(mine), float(looks["count"].sum())
+    if count < least:
         return inf
     each = float(looks["time"].sum()) / count
-    return float(mine["time"].sum()) + 2 * each * sqrt(max(float(mine["count"].sum()), 1.0))
+    return float(chosen["time"].sum()) + 2 * each * sqrt(max(float(chosen["count"].sum()), 1.0))
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
@@ -368,12 +372,13 @@ def _dynamic(observed: Observed) -> Iterator[Claim]:
     if many < _EAGER or time / many > _SMALL_NS:
         return
     whole = sum(part.share for part in observed.summary.phases if part.name == "forward") * observed.step_ns
-    looks = observed.looks.filter(
-        (pl.col("phase") == "forward") & pl.col("in_framework") & (pl.col("state") == "python")
-    )
+    python = (pl.col("phase") == "forward") & pl.col("in_framework") & (pl.col("state") == "python")
+    between = min(whole - time, _sampled(observed, python, _EAGER_LOOKS))
     basis = "the forward less its operators: Python that a program does not have; its operators stay"
-    remedy = "Compile the model: model = paddle.jit.to_static(model, full_graph=True)."
-    yield from _eager_claim(observed, looks, _Eager("the dynamic graph", many, whole - time, _DYNAMIC, basis, remedy))
+    remedy = "Compile the model: model = paddle.jit.to_static(model)."
+    yield from _eager_claim(
+        observed, observed.looks.filter(python), _Eager("the dynamic graph", many, between, _DYNAMIC, basis, remedy)
+    )
 
 
 def _eager_claim(observed: Observed, looks: pl.DataFrame, found: _Eager) -> Iterator[Claim]:

@@ -197,16 +197,22 @@ def test_the_gain_of_a_compiled_step_is_of_the_time_beside_its_operators() -> No
 
 
 @pytest.mark.parametrize(
-    ("operators", "each", "causes"),
-    [(100, 20_000, ["many-small-operators"]), (20, 20_000, []), (20, 300_000, []), (100, 79_000, [])],
-    ids=["many", "few", "large", "no time between them"],
+    ("operators", "each", "state", "causes"),
+    [
+        (100, 20_000, "python", ["many-small-operators"]),
+        (20, 20_000, "python", []),
+        (20, 300_000, "python", []),
+        (100, 79_000, "python", []),
+        (100, 20_000, "native", []),
+    ],
+    ids=["many", "few", "large", "no time between them", "no Python between them"],
 )
 def test_a_forward_of_paddle_is_told_by_the_time_between_its_operators(
-    operators: int, each: int, causes: list[str]
+    operators: int, each: int, state: str, causes: list[str]
 ) -> None:
-    # Given a forward of 8 of 10 ms whose operators take so long
+    # Given a forward of 8 of 10 ms whose operators take so long, and samples of it in that state
     layer = (f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__")
-    training = sampled([((layer, TRAIN), "python")], "paddle")
+    training = sampled([((layer, TRAIN), state)], "paddle")
     for step in range(training.steps):
         training.rank.span(0, "phase", step * STEP + 1_000_100, 8_000_000, "Net", step=step, phase="forward")
     for _ in range(operators):
