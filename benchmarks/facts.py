@@ -1,15 +1,15 @@
 """What the facts of docs/facts.md add to a step of 20 ms, by CPU time and by wall time, with each recorder and without.
 
-python benchmarks/facts.py [--seconds 60]
+python benchmarks/facts.py [--framework torch] [--seconds 60]
 
 Blocks of steps with and without what collects the facts (times of all steps, events in steps, batches, compilations,
 models and optimizers, uses of autocast; not the samples of stacks, which ``stack_samples.py`` measures), in pairs of
-random order in one process: alone, while the native recorder records, and while Kineto records. A figure is the median
-of the differences of the pairs, with a 95 % interval (bootstrap over pairs).
+random order in one process: alone, and while each recorder of the framework records. A figure is the median of the
+differences of the pairs, with a 95 % interval (bootstrap over pairs). Run it in the framework's environment.
 
 A busy machine hides what is so small. So the calls that the facts lengthen are measured one by one, too: the least CPU
-time of many, with the facts less without; a step has one of each but the last. It also prints how long the collectors
-of the facts take when a window opens and closes, which belongs to no step.
+time of many, with the facts less without; a step has one of each, but makes no module and jits nothing. It also prints
+how long the collectors of the facts take when a window opens and closes, which belongs to no step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
+from fact_subjects import SUBJECTS, Subject, state_of
 
 from stepscope.collect.host.thread_use import ThreadUseCollector
 from stepscope.collect.journal.journal import Journal
@@ -33,40 +33,10 @@ from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
 from stepscope.collect.session.step_times import StepTimes
 from stepscope.collect.session.window import Settings
-from stepscope.collect.torch.kineto_collector import TorchCollector
-from stepscope.collect.torch.native_collector import TorchNativeCollector
-from stepscope.collect.torch.state.torch_state import TorchState
 
 #: Steps of a block.
 STEPS = 5
 RESAMPLES = 1000
-RECORDERS: dict[str, Callable[[], Any] | None] = {
-    "none": None,
-    "native": TorchNativeCollector,
-    "kineto": TorchCollector,
-}
-
-
-def training() -> Callable[[], None]:
-    """Return a step of about 20 ms: a transformer under autocast, with a loader in the process."""
-    layer = torch.nn.TransformerEncoderLayer(96, 4, 192, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16_384, 48, 96)), batch_size=16)
-    batches = iter(loader)
-
-    def step() -> None:
-        nonlocal batches
-        found = next(batches, None)
-        if found is None:
-            batches = iter(loader)
-            found = next(batches)
-        optimizer.zero_grad()
-        with torch.autocast("cpu", enabled=False):
-            model(found[0]).square().mean().backward()
-        optimizer.step()
-
-    return step
 
 
 @contextmanager
@@ -118,6 +88,7 @@ def pair(step: Callable[[], None], make: Callable[[], Any] | None) -> dict[bool,
             if collected:
                 with facts() as times:
                     step()
+                    times.end_step(0)  # the first one starts the thread that writes
                     found[collected] = block(step, times)
             else:
                 step()
@@ -132,24 +103,6 @@ def interval(differences: list[float]) -> str:
     return f"{statistics.median(differences) / 1e3:+8.1f} µs [{low / 1e3:+.1f}, {high / 1e3:+.1f}]"
 
 
-def calls() -> dict[str, Callable[[], object]]:
-    """Return the calls that the facts lengthen, by name."""
-    loader = torch.utils.data.DataLoader(range(1 << 30), batch_size=1, collate_fn=len)
-    batches = iter(loader)
-    parameter = torch.ones(1, requires_grad=True)
-
-    def autocast() -> None:
-        with torch.autocast("cpu", enabled=False):
-            pass
-
-    return {
-        "a batch": lambda: next(batches),
-        "autocast": autocast,
-        "a hook on a tensor": lambda: parameter.register_hook(print).remove(),
-        "a module is made": torch.nn.Identity,
-    }
-
-
 def least(action: Callable[[], object], count: int = 200, rounds: int = 40) -> float:
     """Return the least CPU time of a call in µs."""
     best = float("inf")
@@ -161,16 +114,16 @@ def least(action: Callable[[], object], count: int = 200, rounds: int = 40) -> f
     return best
 
 
-def one_by_one() -> None:
+def one_by_one(subject: Subject) -> None:
     """Print what the facts add to each call, and to a step together."""
-    bare = {name: least(call) for name, call in calls().items()}
+    bare = {name: least(call) for name, call in subject.calls().items()}
     with facts() as times:
-        known = {name: least(call) for name, call in calls().items()}
+        known = {name: least(call) for name, call in subject.calls().items()}
         added = {name: known[name] - bare[name] for name in bare}
         added["end of a step"] = least(lambda: times.end_step())
     for name, value in added.items():
         print(f"{name:20}{value:+8.2f} µs")
-    together = sum(value for name, value in added.items() if name != "a module is made")
+    together = sum(value for name, value in added.items() if name not in subject.seldom)
     print(f"{'a step':20}{together:+8.2f} µs, {together / 20_000:.3%} of 20 ms")
 
 
@@ -199,14 +152,15 @@ def window(kinds: tuple[Callable[[], Any], ...]) -> None:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=SUBJECTS, default="torch")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each recorder")
-    seconds = parser.parse_args().seconds
-    torch.set_num_threads(1)
-    one_by_one()
-    step = training()
+    options = parser.parse_args()
+    subject, seconds = SUBJECTS[options.framework], options.seconds
+    step = subject.step()
     for _ in range(5):
         step()
-    for name, make in RECORDERS.items():
+    one_by_one(subject)
+    for name, make in subject.recorders.items():
         pairs = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(pairs) < 3:
@@ -218,7 +172,7 @@ def main() -> None:
         print(f"  CPU time  {interval(added)}, {100 * statistics.median(added) / bare:+.2f} %")
         print(f"  wall time {interval(waited)}")
     with facts():
-        window((TorchState, MachineCollector, ThreadUseCollector))
+        window((state_of(options.framework), MachineCollector, ThreadUseCollector))
 
 
 if __name__ == "__main__":

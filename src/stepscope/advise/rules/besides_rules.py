@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from stepscope.trace.tables import columns_of, has_rows
 
 #: What comes less often than every so many steps is the user's choice.
 _OFTEN = 25
-#: Least number of them in a run.
-_FEW = 3
+#: Least number of them in a run, and of looks at one that the program does not announce.
+_FEW, _LOOKS = 3, 10
 
 
 class _Kind(NamedTuple):
@@ -45,6 +46,10 @@ _KINDS = {
     ),
 }  # fmt: skip
 
+#: Where a framework's models have no switch to evaluation, the names of functions tell it: ``validate``, ``eval_step``.
+_UNSWITCHED = ("jax",)
+_EVALUATES = re.compile(r"(?:^|[._])(?:eval(?:uate|uation)?|validat(?:e|ion)|test)(?:_|$)")
+
 #: Causes of what a run does besides training.
 CAUSES = frozenset(kind.cause for kind in _KINDS.values())
 
@@ -52,31 +57,67 @@ CAUSES = frozenset(kind.cause for kind in _KINDS.values())
 def besides_training(observed: Observed) -> Iterator[Claim]:
     """Yield evaluations, checkpoints and logging that take a large part of the run, by all of its steps."""
     steps = observed.run_steps
-    if steps.is_empty() or not has_rows(observed.tables, "run_events"):
+    if steps.is_empty():
+        return
+    if observed.framework in _UNSWITCHED:
+        yield from _evaluating(observed)
+    if not has_rows(observed.tables, "run_events"):
         return
     begin, end = steps["ts"][0], steps["ts"][-1] + steps["dur"][-1]
     events = columns_of(observed.tables, "run_events", "name", "ts", "dur").with_columns(pl.col("name").cast(pl.String))
     events = events.filter(pl.col("ts").is_between(begin, end))
     quiet = float(steps["quiet"].sum()) / max(float(steps["dur"].sum()), 1.0)
-    for name, kind in _KINDS.items():
+    for name in _KINDS:
         found = events.filter(pl.col("name") == name)
-        every = len(steps) / max(len(found), 1)
-        time = float(found["dur"].sum()) * quiet / len(steps)
-        if len(found) < _FEW or every > _OFTEN or observed.share(time) < kind.told:
+        if len(found) < _FEW:
             continue
-        each, often = time * every, "every step" if every < 1.5 else f"every {every:.0f} steps"
-        finding = Finding(
-            cause=kind.cause,
-            title=f"{of_step(observed, time)} is {kind.noun} {often}, "
-            f"{duration_text(each)} each time",
-            gain_ns=round(0.95 * time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.1 * time),
-            basis="its time over all steps of the run, of which a twentieth stays",
-            confidence=Confidence.MEASURED,
-            evidence=(
-                Evidence(text=f"{len(found)} times in {len(steps)} steps", value=float(len(found)),
-                         result="step_times"),
-            ),
-            remedy=trainer_says(observed, name, kind.remedy),
+        time, looks = float(found["dur"].sum()) * quiet / len(steps), observed.looks.filter(pl.col("phase") == name)
+        told = Evidence(
+            text=f"{len(found)} times in {len(steps)} steps", value=float(len(found)), result="step_times"
         )  # fmt: skip
-        looks = observed.looks.filter(pl.col("phase") == name)
-        yield Claim(finding, Depth.CAUSE, {f"event {name}": time, **observed.explained(looks)})
+        yield from _too_often(observed, name, (time, len(steps) / len(found)), looks, told)
+
+
+def _evaluating(observed: Observed) -> Iterator[Claim]:
+    """Own functions whose names say that they evaluate, by samples of all steps; how often, by the recorded."""
+    stacks = [
+        stack
+        for stack, frames in observed.stacks.items()
+        if any(one.own and _EVALUATES.search(one.function.lower()) for one in frames)
+    ]
+    looks = observed.looks.filter(pl.col("stack").is_in(stacks))
+    runs = columns_of(observed.tables, "spans", "name", "step", "depth").drop_nulls("step").filter(pl.col("depth") == 0)
+    named = runs["name"].cast(pl.String).str.extract(r"^PjitFunction\((.*)\)$").fill_null("")
+    programs = [name for name in named.unique().sort().to_list() if _EVALUATES.search(name.lower())]
+    within = runs.filter(named.is_in(programs))["step"].n_unique()
+    if looks["count"].sum() < _LOOKS or within < _FEW:
+        return
+    place = observed.stacks[looks.sort("time", descending=True)["stack"][0]]
+    at = next(one for one in reversed(place) if one.own and _EVALUATES.search(one.function.lower()))
+    told = Evidence(
+        text=f"{', '.join(programs)} runs in {within} of {observed.summary.steps.count} recorded steps, most of all by "
+        f"{at.function} ({observed.place(at.file, at.line)})",
+        value=float(within), result="api_statistic", source=f"{at.file}:{at.line}",
+    )  # fmt: skip
+    every = max(observed.summary.steps.count, 1) / within
+    yield from _too_often(observed, "evaluation", (float(looks["time"].sum()), every), looks, told)
+
+
+def _too_often(
+    observed: Observed, name: str, found: tuple[float, float], looks: pl.DataFrame, told: Evidence
+) -> Iterator[Claim]:
+    """Yield the claim of what takes this time per step, ns, and comes every so many steps, if both are large."""
+    (time, every), kind = found, _KINDS[name]
+    if every > _OFTEN or observed.share(time) < kind.told:
+        return
+    often = "every step" if every < 1.5 else f"every {every:.0f} steps"
+    finding = Finding(
+        cause=kind.cause,
+        title=f"{of_step(observed, time)} is {kind.noun} {often}, {duration_text(time * every)} each time",
+        gain_ns=round(0.95 * time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.1 * time),
+        basis="its time over all steps of the run, of which a twentieth stays",
+        confidence=Confidence.MEASURED,
+        evidence=(told,),
+        remedy=trainer_says(observed, name, kind.remedy),
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, {f"event {name}": time, **observed.explained(looks)})

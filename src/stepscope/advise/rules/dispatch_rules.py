@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from math import inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -13,7 +13,9 @@ from stepscope.advise.calls import explained_calls, in_order, of_step, outermost
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.advise.trainers import trainer_says
+from stepscope.analyse.operators.gradient_use import evaluated
 from stepscope.analyse.operators.operator_calls import operator_names
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import Tables, columns_of
@@ -76,16 +78,24 @@ _LOOKS = 30
 #: Fewest tensors of an optimizer that make a loop.
 _TENSORS = 8
 
+#: Operators of a step, called one by one, from which on they are many.
+_EAGER = 64
+#: Looks that bound the Python of a forward, and part of the step from which on they are told.
+_EAGER_LOOKS, _TOLD = 10, 0.07
+#: Parts of PyNative's time beside the operators that a compiled step saves: least, usual, most.
+_PYNATIVE = (0.4, 0.65, 0.95)
+#: Parts of a forward between its operators that to_static saves. It is Python; recording lengthens each operator.
+_DYNAMIC = (0.3, 0.6, 1.0)
+
 
 def dispatch(observed: Observed) -> Iterator[Claim]:
     """Yield loops over samples or time steps, and optimizers that update tensor by tensor."""
     yield from _optimizer(observed)
     if observed.framework == "jax":
         yield from _outside_of_jit(observed)
-    elif observed.framework == "paddle":
-        yield from _layers(observed)
-    else:
-        yield from _loops(observed)
+        return
+    loops = list(_layers(observed) if observed.framework == "paddle" else _loops(observed))
+    yield from loops or _one_by_one(observed)
 
 
 def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
@@ -139,7 +149,9 @@ def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
 def _layers(observed: Observed) -> Iterator[Claim]:
     """A layer of Paddle that is called many times for one backward."""
     steps = max(observed.summary.steps.count, 1)
-    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "kind", "phase", "depth").drop_nulls("step")
+    columns = ("name", "ts", "dur", "step", "kind", "phase", "depth")
+    spans = columns_of(observed.tables, "spans", *columns).drop_nulls("step")
+    spans = spans.filter(~pl.Series(evaluated(observed.tables, spans["ts"].to_numpy())))
     spans = spans.with_columns(pl.col("name", "kind", "phase").cast(pl.String))
     outer = spans.filter((pl.col("kind") == "phase") & (pl.col("phase") == "forward") & (pl.col("depth") == 0))
     backwards = len(spans.filter(pl.col("name") == "Gradient Backward")) / steps
@@ -175,7 +187,11 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
     if phase is None or not phase.share:
         return
     # Waits for a core fall into the phase; the range of a step that calls a closure contains forward and backward.
-    time = min(phase.share * observed.step_ns, _usual(observed, "Optimizer.step#"), _sampled(observed, "optimizer"))
+    time = min(
+        phase.share * observed.step_ns,
+        _usual(observed, "Optimizer.step#"),
+        _sampled(observed, pl.col("phase") == "optimizer"),
+    )
     moved = _TRAFFIC * sum(int(one.get("parameter_bytes") or 0) for one in loops)
     low, high = (time - 1e9 * moved / speed - _CALL_NS for speed in (_SLOW_COPY, _FAST_COPY))
     gain, fused = (low + high) / 2, all("fused" in one for one in loops)
@@ -212,14 +228,14 @@ def _usual(observed: Observed, name: str) -> float:
     return float(found.median() or 0) * len(found) / steps if len(found) else inf  # type: ignore[arg-type]
 
 
-def _sampled(observed: Observed, phase: str) -> float:
-    """Return what a phase takes per step at most by the samples, ns: two errors above; infinite where they are few."""
+def _sampled(observed: Observed, mine: pl.Expr, least: int = _LOOKS) -> float:
+    """Return what some looks take per step at most, ns: two errors above; infinite where there are less of all."""
     looks = observed.looks
-    mine, count = looks.filter(pl.col("phase") == phase), float(looks["count"].sum())
-    if count < _LOOKS:
+    chosen, count = looks.filter(mine), float(looks["count"].sum())
+    if count < least:
         return inf
     each = float(looks["time"].sum()) / count
-    return float(mine["time"].sum()) + 2 * each * sqrt(max(float(mine["count"].sum()), 1.0))
+    return float(chosen["time"].sum()) + 2 * each * sqrt(max(float(chosen["count"].sum()), 1.0))
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
@@ -317,3 +333,82 @@ def _loop(
         result="operator_details",
     )  # fmt: skip
     return Finding(**facts, confidence=Confidence.LIKELY, evidence=(evidence,))
+
+
+class _Eager(NamedTuple):
+    """Operators that are called one by one: by what, how many a step, time beside them, ns a step, and its text."""
+
+    mode: str
+    many: float
+    time: float
+    saved: tuple[float, float, float]
+    basis: str
+    remedy: str
+
+
+def _one_by_one(observed: Observed) -> Iterator[Claim]:
+    """Yield operators that PyNative or Paddle's dynamic graph dispatches one by one, and a compiled step would not."""
+    if observed.summary.on_device or not observed.step_ns:
+        return
+    if observed.framework == "mindspore" and observed.looks["count"].sum() >= _LOOKS:
+        yield from _pynative(observed)
+    elif observed.framework == "paddle":
+        yield from _dynamic(observed)
+
+
+def _pynative(observed: Observed) -> Iterator[Claim]:
+    """Gradients in PyNative: the training thread dispatches each operator, which a compiled step calls by itself."""
+    steps = max(observed.summary.steps.count, 1)
+    spans = columns_of(observed.tables, "spans", "name", "kind", "step").drop_nulls("step")
+    names = spans.filter(pl.col("kind").cast(pl.String) == "runtime")["name"].cast(pl.String)
+    many = float((names == "RunOp").sum()) / steps
+    if many < _EAGER or (names == "RunGrad").sum() < steps:
+        return
+    reads = pl.col("stack").is_in(converting(observed, READS))
+    looks = observed.looks.filter(pl.col("in_framework") & ~reads & (pl.col("phase") != "data").fill_null(value=True))
+    time = float(looks["time"].sum()) - float(recorded_calls(observed)["self"].sum())
+    remedy = (
+        "Compile the step: @mindspore.jit on the function that calls value_and_grad and the optimizer, or "
+        "mindspore.set_context(mode=mindspore.GRAPH_MODE). Shapes must stay the same from step to step."
+    )
+    basis = "the time in MindSpore's own code less that of the operators, most of which a compiled step does not have"
+    yield from _eager_claim(observed, looks, _Eager("PyNative", many, time, _PYNATIVE, basis, remedy))
+
+
+def _dynamic(observed: Observed) -> Iterator[Claim]:
+    """A forward of Paddle whose operators are called from Python; to_static runs it as one program."""
+    steps = max(observed.summary.steps.count, 1)
+    calls = recorded_calls(observed).filter((pl.col("phase") == "forward") & (pl.col("outer") < 0))
+    many, time = len(calls) / steps, float(calls["time"].sum())
+    if many < _EAGER or time / many > _SMALL_NS:
+        return
+    whole = sum(part.share for part in observed.summary.phases if part.name == "forward") * observed.step_ns
+    python = (pl.col("phase") == "forward") & pl.col("in_framework") & (pl.col("state") == "python")
+    between = min(whole - time, _sampled(observed, python, _EAGER_LOOKS))
+    basis = "the forward less its operators: Python that a program does not have; its operators stay"
+    remedy = "Compile the model: model = paddle.jit.to_static(model)."
+    yield from _eager_claim(
+        observed, observed.looks.filter(python), _Eager("the dynamic graph", many, between, _DYNAMIC, basis, remedy)
+    )
+
+
+def _eager_claim(observed: Observed, looks: pl.DataFrame, found: _Eager) -> Iterator[Claim]:
+    low, gain, high = (part * found.time for part in found.saved)
+    if observed.share(gain) < _TOLD:
+        return
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, found.time)} {found.mode} calls {found.many:.0f} operators one by one, which a "
+        "compiled function would not",
+        gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(high),
+        basis=found.basis,
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{found.many:.0f} operators a step, {duration_text(found.time)} beside what they compute",
+                     value=found.many, result="operator_details"),
+        ),
+        remedy=found.remedy,
+    )  # fmt: skip
+    seen = observed.explained(looks)
+    scale = min(found.time / max(sum(seen.values()), 1.0), 1.0)
+    yield Claim(finding, Depth.PLACE, {name: scale * ns for name, ns in seen.items()} or {"dispatch": found.time})

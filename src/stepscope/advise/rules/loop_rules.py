@@ -57,12 +57,15 @@ _READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)
 #: How a framework whose operators do not show that a value is read reads many at once.
 _AT_ONCE = {
+    "jax": "compute them inside of the jitted step, return them in one array, and read that once (jax.device_get)",
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
 #: it. What only reads may wait for a whole compiled step.
 _READING, _READ_LOOKS = (0.1, 0.9), 4
+#: Part of the looks beside forward, backward and optimizer at a line that calls the operators there.
+_MOST = 0.6
 
 
 def loops(observed: Observed) -> Iterator[Claim]:
@@ -389,7 +392,7 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
 
 def _read_line(observed: Observed) -> Iterator[Claim]:
     """Yield a line beside forward, backward and optimizer that calls many operators a step and reads their values."""
-    beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer"]).fill_null(value=False)
+    beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "evaluation"]).fill_null(value=False)
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
     many = len(calls.filter((pl.col("outer") < 0) & beside)) / steps
     if many < _READ:
@@ -397,17 +400,20 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     reads = pl.col("stack").is_in(converting(observed, READS))
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
     looks = looks.filter(pl.col("file").is_not_null())
-    read = pl.col("time").filter(reads).sum()
+    read, whole = pl.col("time").filter(reads).sum(), max(float(looks["time"].sum()), 1.0)
     lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
-    lines = lines.filter(pl.col("reading").is_between(*_READING) & (pl.col("count") >= _READ_LOOKS))
-    lines = lines.sort("time", descending=True)
+    known = pl.col("reading").is_between(*_READING)
+    if observed.framework == "paddle" and _ungraded(calls.filter(pl.col("phase") != "optimizer")) >= _READ * steps:
+        known |= (pl.col("reading") < _READING[0]) & (pl.col("time") >= _MOST * whole)  # .item() leaves no frame
+    lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
     if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _READS_TOLD:
         return
     file, line = str(lines["file"][0]), int(lines["line"][0])
+    seen, reading = lines["reading"][0] >= _READING[0], "computes with single values and reads them one by one"
     place, low, gain = observed.place(file, line), _SAVED[0] * time, _SAVED[1] * time
     finding = Finding(
-        cause="python-in-step",
-        title=f"{of_step(observed, time)} {place} computes with single values and reads them one by one",
+        cause="python-in-step" if seen else "many-small-operators",
+        title=f"{of_step(observed, time)} {place} {reading if seen else 'calls small operators one by one'}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
         basis="the time of this line in the sampled stacks of all steps, nearly all of which one call for all saves",
         confidence=Confidence.LIKELY,
@@ -422,6 +428,13 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     )  # fmt: skip
     mine = looks.filter((pl.col("file") == file) & (pl.col("line") == line))
     yield Claim(finding, Depth.CAUSE, observed.explained(mine))
+
+
+def _ungraded(calls: pl.DataFrame) -> int:
+    """Return how many of Paddle's operators compute what no gradient goes through: its node has a name like theirs."""
+    nodes = calls["name"].str.extract(r"(\w+)GradNode").str.to_lowercase().drop_nulls().unique()
+    named = calls["name"].str.extract(r"^(\w+) dygraph$").str.replace_all("_", "").drop_nulls()
+    return int((~named.is_in([node.removeprefix("global_") for node in nodes.to_list()])).sum())
 
 
 def _lasting(reads: pl.DataFrame) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from operator import itemgetter
 
@@ -25,7 +26,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text
 from stepscope.trace.schema import SPEEDS
-from stepscope.trace.tables import has_rows
+from stepscope.trace.tables import columns_of, has_rows
 
 #: Part of the step from which on copies and page faults are told: attention copies a little in every model.
 _TOLD = 0.1
@@ -67,6 +68,9 @@ _MIB = 1 << 20
 _LARGE_ARGUMENT = 4 << 20
 #: Bytes a step from which on memory grows; parts of it that its holders must explain, and fresh pages in all steps.
 _GROWS, _HELD = _MIB, 0.5
+#: What makes one-hot rows in a compiled program of JAX, and the sizes in the name of a type.
+_ONE_HOT_OF_JAX = r"(?:^|[/(])_?one_hot[/)]"
+_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 #: Part of the step from which on the time of its fresh pages is told.
 _GROWTH_TOLD = 0.07
 #: Bytes from which on the C library asks the system for memory, whatever it has kept.
@@ -82,6 +86,8 @@ def memory_moves(observed: Observed) -> Iterator[Claim]:
     yield from _faults(observed)
     yield from _growth(observed)
     calls = recorded_calls(observed)
+    if observed.framework == "jax":
+        yield from _one_hot_of_jax(observed, calls)
     if observed.framework == "torch" and len(calls):
         yield from _layouts(observed, calls)
         yield from _embeddings(observed, calls)
@@ -245,11 +251,57 @@ def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         pl.Series(whole, dtype=pl.Boolean) & pl.col("name").is_in([_ONE_HOT, "aten::copy_", "aten::fill_"])
     )
     chosen = outermost(calls, pl.concat([filled, taken, gradient]).unique("row").sort("row"))
+    remedy = f"torch.nn.Embedding({columns}, {width})(tokens) instead of torch.nn.Linear of torch.nn.functional.one_hot"
+    yield from _one_hot_claim(observed, calls, chosen, (rows, columns, width), remedy)
+
+
+def _one_hot_of_jax(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """The same in a compiled program: its instructions say what ``jax.nn.one_hot`` made, and what takes it."""
+    names = ("id", "program_id", "scope", "shape", "operands", "parent")
+    known = columns_of(observed.tables, "instructions", *names).filter(pl.col("parent").is_null())
+    made = known.filter(pl.col("scope").cast(pl.String).str.contains(_ONE_HOT_OF_JAX))
+    for maker, program, shape in made.select("id", "program_id", "shape").iter_rows():
+        rows, columns = _matrix((_typed(shape) or [()])[0] or (0,))
+        if rows < _ONE_ROWS or columns < _ONE_COLUMNS:
+            continue
+        inputs_of = {
+            one: _typed(operands)
+            for one, operands in known.filter(pl.col("program_id") == program).select("id", "operands").iter_rows()
+        }
+        takes = {
+            one: inputs
+            for one, inputs in inputs_of.items()
+            if any(inside and _matrix(inside) == (rows, columns) for inside in inputs)
+        }
+        read = [of for inputs in takes.values() for of in inputs if len(of) == 2 and of[0] == columns and of[1] != rows]
+        width = next((of[1] for of in read), 0)
+        turned = [(columns, width), (width, rows), (rows, width)]
+        chosen = [one for one, inputs in takes.items() if any(of in turned for of in inputs)]
+        if width:
+            ran = columns_of(observed.tables, "operators", "span", "instruction")
+            ran = ran.filter(pl.col("instruction").is_in([maker, *chosen])).select(id="span")
+            mine = calls.join(ran, on="id", how="semi", maintain_order="left")
+            remedy = "table[tokens] instead of jax.nn.one_hot(tokens, …) @ table"
+            yield from _one_hot_claim(observed, calls, mine, (rows, columns, width), remedy)
+
+
+def _typed(text: str | None) -> list[tuple[int, ...]]:
+    """Return the shapes of a list of types: ``f32[512,4000], f32[]``."""
+    found = _SHAPE.findall(text or "")
+    return [tuple(int(size) for size in one.split(",")) if one else () for one in found]
+
+
+def _one_hot_claim(
+    observed: Observed, calls: pl.DataFrame, chosen: pl.DataFrame, of: tuple[int, int, int], remedy: str
+) -> Iterator[Claim]:
+    """Yield the claim that these calls make rows with a single one, and multiply them with columns × width numbers."""
+    rows, columns, width = of
     time = float(chosen["time"].sum())
     stays = 4.0 * (4 * rows * width + 2 * columns * width) / _EMBEDS * 1e9
     gain = time - stays
-    if observed.share(gain) < _GROWTH_TOLD:
+    if chosen.is_empty() or observed.share(gain) < _GROWTH_TOLD:
         return
+    largest = str(chosen.sort("time", descending=True)["name"][0])
     finding = Finding(
         cause="one-hot-product",
         title=f"{of_step(observed, time)} make one-hot rows of {columns:,} numbers and multiply them with a matrix, "
@@ -259,11 +311,10 @@ def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=f"{rows:,} rows of {columns:,} with a single one, multiplied with {columns:,} × {width}",
-                     value=float(rows), result="operator_details", operator=str(taken["name"][0])),
+                     value=float(rows), result="operator_details", operator=largest),
         ),
-        remedy=f"Read the rows by their numbers: torch.nn.Embedding({columns}, {width})(tokens) instead of "
-        "torch.nn.Linear of torch.nn.functional.one_hot(tokens).",
-        operator=str(taken["name"][0]),
+        remedy=f"Read the rows by their numbers: {remedy}.",
+        operator=largest,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
 

@@ -37,7 +37,7 @@ def gradient_use(tables: Tables) -> pl.DataFrame:
     number = np.array([_PASS.get(name, -1) for name in passes.to_list()], np.int64)
     again = _outermost(numbered & ~of_node & (phase == "backward").fill_null(value=False).to_numpy(), outer)
     number[_repeated(operators, spans, details)] = _PASS["repeated backward"]
-    number[_evaluated(tables, operators["ts"].to_numpy())] = _PASS["evaluation"]
+    number[evaluated(tables, operators["ts"].to_numpy())] = _PASS["evaluation"]
     number[again] = _PASS["recomputed forward"]
     kept = np.flatnonzero(inside & (number >= 0) & ((outer < 0) | again))
     if sample.fraction(tables) < 1 or not (phase == "backward").any():
@@ -88,7 +88,7 @@ def _repeated(operators: pl.DataFrame, spans: pl.DataFrame, details: pl.DataFram
     return np.asarray(nodes.filter(before)["row"].to_numpy(), np.int64)
 
 
-def _evaluated(tables: Tables, ts: Times) -> npt.NDArray[np.bool_]:
+def evaluated(tables: Tables, ts: Times) -> npt.NDArray[np.bool_]:
     """Return which instants lie in an evaluation that the program or a library announced."""
     result = np.zeros(len(ts), np.bool_)
     if has_rows(tables, "run_events"):

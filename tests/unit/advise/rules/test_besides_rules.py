@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.advise.rules.test_python_rules import TRAIN, sampled
 from tests.unit.advise.rules.trainings import STEP, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -26,3 +27,25 @@ def test_what_comes_often_and_takes_long_is_told(name: str, every: int, part: fl
     found = training.findings()
     assert [finding.cause for finding in found] == causes
     assert all(finding.gain_ns == pytest.approx(0.95 * part * STEP / every, rel=0.1) for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("function", "program", "recorded", "causes"),
+    [
+        ("validate", "eval_step", 10, ["frequent-evaluation"]),
+        ("Trainer.evaluate", "eval_step", 10, ["frequent-evaluation"]),
+        ("validate", "eval_step", 1, []),
+        ("act", "policy", 10, []),
+        ("latest_values", "value_step", 10, []),
+    ],
+    ids=["function", "method", "once", "a policy", "a name that contains one"],
+)
+def test_an_evaluation_of_jax_is_told_by_names(function: str, program: str, recorded: int, causes: list[str]) -> None:
+    # Given a training that spends half of each step in a function, which runs a compiled program in so many steps
+    waits = [((("/home/me/train.py", function), TRAIN), "lock"), ((TRAIN,), "native")]
+    training = sampled(waits, "jax")
+    for step in range(min(recorded, training.steps)):
+        training.rank.span(0, "runtime", step * STEP + 5_000_000, 50_000, f"PjitFunction({program})", step=step)
+    found = [finding for finding in training.findings() if finding.cause == "frequent-evaluation"]
+    assert [finding.cause for finding in found] == causes
+    assert all("(train.py:7)" in finding.evidence[0].text for finding in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.advise.rules.test_python_rules import PACKAGES, TRAIN, sampled
 from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -183,3 +184,57 @@ def test_the_python_of_jax_around_its_operators_goes_away_with_them() -> None:
         training.rank.add("samples", ts=at, dur=spent, cpu=spent, stack=int(number % 10 == 0), **look)
     told = next(finding for finding in training.findings() if finding.cause == "many-small-operators")
     assert told.gain_ns == pytest.approx(0.9 * 0.9 * STEP, rel=0.1)
+
+
+def pynative(operators: int, gradients: int) -> Training:
+    """Return a MindSpore training with so many operators and gradients of PyNative in a step."""
+    inside = (f"{PACKAGES}/mindspore/ops/operations/math_ops.py", "Primitive.__call__")
+    training = sampled([((inside, TRAIN), "native")], "mindspore")
+    host = training.rank.thread()
+    for step in range(training.steps):
+        for name, count in (("RunOp", operators), ("RunGrad", gradients)):
+            for number in range(count):
+                training.rank.span(host, "runtime", step * STEP + 10_000 * number, 5_000, name, step=step)
+    return training
+
+
+@pytest.mark.parametrize(
+    ("operators", "gradients", "causes"),
+    [(100, 1, ["many-small-operators"]), (20, 1, []), (100, 0, [])],
+    ids=["many", "few", "the step is compiled"],
+)
+def test_a_step_in_pynative_is_told_by_the_operators_it_dispatches(
+    operators: int, gradients: int, causes: list[str]
+) -> None:
+    assert pynative(operators, gradients).causes() == causes
+
+
+def test_the_gain_of_a_compiled_step_is_of_the_time_beside_its_operators() -> None:
+    [finding] = pynative(100, 1).findings()
+    computing = 1_000_000  # of the one operator that `sampled` adds to each step
+    assert finding.gain_high_ns == pytest.approx(0.95 * (STEP - computing), rel=0.02)
+    assert "@mindspore.jit" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("operators", "each", "state", "causes"),
+    [
+        (100, 20_000, "python", ["many-small-operators"]),
+        (20, 20_000, "python", []),
+        (20, 300_000, "python", []),
+        (100, 79_000, "python", []),
+        (100, 20_000, "native", []),
+    ],
+    ids=["many", "few", "large", "no time between them", "no Python between them"],
+)
+def test_a_forward_of_paddle_is_told_by_the_time_between_its_operators(
+    operators: int, each: int, state: str, causes: list[str]
+) -> None:
+    # Given a forward of 8 of 10 ms whose operators take so long, and samples of it in that state
+    layer = (f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__")
+    training = sampled([((layer, TRAIN), state)], "paddle")
+    for step in range(training.steps):
+        training.rank.span(0, "phase", step * STEP + 1_000_100, 8_000_000, "Net", step=step, phase="forward")
+    for _ in range(operators):
+        training.call("add dygraph", each, phase="forward")
+    assert training.causes() == causes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.advise.rules.test_python_rules import PACKAGES, sampled
 from tests.unit.advise.rules.trainings import Training
 
 WEIGHTS = [[48, 64 + number] for number in range(20)]
@@ -177,3 +178,23 @@ def test_its_gain_is_the_time_from_read_to_read() -> None:
     [finding] = reading(80, 30_000).findings()
     assert finding.gain_ns == pytest.approx(0.95 * 80 * 32_020, rel=0.02)
     assert "80 times a step" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("backward", "elsewhere", "causes"),
+    [("Global_MatmulGradNode", 1, ["many-small-operators"]), ("Global_PNormGradNode", 1, []), ("", 4, [])],
+    ids=["no gradient goes through them", "a part of the loss", "other lines take the time"],
+)
+def test_a_line_of_paddle_that_calls_operators_without_a_gradient_is_told(
+    backward: str, elsewhere: int, causes: list[str]
+) -> None:
+    # Given 40 norms a step beside the model, and a line with four of so many parts of the time there
+    packages = f"{PACKAGES}/paddle/tensor/linalg.py"
+    norms = ((packages, "p_norm"), ("/home/me/train.py", "train"))
+    others = [((packages, "matmul"), (f"/home/me/part{number}.py", "train")) for number in range(elsewhere)]
+    training = sampled([(frames, "native") for frames in [norms] * 4 + others * (1 if elsewhere == 1 else 2)], "paddle")
+    for _ in range(40):
+        training.call("p_norm dygraph", 10_000)
+    if backward:
+        training.call(backward, 10_000, phase="backward")
+    assert training.causes() == causes

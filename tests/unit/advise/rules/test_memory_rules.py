@@ -165,3 +165,31 @@ def test_one_hot_targets_of_a_loss_are_in_no_product_of_the_forward() -> None:
     training.call("aten::mm", 4_000_000, [[1536, WIDTH], [WIDTH, WORDS]], "forward", sequence=1)
     training.call("aten::mm", 4_000_000, [[1536, WORDS], [WORDS, WIDTH]], "backward")
     assert training.causes() == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "takes", "causes"),
+    [
+        ("jit(train)/jvp(jit(_one_hot))/convert_element_type", "f32[512,4000], f32[4000,64]", ["one-hot-product"]),
+        ("jit(train)/jit(one_hot)/eq", "f32[512,4000], f32[4000,64]", ["one-hot-product"]),
+        ("jit(train)/jvp()/dot_general", "f32[512,4000], f32[4000,64]", []),
+        ("jit(train)/jvp(jit(_one_hot))/eq", "f32[512,4000], f32[512]", []),
+        ("jit(train)/jvp(jit(_one_hot))/eq", "f32[512,4000], f32[512,4000]", []),
+    ],
+    ids=["older name", "name", "other rows", "a loss that sums", "a loss that multiplies"],
+)
+def test_a_product_with_one_hot_rows_is_told_by_the_instructions_of_jax(
+    scope: str, takes: str, causes: list[str]
+) -> None:
+    training = Training()
+    training.rank.rows["metadata"].clear()
+    training.rank.add("metadata", key="profiler", value='"xplane"')
+    said = {"program": "jit_train", "program_id": 4, "opcode": "fusion", "computation": "main"}
+    training.rank.add("instructions", id=1, name="a", scope=scope, shape="f32[512,4000]", operands="s32[512]", **said)
+    training.rank.add("instructions", id=2, name="b", scope="dot", shape="f32[512,64]", operands=takes, **said)
+    for name in ("a", "b"):
+        training.call(name, 3_000_000)
+    spans = {row["id"]: row["name"] for row in training.rank.rows["spans"]}
+    for row in training.rank.rows["operators"]:
+        row["instruction"] = {"a": 1, "b": 2}[spans[row["span"]]]
+    assert training.causes() == causes

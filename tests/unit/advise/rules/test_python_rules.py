@@ -23,9 +23,8 @@ def sampled(looks: Sequence[tuple[Frames, str]], framework: str = "torch", threa
     training = Training(**facts)
     if framework != "torch":
         training.rank.rows["metadata"].clear()
-        training.rank.add(
-            "metadata", key="profiler", value={"jax": '"xplane"', "paddle": '"paddle.profiler"'}[framework]
-        )
+        profilers = {"jax": '"xplane"', "paddle": '"paddle.profiler"', "mindspore": '"mindspore"'}
+        training.rank.add("metadata", key="profiler", value=profilers[framework])
     training.run_steps()
     training.call("matmul", 1_000_000, [[64, 64], [64, 64]], "forward")
     see(training, looks, thread)
@@ -69,10 +68,18 @@ def test_reading_single_values_of_tensors_is_python_of_the_program(function: str
 @pytest.mark.parametrize(
     ("reads", "told"), [(1, True), (5, False)], ids=["between operators", "waiting for all that runs"]
 )
-def test_a_line_that_computes_and_reads_single_values_is_told(reads: int, told: bool) -> None:
-    read = (((f"{PACKAGES}/paddle/base/dygraph/tensor_patch_methods.py", "item"), TRAIN), "native")
-    compute = (((f"{PACKAGES}/paddle/tensor/math.py", "add"), TRAIN), "native")
-    training = sampled([read] * reads + [compute] * (5 - reads), "paddle")
+@pytest.mark.parametrize(
+    ("framework", "reading", "computing"),
+    [
+        ("paddle", ("paddle/base/dygraph/tensor_patch_methods.py", "item"), ("paddle/tensor/math.py", "add")),
+        ("jax", ("jax/_src/array.py", "ArrayImpl.__float__"), ("jax/_src/numpy/linalg.py", "norm")),
+    ],
+)
+def test_a_line_that_computes_and_reads_single_values_is_told(
+    framework: str, reading: tuple[str, str], computing: tuple[str, str], reads: int, told: bool
+) -> None:
+    read, compute = ((((f"{PACKAGES}/{file}", name), TRAIN), "native") for file, name in (reading, computing))
+    training = sampled([read] * reads + [compute] * (5 - reads), framework)
     for _ in range(40):
         training.call("add", 10_000, [[1]])
     titles = [finding.title for finding in training.findings()]
