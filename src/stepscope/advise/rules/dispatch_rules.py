@@ -40,7 +40,8 @@ _BESIDE_CALLS = 2.0
 _OUTSIDE = 16
 #: Operators that take parameters; the first input is the data. MindSpore calls one for the weight and one for the bias.
 _OF_MINDSPORE = ("MatMul", "BiasAdd", "Conv2D", "MatMulExt", "DenseExt", "Conv2DExt")
-_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_OF_MINDSPORE)
+_PRODUCTS = ("aten::matmul", "aten::mm")
+_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_PRODUCTS, *_OF_MINDSPORE)
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
@@ -249,6 +250,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     with_weights = calls.filter(
         pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") != "backward") & ~pl.col("row").is_in(layers.implode())
     )
+    with_weights = outermost(calls, with_weights)  # a layer calls a product
     called: Counter[tuple[int, ...]] = Counter()
     single = 0
     for text in with_weights["shapes"].to_list():

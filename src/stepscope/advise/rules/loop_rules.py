@@ -98,7 +98,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
-    if many < _EACH * parameters or loop.is_empty() or loop["name"].str.starts_with(_EXCHANGES).any():
+    if many < _EACH * parameters or loop.is_empty() or _exchanges(loop):
         return
     where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
@@ -165,7 +165,7 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         # Parts may differ in size, such as the neighbours of each node of a graph.
         body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
         each, time = len(body) / steps / pieces, float(body["until"].sum())
-        if body["name"].is_in(_LAYERS).any() or body["name"].str.starts_with(_EXCHANGES).any():
+        if body["name"].is_in([*_LAYERS, *_products(calls, body)]).any() or _exchanges(body):
             continue  # a loop that calls layers, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
@@ -180,6 +180,19 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     gain = time * (1 - _STAY / pieces)
     if observed.share(gain) >= _TOLD:
         yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
+
+
+def _exchanges(loop: pl.DataFrame) -> bool:
+    """Return whether a loop exchanges tensors with other ranks, and so waits for them."""
+    return bool(loop["name"].str.starts_with(_EXCHANGES).any())
+
+
+def _products(calls: pl.DataFrame, body: pl.DataFrame) -> list[str]:
+    """Return the products of a loop that are layers, too: those with a parameter."""
+    sums = calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].unique().to_list()
+    learned = {shape for text in sums for shape in sizes(text)[:1] if len(shape) > 1}
+    products = body.filter(pl.col("name").is_in(["aten::matmul", "aten::mm"])).select("name", "shapes").unique()
+    return [name for name, text in products.iter_rows() if learned.intersection(sizes(text)[1:2])]
 
 
 def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
@@ -219,7 +232,9 @@ def _of_parts(
                      f"{', '.join(names)}", value=float(len(body)), result="operator_details", operator=names[0]),
         ),
         remedy="Compute on the whole batch: operators take a dimension (x.mean((2, 3), keepdim=True), "
-        "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part.",
+        "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part. "
+        "Where a part needs the one before it, as returns over time do, without gradients: use NumPy (x.numpy()), whose "
+        "calls cost less.",
         operator=names[0],
     )  # fmt: skip
     chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
