@@ -233,7 +233,7 @@ def _of_parts(
         ),
         remedy="Compute on the whole batch: operators take a dimension (x.mean((2, 3), keepdim=True), "
         "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part. "
-        "Where a part needs the one before it, as returns over time do, without gradients: use NumPy (x.numpy()), whose "
+        "Where a part needs the one before it, as returns over time do, without gradients: NumPy (x.numpy()), whose "
         "calls cost less.",
         operator=names[0],
     )  # fmt: skip
