@@ -228,6 +228,8 @@ def elements(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape)) if shape else 1
 
 
+#: Cells of recurrent layers, which a program calls for each time step.
+CELLS = ("aten::gru_cell", "aten::lstm_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 #: Begin of the names of fused attention.
 ATTENTION = "aten::_scaled_dot_product_"
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stepscope.advise.calls import explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.calls import CELLS, explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -59,10 +59,7 @@ _BATCHED = 2.0
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
 #: products with the input at once.
-_CELLS, _OF_CELLS = (
-    ("aten::gru_cell", "aten::lstm_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"),
-    (0.05, 0.15, 0.4),
-)
+_OF_CELLS = (0.05, 0.15, 0.4)
 #: Parts of the time of an optimizer that foreach saves on a CPU, which has no operator for a list of tensors: it calls
 #: those for one tensor from C++.
 _FOREACH = (0.2, 0.4, 0.6)
@@ -279,7 +276,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
         part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
         time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
-    cells = len(calls.filter(pl.col("name").is_in(_CELLS))) >= repeats * steps and not observed.summary.on_device
+    cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
     saved = _OF_CELLS if cells else _FUSED
     yield Claim(
         _loop(observed, time, repeats, samples=samples, calls=total / steps, saved=saved),

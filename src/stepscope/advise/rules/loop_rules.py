@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advise.calls import LONGEST, explained_calls, in_order, of_step, recorded_calls, sizes, texts, within
+from stepscope.advise.calls import (
+    CELLS,
+    LONGEST,
+    explained_calls,
+    in_order,
+    of_step,
+    recorded_calls,
+    sizes,
+    texts,
+    within,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -40,7 +50,7 @@ _STAY = 2.0
 _PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "aten::index_select"), "aten::unbind"
 #: Layers in a row that take one tensor, from which on they are a loop.
 _LINEAR, _BRANCHES = "aten::linear", 8
-_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
+_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d", *CELLS)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"

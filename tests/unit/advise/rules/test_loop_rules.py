@@ -132,6 +132,16 @@ def test_rows_that_an_index_chooses_are_a_loop_too_whatever_their_number() -> No
     assert finding.gain_ns == pytest.approx(80 * 40_000 * 0.95, rel=0.1)
 
 
+def test_a_cell_for_each_time_step_is_a_loop_of_layers_not_of_parts() -> None:
+    training = Training()
+    for number in range(40):
+        concrete = ["", "1", str(number)]
+        training.call("aten::select", 5000, [[8, 40, 20], [], []], "forward", sequence=2 * number, concrete=concrete)
+        training.call("aten::gru_cell", 90_000, [[8, 20], [8, 32]], "forward", sequence=2 * number + 1)
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    assert training.causes() == []
+
+
 def branches(weights: list[list[int]]) -> Training:
     """Steps in which layers with these weights take data of 64 columns, each with a product that follows it."""
     training = Training()
