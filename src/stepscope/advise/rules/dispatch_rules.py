@@ -60,6 +60,8 @@ _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
 #: products with the input at once.
 _OF_CELLS = (0.05, 0.15, 0.4)
+#: Operators of each time step that stay in the forward of such a layer on a CPU: most, usual, least.
+_STAYS = (7.0, 4.5, 2.0)
 #: Parts of the time of an optimizer that foreach saves on a CPU, which has no operator for a list of tensors: it calls
 #: those for one tensor from C++.
 _FOREACH = (0.2, 0.4, 0.6)
@@ -277,7 +279,15 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
         time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
     cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
-    saved = _OF_CELLS if cells else _FUSED
+    each = len(outermost(calls, of_loop).filter(pl.col("phase") == "forward")) / max(called.values(), default=1)
+    fused = [min(max(1 - stay / max(each, 1.0), _OF_CELLS[1]), _FUSED[2]) for stay in _STAYS]
+    saved = (
+        _OF_CELLS
+        if cells
+        else tuple(fused)
+        if observed.framework == "torch" and not observed.summary.on_device
+        else _FUSED
+    )
     yield Claim(
         _loop(observed, time, repeats, samples=samples, calls=total / steps, saved=saved),
         Depth.CAUSE,

@@ -12,6 +12,8 @@ import polars as pl
 from stepscope.advise.calls import (
     CELLS,
     LONGEST,
+    copy_speed,
+    elements,
     explained_calls,
     in_order,
     of_step,
@@ -118,7 +120,8 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     time += float(backward["until"].sum())
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
-    gain = time * (1 - (_PASSES if again else _PASS) / each)
+    stay = 0.0 if penalty else _PASSES if again else _PASS  # an optimizer subtracts the gradient of a penalty beside
+    gain = time * (1 - stay / each)
     if observed.share(gain) < _TOLD:
         return
     names = loop.filter("mine")["name"].value_counts(sort=True)["name"].to_list()[:3]
@@ -128,7 +131,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         + (f", as its own optimizer{written}" if written is not None else "") + where,
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time * (1 - 0.5 / each)),
         basis="the time from operator to operator of the loop, of which the operators stay that one call for all "
-        f"tensors runs in C++, {_PASSES if again else _PASS:.0f} of {each:.0f} for each tensor",
+        f"tensors runs in C++, {stay:.0f} of {each:.0f} for each tensor",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{many:.0f} operators a step on tensors of the shapes of parameters, {each:.0f} for each: "
@@ -187,7 +190,9 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     backward = _backward(calls, line, body)
     where, time = _function(observed, float(body["until"].sum()))
     time += float(backward["until"].sum())
-    gain = time * (1 - _STAY / pieces)
+    computing = body.filter(~pl.col("name").is_in([*_PARTS, *_CHOSEN, _ALL_PARTS]))["shapes"]
+    moved = 4.0 * sum(max(map(elements, sizes(text)), default=0) for text in computing) / steps
+    gain = time * (1 - _STAY / pieces) - min(1e9 * moved / copy_speed(observed), 0.8 * time)
     if observed.share(gain) >= _TOLD:
         yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
 
@@ -235,7 +240,7 @@ def _of_parts(
         f"operators for each{where}",
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
         basis="the time from operator to operator of the loop and its part of the backward, of which one call of each "
-        "operator with the whole batch stays",
+        "operator with the whole batch stays, and a pass over its memory",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{len(body) / max(observed.summary.steps.count, 1):.0f} operators a step: "

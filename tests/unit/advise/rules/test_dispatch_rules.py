@@ -97,7 +97,8 @@ def test_time_steps_that_multiply_with_parameters_are_a_loop_of_layers() -> None
         training.call("aten::select", 5000, [[16, 40, 64], [], []], "forward", sequence=at, concrete=concrete)
         training.call("aten::matmul", 60_000, [[16, 64], WEIGHT], "forward", sequence=at + 1)
         training.call("aten::mm", 50_000, [[16, 64], WEIGHT], "forward", inside=True, shift=1000)
-        training.call("aten::tanh", 20_000, [[16, 64]], "forward", sequence=at + 2)
+        for name in ("add", "sigmoid", "mul", "mul", "add", "tanh"):
+            training.call(f"aten::{name}", 10_000, [[16, 64]], "forward", sequence=at + 2)
     training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
     [finding] = training.findings()
     assert finding.cause == "many-small-operators"
