@@ -279,15 +279,11 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
         time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
     cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
-    each = len(outermost(calls, of_loop).filter(pl.col("phase") == "forward")) / max(called.values(), default=1)
-    fused = [min(max(1 - stay / max(each, 1.0), _OF_CELLS[1]), _FUSED[2]) for stay in _STAYS]
-    saved = (
-        _OF_CELLS
-        if cells
-        else tuple(fused)
-        if observed.framework == "torch" and not observed.summary.on_device
-        else _FUSED
-    )
+    saved = _OF_CELLS if cells else _FUSED
+    if not (cells or parameters or observed.summary.on_device):  # of torch on a processor it was measured
+        each = len(outermost(calls, of_loop).filter(pl.col("phase") == "forward")) / max(called.values())
+        low, usual, high = (min(max(1 - stay / max(each, 1.0), _OF_CELLS[1]), _FUSED[2]) for stay in _STAYS)
+        saved = (low, usual, high)
     yield Claim(
         _loop(observed, time, repeats, samples=samples, calls=total / steps, saved=saved),
         Depth.CAUSE,
