@@ -24,6 +24,8 @@ from stepscope.trace.tables import Tables, columns_of, forget, with_series
 _INTERRUPTED = 2.0
 #: From one call to the next, what was interrupted counts as so many usual ones.
 LONGEST = 4.0
+#: Bytes a second that a core copies, if unknown.
+_COPY = 8e9
 #: Calls that are needed to know a median.
 _ALIKE = 4
 #: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
@@ -132,6 +134,15 @@ def one_core(observed: Observed, dtype: str) -> float | None:
     return None
 
 
+def copy_speed(observed: Observed) -> float:
+    """Return the bytes a second that one core of this machine copies, or what most do where it was not measured."""
+    found = observed.facts.get(SPEEDS)
+    for one in found if isinstance(found, list) else ():
+        if one.get("framework") == observed.framework and one.get("copy_bytes_per_s"):
+            return float(one["copy_bytes_per_s"])
+    return _COPY
+
+
 def of_step(observed: Observed, ns: float) -> str:
     """Return a time per step beside the step: ``3.1 ms of 12 ms``."""
     return f"{duration_text(ns)} of {duration_text(observed.step_ns)}"
@@ -228,6 +239,8 @@ def elements(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape)) if shape else 1
 
 
+#: Cells of recurrent layers, which a program calls for each time step.
+CELLS = ("aten::gru_cell", "aten::lstm_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell")
 #: Begin of the names of fused attention.
 ATTENTION = "aten::_scaled_dot_product_"
 

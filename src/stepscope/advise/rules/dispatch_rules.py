@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stepscope.advise.calls import explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.calls import CELLS, explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -40,7 +40,8 @@ _BESIDE_CALLS = 2.0
 _OUTSIDE = 16
 #: Operators that take parameters; the first input is the data. MindSpore calls one for the weight and one for the bias.
 _OF_MINDSPORE = ("MatMul", "BiasAdd", "Conv2D", "MatMulExt", "DenseExt", "Conv2DExt")
-_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_OF_MINDSPORE)
+_PRODUCTS = ("aten::matmul", "aten::mm")
+_PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *_PRODUCTS, *_OF_MINDSPORE)
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
@@ -58,10 +59,9 @@ _BATCHED = 2.0
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
 #: products with the input at once.
-_CELLS, _OF_CELLS = (
-    ("aten::gru_cell", "aten::lstm_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"),
-    (0.05, 0.15, 0.4),
-)
+_OF_CELLS = (0.05, 0.15, 0.4)
+#: Operators of each time step that stay in the forward of such a layer on a CPU: most, usual, least.
+_STAYS = (7.0, 4.5, 2.0)
 #: Parts of the time of an optimizer that foreach saves on a CPU, which has no operator for a list of tensors: it calls
 #: those for one tensor from C++.
 _FOREACH = (0.2, 0.4, 0.6)
@@ -249,6 +249,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
     with_weights = calls.filter(
         pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") != "backward") & ~pl.col("row").is_in(layers.implode())
     )
+    with_weights = outermost(calls, with_weights)  # a layer calls a product
     called: Counter[tuple[int, ...]] = Counter()
     single = 0
     for text in with_weights["shapes"].to_list():
@@ -277,8 +278,12 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
         part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
         time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
-    cells = len(calls.filter(pl.col("name").is_in(_CELLS))) >= repeats * steps and not observed.summary.on_device
+    cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
     saved = _OF_CELLS if cells else _FUSED
+    if not (cells or parameters or observed.summary.on_device):  # of torch on a processor it was measured
+        each = len(outermost(calls, of_loop).filter(pl.col("phase") == "forward")) / max(called.values())
+        low, usual, high = (min(max(1 - stay / max(each, 1.0), _OF_CELLS[1]), _FUSED[2]) for stay in _STAYS)
+        saved = (low, usual, high)
     yield Claim(
         _loop(observed, time, repeats, samples=samples, calls=total / steps, saved=saved),
         Depth.CAUSE,

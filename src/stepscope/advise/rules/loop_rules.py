@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.advise.calls import LONGEST, explained_calls, in_order, of_step, recorded_calls, sizes, texts, within
+from stepscope.advise.calls import (
+    CELLS,
+    LONGEST,
+    copy_speed,
+    elements,
+    explained_calls,
+    in_order,
+    of_step,
+    recorded_calls,
+    sizes,
+    texts,
+    within,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -40,7 +52,7 @@ _STAY = 2.0
 _PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "aten::index_select"), "aten::unbind"
 #: Layers in a row that take one tensor, from which on they are a loop.
 _LINEAR, _BRANCHES = "aten::linear", 8
-_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d")
+_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d", *CELLS)
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"
@@ -98,7 +110,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     chosen = top.with_columns(mine=mine.fill_null(value=False))
     loop = chosen.filter(_inside(chosen, "mine"))
     many = int(loop["mine"].sum()) / steps
-    if many < _EACH * parameters or loop.is_empty() or loop["name"].str.starts_with(_EXCHANGES).any():
+    if many < _EACH * parameters or loop.is_empty() or _exchanges(loop):
         return
     where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
@@ -108,7 +120,8 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     time += float(backward["until"].sum())
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
-    gain = time * (1 - (_PASSES if again else _PASS) / each)
+    stay = 0.0 if penalty else _PASSES if again else _PASS  # an optimizer subtracts the gradient of a penalty beside
+    gain = time * (1 - stay / each)
     if observed.share(gain) < _TOLD:
         return
     names = loop.filter("mine")["name"].value_counts(sort=True)["name"].to_list()[:3]
@@ -118,7 +131,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         + (f", as its own optimizer{written}" if written is not None else "") + where,
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time * (1 - 0.5 / each)),
         basis="the time from operator to operator of the loop, of which the operators stay that one call for all "
-        f"tensors runs in C++, {_PASSES if again else _PASS:.0f} of {each:.0f} for each tensor",
+        f"tensors runs in C++, {stay:.0f} of {each:.0f} for each tensor",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{many:.0f} operators a step on tensors of the shapes of parameters, {each:.0f} for each: "
@@ -165,7 +178,7 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
         # Parts may differ in size, such as the neighbours of each node of a graph.
         body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
         each, time = len(body) / steps / pieces, float(body["until"].sum())
-        if body["name"].is_in(_LAYERS).any() or body["name"].str.starts_with(_EXCHANGES).any():
+        if body["name"].is_in([*_LAYERS, *_products(calls, body)]).any() or _exchanges(body):
             continue  # a loop that calls layers, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
@@ -177,9 +190,24 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     backward = _backward(calls, line, body)
     where, time = _function(observed, float(body["until"].sum()))
     time += float(backward["until"].sum())
-    gain = time * (1 - _STAY / pieces)
+    computing = body.filter(~pl.col("name").is_in([*_PARTS, *_CHOSEN, _ALL_PARTS]))["shapes"]
+    moved = 4.0 * sum(max(map(elements, sizes(text)), default=0) for text in computing) / steps
+    gain = time * (1 - _STAY / pieces) - min(1e9 * moved / copy_speed(observed), 0.8 * time)
     if observed.share(gain) >= _TOLD:
         yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
+
+
+def _exchanges(loop: pl.DataFrame) -> bool:
+    """Return whether a loop exchanges tensors with other ranks, and so waits for them."""
+    return bool(loop["name"].str.starts_with(_EXCHANGES).any())
+
+
+def _products(calls: pl.DataFrame, body: pl.DataFrame) -> list[str]:
+    """Return the products of a loop that are layers, too: those with a parameter."""
+    sums = calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].unique().to_list()
+    learned = {shape for text in sums for shape in sizes(text)[:1] if len(shape) > 1}
+    products = body.filter(pl.col("name").is_in(["aten::matmul", "aten::mm"])).select("name", "shapes").unique()
+    return [name for name, text in products.iter_rows() if learned.intersection(sizes(text)[1:2])]
 
 
 def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
@@ -212,14 +240,16 @@ def _of_parts(
         f"operators for each{where}",
         gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time),
         basis="the time from operator to operator of the loop and its part of the backward, of which one call of each "
-        "operator with the whole batch stays",
+        "operator with the whole batch stays, and a pass over its memory",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{len(body) / max(observed.summary.steps.count, 1):.0f} operators a step: "
                      f"{', '.join(names)}", value=float(len(body)), result="operator_details", operator=names[0]),
         ),
         remedy="Compute on the whole batch: operators take a dimension (x.mean((2, 3), keepdim=True), "
-        "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part.",
+        "torch.where(condition, a, b), loss_fn(output, target)); torch.func.vmap makes one of a function for a part. "
+        "Where a part needs the one before it, as returns over time do, without gradients: NumPy (x.numpy()), whose "
+        "calls cost less.",
         operator=names[0],
     )  # fmt: skip
     chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])

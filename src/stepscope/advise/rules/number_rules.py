@@ -185,7 +185,7 @@ def _threads(observed: Observed) -> int:
     return max(int(state.get("threads") or 1), 1) if isinstance(state, dict) else 1
 
 
-class _Slow(NamedTuple):
+class _SlowCalls(NamedTuple):
     """Operators that take far longer than their sizes ask for: what they are, what they take and could save, ns a step.
 
     Attributes:
@@ -241,7 +241,7 @@ def _denormal(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, explained_calls(pl.concat([one.calls.select(columns) for one in found])))
 
 
-def _slow_products(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
+def _slow_products(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None:
     products = calls.filter(pl.col("name").is_in(_PRODUCTS))
     flops = [product_flops(name, shapes) for name, shapes in products.select("name", "shapes").iter_rows()]
     edges = [min((min(shape) for shape in sizes(text) if len(shape) > 1), default=0) for text in products["shapes"]]
@@ -256,7 +256,7 @@ def _slow_products(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
     return _slow(observed, "matrix products", products, slow.with_columns(usual=pl.lit(fastest)))
 
 
-def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _Slow | None:
+def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None:
     """Sums and products of elements that are much slower than other simple operators, and than memory is."""
     simple = calls.filter(pl.col("name").is_in([*_OF_ELEMENTS, *_SIMPLE]))
     most = [max(map(elements, sizes(text)), default=0) for text in simple["shapes"]]
@@ -292,7 +292,7 @@ def _best(calls: pl.DataFrame) -> pl.DataFrame:
     return groups.with_columns(each=pl.col("dur") / pl.col("work"))
 
 
-def _slow(observed: Observed, what: str, calls: pl.DataFrame, slow: pl.DataFrame) -> _Slow | None:
+def _slow(observed: Observed, what: str, calls: pl.DataFrame, slow: pl.DataFrame) -> _SlowCalls | None:
     """Return what is known of slow places that every step has; None without any."""
     slow = slow.filter(pl.col("calls") >= observed.summary.steps.count)
     if slow.is_empty():
@@ -301,4 +301,4 @@ def _slow(observed: Observed, what: str, calls: pl.DataFrame, slow: pl.DataFrame
     time = float(slow["dur"].sum())
     usual = float((slow["work"] * slow["usual"]).sum()) / _REACHED
     chosen = calls.filter(pl.col("row").is_in(slow["rows"].explode().implode()))
-    return _Slow(what, chosen, time, time - usual, float(slow["slower"][0]), (slow["name"][0], slow["shapes"][0]))
+    return _SlowCalls(what, chosen, time, time - usual, float(slow["slower"][0]), (slow["name"][0], slow["shapes"][0]))

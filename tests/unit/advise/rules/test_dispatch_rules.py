@@ -88,6 +88,24 @@ def test_the_samples_bound_an_optimizer_whose_thread_waited_for_a_core(seen: int
     assert training.causes() == causes
 
 
+def test_time_steps_that_multiply_with_parameters_are_a_loop_of_layers() -> None:
+    # Given h = tanh(x[:, t] @ W + h @ W), in which each step needs the one before it
+    training = Training()
+    for number in range(40):
+        concrete = ["", "1", str(number)]
+        at = 4 * number
+        training.call("aten::select", 5000, [[16, 40, 64], [], []], "forward", sequence=at, concrete=concrete)
+        training.call("aten::matmul", 60_000, [[16, 64], WEIGHT], "forward", sequence=at + 1)
+        training.call("aten::mm", 50_000, [[16, 64], WEIGHT], "forward", inside=True, shift=1000)
+        for name in ("add", "sigmoid", "mul", "mul", "add", "tanh"):
+            training.call(f"aten::{name}", 10_000, [[16, 64]], "forward", sequence=at + 2)
+    training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+    [finding] = training.findings()
+    assert finding.cause == "many-small-operators"
+    assert "the same layers 40 times" in finding.title
+    assert "torch.nn.LSTM" in finding.remedy
+
+
 def test_an_agent_that_draws_each_action_from_its_model_is_no_loop_over_samples() -> None:
     training = looped(1, 32, 1, 100_000)
     assert training.causes() == ["sample-loop"]
