@@ -88,6 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.quiet:
         console.print(str(arguments.output), soft_wrap=True, markup=False)
     else:
-        console.print(f" reduced      {count_text(count, 'rank')}", markup=False)
+        said = count_text(count, "rank") if count or faults else "nothing: no rank is new or changed"
+        console.print(f" reduced      {said}", markup=False)
         console.print(f" next         stepscope merge {arguments.output}", soft_wrap=True, markup=False)
     return 0

@@ -72,7 +72,6 @@ _ALL = (
             ),
             may("data_total", "int64", "Waiting for batches, also while something works.", "ns"),
             may("preparing", "int64", "From the start of the step to its first device work.", "ns"),
-            may("launch_delay", "int64", "Median time from a launching call to the start of its kernel.", "ns"),
             may("garbage", "int64", "Pauses of the garbage collector.", "ns"),
             may("cpu", "int64", "CPU time of the training thread.", "ns"),
             may("delay", "int64", "Run-queue delay of the training thread.", "ns"),

@@ -252,7 +252,6 @@ def _steps(tables: Tables, parts: Split, marks: Windows, *, recorded: bool) -> d
         **{name: phases.get(name, nothing) for name in _PHASES},
         "data_total": work.data.within(marks.start, marks.end) if len(work.data) else nothing,
         "preparing": np.minimum(busy.first_from(start), end) - start if work.on_device else nothing,
-        "launch_delay": _launch_delays(tables, windows.start, windows.end),
         "garbage": unite(*pauses).within(marks.start, marks.end) if recorded or len(pauses[0]) else nothing,
         **_of_the_thread(tables, windows.number),
     }
@@ -265,29 +264,6 @@ def _spans_of(tables: Tables, kind: str) -> tuple[Times, Times]:
     spans = columns_of(tables, "spans", "ts", "dur")
     ts = spans["ts"].to_numpy()[rows]
     return ts, ts + spans["dur"].to_numpy()[rows]
-
-
-def _launch_delays(tables: Tables, start: Times, end: Times) -> Integers:
-    """Return the median time from the launching call of a kernel to its start, of the kernels that start in a step."""
-    result = np.full(len(start), NULL)
-    kernels = columns_of(tables, "kernels", "span", "launch")
-    if not len(kernels) or not len(start):
-        return result
-    spans = columns_of(tables, "spans", "id", "ts")
-    ids, ts = spans["id"], spans["ts"].to_numpy()
-    work, call = rows_of(ids, kernels["span"]), rows_of(ids, kernels["launch"])
-    known = (work >= 0) & (call >= 0)
-    begun, delay = ts[work[known]], ts[work[known]] - ts[call[known]]
-    place = np.searchsorted(start, begun, side="right") - 1
-    inside = (place >= 0) & (begun < end[np.maximum(place, 0)])
-    order = np.argsort(place[inside], kind="stable")
-    places, delays = place[inside][order], delay[inside][order]
-    if not len(places):  # no call that launched a kernel is known
-        return result
-    steps, first = np.unique(places, return_index=True)
-    for step, part in zip(steps.tolist(), np.split(delays, first[1:]), strict=True):
-        result[step] = int(np.median(part))
-    return result
 
 
 def _of_the_thread(tables: Tables, numbers: Integers) -> dict[str, Integers]:

@@ -21,8 +21,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "data_wait": ("data_wait",),
     "host": ("host_only", "idle", "sync"),
 }
-#: What lies within those parts; and beside all parts, how far the device is behind the host.
-BESIDES = ("garbage", "delay", "data_total", "launch_delay")
+#: What lies within those parts.
+BESIDES = ("garbage", "delay", "data_total")
 #: Ranks that wait for a core for more than this share of their steps are disturbed.
 _DISTURBED = 0.05
 #: Of the steps of disturbed ranks, the tenth in which an operator is shortest says what it takes by itself.

@@ -27,6 +27,8 @@ _SMALL = 0.005
 OTHERS = "(others)"
 #: Operators replace others if both take more than this share of the work of the rank.
 _REPLACED = 0.02
+#: All that a rank does not name takes at least this part of a work of its peers, if that is among it.
+_AMONG_OTHERS = 0.5
 #: Operators that wait for other ranks.
 _WAITS = (
     r"^(c10d|_c10d_functional)::|^(nccl|gloo|hccl|mpi)[:A-Z]|record_param_comms|"
@@ -91,13 +93,17 @@ class OwnWork:
         Most other ranks agree on each of them; of two ranks, each runs other operators than the other.
         """
         by_name = {name: np.flatnonzero(self.names["name"].to_numpy() == name) for name in self.names["name"].unique()}
-        by_name.pop(OTHERS, None)
-        total = np.array([self.total[:, columns].sum(axis=1) for columns in by_name.values()]).T  # NaN: not known
+        others = np.nansum(self.total[:, by_name.pop(OTHERS, np.empty(0, np.int64))], axis=1)[:, None]
+        known = [self.total[:, columns] for columns in by_name.values()]
+        # NaN: not known. A rank that names an operator in one module runs it.
+        total = np.array([np.where(np.isnan(one).all(axis=1), np.nan, np.nansum(one, axis=1)) for one in known]).T
         if not total.size:
             return {}
+        usual = np.nan_to_num(np.array([np.nanmax(column, initial=0) for column in total.T]))
+        # What takes much longer than all that a rank does not name is not among that.
+        total[np.isnan(total) & (others < _AMONG_OTHERS * usual)] = 0.0
         have, lack = (total > 0).sum(axis=0), (total == 0).sum(axis=0)
         half = len(total) / 2
-        usual = np.nan_to_num(np.array([np.nanmax(column, initial=0) for column in total.T]))
         found = {}
         for row, rank in enumerate(self.ranks):
             whole = np.nansum(total[row])
@@ -182,10 +188,10 @@ def _matrices(rows: pl.DataFrame) -> OwnWork:
     placed = rows.join(names, on=WORK, nulls_equal=True)
     ranks = placed["rank"].unique().sort()
     place = (np.searchsorted(ranks.to_numpy(), placed["rank"].to_numpy()), placed["column"].to_numpy())
-    total = np.full((len(ranks), len(names)), np.nan)
+    # What a rank does not name it may have among its others; without others, it does not do it.
+    has_others = ranks.is_in(rows.filter(pl.col("name") == OTHERS)["rank"].unique().to_list()).to_numpy()
+    total = np.zeros((len(ranks), len(names)))
+    total[has_others] = np.nan
     error = np.zeros_like(total)
     total[place], error[place] = placed["mean"].to_numpy(), placed["error"].to_numpy()
-    # What a rank does not name it may have among its others, if these take long enough: else it does not do it.
-    others = np.nansum(total[:, (names["name"] == OTHERS).to_numpy()], axis=1)[:, None]
-    total[np.isnan(total) & (others <= SPREAD * lower_median(total.T))] = 0.0
     return OwnWork(ranks.to_list(), names.drop("column"), total, error, lower_median(total.T))

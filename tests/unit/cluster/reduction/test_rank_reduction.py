@@ -50,11 +50,10 @@ def test_calls_of_gloo_work_on_the_host() -> None:
     assert job_of(rank).collectives["launched"].to_list() == [True, True]
 
 
-def test_parts_delays_and_what_is_not_recorded() -> None:
+def test_parts_and_what_is_not_recorded() -> None:
     step = job_of(on_a_device()).steps.row(0, named=True)
     assert (step["computing"], step["communication"], step["overlapped"]) == (300, 100, 100)
     assert step["preparing"] == 100
-    assert step["launch_delay"] == 115  # the median of 90 and 140
     assert (step["garbage"], step["cpu"], step["delay"], step["data_total"]) == (None,) * 4
 
 

@@ -39,6 +39,27 @@ def test_work_is_what_the_ranks_did_themselves() -> None:
     assert work == pytest.approx([1e7, 1.1e7, 2e7, 2.1e7, 3e7, 3.1e7], abs=10)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_wait_before_a_collective_that_queued_is_no_work(named: bool) -> None:
+    """Begins are rounded: the second collective seems to begin 200 ns before the first one has ended."""
+    programs = {
+        rank: [
+            Work(1e7 * (rank + 1)),
+            *(Collective(0, transit=1e6, asynchronous=True) for _ in range(2)),
+            Wait(),
+            Step(),
+        ]
+        for rank in range(2)
+    }
+    job = SmallJob(programs, {0: [0, 1]})
+    second = pl.col("meeting") == job.arrivals["meeting"].max()
+    early = job.arrivals.with_columns(pl.col("arrival") - pl.when(second).then(200).otherwise(0))
+    meetings = job.meetings if named else job.meetings.with_columns(group=pl.lit(None, pl.Int32))
+    segments = Replay(job.tables, meetings, early).segments
+    work = segments.group_by("rank").agg(pl.col("work").sum()).sort("rank")["work"].to_list()
+    assert work == pytest.approx([1e7, 2e7], abs=500)
+
+
 def test_another_collective_that_runs_meanwhile_is_not_waited_for() -> None:
     program = [
         Collective(0, transit=3e7, asynchronous=True),
