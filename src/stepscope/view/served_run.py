@@ -54,7 +54,7 @@ _DETAILS = (
 
 
 class Wanted(NamedTuple):
-    """Spans that are searched: of these names, lanes and kinds (of the last two any, if there are none), and durations, ns."""
+    """Spans that are searched: of these names, lanes and kinds (any lane or kind if there are none), and durations, ns."""
 
     names: frozenset[int]
     lanes: frozenset[int] = frozenset()
