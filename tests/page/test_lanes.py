@@ -126,7 +126,7 @@ def test_a_click_selects_the_span_that_is_there_and_it_keeps_its_colour(page: Pa
 
 @BOTH
 def test_a_kernel_of_less_than_a_pixel_has_a_shade_of_its_colour(page: Page, spans: LaneSpans) -> None:
-    """Seen from far, several share a pixel, at most one from where they are: between the ground and their colour, never another's."""
+    """Seen from far, several share a pixel or its neighbour: between the ground and their colour, never another's."""
     show(page, 0, 1.01 * spans.total)
     width = page.locator(".area").bounding_box()["width"]  # type: ignore[index]
     stream = next(lane for lane, of in enumerate(spans.lanes) if of.name == "stream 20")
