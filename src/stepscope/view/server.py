@@ -19,7 +19,7 @@ from stepscope.report.page.one_file import bundle
 from stepscope.report.safe_text import json_bytes
 from stepscope.run import Run
 from stepscope.view.guard import App, Guard
-from stepscope.view.served_run import LATEST, ServedRun, Searched
+from stepscope.view.served_run import LATEST, Searched, ServedRun
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
