@@ -17,6 +17,9 @@ import stepscope
 from tests.install.building import HOOK, OFFLINE, PACKAGING, PIP, ROOT, installed, run
 
 SOURCE = ROOT / "src" / "stepscope"
+#: The browser side, where `make page` has built it.
+BUNDLE = SOURCE / "report" / "page" / "bundle"
+PAGE = [BUNDLE / name for name in ("page.js", "worker.js", "page.css")] if BUNDLE.is_dir() else []
 #: Most bytes of a source distribution: the code, without captures and pictures.
 MOST_BYTES = 2_000_000
 BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
@@ -44,7 +47,7 @@ def test_the_source_distribution_holds_the_code_and_no_captures(distribution: Pa
     with tarfile.open(distribution) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     code = {path for suffix in ("py", "c", "h", "cpp") for path in SOURCE.rglob(f"*.{suffix}")}
-    assert {path.relative_to(ROOT).as_posix() for path in code} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (*code, *PAGE)} <= names
     assert {*PACKAGING} <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks", "node_modules"))]
 
@@ -66,7 +69,7 @@ def test_a_wheel_is_built_from_the_source_distribution(distribution: Path, tmp_p
         names = set(archive.namelist())
         (said,) = [text for text in names if text.endswith(".dist-info/WHEEL")]
         assert "Root-Is-Purelib: false" in archive.read(said).decode()
-    kept = [*SOURCE.rglob("*.py"), *(SOURCE / "native" / "recorder").glob("*.[ch]*"), SOURCE / "py.typed"]
+    kept = [*SOURCE.rglob("*.py"), *(SOURCE / "native" / "recorder").glob("*.[ch]*"), SOURCE / "py.typed", *PAGE]
     assert {path.relative_to(SOURCE.parent).as_posix() for path in kept} <= names
     assert HOOK in names
     if shutil.which("cc"):

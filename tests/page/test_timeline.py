@@ -90,7 +90,7 @@ def until(page: Page, condition: str, argument: object = None) -> None:
 
 def searched(page: Page, text: str) -> None:
     page.fill("#search", text)
-    page.wait_for_selector("text=/[0-9] spans of [0-9]+ name/")
+    page.wait_for_selector("text=/[0-9] spans? of [0-9]+ name/")
 
 
 def step_to(page: Page) -> dict[str, str]:

@@ -53,8 +53,8 @@ _DETAILS = (
 )
 
 
-class Wanted(NamedTuple):
-    """Spans that are searched: of these names, lanes and kinds (of the last two any, if there are none), and durations, ns."""
+class Searched(NamedTuple):
+    """Spans that are searched: of these names, lanes and kinds (any lane or kind if none is given); times in ns."""
 
     names: frozenset[int]
     lanes: frozenset[int] = frozenset()
@@ -82,7 +82,7 @@ class ServedRank:
         self._shown = shown
         self._rank = shown.rank
         self._temporary = temporary
-        self._found: dict[Wanted, Array] = {}
+        self._found: dict[Searched, Array] = {}
         self._pyramids: dict[str, Pyramid] = {}
         self._lock = RLock()
         #: Held while something is analysed, which pictures of the timeline do not wait for.
@@ -275,11 +275,11 @@ class ServedRank:
             rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return rows
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, wanted: Searched) -> int:
         """Return the number of spans that are searched."""
         return len(self._places(wanted))
 
-    def bins(self, wanted: Wanted, a: int, b: int, pixels: int) -> list[int]:
+    def bins(self, wanted: Searched, a: int, b: int, pixels: int) -> list[int]:
         """Return how many of the spans that are searched start in each of so many equal parts of a range of time.
 
         Raises:
@@ -292,14 +292,14 @@ class ServedRank:
         place = (starts[(starts >= a) & (starts < b)] - a) // -(-(b - a) // pixels)
         return [int(number) for number in np.bincount(place, minlength=pixels)]
 
-    def find(self, wanted: Wanted, time: int, *, back: bool) -> dict[str, int] | None:
+    def find(self, wanted: Searched, time: int, *, back: bool) -> dict[str, int] | None:
         """Return the first span that is searched and starts after a time, or the last before; None at the end."""
         places = self._places(wanted)
         starts = self.pyramid.start[places]
         index = int(np.searchsorted(starts, time, side="left" if back else "right")) - int(back)
         return self.span_at(int(places[index])) if 0 <= index < len(places) else None
 
-    def _places(self, wanted: Wanted) -> Array:
+    def _places(self, wanted: Searched) -> Array:
         pyramid = self.pyramid
         known = ((wanted.names, len(pyramid.head.names)), (wanted.lanes, len(pyramid.head.lanes)))
         if not all(0 <= number < count for numbers, count in known for number in numbers):
@@ -344,7 +344,7 @@ class ServedRank:
         if place >= len(pyramid.start):
             return None
         if which in ("same", "same-back"):
-            return self.find(Wanted(frozenset({span["name"]})), span["start"], back=which == "same-back")
+            return self.find(Searched(frozenset({span["name"]})), span["start"], back=which == "same-back")
         mine = pyramid.head.lanes[span["lane"]]
         wanted = (mine.track, mine.crossing, mine.depth + (1 if which == "child" else -1))
         lanes = (

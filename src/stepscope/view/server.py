@@ -19,7 +19,7 @@ from stepscope.report.page.one_file import bundle
 from stepscope.report.safe_text import json_bytes
 from stepscope.run import Run
 from stepscope.view.guard import App, Guard
-from stepscope.view.served_run import LATEST, ServedRun, Wanted
+from stepscope.view.served_run import LATEST, Searched, ServedRun
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -53,9 +53,9 @@ class _OfRank(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     b: int = 0
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> Searched:
         """What is searched."""
-        return Wanted(frozenset(self.names), frozenset(self.lanes), frozenset(self.kinds), self.least, self.most)
+        return Searched(frozenset(self.names), frozenset(self.lanes), frozenset(self.kinds), self.least, self.most)
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,230 @@
+"""Each span lies where its times say, in the colour of its kind, at every zoom; and which lanes are shown."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Page
+
+from stepscope.report.page.lane_spans import KIND_NAMES, LaneSpans, lane_spans
+from stepscope.run import Run
+from tests.clocks import wait_until
+from tests.page.conftest import Files, Watched
+from tests.sizes import SIZE
+
+Open = Callable[..., Watched]
+BOTH = pytest.mark.parametrize("where", ["file", "server"])
+#: A window as a multiple of the span in its middle.
+ZOOMS = (1.5, 4, 30, 300, 3_000, 30_000)
+ROW = 20
+#: page/src/colours.ts, which is checked for contrast and colour blindness.
+LIGHT = {
+    "kernel": (0x43, 0x4F, 0xC8),
+    "operator": (0x43, 0x4F, 0xC8),
+    "memcpy": (0xB7, 0x8D, 0x12),
+    "memset": (0xB7, 0x8D, 0x12),
+    "sync": (0x5B, 0x2E, 0x5E),
+    "runtime": (0x65, 0x6F, 0x8E),
+    "annotation": (0x36, 0x4B, 0x00),
+}
+#: The pixels of a lane at one place, from the top: a name may lie over some of them.
+_PIXELS = """([x, y]) => {
+    const of = document.querySelector('.area canvas');
+    const copy = document.createElement('canvas');
+    [copy.width, copy.height] = [of.width, of.height];
+    const context = copy.getContext('2d', {willReadFrequently: true});
+    context.drawImage(of, 0, 0);
+    const column = context.getImageData(x, y, 1, 17).data;
+    return Array.from({length: 17}, (_, i) => [...column.slice(4 * i, 4 * i + 3)]);
+}"""
+
+
+@pytest.fixture(scope="module")
+def spans(runs: dict[str, Run]) -> LaneSpans:
+    return lane_spans(runs["cpu"].ranks[0].shown)
+
+
+@pytest.fixture
+def page(where: str, files: Files, links: dict[str, str], spans: LaneSpans, opened: Open) -> Iterator[Page]:
+    """The timeline with all lanes of all tracks, in their order."""
+    address = f"{files['cpu'].as_uri()}#" if where == "file" else f"{links['cpu']}&"
+    tracks = ",".join(f"0:{track}" for track in dict.fromkeys(lane.track for lane in spans.lanes))
+    watched = opened(f"{address}p=timeline&pin=-&over=none&unfold={tracks}", height=1000)
+    watched.settle("timeline")
+    assert watched.page.locator(".names .lane").count() == len(spans.lanes)
+    yield watched.page
+    assert watched.wrong == []
+
+
+def top(page: Page, lane: int) -> float:
+    """Return where a lane begins, in pixels from the top of the picture."""
+    return float(page.locator(".names .lane").nth(lane).evaluate("lane => parseFloat(lane.style.top)"))
+
+
+def lane_of(spans: LaneSpans, place: int) -> int:
+    return next(lane for lane in range(len(spans.lanes)) if place < spans.edges[lane + 1])
+
+
+def show(page: Page, a: float, b: float) -> tuple[int, int]:
+    """Show a window of time, and wait for its picture; return the window."""
+    before = page.evaluate("document.querySelector('.area .holder').dataset.drawn")
+    old, new = page.evaluate(
+        """([a, b]) => {
+            const parts = new URLSearchParams(location.hash.slice(1));
+            const old = parts.get('t');
+            parts.set('t', `${a},${b}`);
+            location.hash = parts;
+            return [old, parts.get('t')];
+        }""",
+        [max(0, round(a)), round(b)],
+    )
+    if old != new:
+        wait_until(lambda: page.evaluate("document.querySelector('.area .holder').dataset.drawn") != before)
+    first, last = new.split(",")
+    return int(first), int(last)
+
+
+def some(spans: LaneSpans, number: int) -> list[int]:
+    """Return places of spans of every kind, by chance but always the same."""
+    chance = random.Random(19)
+    long = [place for place in range(len(spans.start)) if spans.dur[place] > 0]
+    chosen = []
+    for kind in LIGHT:
+        of_kind = [place for place in long if KIND_NAMES[spans.kind[place]] == kind]
+        chosen += chance.sample(of_kind, min(len(of_kind), max(1, number // len(LIGHT))))
+    return chosen
+
+
+@BOTH
+@pytest.mark.usefixtures("size")
+def test_a_click_selects_the_span_that_is_there_and_it_keeps_its_colour(page: Page, spans: LaneSpans) -> None:
+    """In full, 200 spans at six zooms; of a span that is wide enough to be seen as itself."""
+    box = page.locator(".area").bounding_box()
+    assert box is not None
+    selected = 0
+    for place in some(spans, 200 if SIZE.full else 7):
+        start, dur, kind = int(spans.start[place]), int(spans.dur[place]), KIND_NAMES[spans.kind[place]]
+        lane = lane_of(spans, place)
+        y = top(page, lane)
+        for zoom in ZOOMS:
+            middle = start + dur / 2
+            a, b = show(page, middle - zoom * dur / 2, middle + zoom * dur / 2 + 20)
+            x, wide = (middle - a) / (b - a) * box["width"], dur / (b - a) * box["width"]
+            if wide < 8:  # the selected one has edges
+                continue
+            drawn = page.evaluate(_PIXELS, [int(x), int(y)])
+            assert list(LIGHT[kind]) in drawn, (place, kind, zoom, drawn)
+            assert not [other for other in LIGHT.values() if other != LIGHT[kind] and list(other) in drawn]
+            page.mouse.click(box["x"] + x, box["y"] + y + 12)
+            row = f"document.querySelector('.details dl')?.innerText.includes('row of spans\\n{spans.row[place]}')"
+            wait_until(lambda row=row: page.evaluate(row))
+            selected += 1
+    assert selected >= 12
+
+
+@BOTH
+def test_a_kernel_of_less_than_a_pixel_has_a_shade_of_its_colour(page: Page, spans: LaneSpans) -> None:
+    """Seen from far, several share a pixel or its neighbour: between the ground and their colour, never another's."""
+    show(page, 0, 1.01 * spans.total)
+    width = page.locator(".area").bounding_box()["width"]  # type: ignore[index]
+    stream = next(lane for lane, of in enumerate(spans.lanes) if of.name == "stream 20")
+    seen = 0
+    for place in range(spans.edges[stream], spans.edges[stream + 1]):
+        x = int(spans.start[place] / round(1.01 * spans.total) * width)
+        near = [page.evaluate(_PIXELS, [x + by, int(top(page, stream))])[12] for by in (0, -1, 1)]
+        drawn = next((colour for colour in near if colour != [255, 255, 255]), near[0])
+        shades = [
+            [(255 - part) / (255 - ink) for part, ink in zip(drawn, LIGHT[kind], strict=True)]
+            for kind in ("kernel", "memset")
+        ]
+        alike = [shade for shade in shades if max(shade) - min(shade) < 0.03]
+        assert alike and 0.24 < alike[0][0] <= 1.01, drawn
+        seen += 1
+    assert seen > 1
+
+
+@BOTH
+def test_the_window_is_as_small_as_some_nanoseconds(page: Page, spans: LaneSpans) -> None:
+    place = next(place for place in range(len(spans.start)) if spans.dur[place] > 1000)
+    middle = int(spans.start[place] + spans.dur[place] // 2)
+    show(page, middle - 1000, middle + 1000)
+    page.focus(".area")
+    for _ in range(40):
+        page.keyboard.press("w")
+    wait_until(lambda: "20.0 ns of" in page.inner_text(".tools"))
+    a, b = (int(time) for time in page.evaluate("new URLSearchParams(location.hash.slice(1)).get('t')").split(","))
+    assert b - a == 20
+    assert abs(a - middle) < 1000
+    ticks = page.locator(".ticks span").all_inner_texts()
+    assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
+    assert all(text.endswith("ns") for text in ticks[1:])
+
+
+@BOTH
+def test_a_track_is_pinned_and_hidden_and_the_link_keeps_that(page: Page, spans: LaneSpans) -> None:
+    names = list(dict.fromkeys(lane.name for lane in spans.lanes))
+
+    def shown() -> list[str]:
+        return page.locator(".names .text").all_inner_texts()
+
+    first = next(lane for lane, of in enumerate(spans.lanes) if of.name == "stream 20")
+    place = int(spans.edges[first])
+    box = page.locator(".area").bounding_box()
+    assert box is not None
+    start, dur = int(spans.start[place]), int(spans.dur[place])
+    a, b = show(page, start - dur, start + 2 * dur)
+    page.mouse.click(box["x"] + (start + dur / 2 - a) / (b - a) * box["width"], box["y"] + top(page, first) + 12)
+    page.wait_for_selector(".details .title")
+    page.focus(".area")
+    page.keyboard.press("p")
+    wait_until(lambda: shown()[0] == "stream 20")
+    page.reload()
+    page.wait_for_selector(".area .holder[data-drawn]", state="attached")
+    assert shown()[0] == "stream 20"
+    page.wait_for_selector(".details .title")
+    page.focus(".area")
+    page.keyboard.press("p")
+    wait_until(lambda: shown()[0] == names[0])
+    page.keyboard.press("h")
+    wait_until(lambda: "stream 20" not in shown())
+    assert shown() == [name for name in names if name != "stream 20"]
+    page.wait_for_selector("button:has-text('show 1 hidden')")
+    page.reload()
+    page.wait_for_selector(".area .holder[data-drawn]", state="attached")
+    assert "stream 20" not in shown()
+    page.focus(".area")
+    page.keyboard.press("u")
+    wait_until(lambda: shown() == names)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("kind:kernel", lambda one: one["kind"] == "kernel"),
+        ('lane:"stream 20"', lambda one: "stream 20" in str(one["lane"])),
+        ("conv dur>1ms", lambda one: "conv" in str(one["name"]).lower() and one["dur"] >= 10**6),
+        ("kind:operator dur<10us", lambda one: one["kind"] == "operator" and one["dur"] <= 10**4),
+        (r"/^aten::(conv2d|add)$/", lambda one: one["name"] in ("aten::conv2d", "aten::add")),
+    ],
+)
+def test_a_search_takes_kinds_lanes_durations_and_expressions(
+    page: Page, spans: LaneSpans, text: str, is_found: Callable[[dict[str, object]], bool]
+) -> None:
+    rows = (
+        {
+            "kind": KIND_NAMES[spans.kind[place]],
+            "lane": spans.lanes[lane_of(spans, place)].name,
+            "name": spans.names[spans.name[place]],
+            "dur": int(spans.dur[place]),
+        }
+        for place in range(len(spans.start))
+    )
+    expected = sum(map(is_found, rows))
+    assert expected
+    page.fill("#search", text)
+    wait_until(lambda: f" {expected} span" in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
+    page.fill("#search", "/(/")
+    page.wait_for_selector("text=not a regular expression: (")
