@@ -80,8 +80,11 @@ def test_a_line_that_computes_and_reads_single_values_is_told(
 ) -> None:
     read, compute = ((((f"{PACKAGES}/{file}", name), TRAIN), "native") for file, name in (reading, computing))
     training = sampled([read] * reads + [compute] * (5 - reads), framework)
-    for _ in range(40):
-        training.call("add", 10_000, [[1]])
+    for number in range(40):
+        training.call("add dygraph", 10_000, [[1]])
+        for step in range(training.steps if framework == "jax" else 0):
+            at = step * STEP + 3_000_000 + 20_000 * number
+            training.rank.span(training.rank.thread(2), "runtime", at, 10_000, "PjitFunction(norm)", step=step)
     titles = [finding.title for finding in training.findings()]
     assert any("computes with single values and reads them one by one" in title for title in titles) == told
 
