@@ -34,8 +34,9 @@ _INTERRUPTED = 4
 #: Parts of the time of operators outside of jit that go away inside: least, usual, most. The first are of the time that
 #: samples of the stacks tell, the others of recorded calls, which recording lengthens.
 _JITTED, _JITTED_CALLS = (0.6, 0.9, 1.0), (0.5, 0.7, 1.0)
-#: The time in JAX's own code, such as that of `grad`, counts up to this multiple of the time of such calls.
-_BESIDE_CALLS = 2.0
+#: The time in JAX's own code, such as that of `grad`, counts up to this multiple of the time of such calls; all of it
+#: counts where the steps were found so: then nothing of them is compiled.
+_BESIDE_CALLS, UNJITTED = 2.0, "gradients computed outside of jit"
 #: Operators outside of jit from which on they are many.
 _OUTSIDE = 16
 #: Operators that take parameters; the first input is the data. MindSpore calls one for the weight and one for the bias.
@@ -111,7 +112,8 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     low, middle, high = _JITTED_CALLS
     if observed.looks["count"].sum() >= _LOOKS:
         inside = float(observed.looks.filter("in_framework")["time"].sum()) / float(observed.looks["time"].sum())
-        time = min(max(inside * observed.step_ns - computing, 0.0), _BESIDE_CALLS * time)
+        most = inf if UNJITTED in str(observed.manifest.get("steps")) else _BESIDE_CALLS * time
+        time = min(max(inside * observed.step_ns - computing, 0.0), most)
         low, middle, high = _JITTED
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(

@@ -27,6 +27,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.analyse.quantities import duration_text
+from stepscope.trace.tables import columns_of
 
 #: Tensors of a step from which on they are a loop, and operators on parameters for each of them that are more than
 #: what a single call per tensor does, such as setting a gradient to zero.
@@ -73,6 +74,8 @@ _AT_ONCE = {
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
+#: Names of spans of operators, or of jitted functions, that the program itself calls: no graph runs them.
+_CALLED = {"jax": r"^PjitFunction\(", "mindspore": "^RunOp$", "paddle": " dygraph$"}
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
 #: it. What only reads may wait for a whole compiled step.
 _READING, _READ_LOOKS = (0.1, 0.9), 4
@@ -425,7 +428,10 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "evaluation"]).fill_null(value=False)
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
     many = len(calls.filter((pl.col("outer") < 0) & beside)) / steps
-    if many < _READ:
+    spans = columns_of(observed.tables, "spans", "name", "step", "depth").drop_nulls("step")
+    called = spans.filter(pl.col("name").cast(pl.String).str.contains(_CALLED[observed.framework]))
+    top = pl.col("depth") == pl.col("depth").min().over("name")  # a jitted function is two spans, one in the other
+    if many < _READ or len(called.filter(top)) < _MANY * steps:
         return
     reads = pl.col("stack").is_in(converting(observed, READS))
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))

@@ -80,8 +80,11 @@ def test_a_line_that_computes_and_reads_single_values_is_told(
 ) -> None:
     read, compute = ((((f"{PACKAGES}/{file}", name), TRAIN), "native") for file, name in (reading, computing))
     training = sampled([read] * reads + [compute] * (5 - reads), framework)
-    for _ in range(40):
-        training.call("add", 10_000, [[1]])
+    for number in range(40):
+        training.call("add dygraph", 10_000, [[1]])
+        for step in range(training.steps if framework == "jax" else 0):
+            at = step * STEP + 3_000_000 + 20_000 * number
+            training.rank.span(training.rank.thread(2), "runtime", at, 10_000, "PjitFunction(norm)", step=step)
     titles = [finding.title for finding in training.findings()]
     assert any("computes with single values and reads them one by one" in title for title in titles) == told
 
@@ -225,3 +228,13 @@ def test_an_explicit_collection_is_taken_out_of_the_step(tmp_path: Path) -> None
 def test_what_is_larger_than_the_collection_comes_first() -> None:
     tokenize = ((("/home/me/words.py", "tokenize"), TRAIN), "python")
     assert collected(looks=4, pauses=STEPS, others=(tokenize,)).causes() == ["python-in-step", "garbage-collection"]
+
+
+def test_a_line_that_runs_a_compiled_step_and_reads_its_result_is_no_loop() -> None:
+    # Given a step whose forty operators a compiled program runs, and a line that calls it and waits for its result
+    read = (((f"{PACKAGES}/jax/_src/array.py", "ArrayImpl.__float__"), TRAIN), "lock")
+    call = (((f"{PACKAGES}/jax/_src/pjit.py", "cache_miss"), TRAIN), "native")
+    training = sampled([read, call], "jax")
+    for _ in range(40):
+        training.call("fusion", 10_000, [[1]])
+    assert not [one for one in training.findings() if "single values" in one.title]
