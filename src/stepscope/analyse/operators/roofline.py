@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyse.operators.cost_rules import PRODUCTS
 from stepscope.analyse.operators.device_peaks import DevicePeaks, device_peaks
-from stepscope.analyse.operators.operator_calls import device_time, host_operators
+from stepscope.analyse.operators.operator_calls import by_depth, device_time, host_operators, rows_of
 from stepscope.analyse.operators.operator_costs import operator_costs
 from stepscope.analyse.units import titled, us
 from stepscope.trace.tables import Tables, columns_of, has_rows, shared
@@ -151,10 +152,9 @@ def _operators(tables: Tables) -> pl.DataFrame:
     """Return time, operations and bytes of operators outside compiled programs: on the device that they keep busy."""
     operators = host_operators(tables)
     _, launched = device_time(tables, operators)
+    rows = operators.select("name", "dur", "step", launched=pl.Series(launched), device=_devices(tables, operators))
     costs = operator_costs(tables)
-    rows = operators.select("id", "name", "dur", "step", pl.Series("launched", launched, pl.Int64))[costs["row"]]
-    counted = rows.hstack(costs.drop("row")).lazy()
-    counted = counted.join(_devices(tables), left_on="id", right_on="span", how="left", maintain_order="left")
+    counted = rows[costs["row"]].hstack(costs.drop("row")).lazy()
     away = (pl.col("launched") > 0) & pl.col("device").is_not_null()
     placed = counted.with_columns(
         device=pl.when(away).then("device").otherwise(pl.lit("cpu")),
@@ -170,11 +170,16 @@ def _operators(tables: Tables) -> pl.DataFrame:
     return grouped.with_columns(absent).select(*_WORK).cast(_WORK).collect()  # type: ignore[arg-type]
 
 
-def _devices(tables: Tables) -> pl.LazyFrame:
-    """Return the device that each operator, or one inside it, first launched work on."""
+def _devices(tables: Tables, operators: pl.DataFrame) -> pl.Series:
+    """Return the device on which each operator, or one inside it, first launched work; null without any."""
     tracks = tables["tracks"].select(pl.col("id").alias("track"), pl.col("device").cast(pl.String))
     spans = tables["spans"].select(pl.col("id").alias("span"), "track", "ts").join(tracks, on="track", how="inner")
     launched = tables["kernels"].filter(pl.col("operator").is_not_null()).select("span", "operator")
-    work = launched.join(spans, on="span", how="inner").sort("ts", "span")
-    first = work.unique("operator", keep="first", maintain_order=True)
-    return first.select(pl.col("operator").alias("span"), "device")
+    work = launched.join(spans, on="span", how="inner").sort("ts", "span").collect()
+    rows = rows_of(operators["id"], work["operator"])
+    first, outer = np.full(len(operators), len(work)), operators["outer"].to_numpy()
+    np.minimum.at(first, rows[rows >= 0], np.flatnonzero(rows >= 0))
+    for level in reversed(by_depth(operators["depth"])):
+        inner = level[outer[level] >= 0]
+        np.minimum.at(first, outer[inner], first[inner])
+    return work["device"].extend_constant(None, 1).gather(first)

@@ -173,6 +173,16 @@ def test_a_convolution_of_jax_on_a_gpu(shared_data: Path) -> None:
     assert row["Roofline(%)"] == pytest.approx(100 * row["Bytes"] / width / (row["Total Time(us)"] / 1e6))
 
 
+def test_an_operator_is_on_the_device_on_which_those_inside_it_launch(shared_data: Path) -> None:
+    # Given attention that another operator computes, by twelve kernels of 122.848 µs together
+    path = shared_data / "kineto" / "tracelens" / "h100" / "Falconsai_nsfw_image_detection__1016002.json.gz"
+    found = roofline(lazy(read_files([path])))
+    [row] = found.filter(pl.col("Name").str.contains("attention")).rows(named=True)
+    assert (row["Device_id"], row["Count"], row["Total Time(us)"]) == ("cuda:0", 12, pytest.approx(122.848))
+    # and nothing that a GPU does is work of the host
+    assert found["Device_id"].unique().to_list() == ["cuda:0"]
+
+
 NUMBERS = st.integers(0, 10**15)
 
 
