@@ -70,7 +70,7 @@ class StepParts:
 
     Attributes:
         parts: Operators, or operators and kernels.
-        phases: Time of each phase a step, ns; empty if none is known.
+        phases: Time of each phase a step, ns, the same percentile as that of parts; empty if none is known.
         steps: Recorded steps; 0 where the range of the recording counts as one.
         step_ns: Time of a step of which ``parts`` are parts, as the 25th percentile, ns.
         on_device: Whether the work of the step is that of device streams.
@@ -103,12 +103,12 @@ def step_parts(tables: Tables) -> StepParts:
     steps = len(found.windows.number) if found.windows.declared else 0
     parts = [] if rows is None or rows.is_empty() else _levels(rows, declared=bool(steps))
     if parts and not found.work.on_device:
-        parts += _between(found)
+        parts += _between(found, frames[0])
     times = phase_times(tables, found.windows, found.work)
     durations = (found.windows.end - found.windows.start).astype(np.float64)
     if not len(durations):
         return StepParts((), {}, 0, 0.0, found.work.on_device)
-    phases = {name: float(np.median(each)) for name, each in times.items() if each.any()}
+    phases = {name: float(np.quantile(each, _QUANTILE)) for name, each in times.items() if each.any()}
     steps_read = columns_of(tables, "run_steps", "recorded", "minor_faults", "delay", "dur")
     readings, measured = steps_read.filter("recorded"), steps_read.drop_nulls(["delay", "dur"])
     missed, waited = readings["minor_faults"].median(), readings["delay"].quantile(_QUANTILE)
@@ -189,14 +189,20 @@ def _levels(rows: pl.DataFrame, *, declared: bool) -> list[StepPartLevel]:
     ]
 
 
-def _between(found: Split) -> list[StepPartLevel]:
-    """Return what the host does besides operators: it waits for data, and runs Python and everything unknown."""
+def _between(found: Split, host: pl.DataFrame) -> list[StepPartLevel]:
+    """Return what the host does besides operators: it waits for data, and runs Python and everything unknown.
+
+    Operators inside of a wait, which make the batch in the training process, are parts of their own.
+    """
     if found.unknown:
         return []
     waits = found.parts["data wait"]
     rest = found.windows.end - found.windows.start - found.parts["computing"] - found.parts["communication"] - waits
+    loading = host.filter(pl.col("phase") == "data").group_by("step").agg(pl.col("time").sum())
+    steps = pl.DataFrame({"step": pl.Series(found.windows.number, dtype=host.schema["step"])})
+    inside = steps.join(loading, on="step", how="left", maintain_order="left")["time"].fill_null(0).to_numpy()
     made = []
-    for name, phase, times in ((WAIT, "data", waits), (OUTSIDE, "", rest)):
+    for name, phase, times in ((WAIT, "data", np.maximum(waits - inside, 0)), (OUTSIDE, "", rest)):
         if times.any():
             level, error = float(np.quantile(times, _QUANTILE)), _error(times[None].astype(np.float64))
             made.append(StepPartLevel(PartKey("host", phase, "", name, ""), level, float(error[0]), 1.0, varies=False))
