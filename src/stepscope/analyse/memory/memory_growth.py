@@ -81,7 +81,8 @@ def reserved_known(tables: Tables) -> bool:
 
 def memory_fragmentation(tables: Tables) -> pl.DataFrame:
     """Return one row per device with a pool: what it reserved and what of it was allocated; where the rest lies."""
-    events = memory_blocks(tables).events.filter(pl.col("reserved") > 0)
+    said = pl.col("allocated").max().over("device") > 0  # else nobody counts what is allocated there
+    events = memory_blocks(tables).events.filter(said & (pl.col("reserved") > 0))
     peaks = events.group_by("device").agg(
         peak=pl.col("allocated").max(),
         peak_reserved=pl.col("reserved").gather(pl.col("allocated").arg_max()).first(),

@@ -152,6 +152,11 @@ def test_fragmentation_of_a_pool() -> None:
     row = memory_fragmentation(training().tables()).row(0, named=True)
     assert (row["Peak Allocated(MB)"], row["Peak Reserved(MB)"], row["Segments"]) == (53, 64, None)
     assert memory_fragmentation(training(reserved=False).tables()).is_empty()
+    # A source that counts what is reserved, and not what is allocated, says nothing of it
+    unsaid = training()
+    for allocation in unsaid.rows["allocations"]:
+        allocation["allocated"] = 0
+    assert memory_fragmentation(unsaid.tables()).is_empty()
 
 
 def test_the_host_counts_from_its_own_start() -> None:
