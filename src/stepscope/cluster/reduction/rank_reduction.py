@@ -25,7 +25,7 @@ from stepscope.read.assemble.assemble import settled
 from stepscope.read.common.dense import or_null
 from stepscope.trace.manifest import Manifest
 from stepscope.trace.schema import TOTALS
-from stepscope.trace.tables import RankTables, Tables, columns_of, facts, has_rows, of_arrays, with_series
+from stepscope.trace.tables import RankTables, Tables, columns_of, empty, facts, has_rows, of_arrays, with_series
 
 #: Most events of a rank, the longest ones.
 _MOST_EVENTS = 500
@@ -103,10 +103,11 @@ def _settled(tables: Tables) -> Tables:
     The marks of another tool's file are those of the host. One that runs ahead gives each step the device's work of
     others, and none the work that is left at the end.
     """
-    steps, kernels = tables["steps"].collect(), columns_of(tables, "kernels", "span", "launch")
+    steps = columns_of(tables, "steps", *empty("steps").columns)
+    kernels = columns_of(tables, "kernels", "span", "launch")
     if not steps.height or not kernels.height or (steps["source"] == "inferred").all():
         return tables
-    spans = tables["spans"].collect()
+    spans = columns_of(tables, "spans", *empty("spans").columns)
     work, call = rows_of(spans["id"], kernels["span"]), rows_of(spans["id"], kernels["launch"])
     known = (work >= 0) & (call >= 0)
     work, call = work[known], call[known]
