@@ -100,11 +100,16 @@ def _evaluating(observed: Observed) -> Iterator[Claim]:
         value=float(within), result="api_statistic", source=f"{at.file}:{at.line}",
     )  # fmt: skip
     every = max(observed.summary.steps.count, 1) / within
-    yield from _too_often(observed, "evaluation", (float(looks["time"].sum()), every), looks, told)
+    yield from _too_often(observed, "evaluation", (float(looks["time"].sum()), every), looks, told, Confidence.LIKELY)
 
 
 def _too_often(
-    observed: Observed, name: str, found: tuple[float, float], looks: pl.DataFrame, told: Evidence
+    observed: Observed,
+    name: str,
+    found: tuple[float, float],
+    looks: pl.DataFrame,
+    told: Evidence,
+    confidence: Confidence = Confidence.MEASURED,
 ) -> Iterator[Claim]:
     """Yield the claim of what takes this time per step, ns, and comes every so many steps, if both are large."""
     (time, every), kind = found, _KINDS[name]
@@ -116,7 +121,7 @@ def _too_often(
         title=f"{of_step(observed, time)} is {kind.noun} {often}, {duration_text(time * every)} each time",
         gain_ns=round(0.95 * time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.1 * time),
         basis="its time over all steps of the run, of which a twentieth stays",
-        confidence=Confidence.MEASURED,
+        confidence=confidence,
         evidence=(told,),
         remedy=trainer_says(observed, name, kind.remedy),
     )  # fmt: skip
