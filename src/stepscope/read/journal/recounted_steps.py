@@ -16,8 +16,8 @@ _MOST = 1 << 61
 _Time = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 _Row: TypeAlias = "dict[str, Any]"
 
-#: Two readings of the clock at the end of one step differ by less.
-_TOGETHER_NS = 100_000
+#: Two readings of the clock at the end of one step differ by less; pauses in which a window is prepared are longer.
+_TOGETHER_NS, _PAUSE_NS = 100_000, 500_000
 #: Columns that are not added up when steps are joined.
 _NOT_ADDED = ("ts", "number", "source", "batches_ready")
 
@@ -32,9 +32,9 @@ class Recount(msgspec.Struct, forbid_unknown_fields=True):
 def recounted(rows: Sequence[_Row], recount: Recount) -> list[_Row]:
     """Return the rows with those up to :attr:`Recount.until` joined or divided as their ends say.
 
-    What a step divides is unknown but its time. Of a step with a pause inside, in which stepscope prepared a window,
-    nothing but its end is known. If the ends are unknown, the rows up to then are left out, and of the step that
-    follows nothing but its end is known.
+    What a step divides is unknown but its time. Of a step in which stepscope prepared a window, nothing but its end is
+    known. If the ends are unknown, the rows up to then are left out, and of the step that follows nothing but its end
+    is known.
     """
     ordered = sorted(rows, key=_end)
     old = [row for row in ordered if _end(row) <= recount.until]
@@ -79,4 +79,4 @@ def _joined(number: int, rows: Sequence[_Row], bounds: tuple[int, int]) -> _Row:
         step[key] = sum(values) if filled and None not in values else None
     step |= {"ts": begin, "dur": end - begin, "number": number}
     covered = sum(max(0, min(_end(row), end) - max(row["ts"], begin)) for row in rows)
-    return step if covered == end - begin else _only_its_end(step)
+    return step if end - begin - covered < _PAUSE_NS else _only_its_end(step)

@@ -45,6 +45,12 @@ def test_a_step_after_a_pause_begins_where_it_began() -> None:
     assert recounted(rows, Recount(until=S, ends=[S])) == rows
 
 
+def test_a_window_that_goes_on_inside_a_step_is_no_pause() -> None:
+    rows = [row(0, 0, S), row(1, S + 50_000, 2 * S), row(2, 2 * S, 3 * S)]
+    found = recounted(rows, Recount(until=2 * S, ends=[S // 2, 2 * S]))
+    assert [(step["ts"], step["dur"]) for step in found[1:]] == [(S // 2, 2 * S - S // 2), (2 * S, S)]
+
+
 def test_of_a_step_with_a_pause_inside_only_the_end_is_known() -> None:
     # Given a window is prepared while it seems that a step has ended: before the last optimizer has stepped
     rows = [row(0, 0, S), row(1, 5 * S, 6 * S), row(2, 6 * S, 7 * S)]
