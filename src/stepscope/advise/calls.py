@@ -17,7 +17,6 @@ from stepscope.analyse.intervals import unite
 from stepscope.analyse.operators.op_statistic import host_work
 from stepscope.analyse.operators.operator_calls import by_depth, host_operators, or_negative, rows_of
 from stepscope.analyse.quantities import duration_text
-from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import Tables, columns_of, forget, with_series
 
 #: A call whose own time is this many times the median of its like was interrupted.
@@ -67,7 +66,7 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
         alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
         medians, counts = calls.select(alike[0].alias("median"), alike[1].alias("count"))
         long = (own > _INTERRUPTED * medians.to_numpy()) & (counts.to_numpy() >= _ALIKE)
-        # Calls that wait for other ranks are long, too; what was lost is no more than the wait for a core.
+        # A call that waits for another rank is long, too. What was lost is at most the wait for a core.
         delay = (observed.summary.run.delay_share or 0.0) * observed.summary.steps.total_ns
         lost = min(float((own - medians.to_numpy())[long & in_steps].sum()), delay)
         own = np.where(long, medians.to_numpy(), own)
@@ -126,8 +125,7 @@ def _disturbed(observed: Observed) -> bool:
 
 def one_core(observed: Observed, dtype: str) -> float | None:
     """Return the operations a second of a large matrix product on one core of this machine; None if not measured."""
-    found = observed.facts.get(SPEEDS)
-    for one in found if isinstance(found, list) else ():
+    for one in observed.speeds:
         product = (one.get("one_core") or {}).get(dtype) if one.get("framework") == observed.framework else None
         if product and product.get("flops_per_s"):
             return float(product["flops_per_s"])
@@ -136,8 +134,7 @@ def one_core(observed: Observed, dtype: str) -> float | None:
 
 def copy_speed(observed: Observed) -> float:
     """Return the bytes a second that one core of this machine copies, or what most do where it was not measured."""
-    found = observed.facts.get(SPEEDS)
-    for one in found if isinstance(found, list) else ():
+    for one in observed.speeds:
         if one.get("framework") == observed.framework and one.get("copy_bytes_per_s"):
             return float(one["copy_bytes_per_s"])
     return _COPY

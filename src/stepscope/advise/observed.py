@@ -19,6 +19,7 @@ from stepscope.analyse.stacks.sampled_time import SampledTime, no_samples, sampl
 from stepscope.analyse.step.summarise import summarise
 from stepscope.analyse.step.summary import Summary
 from stepscope.trace.manifest import Manifest
+from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import Tables, collected, columns_of, facts
 
 #: Steps of the warm-up. A run of at least ten times as many is judged without them.
@@ -87,6 +88,12 @@ class Observed:
     def facts(self) -> dict[str, Any]:
         """The facts about the run, by key, decoded; one that is not JSON is its text."""
         return dict(_decoded(facts(self.tables)))
+
+    @property
+    def speeds(self) -> list[dict[str, Any]]:
+        """What was measured of this machine's speeds, one entry a framework; empty if nothing was."""
+        found = self.facts.get(SPEEDS)
+        return found if isinstance(found, list) else []
 
     @cached_property
     def run_steps(self) -> pl.DataFrame:

@@ -63,8 +63,8 @@ _NOT_OWN = ["backward", "optimizer", "data"]
 
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
-#: Reads of a step from which on they are a loop; ns between two of them up to which nothing else goes on, as between
-#: this part of all.
+#: Reads of a step from which on they are a loop. Two reads follow each other if at most so many ns lie between them; in
+#: a loop, this part of all reads does.
 _READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
 #: Part of the step from which on they are told, and what one operator for all elements saves: least, usual.
 _READS_TOLD, _SAVED = 0.05, (0.7, 0.95)

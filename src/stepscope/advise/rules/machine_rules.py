@@ -14,7 +14,6 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.verdict import DISTURBED
 from stepscope.analyse.quantities import count_text, duration_text, percent_text
 from stepscope.analyse.step.run_steps import OTHERS_USE
-from stepscope.trace.schema import SPEEDS
 
 #: Elements from which on torch distributes an operator over its threads.
 _PARALLEL = 32_768
@@ -127,8 +126,7 @@ def _ranks_here(observed: Observed) -> int | None:
 
 def _saved_by_cores(observed: Observed, part: float) -> float:
     """Return the part of distributed operators' time that all cores save, of which the threads use this part."""
-    speeds = observed.facts.get(SPEEDS)
-    for one in speeds if isinstance(speeds, list) else ():
+    for one in observed.speeds:
         every, used = one.get("all_cores") or {}, (one.get("products") or {}).get("float32") or {}
         if one.get("framework") == observed.framework and every and used and not one.get("disturbed"):
             return max(1 - float(used["flops_per_s"]) / float(every["flops_per_s"]), 0.0)

@@ -25,7 +25,6 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.analyse.quantities import bytes_text, count_text, duration_text
-from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of, has_rows
 
 #: Part of the step from which on copies and page faults are told: attention copies a little in every model.
@@ -347,9 +346,8 @@ def faults_of_step(observed: Observed) -> float:
 
 def fault_costs(observed: Observed) -> tuple[float, float, float]:
     """Return what a page fault costs, ns: the least, the usual, the most; by this machine's own speed if known."""
-    speeds = observed.facts.get(SPEEDS)
-    measured = next((one["fault_ns"] for one in speeds if one.get("fault_ns")), None) if isinstance(speeds, list) else 0
-    return tuple(part * measured for part in _OF_MEASURED) if measured else _FAULT_NS  # type: ignore[return-value]
+    measured = next((one["fault_ns"] for one in observed.speeds if one.get("fault_ns")), None)
+    return tuple(part * measured for part in _OF_MEASURED) if measured else _FAULT_NS
 
 
 def _growth(observed: Observed) -> Iterator[Claim]:

@@ -24,7 +24,6 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.verdict import DISTURBED
 from stepscope.analyse.quantities import percent_text
-from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of
 
 #: Elements from which on a tensor's type decides how long an operator takes.
@@ -273,8 +272,7 @@ def _slow_elements(observed: Observed, calls: pl.DataFrame) -> _SlowCalls | None
 
 def _memory_ns(observed: Observed) -> float:
     """Return how long an element takes at most that is read twice and written to memory for the first time, ns."""
-    speeds = observed.facts.get(SPEEDS)
-    for one in speeds if isinstance(speeds, list) else ():
+    for one in observed.speeds:
         if one.get("framework") == observed.framework and one.get("copy_bytes_per_s") and one.get("fault_ns"):
             return 12e9 / float(one["copy_bytes_per_s"]) + float(one["fault_ns"]) / 1024
     return _ELEMENT_NS

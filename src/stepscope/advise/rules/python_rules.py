@@ -16,7 +16,6 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.rules.data_rules import loads_data, lock_holder
 from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.analyse.stacks.sampled_time import sampled_time
-from stepscope.trace.schema import SPEEDS
 from stepscope.trace.tables import columns_of
 
 #: Part of the step below which a place is not told.
@@ -229,9 +228,7 @@ def _parts(observed: Observed, looks: pl.DataFrame, busy: float) -> Iterator[tup
 
 def _call_ns(observed: Observed) -> float:
     """Return what calling an operator takes on this machine, ns."""
-    speeds = observed.facts.get(SPEEDS)
-    known = [one["call_ns"] for one in speeds if one.get("call_ns")] if isinstance(speeds, list) else []
-    return float(max(known, default=_CALL_NS))
+    return float(max((one["call_ns"] for one in observed.speeds if one.get("call_ns")), default=_CALL_NS))
 
 
 def _largest(observed: Observed, looks: pl.DataFrame) -> _Place | None:
