@@ -25,6 +25,9 @@ SOURCES := pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 WORKERS ?= 2
 FRAMEWORK_WORKERS ?= 1
 
+# Python keeps what it compiles: the tests start thousands of processes, and each would compile their modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Two targets at a time: environments are made, and frameworks tested, side by side.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2 --output-sync=line
@@ -128,8 +131,8 @@ bench: $(ENV)/.test
 	@echo "Run one at a time on a quiet machine:"; for file in benchmarks/[a-z]*.py; do echo "  $(BIN)/python $$file --help"; done
 
 # Stamps carry the time of the last successful install. Frameworks download side by side; `flock` lets one install of
-# stepscope at a time build in src/.
-install = .envs/$(1)/bin/python -m pip install $(QUIET)
+# stepscope at a time build in src/. Python compiles a module when it is first imported; most never are.
+install = .envs/$(1)/bin/python -m pip install $(QUIET) --no-compile
 
 define made
 $(PYTHON) -m venv .envs/$(1)

@@ -49,11 +49,11 @@ def _load_profile() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the slow tests when quick, and when the rest is asked for, the tests that quick runs in full."""
     if (size := config.getoption("size")) != "full":
-        chosen = [
-            item for item in items if (_is_slow(item) or _is_sized(item) if size == "rest" else not _is_slow(item))
-        ]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
+        chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            chosen[_is_slow(item) or _is_sized(item) if size == "rest" else not _is_slow(item)].append(item)
+        config.hook.pytest_deselected(items=chosen[False])
+        items[:] = chosen[True]
 
 
 def _is_slow(item: pytest.Item) -> bool:
