@@ -1,4 +1,4 @@
-"""What all tests share: their size, Hypothesis's settings, the captures, and children that have loaded torch."""
+"""What all tests share: their size, Hypothesis's settings, the captures, and traces that a test writes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import stepscope
 from tests.faults.test_clock_set import clock
 from tests.frameworks.contract.framework import Framework
 from tests.frameworks.contract.test_run import NAMES, framework, output, script
-from tests.frameworks.torch.programs import environment, manifest, python, runs
+from tests.frameworks.torch.programs import environment, forked, forked_run, manifest, python, runs
 
 __all__ = ["clock", "framework", "output"]
 
@@ -145,7 +145,7 @@ def situations(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     found: Framework = import_module(f"tests.frameworks.{request.param}.framework").FRAMEWORK
     folder = tmp_path_factory.mktemp("situations")
     path = script(folder, found.two + PROGRAM)
-    done = found.python(path, found.name, cwd=folder, env=environment())
+    done = forked(path, found.name, cwd=folder, env=environment())
     assert done.returncode == 0, done.stderr
     yield Situations(folder)
 
@@ -208,7 +208,7 @@ def test_a_disk_that_fills_up(framework: Framework, tmp_path: Path, output: Path
     fills = "\n    for number in range(4000):\n        with stepscope.span(str(number)): pass\n"
     loop = f"{limit}for number in range(30):\n    first(){fills}print('trained')\n"
     path = script(tmp_path, framework.two + loop)
-    done = framework.stepscope_run(output, "-q", "--active", "20", path, cwd=tmp_path)
+    done = forked_run(output, "-q", "--active", "20", path, cwd=tmp_path)
     # Then it trains to its end, one line says what happened, and what was written can be read
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert len([line for line in done.stderr.splitlines() if "stepscope: " in line]) == 1, done.stderr

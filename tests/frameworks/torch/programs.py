@@ -64,12 +64,12 @@ def stepscope_run(output: Path, *arguments: str | Path, **options: Any) -> subpr
 
 
 def forked(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python like :func:`python`, in a child that has loaded torch: its start is not under test."""
+    """Run Python like :func:`python`, in a child that has loaded the framework: its start is not under test."""
     return forkserver.run(*arguments, **{"env": environment(), **options})
 
 
 def forked_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded torch."""
+    """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded the framework."""
     return forked("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
 
 
