@@ -33,7 +33,7 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2 --output-sync=line
 endif
 
-.PHONY: demo test test-all test-trainers fuzz environments page browser lint docs site gpu-check bench clean
+.PHONY: demo test test-all test-trainers fuzz environments ready page browser lint docs site gpu-check bench clean
 
 # Train a small conv net under `stepscope run`; print where its steps go, and the path of the page that shows it.
 demo: $(ENV)/.ready page
@@ -70,20 +70,21 @@ test-again:
 		$(call pytest,$$environment,$(SIZE),$$paths --last-failed --last-failed-no-failures=none) || failed=1; \
 	done; test -z "$$failed"
 
-# An install replaces the C library in src/, so no test runs before every environment is there. The browser is no
-# prerequisite, for make would begin other tests while it is looked for; those of torch take the longest.
-test-quick-torch test-rest-torch: test-%-torch: environments
-	@$(MAKE) --no-print-directory browser
+# An install replaces the C library in src/, so no test runs before every environment is there; nor before the browser,
+# for make would begin other tests while it is looked for, and those of torch take the longest.
+ready: environments browser
+
+test-quick-torch test-rest-torch: test-%-torch: ready
 	$(call tested,torch,$*,,$(WORKERS))
 
-$(FRAMEWORKS:%=test-quick-%): test-quick-%: environments
+$(FRAMEWORKS:%=test-quick-%): test-quick-%: ready
 	$(call tested,$*,quick,tests/frameworks,$(FRAMEWORK_WORKERS))
 
-$(FRAMEWORKS:%=test-rest-%): test-rest-%: environments
+$(FRAMEWORKS:%=test-rest-%): test-rest-%: ready
 	$(call tested,$*,rest,tests/frameworks,$(FRAMEWORK_WORKERS))
 
 # Trainers on PyTorch (tests/integrations/conftest.py); those of other frameworks are tested in their environments.
-test-quick-trainers test-rest-trainers: test-%-trainers: environments
+test-quick-trainers test-rest-trainers: test-%-trainers: ready
 	$(call tested,trainers,$*,tests/integrations,$(FRAMEWORK_WORKERS))
 
 # All tests of the trainers alone, with the versions in TRAINERS.
