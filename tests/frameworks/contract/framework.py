@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+#: Those that are installed here.
+NAMES = [name for name in ("torch", "mindspore", "paddle", "jax") if find_spec(name)]
 
 #: The line of a program that stands for what a test does just before the loop.
 BEGIN = "# the loop begins"
@@ -62,3 +67,9 @@ class Framework:
         line = next(line for line in self.program.splitlines() if line.lstrip().startswith("stamps.append"))
         indent = line[: len(line) - len(line.lstrip())]
         return self.program.replace(line, f"{indent}if len(stamps) == {after}: {what}\n{line}")
+
+
+def framework_of(name: str) -> Framework:
+    """Return what is known of a framework."""
+    found: Framework = import_module(f"tests.frameworks.{name}.framework").FRAMEWORK
+    return found

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.contract.framework import Framework
-from tests.frameworks.contract.test_run import check_updates, framework, output, script, steps
-from tests.frameworks.torch.programs import forked, forked_run, manifest, runs
-
-__all__ = ["framework", "output"]
+from tests.frameworks.contract.test_run import check_updates, steps
+from tests.frameworks.torch.programs import forked, forked_run, manifest, runs, script
 
 #: What happens in step 8 → the exit code, and the status in the manifest.
 ENDINGS: dict[str, tuple[str, int, str]] = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
@@ -21,31 +19,21 @@ from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.read import read_files
 from tests.clocks import check_ends
 from tests.frameworks.contract.framework import BEGIN, Framework
-from tests.frameworks.torch.programs import environment, forked, forked_run, manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import (
+    environment,
+    forked,
+    forked_run,
+    manifest,
+    python,
+    runs,
+    script,
+    stepscope_run,
+)
 from tests.sizes import first_quick
 from tests.unit.collect.reading import read_journal
 
 #: Names of the span of a compilation of `compute`.
 COMPILED = ("compile compute", "compile jit(compute)")
-
-NAMES = [name for name in ("torch", "mindspore", "paddle", "jax") if find_spec(name)]
-
-
-@pytest.fixture(params=NAMES)
-def framework(request: pytest.FixtureRequest) -> Framework:
-    found: Framework = import_module(f"tests.frameworks.{request.param}.framework").FRAMEWORK
-    return found
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
 
 
 def steps(run: Path) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import pytest
 
 import stepscope
 from tests.faults.test_clock_set import clock
-from tests.frameworks.contract.framework import Framework
-from tests.frameworks.contract.test_run import NAMES, framework, output, script
-from tests.frameworks.torch.programs import environment, forked, forked_run, manifest, python, runs
+from tests.frameworks.contract.framework import NAMES, Framework, framework_of
+from tests.frameworks.torch.programs import environment, forked, forked_run, manifest, python, runs, script
 
-__all__ = ["clock", "framework", "output"]
+__all__ = ["clock"]
 
 PROGRAM = """
 import importlib, json, os, subprocess, sys, threading, time
@@ -142,7 +140,7 @@ class Situations:
 
 @pytest.fixture(scope="module", params=NAMES)
 def situations(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Situations]:
-    found: Framework = import_module(f"tests.frameworks.{request.param}.framework").FRAMEWORK
+    found = framework_of(request.param)
     folder = tmp_path_factory.mktemp("situations")
     path = script(folder, found.two + PROGRAM)
     done = forked(path, found.name, cwd=folder, env=environment())

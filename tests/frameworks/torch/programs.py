@@ -45,6 +45,13 @@ print("trained", number + 1)
 )
 
 
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    """Write a program and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return this process's environment without what a launcher, a terminal or a user set for it."""
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "STEPSCOPE_RUN_ID", "NO_COLOR", "FORCE_COLOR", "KINETO_LOG_LEVEL")

@@ -20,20 +20,10 @@ from tests.frameworks.torch.programs import (
     recorded_spans,
     recorded_steps,
     runs,
+    script,
     stepscope_run,
 )
 from tests.unit.collect.reading import read_journal
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str, name: str = "train.py") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
 
 
 def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: Path) -> None:
