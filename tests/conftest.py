@@ -27,8 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a shell runs in its background ignores Ctrl-C, and under nohup a hangup; so would the programs of the tests.
+    # A signal with a handler, which may do nothing, has its usual effect in them.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     sizes.SIZE.full = config.getoption("size") != "quick"
     if find_spec("hypothesis"):  # an environment made for `make gpu-check` does not have it
         _load_profile()
