@@ -25,12 +25,15 @@ SOURCES := pyproject.toml setup.py $(wildcard src/stepscope/native/*.[ch])
 WORKERS ?= 2
 FRAMEWORK_WORKERS ?= 1
 
+# Python keeps what it compiles: the tests start thousands of processes, and each would compile their modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Two targets at a time: environments are made, and frameworks tested, side by side.
 ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += --jobs=2 --output-sync=line
 endif
 
-.PHONY: demo test test-all test-trainers fuzz environments page browser lint docs site gpu-check bench clean
+.PHONY: demo test test-all test-trainers fuzz environments ready page browser lint docs site gpu-check bench clean
 
 # Train a small conv net under `stepscope run`; print where its steps go, and the path of the page that shows it.
 demo: $(ENV)/.ready page
@@ -67,20 +70,21 @@ test-again:
 		$(call pytest,$$environment,$(SIZE),$$paths --last-failed --last-failed-no-failures=none) || failed=1; \
 	done; test -z "$$failed"
 
-# An install replaces the C library in src/, so no test runs before every environment is there. The browser is no
-# prerequisite, for make would begin other tests while it is looked for; those of torch take the longest.
-test-quick-torch test-rest-torch: test-%-torch: environments
-	@$(MAKE) --no-print-directory browser
+# An install replaces the C library in src/, so no test runs before every environment is there; nor before the browser,
+# for make would begin other tests while it is looked for, and those of torch take the longest.
+ready: environments browser
+
+test-quick-torch test-rest-torch: test-%-torch: ready
 	$(call tested,torch,$*,,$(WORKERS))
 
-$(FRAMEWORKS:%=test-quick-%): test-quick-%: environments
+$(FRAMEWORKS:%=test-quick-%): test-quick-%: ready
 	$(call tested,$*,quick,tests/frameworks,$(FRAMEWORK_WORKERS))
 
-$(FRAMEWORKS:%=test-rest-%): test-rest-%: environments
+$(FRAMEWORKS:%=test-rest-%): test-rest-%: ready
 	$(call tested,$*,rest,tests/frameworks,$(FRAMEWORK_WORKERS))
 
 # Trainers on PyTorch (tests/integrations/conftest.py); those of other frameworks are tested in their environments.
-test-quick-trainers test-rest-trainers: test-%-trainers: environments
+test-quick-trainers test-rest-trainers: test-%-trainers: ready
 	$(call tested,trainers,$*,tests/integrations,$(FRAMEWORK_WORKERS))
 
 # All tests of the trainers alone, with the versions in TRAINERS.
@@ -128,8 +132,8 @@ bench: $(ENV)/.test
 	@echo "Run one at a time on a quiet machine:"; for file in benchmarks/[a-z]*.py; do echo "  $(BIN)/python $$file --help"; done
 
 # Stamps carry the time of the last successful install. Frameworks download side by side; `flock` lets one install of
-# stepscope at a time build in src/.
-install = .envs/$(1)/bin/python -m pip install $(QUIET)
+# stepscope at a time build in src/. Python compiles a module when it is first imported; most never are.
+install = .envs/$(1)/bin/python -m pip install $(QUIET) --no-compile
 
 define made
 $(PYTHON) -m venv .envs/$(1)

@@ -1,10 +1,11 @@
-"""What all tests share: their size, Hypothesis's settings, the captures, and children that have loaded torch."""
+"""What all tests share: their size, Hypothesis's settings, the captures, and traces that a test writes."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What a shell runs in its background ignores Ctrl-C, and under nohup a hangup; so would the programs of the tests.
+    # A signal with a handler, which may do nothing, has its usual effect in them.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     sizes.SIZE.full = config.getoption("size") != "quick"
     if find_spec("hypothesis"):  # an environment made for `make gpu-check` does not have it
         _load_profile()
@@ -49,11 +55,11 @@ def _load_profile() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the slow tests when quick, and when the rest is asked for, the tests that quick runs in full."""
     if (size := config.getoption("size")) != "full":
-        chosen = [
-            item for item in items if (_is_slow(item) or _is_sized(item) if size == "rest" else not _is_slow(item))
-        ]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
+        chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            chosen[_is_slow(item) or _is_sized(item) if size == "rest" else not _is_slow(item)].append(item)
+        config.hook.pytest_deselected(items=chosen[False])
+        items[:] = chosen[True]
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -1,8 +1,8 @@
-"""Children that have loaded torch: a process imports it once and forks a child for each program.
+"""Children that have loaded the framework: a process imports it once and forks a child for each program.
 
-Importing torch, and what its optimizers import later, takes some three CPU seconds in each process. A program whose
-start is not under test runs in such a child instead (:func:`run`). The start is under test where a test looks at import
-hooks, at the start-up hook and the environment it reads, or at how the interpreter ends.
+Importing torch, and what its optimizers import later, takes some three CPU seconds in each process; the others take one
+or two. A program whose start is not under test runs in such a child instead (:func:`run`). The start is under test
+where a test looks at import hooks, at the start-up hook and the environment it reads, or at how the interpreter ends.
 
 The server runs no operator and has one thread, so that a child finds no lock held by a thread it does not have. It ends
 when its standard input does: with the process that started it, however that ends.
@@ -21,10 +21,20 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
 from typing import Any
+
+#: Frameworks, and what a training imports of each sooner or later. The first that is installed is loaded.
+_FRAMEWORKS = {
+    "torch": ("torch", "torch._dynamo", "torch.profiler", "torch.utils.data"),
+    "mindspore": ("mindspore", "mindspore.dataset"),
+    "paddle": ("paddle",),
+    "jax": ("jax", "jax.numpy"),
+}
 
 #: One thread in libraries that make theirs when they are imported, or at their first operator.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -37,7 +47,7 @@ def run(
     umask: int = -1,
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """Run what ``python ARGUMENTS`` runs, a script, ``-m MODULE`` or ``-c CODE``, in a child that has loaded torch.
+    """Run what ``python ARGUMENTS`` runs, a script, ``-m MODULE`` or ``-c CODE``, in such a child.
 
     Args:
         arguments: The arguments of the interpreter; it takes no option but ``-m`` and ``-c``.
@@ -156,13 +166,11 @@ def _execute(command: list[str]) -> None:
 
 
 def _prepare() -> None:
-    """Import torch and what a training imports of it later. No operator runs."""
-    import torch
-    import torch._dynamo
-    import torch.profiler
-    import torch.utils.data
-
-    torch.set_num_threads(1)
+    """Import the framework and what a training imports of it later. No operator runs."""
+    framework = next(filter(find_spec, _FRAMEWORKS))
+    modules = [import_module(name) for name in _FRAMEWORKS[framework]]
+    if framework == "torch":
+        modules[0].set_num_threads(1)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         message = "an import has started a thread; a child forked from here could wait for ever for a lock it holds"
         raise RuntimeError(message)

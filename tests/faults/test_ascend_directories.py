@@ -24,6 +24,7 @@ from stepscope.cli.main import main
 from stepscope.errors import InputError
 from stepscope.read import read_files
 from stepscope.trace.tables import Frames
+from tests.sizes import first_quick
 from tests.unit import ascend_build as build
 from tests.unit.ascend_build import OUTPUT, capture
 
@@ -94,10 +95,20 @@ def test_a_file_that_is_missing(sort: str, name: str, copy: Callable[[str], Path
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv", "l2_cache.csv"),
-        *("communication.json", "communication_matrix.json", "npu_module_mem.csv", "operator_details.csv"),
-    ],
+    first_quick(
+        [
+            *(
+                "trace_view.json",
+                "kernel_details.csv",
+                "communication.json",
+                "memory_record.csv",
+                "operator_memory.csv",
+            ),
+            *("operator_memory.csv", "l2_cache.csv", "communication_matrix.json", "npu_module_mem.csv"),
+            "operator_details.csv",
+        ],
+        quick=3,
+    ),
 )
 def test_a_file_that_is_cut(name: str, copy: Callable[[str], Path]) -> None:
     root = copy(TEXT)
@@ -142,7 +153,8 @@ def test_numbers_that_cannot_be(number: int | None, copy: Callable[[str], Path])
 
 @pytest.mark.parametrize("name", ["trace_view.json", "kernel_details.csv", "communication.json", "memory_record.csv"])
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04\0\0", b"\x7fELF", b"<html>no</html>\n", b"null", b"[[[[", b"a,b\n1"]
+    "content",
+    first_quick([b"", b"<html>no</html>\n", b"PK\x03\x04\0\0", b"\x7fELF", b"null", b"[[[[", b"a,b\n1"], quick=2),
 )
 def test_a_file_of_another_program(name: str, content: bytes, copy: Callable[[str], Path]) -> None:
     root = copy(TEXT)
@@ -165,7 +177,7 @@ def test_a_version_that_is_not_known(tmp_path: Path) -> None:
     assert json.loads(dict(read["metadata"].iter_rows())["cann_version"]) == "99.9"
 
 
-@pytest.mark.parametrize("formula", ["=1+2", "=HYPERLINK(0)", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3"])
+@pytest.mark.parametrize("formula", first_quick(["=1+2", "=HYPERLINK(0)", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3"]))
 def test_formulas_are_text_and_stay_text(formula: str, tmp_path: Path) -> None:
     """They are read as names, and written so that no spreadsheet takes them for formulas."""
     root = capture(tmp_path / "source")
@@ -201,18 +213,21 @@ def within(seconds: float, gigabytes: float, action: Callable[[], Frames]) -> Fr
 
 @pytest.mark.parametrize(
     ("name", "begin"),
-    [
-        ("trace_view.json", b""),
-        ("trace_view.json", b'[{"ph": "X", "name": "'),
-        ("kernel_details.csv", b""),
-        ("kernel_details.csv", b"Name,Task ID\n"),
-        ("memory_record.csv", b'Component,"'),
-        ("communication.json", b""),
-        ("communication.json", b'{"step1": {"p2p": {"'),
-        ("communication_matrix.json", b"{"),
-        ("../profiler_info_0.json", b"{"),
-        ("../profiler_metadata.json", b'{"a": "'),
-    ],
+    first_quick(
+        [
+            ("trace_view.json", b'[{"ph": "X", "name": "'),
+            ("kernel_details.csv", b"Name,Task ID\n"),
+            ("communication.json", b'{"step1": {"p2p": {"'),
+            ("../profiler_info_0.json", b"{"),
+            ("trace_view.json", b""),
+            ("kernel_details.csv", b""),
+            ("memory_record.csv", b'Component,"'),
+            ("communication.json", b""),
+            ("communication_matrix.json", b"{"),
+            ("../profiler_metadata.json", b'{"a": "'),
+        ],
+        quick=4,
+    ),
 )
 def test_ten_gigabytes_of_nothing(name: str, begin: bytes, tmp_path: Path) -> None:
     """A sparse file takes no room on the disk, and claims ten gigabytes."""

@@ -130,7 +130,7 @@ def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path
     assert "ended_abruptly" in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: str(number.name))
+@pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGHUP]), ids=["SIGTERM", "SIGHUP"])
 def test_a_terminated_program_keeps_its_recording_and_dies_of_the_signal(
     tmp_path: Path, output: Path, number: signal.Signals
 ) -> None:
@@ -184,7 +184,7 @@ def test_a_handler_that_steps_while_the_profile_stops_opens_no_second_run(tmp_pa
     assert [manifest(run)["status"] for run in runs(output)] == ["complete"] * 5
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", first_quick([1, 2]))
 def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path, times: int) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, WAIT)

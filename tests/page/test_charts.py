@@ -18,7 +18,8 @@ from tests.clocks import wait_until
 from tests.page.conftest import Files, Watched, run_named, serving
 
 Open = Callable[..., Watched]
-BOTH = pytest.mark.parametrize("where", ["file", "server"])
+#: What is the same code for both: when quick, the server alone.
+EITHER = pytest.mark.parametrize("where", [pytest.param("file", marks=pytest.mark.slow), "server"])
 STEPS = 6
 
 
@@ -125,7 +126,7 @@ def test_what_takes_most_time_is_told_step_by_step(places: dict[str, str], opene
     assert watched.wrong == []
 
 
-@BOTH
+@EITHER
 def test_the_whole_run_shows_where_the_window_and_the_matches_are(
     where: str, places: dict[str, str], opened: Open
 ) -> None:
@@ -151,7 +152,7 @@ def test_the_whole_run_shows_where_the_window_and_the_matches_are(
     assert watched.wrong == []
 
 
-@BOTH
+@EITHER
 def test_self_is_the_time_without_that_of_the_spans_inside(where: str, places: dict[str, str], opened: Open) -> None:
     watched = opened(places[where])
     watched.show("timeline")
@@ -166,7 +167,7 @@ def test_self_is_the_time_without_that_of_the_spans_inside(where: str, places: d
     assert watched.wrong == []
 
 
-@BOTH
+@EITHER
 def test_the_link_holds_folds_pins_filter_and_range(where: str, places: dict[str, str], opened: Open) -> None:
     watched = opened(places[where])
     watched.show("timeline")
@@ -188,7 +189,7 @@ def test_the_link_holds_folds_pins_filter_and_range(where: str, places: dict[str
     assert (watched.wrong, again.wrong) == ([], [])
 
 
-@BOTH
+@EITHER
 def test_a_range_is_made_with_keys_and_goes_to_the_edges_of_spans(
     where: str, places: dict[str, str], opened: Open
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page
@@ -16,6 +17,8 @@ from tests.sizes import SIZE
 
 Open = Callable[..., Watched]
 BOTH = pytest.mark.parametrize("where", ["file", "server"])
+#: What is the same code for both: when quick, the server alone.
+EITHER = pytest.mark.parametrize("where", [pytest.param("file", marks=pytest.mark.slow), "server"])
 #: A window as a multiple of the span in its middle.
 ZOOMS = (1.5, 4, 30, 300, 3_000, 30_000)
 ROW = 20
@@ -28,6 +31,14 @@ LIGHT = {
     "sync": (0x5B, 0x2E, 0x5E),
     "runtime": (0x65, 0x6F, 0x8E),
     "annotation": (0x36, 0x4B, 0x00),
+}
+#: Texts to search for, and whether a span is found.
+SEARCHES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "kind:kernel": lambda one: one["kind"] == "kernel",
+    'lane:"stream 20"': lambda one: "stream 20" in one["lane"],
+    "conv dur>1ms": lambda one: "conv" in one["name"].lower() and one["dur"] >= 10**6,
+    "kind:operator dur<10us": lambda one: one["kind"] == "operator" and one["dur"] <= 10**4,
+    r"/^aten::(conv2d|add)$/": lambda one: one["name"] in ("aten::conv2d", "aten::add"),
 }
 #: The pixels of a lane at one place, from the top: a name may lie over some of them.
 _PIXELS = """([x, y]) => {
@@ -97,7 +108,7 @@ def some(spans: LaneSpans, number: int) -> list[int]:
     return chosen
 
 
-@BOTH
+@EITHER
 @pytest.mark.usefixtures("size")
 def test_a_click_selects_the_span_that_is_there_and_it_keeps_its_colour(page: Page, spans: LaneSpans) -> None:
     """In full, 200 spans at six zooms; of a span that is wide enough to be seen as itself."""
@@ -148,7 +159,7 @@ def test_a_kernel_of_less_than_a_pixel_has_a_shade_of_its_colour(page: Page, spa
     assert seen > 1
 
 
-@BOTH
+@EITHER
 def test_the_window_is_as_small_as_some_nanoseconds(page: Page, spans: LaneSpans) -> None:
     place = next(place for place in range(len(spans.start)) if spans.dur[place] > 1000)
     middle = int(spans.start[place] + spans.dur[place] // 2)
@@ -165,7 +176,7 @@ def test_the_window_is_as_small_as_some_nanoseconds(page: Page, spans: LaneSpans
     assert all(text.endswith("ns") for text in ticks[1:])
 
 
-@BOTH
+@EITHER
 def test_a_track_is_pinned_and_hidden_and_the_link_keeps_that(page: Page, spans: LaneSpans) -> None:
     names = list(dict.fromkeys(lane.name for lane in spans.lanes))
 
@@ -203,20 +214,8 @@ def test_a_track_is_pinned_and_hidden_and_the_link_keeps_that(page: Page, spans:
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("text", "is_found"),
-    [
-        ("kind:kernel", lambda one: one["kind"] == "kernel"),
-        ('lane:"stream 20"', lambda one: "stream 20" in str(one["lane"])),
-        ("conv dur>1ms", lambda one: "conv" in str(one["name"]).lower() and one["dur"] >= 10**6),
-        ("kind:operator dur<10us", lambda one: one["kind"] == "operator" and one["dur"] <= 10**4),
-        (r"/^aten::(conv2d|add)$/", lambda one: one["name"] in ("aten::conv2d", "aten::add")),
-    ],
-)
-def test_a_search_takes_kinds_lanes_durations_and_expressions(
-    page: Page, spans: LaneSpans, text: str, is_found: Callable[[dict[str, object]], bool]
-) -> None:
-    rows = (
+def test_a_search_takes_kinds_lanes_durations_and_expressions(page: Page, spans: LaneSpans) -> None:
+    rows = [
         {
             "kind": KIND_NAMES[spans.kind[place]],
             "lane": spans.lanes[lane_of(spans, place)].name,
@@ -224,10 +223,12 @@ def test_a_search_takes_kinds_lanes_durations_and_expressions(
             "dur": int(spans.dur[place]),
         }
         for place in range(len(spans.start))
-    )
-    expected = sum(map(is_found, rows))
-    assert expected
-    page.fill("#search", text)
-    wait_until(lambda: f" {expected} span" in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
+    ]
+    for text, is_found in SEARCHES.items():
+        expected = sum(map(is_found, rows))
+        assert expected, text
+        page.fill("#search", text)
+        said = f" {expected} span"
+        wait_until(lambda said=said: said in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
     page.fill("#search", "/(/")
     page.wait_for_selector("text=not a regular expression: (")

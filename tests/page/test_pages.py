@@ -25,6 +25,8 @@ Open = Callable[..., Watched]
 
 NAMES = [name for name in (*CAPTURES, "empty", "damaged") if SIZE.full or name != "host"]
 FILES = [*NAMES, "comparison"]
+#: A rank, a job and one with losses, which a server shows when quick; a file shows every one.
+SERVED = ("gpu", "ranks", "damaged")
 #: Dark or light, and the size of the window.
 LOOKS = [("light", 1280, 720), ("dark", 1920, 1080)]
 #: What moves less is not seen: the ticks above the timeline, once, when its width is known.
@@ -48,7 +50,11 @@ def address(request: pytest.FixtureRequest, name: str, runs: dict[str, Run]) -> 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize(
     ("source", "name"),
-    [(source, name) for source, names in (("file", FILES), ("server", NAMES)) for name in names],
+    [
+        pytest.param(source, name, marks=[pytest.mark.slow] * (source == "server" and name not in SERVED))
+        for source, names in (("file", FILES), ("server", NAMES))
+        for name in names
+    ],
 )
 def test_every_page(request: pytest.FixtureRequest, source: str, name: str, opened: Open) -> None:
     """In full, each page is loaded by its link, and that of a file is seen in every look; else it is seen in one."""

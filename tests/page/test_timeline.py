@@ -102,7 +102,7 @@ def step_to(page: Page) -> dict[str, str]:
     return facts(page)
 
 
-@BOTH
+@EITHER
 def test_each_rank_says_how_sure_its_clock_is(timeline: Page, job: Run) -> None:
     rows = job.job.clocks.sort("rank").to_dicts()
     titles = [one.get_attribute("title") or "" for one in timeline.query_selector_all(".lane.rank button")]
@@ -163,7 +163,7 @@ def test_spans_of_all_ranks_lie_on_the_clock_of_the_job(timeline: Page, job: Run
     assert np.ptp(firsts) < 20e6
 
 
-@BOTH
+@EITHER
 def test_idle_reasons_are_drawn_and_said_in_words(timeline: Page, job: Run) -> None:
     timeline.fill('[aria-label="filter lanes"]', "rank 1")
     timeline.focus(".area")

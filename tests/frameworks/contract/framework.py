@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
-from tests.frameworks.torch.programs import python, stepscope_run
+#: Those that are installed here.
+NAMES = [name for name in ("torch", "mindspore", "paddle", "jax") if find_spec(name)]
 
 #: The line of a program that stands for what a test does just before the loop.
 BEGIN = "# the loop begins"
@@ -39,8 +41,6 @@ class Framework:
         statistic: A word in ``op_statistic.csv``.
         check: Path of a run of `program` → holds what is the framework's own.
         in_flight: How many updates of before a window may still run in it.
-        python: Runs a program.
-        stepscope_run: Runs a program under ``stepscope run --later``.
     """
 
     name: str
@@ -61,11 +61,15 @@ class Framework:
     statistic: str = ""
     check: Callable[[Path], None] = field(default=lambda run: None)
     in_flight: int = 0
-    python: Callable[..., CompletedProcess[str]] = python
-    stepscope_run: Callable[..., CompletedProcess[str]] = stepscope_run
 
     def doing(self, what: str, after: int) -> str:
         """Return the program that does ``what`` when it has made so many steps, before it notes the last one."""
         line = next(line for line in self.program.splitlines() if line.lstrip().startswith("stamps.append"))
         indent = line[: len(line) - len(line.lstrip())]
         return self.program.replace(line, f"{indent}if len(stamps) == {after}: {what}\n{line}")
+
+
+def framework_of(name: str) -> Framework:
+    """Return what is known of a framework."""
+    found: Framework = import_module(f"tests.frameworks.{name}.framework").FRAMEWORK
+    return found

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.contract.framework import Framework
-from tests.frameworks.contract.test_run import check_updates, framework, output, script, steps
-from tests.frameworks.torch.programs import manifest, runs
-
-__all__ = ["framework", "output"]
+from tests.frameworks.contract.test_run import check_updates, steps
+from tests.frameworks.torch.programs import forked, forked_run, manifest, runs, script
 
 #: What happens in step 8 → the exit code, and the status in the manifest.
 ENDINGS: dict[str, tuple[str, int, str]] = {
@@ -40,8 +38,8 @@ def test_a_training_that_ends_in_the_window(framework: Framework, tmp_path: Path
     what, code, status = ENDINGS[ending]
     path = script(tmp_path, framework.doing(what, 8))
     arguments = framework.arguments if framework.alone is None else framework.alone
-    plain = framework.python(path, *arguments, cwd=tmp_path)
-    done = framework.stepscope_run(output, *framework.options, path, *arguments, cwd=tmp_path)
+    plain = forked(path, *arguments, cwd=tmp_path)
+    done = forked_run(output, *framework.options, path, *arguments, cwd=tmp_path)
     assert (done.returncode, without_numbers(done.stdout)) == (plain.returncode, without_numbers(plain.stdout))
     assert (done.returncode == code) or ending == "interrupted"
     # its own error is the last that it says, without a frame of ours

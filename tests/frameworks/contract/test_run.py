@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
@@ -21,30 +19,21 @@ from stepscope.collect.frameworks import FRAMEWORKS
 from stepscope.read import read_files
 from tests.clocks import check_ends
 from tests.frameworks.contract.framework import BEGIN, Framework
-from tests.frameworks.torch.programs import environment, manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import (
+    environment,
+    forked,
+    forked_run,
+    manifest,
+    python,
+    runs,
+    script,
+    stepscope_run,
+)
+from tests.sizes import first_quick
 from tests.unit.collect.reading import read_journal
 
 #: Names of the span of a compilation of `compute`.
 COMPILED = ("compile compute", "compile jit(compute)")
-
-NAMES = [name for name in ("torch", "mindspore", "paddle", "jax") if find_spec(name)]
-
-
-@pytest.fixture(params=NAMES)
-def framework(request: pytest.FixtureRequest) -> Framework:
-    found: Framework = import_module(f"tests.frameworks.{request.param}.framework").FRAMEWORK
-    return found
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
 
 
 def steps(run: Path) -> list[int]:
@@ -59,8 +48,8 @@ def check_updates(framework: Framework, run: Path, count: int) -> None:
 def test_a_loop(framework: Framework, tmp_path: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stopwatch = "import json; json.dump(stamps, open('stamps.json', 'w'))\n"
     path = script(tmp_path, framework.program + stopwatch)
-    plain = framework.python(path, *framework.arguments, cwd=tmp_path)
-    done = framework.stepscope_run(output, *framework.options, path, *framework.arguments, cwd=tmp_path)
+    plain = forked(path, *framework.arguments, cwd=tmp_path)
+    done = forked_run(output, *framework.options, path, *framework.arguments, cwd=tmp_path)
     # Then the program says what it says alone
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (0, plain.stdout), done.stderr
     assert len(done.stdout.splitlines()) == 1
@@ -102,7 +91,7 @@ def test_two_optimizers_make_one_step_an_iteration(
 ) -> None:
     loop = f"for number in range(24):\n    {ITERATIONS[kind]}\n    time.sleep(0.002)\n"
     path = script(tmp_path, f"import time\n{framework.two}\n{loop}")
-    done = framework.stepscope_run(output, path, cwd=tmp_path)
+    done = forked_run(output, path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # Then there is one run, whose steps are iterations: none is there twice, none lasts for two
     (run,) = runs(output)
@@ -156,7 +145,7 @@ atexit.register(lambda: json.dump(slow, open('slow.json', 'w')))
 """
 
 
-@pytest.mark.parametrize("switches", [[], ["--stacks", "--flops", "--modules"]], ids=["default", "stacks"])
+@pytest.mark.parametrize("switches", first_quick([[], ["--stacks", "--flops", "--modules"]]), ids=["default", "stacks"])
 def test_everything_slow_is_done_before_the_first_step(
     framework: Framework, tmp_path: Path, output: Path, switches: list[str]
 ) -> None:
@@ -245,7 +234,7 @@ def test_lines_of_python_between_the_operators_have_their_time_over_all_steps(
     line = next(line for line in framework.program.splitlines() if line.lstrip().startswith("stamps.append"))
     indent = line[: len(line) - len(line.lstrip())]
     text = framework.program.replace(line, f"{indent}metrics.metric()\n{line}").replace(BEGIN, "import metrics")
-    done = framework.stepscope_run(output, script(tmp_path, text), *framework.arguments, cwd=tmp_path)
+    done = forked_run(output, script(tmp_path, text), *framework.arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert manifest(run)["collectors"]["stack_samples"]["samples"] > 0
@@ -270,7 +259,7 @@ def test_lines_of_python_between_the_operators_have_their_time_over_all_steps(
 def test_the_first_steps(framework: Framework, tmp_path: Path, output: Path) -> None:
     # Given a recording that begins when the framework has just been imported
     path = script(tmp_path, framework.program)
-    done = framework.stepscope_run(output, "--steps", "0:3", path, *framework.arguments)
+    done = forked_run(output, "--steps", "0:3", path, *framework.arguments)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert steps(run) == [0, 1, 2, 3]
@@ -281,7 +270,7 @@ def test_a_program_that_ends_before_its_window_leaves_the_times_of_its_steps(
     framework: Framework, tmp_path: Path, output: Path
 ) -> None:
     path = script(tmp_path, framework.program)
-    done = framework.stepscope_run(output, "--skip", "50", path, *framework.arguments)
+    done = forked_run(output, "--skip", "50", path, *framework.arguments)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert f"Their times: stepscope report {run}" in done.stderr
@@ -293,7 +282,7 @@ def test_a_program_that_ends_before_its_window_leaves_the_times_of_its_steps(
 
 def test_a_whole_program_is_one_step(framework: Framework, tmp_path: Path, output: Path) -> None:
     path = script(tmp_path, framework.program)
-    done = framework.stepscope_run(output, "--steps", "all", path, *framework.arguments)
+    done = forked_run(output, "--steps", "all", path, *framework.arguments)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert manifest(run)["steps"]["recorded"] == 1
@@ -312,7 +301,7 @@ def test_a_program_that_ends_in_the_window_keeps_what_there_is(
     framework: Framework, tmp_path: Path, output: Path, end: str, code: int, status: str
 ) -> None:
     path = script(tmp_path, framework.doing(end, after=7))
-    done = framework.stepscope_run(output, path, *framework.arguments)
+    done = forked_run(output, path, *framework.arguments)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     (run,) = runs(output)
     assert manifest(run)["status"] == status
@@ -325,7 +314,7 @@ def test_compilations_are_there_with_what_is_compiled_and_why_again(
 ) -> None:
     # Given a program that compiles its function in the first step, and for another form in the seventh
     path = script(tmp_path, framework.recompiles)
-    done = framework.stepscope_run(output, path)
+    done = forked_run(output, path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     spans = read_journal(run / "rank0" / "capture" / "journal.ssj").spans
@@ -348,7 +337,7 @@ def test_compilations_are_there_with_what_is_compiled_and_why_again(
 def test_a_profile_that_nobody_stops_is_whole(framework: Framework, tmp_path: Path, output: Path) -> None:
     begin = f"import stepscope; stepscope.profile(output={str(output)!r}, analyse='later').start()"
     path = script(tmp_path, framework.program.replace(BEGIN, begin))
-    done = framework.python(path, *framework.arguments)
+    done = forked(path, *framework.arguments)
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert (manifest(run)["status"], framework.updates(run)) == ("complete", 12)
@@ -375,7 +364,7 @@ with open("alive.txt", "w") as file:
     file.write(said)
 """
     path = script(tmp_path, text.replace(line, f"{again}\n{line}") + ending)
-    done = framework.python(path, *framework.arguments, cwd=tmp_path)
+    done = forked(path, *framework.arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # Then it has their directories, and nothing else of them but of the last one
     assert (tmp_path / "alive.txt").read_text() in ("12 0 complete", "12 1 complete")
@@ -404,7 +393,7 @@ def test_a_killed_program_leaves_its_journal(
     # Given a program that is killed when a block with its last step has been written
     (tmp_path / "killed.py").write_text(KILLED)
     path = script(tmp_path, framework.doing(f"__import__('killed').when_written({str(output)!r})", after=8))
-    done = framework.stepscope_run(output, path, *(framework.alone or framework.arguments))
+    done = forked_run(output, path, *(framework.alone or framework.arguments))
     assert done.returncode == -signal.SIGKILL
     (run,) = runs(output)
     assert manifest(run)["status"] == "recording"
@@ -442,7 +431,7 @@ def test_results_are_printed_and_computed(framework: Framework, tmp_path: Path, 
 
 def test_a_program_without_steps_says_how_to_go_on(framework: Framework, tmp_path: Path, output: Path) -> None:
     text, said = framework.idle or (f"import {framework.name}", "")
-    done = framework.stepscope_run(output, script(tmp_path, text))
+    done = forked_run(output, script(tmp_path, text))
     assert (done.returncode, done.stdout) == (0, said)
     assert all(words in done.stderr for words in framework.advice)
     assert "Traceback" not in done.stderr

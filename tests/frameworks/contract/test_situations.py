@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import pytest
 
 import stepscope
 from tests.faults.test_clock_set import clock
-from tests.frameworks.contract.framework import Framework
-from tests.frameworks.contract.test_run import NAMES, framework, output, script
-from tests.frameworks.torch.programs import environment, manifest, python, runs
+from tests.frameworks.contract.framework import NAMES, Framework, framework_of
+from tests.frameworks.torch.programs import environment, forked, forked_run, manifest, python, runs, script
 
-__all__ = ["clock", "framework", "output"]
+__all__ = ["clock"]
 
 PROGRAM = """
 import importlib, json, os, subprocess, sys, threading, time
@@ -142,10 +140,10 @@ class Situations:
 
 @pytest.fixture(scope="module", params=NAMES)
 def situations(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Situations]:
-    found: Framework = import_module(f"tests.frameworks.{request.param}.framework").FRAMEWORK
+    found = framework_of(request.param)
     folder = tmp_path_factory.mktemp("situations")
     path = script(folder, found.two + PROGRAM)
-    done = found.python(path, found.name, cwd=folder, env=environment())
+    done = forked(path, found.name, cwd=folder, env=environment())
     assert done.returncode == 0, done.stderr
     yield Situations(folder)
 
@@ -208,7 +206,7 @@ def test_a_disk_that_fills_up(framework: Framework, tmp_path: Path, output: Path
     fills = "\n    for number in range(4000):\n        with stepscope.span(str(number)): pass\n"
     loop = f"{limit}for number in range(30):\n    first(){fills}print('trained')\n"
     path = script(tmp_path, framework.two + loop)
-    done = framework.stepscope_run(output, "-q", "--active", "20", path, cwd=tmp_path)
+    done = forked_run(output, "-q", "--active", "20", path, cwd=tmp_path)
     # Then it trains to its end, one line says what happened, and what was written can be read
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert len([line for line in done.stderr.splitlines() if "stepscope: " in line]) == 1, done.stderr

@@ -19,22 +19,11 @@ from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 from tests.frameworks.jax.framework import TWO
 from tests.frameworks.jax.programs import ANNOTATED, LOOP, TRAINING, capture, runs_of
-from tests.frameworks.torch.programs import environment, manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import environment, manifest, python, runs, script, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
 
 #: Runs that may still be going on when a window opens: of the step before, which was only asked for.
 IN_FLIGHT = 1
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
 
 
 def journal(run: Path, rank: int = 0) -> Read:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import python
+from tests.frameworks.torch.programs import forked
 
 TRAINING = """
 import jax, jax.numpy as jnp
@@ -29,7 +29,7 @@ print(float(w.sum()))
 def test_a_program_that_jits_in_its_loop(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    done = python("-m", "stepscope", "run", "--steps", "8-11", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--steps", "8-11", "--output", tmp_path / "runs", script)
     assert done.returncode == 0, done.stderr
     run = stepscope.open(tmp_path / "runs")
     facts = {key: json.loads(value) for key, value in run.tables["metadata"].collect().iter_rows()}
@@ -67,7 +67,7 @@ print("done")
 def test_a_program_without_steps_is_told_what_it_compiled(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(NO_STEPS)
-    done = python("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     assert "no training step was found. The program compiled again and again: " in done.stderr
     assert "8 times" in done.stderr
@@ -105,7 +105,7 @@ for step in range(12):
 def test_a_static_argument_that_changes_is_why_it_is_compiled_again(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(STATIC)
-    done = python("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--output", tmp_path / "runs", script)
     assert done.returncode == 0, done.stderr
     compiled = stepscope.open(tmp_path / "runs").tables["compilations"].collect()
     why = compiled.filter((compiled["function"] == "update") & compiled["name"].str.starts_with("compile"))["why"]
@@ -116,7 +116,7 @@ def test_a_static_argument_that_changes_is_why_it_is_compiled_again(tmp_path: Pa
 def test_two_functions_of_one_factory_are_two(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FACTORY)
-    done = python("-m", "stepscope", "run", "--steps", "8-9", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--steps", "8-9", "--output", tmp_path / "runs", script)
     assert done.returncode == 0, done.stderr
     steps = stepscope.open(tmp_path / "runs").tables["run_steps"].collect()
     assert set(steps["number"]) == set(range(20))

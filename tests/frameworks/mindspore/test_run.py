@@ -13,22 +13,11 @@ import pytest
 import stepscope
 from tests.clocks import check_ends
 from tests.frameworks.mindspore.programs import STEPS, TRAINING, capture, counts, facts, host_events
-from tests.frameworks.torch.programs import manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import manifest, python, runs, script, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
 
 #: Writes when each pass through the loop ended to a file.
 STOPWATCH = "import json; json.dump(stamps, open('stamps.json', 'w'))\n"
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
 
 
 def journal(run: Path) -> Read:

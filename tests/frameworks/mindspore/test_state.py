@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import stepscope
-from tests.frameworks.torch.programs import python
+from tests.frameworks.torch.programs import forked
 
 TRAINING = """
 import numpy as np
@@ -32,7 +32,7 @@ print(float(net[2].bias.asnumpy().sum()))
 def test_mode_models_and_optimizers(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    done = python("-m", "stepscope", "run", "--steps", "4-5", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--steps", "4-5", "--output", tmp_path / "runs", script)
     assert done.returncode == 0, done.stderr
     rows = stepscope.open(tmp_path / "runs").tables["metadata"].collect().iter_rows()
     state = {key: json.loads(value) for key, value in rows}["mindspore.state"]
@@ -42,4 +42,4 @@ def test_mode_models_and_optimizers(tmp_path: Path) -> None:
     assert model["bytes_by_dtype"] == {"float32": 4 * (16 * 32 + 32 + 32 * 4 + 4)}
     assert [one["class"] for one in state["optimizers"]] == ["Momentum"]
     assert state["optimizers"][0]["parameters"] == 2
-    assert python(script).stdout == done.stdout
+    assert forked(script).stdout == done.stdout

@@ -22,22 +22,11 @@ from tests.frameworks.paddle.programs import (
     counts,
     memory_times,
 )
-from tests.frameworks.torch.programs import environment, manifest, python, runs, stepscope_run
+from tests.frameworks.torch.programs import environment, manifest, python, runs, script, stepscope_run
 from tests.unit.collect.reading import Read, read_journal
 
 #: Writes when each pass through the loop ended to a file.
 STOPWATCH = "json.dump(stamps, open('stamps.json', 'w'))\n"
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str) -> Path:
-    path = folder / "train.py"
-    path.write_text(text)
-    return path
 
 
 def journal(run: Path) -> Read:

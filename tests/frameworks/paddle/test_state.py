@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import stepscope
-from tests.frameworks.torch.programs import python
+from tests.frameworks.torch.programs import forked
 
 TRAINING = """
 import paddle
@@ -35,7 +35,7 @@ print(float(loss))
 def test_mode_models_and_optimizers(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    done = python("-m", "stepscope", "run", "--steps", "4-5", "--output", tmp_path / "runs", script)
+    done = forked("-m", "stepscope", "run", "--steps", "4-5", "--output", tmp_path / "runs", script)
     assert done.returncode == 0, done.stderr
     rows = stepscope.open(tmp_path / "runs").tables["metadata"].collect().iter_rows()
     state = {key: json.loads(value) for key, value in rows}["paddle.state"]
@@ -50,4 +50,4 @@ def test_mode_models_and_optimizers(tmp_path: Path) -> None:
     assert net["hooks"] == [{"on": "module", "kind": "forward", **place, "first": "Sequential.2"}]
     assert models["Embedding"]["sparse_embeddings"] == ["Embedding"]
     assert (state["optimizers"][0]["class"], state["optimizers"][0]["parameters"]) == ("Adam", 2)
-    assert python(script).stdout == done.stdout
+    assert forked(script).stdout == done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.frameworks.contract.framework import Framework
-from tests.frameworks.torch.programs import TRAINING, forked, forked_run, names, recorded_spans
+from tests.frameworks.torch.programs import TRAINING, names, recorded_spans
 
 
 def check(run: Path) -> None:
@@ -70,6 +70,4 @@ print("trained", number + 1)
     idle=("import torch\ntorch.ones(2)", ""),
     statistic="addmm",
     check=check,
-    python=forked,
-    stepscope_run=forked_run,
 )

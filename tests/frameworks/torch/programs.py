@@ -45,6 +45,13 @@ print("trained", number + 1)
 )
 
 
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    """Write a program and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return this process's environment without what a launcher, a terminal or a user set for it."""
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "STEPSCOPE_RUN_ID", "NO_COLOR", "FORCE_COLOR", "KINETO_LOG_LEVEL")
@@ -64,12 +71,12 @@ def stepscope_run(output: Path, *arguments: str | Path, **options: Any) -> subpr
 
 
 def forked(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python like :func:`python`, in a child that has loaded torch: its start is not under test."""
+    """Run Python like :func:`python`, in a child that has loaded the framework: its start is not under test."""
     return forkserver.run(*arguments, **{"env": environment(), **options})
 
 
 def forked_run(output: Path, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded torch."""
+    """Run ``stepscope run --later`` like :func:`stepscope_run`, in a child that has loaded the framework."""
     return forked("-m", "stepscope", "run", "--later", "--output", output, *arguments, **options)
 
 

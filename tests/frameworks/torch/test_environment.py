@@ -110,6 +110,7 @@ def test_a_program_that_fails_does_so_as_before(tmp_path: Path, script: Path) ->
     assert steps(run) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_leaves_a_readable_run(tmp_path: Path, script: Path) -> None:
     script.write_text(
         LOOP.replace("    step()", "    step()\n    if number == 3: os.kill(os.getpid(), signal.SIGKILL)")
@@ -173,6 +174,7 @@ def test_workers_record_nothing(tmp_path: Path, script: Path, context: str) -> N
     assert (len(made), made["process"].n_unique(), set(made["samples"])) == (4, 2, {4})
 
 
+@pytest.mark.slow
 def test_the_workers_of_torchrun_are_its_ranks(tmp_path: Path, script: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = python(*launch, script, "4", env=asked(tmp_path / "runs"))
@@ -215,6 +217,7 @@ def test_children_that_train_are_recorded_once_they_do(tmp_path: Path, script: P
     assert all(run.name.startswith(f"{script.stem}_") for run in runs(tmp_path / "runs"))
 
 
+@pytest.mark.slow
 def test_sigterm_closes_the_recording(tmp_path: Path, script: Path) -> None:
     script.write_text(TRAINING + "import time\nprint('begun', flush=True)\nwhile True:\n    step(); time.sleep(0.01)\n")
     with subprocess.Popen([sys.executable, script], env=asked(tmp_path / "runs"), stdout=subprocess.PIPE) as process:

@@ -20,20 +20,10 @@ from tests.frameworks.torch.programs import (
     recorded_spans,
     recorded_steps,
     runs,
+    script,
     stepscope_run,
 )
 from tests.unit.collect.reading import read_journal
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
-
-
-def script(folder: Path, text: str, name: str = "train.py") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
 
 
 def test_a_script_is_recorded_and_its_output_is_its_own(tmp_path: Path, output: Path) -> None:
@@ -87,7 +77,7 @@ for number in range(60):
 print("trained")
 """
     # When
-    done = stepscope_run(output, script(tmp_path, program), "--skip", "3")
+    done = forked_run(output, script(tmp_path, program), "--skip", "3")
     # Then each computation of gradients ends a step, from the twenty-first on
     assert (done.returncode, done.stdout) == (0, "trained\n")
     (run,) = runs(output)
@@ -97,7 +87,7 @@ print("trained")
 
 
 def test_the_files_are_the_users_alone(tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, script(tmp_path, LOOP), umask=0)
+    done = forked_run(output, script(tmp_path, LOOP), umask=0)
     assert done.returncode == 0
     (run,) = runs(output)
     for path in [output, run, *run.rglob("*")]:
@@ -134,7 +124,7 @@ def test_options_of_every_kind_reach_the_recording(tmp_path: Path, output: Path)
         "--activities=cpu",
         "--later",
     ]
-    done = stepscope_run(output, *options, script(tmp_path, LOOP))
+    done = forked_run(output, *options, script(tmp_path, LOOP))
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     assert manifest(run)["door"] == "run"
@@ -366,7 +356,7 @@ def test_a_loader_with_workers(tmp_path: Path, output: Path) -> None:
     ids=["no step", "too few steps"],
 )
 def test_a_program_without_the_steps_says_how_to_go_on(tmp_path: Path, output: Path, text: str, advice: str) -> None:
-    done = stepscope_run(output, script(tmp_path, text))
+    done = forked_run(output, script(tmp_path, text))
     assert done.returncode == 0
     assert advice in done.stderr
     assert "Traceback" not in done.stderr
@@ -466,7 +456,7 @@ for batch in torch.utils.data.DataLoader(Numbers(), batch_size=5):
 
 @pytest.mark.parametrize("collector", ["native", "kineto"])
 def test_stacks_show_what_a_loader_calls(tmp_path: Path, output: Path, collector: str) -> None:
-    done = stepscope_run(output, "--with-stack", "--collector", collector, script(tmp_path, LOADING))
+    done = forked_run(output, "--with-stack", "--collector", collector, script(tmp_path, LOADING))
     assert done.returncode == 0, done.stderr
     (run,) = runs(output)
     spans = stepscope.open(run).tables["spans"].filter(pl.col("kind") == "python", pl.col("step").is_not_null())

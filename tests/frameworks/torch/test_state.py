@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import stepscope
-from tests.frameworks.torch.programs import python
+from tests.frameworks.torch.programs import forked
 
 MODEL = """
 import torch
@@ -91,7 +91,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
 def trained(folder: Path, text: str) -> str:
     script = folder / "train.py"
     script.write_text(text)
-    done = python("-m", "stepscope", "run", "--steps", "24-25", "--output", folder / "runs", script)
+    done = forked("-m", "stepscope", "run", "--steps", "24-25", "--output", folder / "runs", script)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -127,13 +127,13 @@ def test_a_run_knows_what_the_program_has_set(tmp_path: Path) -> None:
     clip = {"function": "clip", "file": file, "line": line_of("def clip(gradient):"), "registered": 2}
     assert used["tensor_hooks"] == [clip]
     # The training is the same without us
-    assert python(tmp_path / "train.py").stdout == said
+    assert forked(tmp_path / "train.py").stdout == said
 
 
 def test_a_profile_knows_models_that_were_there_before(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PROFILE)
-    done = python(script, tmp_path / "runs")
+    done = forked(script, tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     state = facts_of(tmp_path / "runs")["torch.state"]
     check_the_model(state["models"][0], str(script))
@@ -217,7 +217,7 @@ dist.destroy_process_group()
 def test_precision_compiled_functions_buckets_and_the_loaders_queue(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SETTINGS)
-    done = python("-m", "stepscope", "run", "--steps", "24-25", "--output", tmp_path / "runs", script, cwd=tmp_path)
+    done = forked("-m", "stepscope", "run", "--steps", "24-25", "--output", tmp_path / "runs", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     facts = facts_of(tmp_path / "runs")
     state = facts["torch.state"]

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import python
+from tests.frameworks.torch.programs import forked
 
 TRAINING = """
 import os, sys, time, torch
@@ -44,7 +44,7 @@ def recorded(folder: Path, *arguments: object) -> subprocess.CompletedProcess[st
     script = folder / "train.py"
     script.write_text(TRAINING)
     target = (script, *arguments, folder / "checkpoint.pt")
-    done = python("-m", "stepscope", "run", "--output", folder / "runs", "--skip", "20", *target)
+    done = forked("-m", "stepscope", "run", "--output", folder / "runs", "--skip", "20", *target)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     return done
 

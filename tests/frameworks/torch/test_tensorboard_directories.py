@@ -11,6 +11,7 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
+from tests.sizes import first_quick
 
 TRAINING = """
 import sys
@@ -35,7 +36,7 @@ with profile(activities=[ProfilerActivity.CPU], schedule=windows, on_trace_ready
 """
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", first_quick([2, 1]))
 def test_every_window_of_every_rank(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAINING)
