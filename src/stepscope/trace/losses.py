@@ -114,7 +114,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_crosses_parent": ("info",
         "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent."),
     "step_number_large": ("data_loss",
-        "Marks of steps with a number of 2^31 or more, which no step can have; their time is in no step."),
+        "Marks of steps with a number that no step can have (2^31 or more, or negative); their time is in no step."),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     "step_ends_unknown": ("info",
         "Steps end where the program asked for their work; when it was computed is unknown. Record with the host "

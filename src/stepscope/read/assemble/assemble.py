@@ -123,12 +123,19 @@ def assemble(
     return frames
 
 
+#: Kinds of what the journal has, whether or not anything records the work.
+_BESIDE_WORK = ("step", "phase", "annotation", "data", "garbage", "compile")
+
+
 def _not_recorded(line: RankTimeline) -> list[str]:
     """Return the parts of a step of which the files say nothing, where that would count as idle.
 
-    These are computing, where calls launch work on a device of which the files have none (a captured graph does not
-    run); and what the host does, where they have work of a device and no call, operator or function of the host.
+    These are computing, where no source of operators, calls or functions recorded, or where calls launch work on a
+    device of which the files have none (a captured graph does not run); and what the host does, where they have work of
+    a device and no call, operator or function of the host.
     """
+    if line.of_kinds(*_BESIDE_WORK).all():
+        return ["computing"]
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
         doing = (on_thread & ~line.of_kinds("step", "annotation")).any()
