@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepscope.run import Run
@@ -199,6 +201,24 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
     if times == 1:
         assert manifest(run)["status"] == "interrupted at step 7"
         assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
+
+
+def test_ctrl_c_while_the_results_are_computed_is_one_line(tmp_path: Path, output: Path) -> None:
+    # Given a terminal: its Ctrl-C goes to all processes of the group
+    path = tmp_path / "train.py"
+    path.write_text(RECORDING.replace("END", "pass"))
+    command = [sys.executable, "-m", "stepscope", "run", "--output", str(output), str(path)]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    program = psutil.Process(process.pid)
+    wait_until(lambda: any("report" in child.cmdline() for child in program.children()), 120)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT
+    said = [line for line in errors.splitlines() if "building the recorder" not in line]
+    assert len(said) == 1, errors
+    assert said[0].startswith("stepscope: Recorded. Next: stepscope report ")
 
 
 def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp_path: Path, output: Path) -> None:

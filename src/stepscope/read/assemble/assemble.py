@@ -111,7 +111,10 @@ def assemble(
     for part in whole:
         if recount is not None and "arrows" not in part:
             part["steps"] = _whole_steps(part["steps"], merged["run_steps"], recount)
-    merged["steps"] = _steps(whole, line, launch, ledger) if aligned else empty("steps")
+    captures = graph_replays.only_captures(line)
+    ledger.add("steps_of_capture", sum(whole[place]["steps"].height for place in captures))
+    asked = [part for place, part in enumerate(whole) if place not in captures]
+    merged["steps"] = _steps(asked, line, launch, ledger) if aligned else empty("steps")
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
