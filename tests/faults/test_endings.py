@@ -308,6 +308,7 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
         [
             ("profile.start(); step(); profile.step(); step()", 0, "complete"),
             ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
+            ("with profile:\n    step(); step(); raise KeyError(1)", 1, "failed at step 2"),
             ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
             (
                 "with profile:\n    step(); profile.step(); sys.exit('no data')",
@@ -326,9 +327,17 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
                 "ended at step 1 by SIGTERM",
             ),
         ],
-        2,
+        3,
     ),
-    ids=["never stopped", "exception", "sys.exit", "sys.exit with a message", "SIGTERM", "SIGTERM with a handler"],
+    ids=[
+        "never stopped",
+        "exception",
+        "exception, steps found",
+        "sys.exit",
+        "sys.exit with a message",
+        "SIGTERM",
+        "SIGTERM with a handler",
+    ],
 )
 def test_a_profile_in_the_program_is_closed_however_it_ends(
     tmp_path: Path, output: Path, program: str, code: int, status: str

@@ -250,7 +250,7 @@ def test_an_exception_of_the_training_passes(mode: str, options: dict[str, Any])
         training.run(fail)
     assert caught.value is error
     run = only_run(options)
-    assert manifest(run)["status"] == "failed at step 0"
+    assert manifest(run)["status"] == "failed at step 1"
     assert counts(run)["ApplyMomentum"] == 4
 
 
