@@ -308,7 +308,7 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
         [
             ("profile.start(); step(); profile.step(); step()", 0, "complete"),
             ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
-            ("with profile:\n    step(); step(); raise KeyError(1)", 1, "failed at step 2"),
+            ("with profile:\n    step(); raise KeyError(1)", 1, "failed at step 1"),
             ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
             (
                 "with profile:\n    step(); profile.step(); sys.exit('no data')",
