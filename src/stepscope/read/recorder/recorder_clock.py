@@ -56,7 +56,8 @@ class RecorderTicks:
             return monotonic + int(self._offsets[0])
         since, moved = monotonic - self._set_at[0], self._offsets - self._offsets[0]
         drift = np.interp(since.astype(np.float64), (self._set_at - self._set_at[0]).astype(np.float64), moved)
-        return monotonic + int(self._offsets[0]) + np.floor(drift).astype(np.int64)
+        times: Integers = monotonic + int(self._offsets[0]) + np.floor(drift).astype(np.int64)
+        return times
 
     def damaged(self, monotonic: Integers) -> npt.NDArray[np.bool_]:
         """Return which times cannot be."""
