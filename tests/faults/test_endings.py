@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepscope.run import Run
@@ -201,6 +203,30 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
         assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
 
 
+def reports(program: psutil.Process) -> list[psutil.Process]:
+    """Return the processes of a program that compute results."""
+    return [child for child in program.children() if "report" in child.cmdline()]
+
+
+def test_ctrl_c_while_the_results_are_computed_is_one_line(tmp_path: Path, output: Path) -> None:
+    # Given a terminal: its Ctrl-C goes to all processes of the group
+    path = tmp_path / "train.py"
+    path.write_text(RECORDING.replace("END", "pass"))
+    command = [sys.executable, "-m", "stepscope", "run", "--output", str(output), str(path)]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    program = psutil.Process(process.pid)
+    wait_until(lambda: reports(program), 120)
+    assert os.getpgid(reports(program)[0].pid) != process.pid
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT
+    said = [line for line in errors.splitlines() if "building the recorder" not in line]
+    assert len(said) == 1, errors
+    assert said[0].startswith("stepscope: Recorded. Next: stepscope report ")
+
+
 def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     path = tmp_path / "train.py"
     process = start(output, path, "raise ValueError('mine')")
@@ -282,6 +308,7 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
         [
             ("profile.start(); step(); profile.step(); step()", 0, "complete"),
             ("with profile:\n    step(); profile.step(); raise KeyError(1)", 1, "failed at step 1"),
+            ("with profile:\n    step(); raise KeyError(1)", 1, "failed at step 1"),
             ("with profile:\n    step(); profile.step(); sys.exit(0)", 0, "complete"),
             (
                 "with profile:\n    step(); profile.step(); sys.exit('no data')",
@@ -300,9 +327,17 @@ profile = stepscope.profile(output=OUTPUT, analyse="later")
                 "ended at step 1 by SIGTERM",
             ),
         ],
-        2,
+        3,
     ),
-    ids=["never stopped", "exception", "sys.exit", "sys.exit with a message", "SIGTERM", "SIGTERM with a handler"],
+    ids=[
+        "never stopped",
+        "exception",
+        "exception, steps found",
+        "sys.exit",
+        "sys.exit with a message",
+        "SIGTERM",
+        "SIGTERM with a handler",
+    ],
 )
 def test_a_profile_in_the_program_is_closed_however_it_ends(
     tmp_path: Path, output: Path, program: str, code: int, status: str

@@ -115,3 +115,15 @@ def test_without_a_capture_the_replay_is_the_owner(folder: Path) -> None:
     assert row["Device Self Duration(us)"] == pytest.approx(sum(event["dur"] for event in tasks), abs=0.01)
     assert tables["kernels"]["graph"].drop_nulls().to_list() == [1] * 544
     assert losses(tables)["graph_capture_missing"] == 544
+
+
+def test_the_steps_are_those_of_the_file_that_replays(folder: Path) -> None:
+    decode, capture, both = (
+        read_files([folder / name for name in names]) for names in ((DECODE,), (CAPTURE,), (DECODE, CAPTURE))
+    )
+    assert capture["steps"]["source"].cast(pl.String).to_list() == ["declared"]
+    # Then one step, from the decode's first span to its last
+    begin, end = (decode["spans"]["ts"].min(), (decode["spans"]["ts"] + decode["spans"]["dur"]).max())
+    assert both["steps"].select("ts", end=pl.col("ts") + pl.col("dur")).rows() == [(begin, end)]
+    assert losses(both)["steps_of_capture"] == 1
+    assert "steps_of_capture" not in {**losses(capture), **losses(decode)}

@@ -48,25 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``stepscope run`` returns the exit code of the script; ``stepscope check`` 3 for a job whose ranks do not fit
     together; ``stepscope compare`` 3 if a limit was exceeded, and with ``--strict`` 6 if one cannot be told.
     """
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.version:
-        from stepscope import __version__
-
-        sys.stdout.write(f"stepscope {__version__}\n")
-        return 0
-    if arguments.verb is None:
-        parser.print_help()
-        return 2
-    return _execute(arguments)
-
-
-def _execute(arguments: argparse.Namespace) -> int:
     try:
-        code: int = arguments.execute(arguments)
-        # The output of a program under `run` is its own: Python flushes it, and says what that meets.
-        if sys.stdout is not None and arguments.verb != "run":
-            sys.stdout.flush()
+        return _execute(argv)
     except StepscopeError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
@@ -83,6 +66,23 @@ def _execute(arguments: argparse.Namespace) -> int:
             f"Internal error: {type(error).__name__}: {error}. Set STEPSCOPE_DEBUG=1 for the traceback and report it."
         )
         return _say(" ".join(text.split()), INTERNAL_ERROR)
+
+
+def _execute(argv: Sequence[str] | None) -> int:
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        from stepscope import __version__
+
+        sys.stdout.write(f"stepscope {__version__}\n")
+        return 0
+    if arguments.verb is None:
+        parser.print_help()
+        return 2
+    code: int = arguments.execute(arguments)
+    # The output of a program under `run` is its own: Python flushes it, and says what that meets.
+    if sys.stdout is not None and arguments.verb != "run":
+        sys.stdout.flush()
     return code
 
 

@@ -395,6 +395,11 @@ class OptimizerLog:
         """Whether the steps are ``declared`` or ``inferred``."""
         return self._seen.source
 
+    @property
+    def ended(self) -> int:
+        """How many training steps have ended."""
+        return len(self.steps(0))
+
     def steps(self, start_ns: int) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
         """Return start and end of each training step since ``start_ns``, each a time and a reading of :attr:`read`."""
         closer = self._seen.finder.closer

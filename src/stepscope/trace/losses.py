@@ -105,6 +105,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "graph_capture_missing": ("info",
         "Kernels of a graph's replay; the capture of the graph is not in the files, so the operator around the replay, "
         "or the replay, owns them. Import the trace of the capture together with this one."),
+    "steps_of_capture": ("info",
+        "Steps in which graphs were captured that another file replays: they give the replays their operators, and are "
+        "not among the steps."),
     "launched_before_recording": ("data_loss",
         "The program launched this device work before the recording began: it has no operator, and the step that it "
         "fills (`launched_before` in the table of steps) is not typical. Record a step more, and leave out the first."),
@@ -114,7 +117,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_crosses_parent": ("info",
         "Spans of one thread that overlap without nesting; each keeps its own time, and has no parent."),
     "step_number_large": ("data_loss",
-        "Marks of steps with a number of 2^31 or more, which no step can have; their time is in no step."),
+        "Marks of steps with a number that no step can have (2^31 or more, or negative); their time is in no step."),
     "step_overlap": ("info", "Two marks of one step, or overlapping steps; the first is used."),
     "step_ends_unknown": ("info",
         "Steps end where the program asked for their work; when it was computed is unknown. Record with the host "

@@ -592,6 +592,26 @@ def test_a_trace_that_runs_already_is_left_alone(options: dict[str, Any], tmp_pa
     assert manifest(run)["steps"]["recorded"] == 3
 
 
+def test_a_trace_may_start_while_ours_is_prepared(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training()
+    with stepscope.profile(**options, schedule=stepscope.schedule(wait=1, warmup=2, active=4, repeat=1)) as profile:
+        training.run(2, profile.step)
+        with jax.profiler.trace(tmp_path / "theirs"):
+            training.run(3, profile.step)
+        training.run(3, profile.step)
+    (theirs,) = (tmp_path / "theirs").rglob("*.xplane.pb")
+    assert (
+        len({event.stats["run_id"] for event in events(theirs) if event.stats.get("hlo_module") == "jit_update"}) == 3
+    )
+    run = only_run(options)
+    assert "another profiler of JAX" in manifest(run)["collectors"]["jax"]["failed"]
+    rank = stepscope.open(run).ranks[0]
+    losses = {row["what"] for row in rank.tables["losses"].collect().to_dicts() if row["severity"] != "info"}
+    assert losses == {"collector_failed"}
+    shown = rank.results["step_trace_time"]
+    assert shown.height == shown["Idle"].null_count() == 4
+
+
 def test_an_array_that_failed_fails_the_program_and_not_the_recording(options: dict[str, Any]) -> None:
     def fail(x: Any) -> Any:
         if x > 0:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.collect.jax.jax_steps import BY_RUNS
 from stepscope.read.paddle import fluid_profile
 from stepscope.trace.losses import LossLedger
 from tests.frameworks.jax.framework import TWO
@@ -53,6 +54,29 @@ def test_an_annotated_loop(tmp_path: Path, output: Path) -> None:
     }
     assert 0 <= runs_of(run, "jit_update") - 2 * 5 <= 2 * IN_FLIGHT
     assert set(stepscope.open(run).ranks[0].tables["steps"].collect()["source"].to_list()) == {"declared"}
+
+
+#: Jits the gradient, and updates outside: that its runs are steps is known at the eighth.
+GRADIENTS = """
+import jax
+import jax.numpy as jnp
+
+gradient = jax.jit(jax.value_and_grad(lambda weights, x: jnp.mean((x @ weights) ** 2)))
+weights, x = jnp.ones((32, 8)), jnp.ones((16, 32))
+for number in range(30):
+    loss, change = gradient(weights, x)
+    weights = weights - 0.01 * change
+    float(loss)
+"""
+
+
+def test_steps_that_ended_before_they_were_known_are_counted(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, script(tmp_path, GRADIENTS))
+    assert done.returncode == 0, done.stderr
+    rank = stepscope.open(runs(output)[0]).ranks[0]
+    assert manifest(runs(output)[0])["steps"]["by"] == BY_RUNS
+    assert rank.tables["run_steps"].collect()["number"].to_list() == list(range(30))
+    assert rank.tables["steps"].collect()["number"].to_list() == list(range(9, 14))
 
 
 @pytest.mark.parametrize("variable", ["STEPSCOPE_OPTIONS", "MS_PROFILER_OPTIONS"])

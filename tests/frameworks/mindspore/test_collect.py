@@ -250,7 +250,7 @@ def test_an_exception_of_the_training_passes(mode: str, options: dict[str, Any])
         training.run(fail)
     assert caught.value is error
     run = only_run(options)
-    assert manifest(run)["status"] == "failed at step 0"
+    assert manifest(run)["status"] == "failed at step 1"
     assert counts(run)["ApplyMomentum"] == 4
 
 
@@ -298,6 +298,31 @@ def test_mindspores_own_profiler_may_start_later(options: dict[str, Any], tmp_pa
     assert losses["steps_not_recorded"] == manifest(run)["steps"]["recorded"] - recorded > 0
     (files,) = (tmp_path / "theirs").glob("*_ascend_ms/FRAMEWORK/cpu_op_execute_timestamp_0.txt")
     assert "ApplyMomentum" in files.read_text()
+
+
+def test_mindspores_own_profiler_may_start_while_ours_is_prepared(options: dict[str, Any], tmp_path: Path) -> None:
+    training = Training(batches=8)
+    profiler = None
+    with stepscope.profile(**options, schedule=stepscope.schedule(wait=1, warmup=2, active=4, repeat=1)) as profile:
+        for number, (x, y) in enumerate(training.data.create_tuple_iterator(num_epochs=1)):
+            if number == 2:  # ours is prepared
+                profiler = Profiler(output_path=str(tmp_path / "theirs"))
+            elif number == 5 and profiler is not None:
+                profiler.stop()
+                profiler.analyse()
+            training.step(x, y)
+            profile.step()
+    # Then: it has what it recorded
+    (files,) = (tmp_path / "theirs").glob("*_ascend_ms/FRAMEWORK/cpu_op_execute_timestamp_0.txt")
+    assert "ApplyMomentum" in files.read_text()
+    # and ours says that it has nothing: not that the program did nothing
+    run = only_run(options)
+    assert "own profiler" in manifest(run)["collectors"]["mindspore"]["failed"]
+    rank = stepscope.open(run).ranks[0]
+    assert "collector_failed" in rank.tables["losses"].collect()["what"].to_list()
+    shown = rank.results["step_trace_time"]
+    assert shown.height == 4
+    assert shown["Idle"].null_count() == shown["Computing"].null_count() == 4
 
 
 @pytest.fixture

@@ -420,7 +420,7 @@ def test_an_exception_of_the_training_passes(options: dict[str, Any]) -> None:
         training.run(fail)
     assert caught.value is error
     run = only_run(options)
-    assert manifest(run)["status"] == "failed at step 0"
+    assert manifest(run)["status"] == "failed at step 1"
     assert counts(run)["momentum_ dygraph"] == 4
 
 

@@ -112,3 +112,15 @@ def test_every_verb_prints_its_help(verb: str, capsys: pytest.CaptureFixture[str
         main([verb, "--help"])
     assert left.value.code == 0
     assert f"usage: stepscope {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (ImportError("polars is broken"), 5)])
+def test_a_start_that_fails_is_one_line(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_name: str) -> None:
+        raise error
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().err.count("\n") == 1

@@ -66,7 +66,13 @@ class JaxCollector(OnlyPlace):
         self._description = {"version": str(sys.modules["jax"].__version__)}
 
     def start(self) -> None:
-        """Open the window."""
+        """Open the window.
+
+        Raises:
+            RuntimeError: The program has started its own profiler since :meth:`prepare`.
+        """
+        if reason := self.available():
+            raise RuntimeError(reason)
         self._directory.mkdir(mode=0o700)
         if _backends_exist():
             self._description["backend"] = sys.modules["jax"].default_backend()

@@ -103,7 +103,14 @@ class MindSporeCollector:
                 context.journal.loss("build_not_verified")
 
     def start(self) -> None:
-        """Open the window."""
+        """Open the window.
+
+        Raises:
+            RuntimeError: The program has started its own profiler since :meth:`prepare`. Ours would take its recording:
+                MindSpore has one, in one directory.
+        """
+        if reason := self.available():
+            raise RuntimeError(reason)
         self._directory.mkdir(mode=0o700)
         if not mindspore_runtime.asked_for_by_program():  # MindSpore's runtime profiler would count the wait as a step
             self._synchronize()  # otherwise operators that were launched before the window would run in it

@@ -42,7 +42,8 @@ def start_analysis(rank: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def run_report(rank: Path, *arguments: str) -> int:
     """Run ``stepscope report`` for a rank, its output on standard error, and return its exit code.
 
-    Standard output belongs to the program that was profiled. With ``--quiet``, nothing is shown.
+    Standard output belongs to the program that was profiled. With ``--quiet``, nothing is shown. Ctrl-C reaches this
+    process alone, which then ends that one: Python itself would print a traceback while it starts there.
 
     Raises:
         OSError: The process cannot be started.
@@ -52,6 +53,7 @@ def run_report(rank: Path, *arguments: str) -> int:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL if "--quiet" in arguments else _error_stream(),
         env=own_environment(),
+        start_new_session=True,
         check=False,
     )
     return done.returncode

@@ -112,6 +112,11 @@ class Session:
         return self.times.number
 
     @property
+    def reached(self) -> int:
+        """Number of the step that the program is in, by its own count or by the optimizers' steps."""
+        return self.number + (self._log.ended if self._log is not None else 0)
+
+    @property
     def recording(self) -> bool:
         """Whether a window is open."""
         return self._window is not None and self._window.started
@@ -248,7 +253,7 @@ class Session:
             return
         if self._exclusively.lock.acquire(timeout=_PATIENCE):
             try:
-                self.end(f"ended at step {self.number} by {name}")
+                self.end(f"ended at step {self.reached} by {name}")
             finally:
                 self._exclusively.lock.release()
         if self.times.lasts:

@@ -239,7 +239,9 @@ class Automatic:
         if self._times is not None:
             self._times.number = number - 1
             self._times.end_step(stepped.at_ns, late=stepped.late)
-        if self._times is not None and not stepped.late:  # after a late one, others follow that have ended already
+        if stepped.late:  # others follow that have ended already
+            return
+        if self._times is not None:
             self._make_ready(self._times, number)
         alone = self._seen.finder.optimizers == 1
         if number >= self._selection.skip - 1 and not (alone and any(hooks.may_wait(number) for hooks in self._hooks)):

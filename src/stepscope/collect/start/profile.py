@@ -204,7 +204,7 @@ class profile(NotebookDisplay):
     ) -> None:
         if self._session is None:
             return
-        status, notes = ending(self.step_number, error)
+        status, notes = ending(self._session.reached, error)
         self._session.end(status, notes)
         if status == COMPLETE:
             pass_on()

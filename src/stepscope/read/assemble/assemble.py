@@ -111,7 +111,10 @@ def assemble(
     for part in whole:
         if recount is not None and "arrows" not in part:
             part["steps"] = _whole_steps(part["steps"], merged["run_steps"], recount)
-    merged["steps"] = _steps(whole, line, launch, ledger) if aligned else empty("steps")
+    captures = graph_replays.only_captures(line)
+    ledger.add("steps_of_capture", sum(whole[place]["steps"].height for place in captures))
+    asked = [part for place, part in enumerate(whole) if place not in captures]
+    merged["steps"] = _steps(asked, line, launch, ledger) if aligned else empty("steps")
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
@@ -123,12 +126,19 @@ def assemble(
     return frames
 
 
+#: Kinds of what the journal has, whether or not anything records the work.
+_BESIDE_WORK = ("step", "phase", "annotation", "data", "garbage", "compile")
+
+
 def _not_recorded(line: RankTimeline) -> list[str]:
     """Return the parts of a step of which the files say nothing, where that would count as idle.
 
-    These are computing, where calls launch work on a device of which the files have none (a captured graph does not
-    run); and what the host does, where they have work of a device and no call, operator or function of the host.
+    These are computing, where no source of operators, calls or functions recorded, or where calls launch work on a
+    device of which the files have none (a captured graph does not run); and what the host does, where they have work of
+    a device and no call, operator or function of the host.
     """
+    if line.of_kinds(*_BESIDE_WORK).all():
+        return ["computing"]
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
         doing = (on_thread & ~line.of_kinds("step", "annotation")).any()

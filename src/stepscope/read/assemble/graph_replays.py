@@ -61,6 +61,18 @@ def replays(timeline: RankTimeline, launch: Integers, kernels: pl.DataFrame, led
     return GraphReplays(replay, captured, graph)
 
 
+def only_captures(timeline: RankTimeline) -> set[int]:
+    """Return the parts in which graphs were captured and none replayed, if another part replays one.
+
+    They say which operators the kernels of the replays belong to; what was asked of the program is in the other part.
+    """
+    calls = timeline.of_kinds("runtime", "driver")
+    capturing, replaying = (
+        set(timeline.part[_named(timeline, calls, pattern)].tolist()) for pattern in (_BEGIN, _REPLAY)
+    )
+    return capturing - replaying if replaying else set()
+
+
 def _named(timeline: RankTimeline, chosen: npt.NDArray[np.bool_], pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """Return which of the chosen spans have a name that matches."""
     codes = [code for code, name in timeline.distinct(chosen).items() if pattern.fullmatch(name)]

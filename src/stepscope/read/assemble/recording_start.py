@@ -8,6 +8,7 @@ import polars as pl
 
 from stepscope.read.assemble.timeline import RankTimeline
 from stepscope.read.common.nesting import Integers
+from stepscope.read.common.part_builder import whole_number
 from stepscope.read.common.torch_events import STEP_NAME
 from stepscope.trace.clock import APART_NS
 from stepscope.trace.losses import LossLedger
@@ -82,7 +83,9 @@ def _on_device(timeline: RankTimeline, launch: Integers, found: pl.DataFrame) ->
     work that was launched during the step counts, too.
     """
     lanes = (timeline.tracks["kind"] == "annotation").to_numpy()[timeline.track]
-    number_of = {code: int(m[1]) for code, name in timeline.distinct(lanes).items() if (m := STEP_NAME.match(name))}
+    number_of = {
+        code: whole_number(m[1]) for code, name in timeline.distinct(lanes).items() if (m := STEP_NAME.match(name))
+    }
     spans = np.flatnonzero(lanes & np.isin(timeline.codes, list(number_of)))
     marked = np.array([number_of[code] for code in timeline.codes[spans].tolist()], np.int64)
     steps = found.sort("ts")

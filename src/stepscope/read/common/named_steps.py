@@ -10,14 +10,13 @@ import polars as pl
 
 from stepscope.read.common.distinct import combinations
 from stepscope.read.common.nesting import Integers
-from stepscope.read.common.part_builder import PartBuilder
+from stepscope.read.common.part_builder import PartBuilder, whole_number
 
 _STEP = re.compile(
     r"(?P<stem>(?:(?:profiler|train(?:ing)?|global)[ _-]?)?(?:step|iteration|iter|batch))"
-    r"[ _#:=-]{0,3}(?P<number>\d{1,9})?",
+    r"[ _#:=-]{0,3}(?P<number>\d+)?",
     re.IGNORECASE,
 )
-_LARGEST = (1 << 31) - 1
 #: Writers round to µs at most, which is a small part of a step; one that takes begin and duration from two clocks is
 #: wrong by a smaller part.
 _ROUNDED_NS, _SMALL, _TWO_CLOCKS = 1_000, 10, 1_000
@@ -62,9 +61,7 @@ def named_steps(names: pl.Series, track: Integers, ts: Integers, dur: Integers) 
         worth = (numbered, int(dur[rows].sum()))
         if apart and (numbered or len(rows) > 1) and worth > best:
             matches = (said[which[row]] for row in listed)
-            numbers = (
-                [min(int(match["number"]), _LARGEST) for match in matches if match] if numbered else range(len(rows))
-            )
+            numbers = [whole_number(match["number"]) for match in matches if match] if numbered else range(len(rows))
             best, found = worth, NamedSteps(rows, np.array(numbers, np.int64))
     return found
 

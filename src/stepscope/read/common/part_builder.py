@@ -24,8 +24,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: Times and durations up to this, ns, can be added within 64 bits; what lies beyond is damage.
 LARGEST_TIME = 1 << 62
-#: No file has more lines; a larger number is damage.
-_LAST_LINE = (1 << 31) - 1
+#: No file has more lines; a larger number is damage. The tables give numbers of steps as many bits.
+_LAST_LINE = _LAST_STEP = (1 << 31) - 1
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
 _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
@@ -33,6 +33,11 @@ _KINDS = pl.Series(list(KINDS), dtype=dtype("enum:kind"))
 _NO_ARROWS = pl.DataFrame(
     schema={"kind": pl.String, "from_track": pl.Int32, "from_ts": pl.Int64, "to_track": pl.Int32, "to_ts": pl.Int64}
 )
+
+
+def whole_number(digits: str) -> int:
+    """Return the number that digits say, at most :data:`LARGEST_TIME`."""
+    return min(int(digits[:20]), LARGEST_TIME)
 
 
 class TrackRow(NamedTuple):
@@ -144,9 +149,16 @@ class PartBuilder:
 
     def add_steps(self, frame: pl.DataFrame | Mapping[str, Any], source: str) -> None:
         """Add steps: ``number``, ``ts``, ``dur``; the source is ``declared`` or ``inferred``."""
-        steps = frame if isinstance(frame, pl.DataFrame) else pl.DataFrame(frame)
+        steps = self.possible_steps(frame if isinstance(frame, pl.DataFrame) else pl.DataFrame(frame))
         said = pl.Series("source", [source], dtype("enum:step_source")).new_from_index(0, steps.height)
         self.add("steps", steps.hstack([said]))
+
+    def possible_steps(self, marks: pl.DataFrame) -> pl.DataFrame:
+        """Return the marks whose ``number`` a step can have; the others are counted."""
+        possible = marks["number"].is_between(0, _LAST_STEP).fill_null(value=False)
+        impossible = marks.height - int(possible.sum())
+        self.add_losses({"step_number_large": impossible}, "steps")
+        return marks.filter(possible) if impossible else marks
 
     def add_losses(self, counts: Mapping[str, int], source: str) -> None:
         """Add what a collector counted while it recorded."""

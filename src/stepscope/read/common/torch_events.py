@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.common.nesting import Integers
-from stepscope.read.common.part_builder import KIND_CODE, PartBuilder
-from stepscope.trace.losses import LossLedger
+from stepscope.read.common.part_builder import KIND_CODE, PartBuilder, whole_number
 from stepscope.trace.tables import of_arrays
 
 #: Category of an event → kind of its span.
@@ -61,7 +60,7 @@ DEVICE_CATEGORIES = frozenset(
 #: The profiler's account of itself; not an event of the program.
 SKIPPED_CATEGORIES = frozenset({"Trace"})
 
-STEP_NAME = re.compile(r"ProfilerStep\s*#(\d{1,18})$")
+STEP_NAME = re.compile(r"ProfilerStep\s*#(\d+)$")
 DATA_NAME = "enumerate(DataLoader)#"
 #: The call of torch.distributed, whose arguments say which collective it is.
 _CALL = "record_param_comms"
@@ -133,7 +132,7 @@ def device_name(kind: int, index: int) -> str:
     return name if index < 0 or name == "cpu" else f"{name}:{index}"
 
 
-def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Integers, ledger: LossLedger) -> None:
+def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Integers) -> None:
     """Add the steps that the program marked by calling ``step()``.
 
     Args:
@@ -141,10 +140,6 @@ def add_steps(part: PartBuilder, names: Iterable[str], ts: Integers, dur: Intege
         names: Names of the spans, as :data:`STEP_NAME` has them.
         ts: Starts, ns since the Unix epoch.
         dur: Durations, ns.
-        ledger: Counts those whose number is too large.
     """
-    numbers = pl.Series([int(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
-    marks = of_arrays({"number": numbers, "ts": ts, "dur": dur})
-    known = numbers < 1 << 31
-    ledger.add("step_number_large", len(numbers) - int(known.sum()))
-    part.add_steps(marks if known.all() else marks.filter(known), "declared")
+    numbers = pl.Series([whole_number(name.rpartition("#")[2]) for name in names], dtype=pl.Int64)
+    part.add_steps(of_arrays({"number": numbers, "ts": ts, "dur": dur}), "declared")

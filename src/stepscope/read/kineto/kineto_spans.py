@@ -105,7 +105,7 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
         ledger.add("kind_unknown", int(count), f"Device work of the category {printable(text_of(events, code))!r}.")
     spans = KinetoSpans(events, rows, events.base["ts"][rows] + facts.base_ns, durations, kinds, tracks)
     name = events.base["name"][rows]
-    _declare_steps(part, spans, ledger)
+    _declare_steps(part, spans)
     host = np.flatnonzero(events.base["class"][rows] != Class.DEVICE)
     durations[host] = unrounded(spans.track[host], spans.ts[host], durations[host])
     launched = _launched_kernels(spans)
@@ -125,11 +125,11 @@ def add_to(part: PartBuilder, events: ChromeEvents, facts: KinetoFacts, ledger: 
     return spans
 
 
-def _declare_steps(part: PartBuilder, spans: KinetoSpans, ledger: LossLedger) -> None:
+def _declare_steps(part: PartBuilder, spans: KinetoSpans) -> None:
     """Add the steps of PyTorch's profiler; where a file has neither those nor operators, ranges named like steps."""
     events, name = spans.events, spans.events.base["name"][spans.rows]
     steps = np.flatnonzero(spans.kind == KIND_CODE["step"])
-    add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps], ledger)
+    add_steps(part, [text_of(events, code) for code in name[steps]], spans.ts[steps], spans.dur[steps])
     if len(steps) or (spans.kind == KIND_CODE["operator"]).any():
         return
     names = spans.texts(name).cast(pl.String).str.replace(_PLACE, "")

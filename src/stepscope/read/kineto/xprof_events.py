@@ -44,8 +44,7 @@ def refined(tables: dict[str, pl.DataFrame], named: Mapping[str, str]) -> dict[s
     part = PartBuilder()
     steps = said["step_num"].filter(~on_device[said["step_num"]["span"]])
     number = steps["value"].str.strip_chars('"').cast(pl.Int64, strict=False)
-    times = spans[steps["span"]].select("ts", "dur").with_columns(number=number).drop_nulls()
-    part.add_steps(times.filter(times["number"].is_between(0, (1 << 31) - 1)), "declared")
+    part.add_steps(spans[steps["span"]].select("ts", "dur").with_columns(number=number), "declared")
     part.add("kernels", _kernels(spans, tracks, on_device))
     made = {name: part.piece(name) for name in ("steps", "kernels")}
     return {

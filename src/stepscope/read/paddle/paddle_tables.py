@@ -57,7 +57,7 @@ CONTAINER = (
     r"|(?:pd_op\.)?(?:while|if|conditional_block|pylayer|run_program)(?:_grad)?_?(?: dygraph)?)$"
 )
 
-_STEP = r"#(\d{1,9})$"
+_STEP = r"#(\d+)$"
 _PLACE = re.compile(r"Place\((\w+?)(?::(\d+))?\)")
 _OPERATION = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|scatter|send|recv|barrier)"
 
@@ -156,8 +156,8 @@ def tables(recorded: PaddleRecording, ledger: LossLedger) -> dict[str, pl.DataFr
     if memory.height:
         track = part.tracks.numbered(thread, memory["process"], memory["thread"])
         part.add("allocations", _allocations(memory.with_columns(track)))
-    number = pl.col("name").str.extract(_STEP).cast(pl.Int32, strict=False)
-    marks = host.filter(type="ProfileStep").select("ts", "dur", number=number).drop_nulls("number")
+    number = pl.col("name").str.extract(_STEP).cast(pl.Int64, strict=False)
+    marks = host.filter(pl.col("name").str.contains(_STEP), type="ProfileStep").select("ts", "dur", number=number)
     part.add_steps(marks.sort("ts"), "declared")
     facts = {key: json.dumps(value) for key, value in recorded.extra.items() if not key.isdigit()}
     part.add_facts({**recorded.metadata, **facts, "profiler": '"paddle.profiler"'})

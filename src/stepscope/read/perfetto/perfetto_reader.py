@@ -38,7 +38,7 @@ _BEGIN, _END, _COUNTER, _WHOLE = 1, 2, 4, 88
 _PHASES = {ord("B"): _BEGIN, ord("E"): _END, ord("X"): _WHOLE}
 #: Vocabularies of ``InternedData``.
 _CATEGORIES, _EVENT_NAMES = 1, 2
-_STEP = re.compile(r"step (-?\d{1,9})")
+_STEP = re.compile(r"step (-?\d+)")
 _LAUNCHING = ("runtime", "driver")
 _NO_WRITER = -1
 
@@ -123,9 +123,10 @@ class _PerfettoTrace:
         on_lane = slices["uuid"].is_in(lanes).fill_null(value=False)
         slices = slices.with_columns(names, kinds, of_writer.alias("writer"))
         said = slices.filter(on_lane).with_columns(
-            number=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64)
+            number=pl.col("name").cast(pl.String).str.extract(_STEP.pattern).cast(pl.Int64, strict=False)
         )
-        self._part.add_steps(said.drop_nulls("number").select("number", "ts", "dur"), "declared")
+        marks = said.filter(said["name"].cast(pl.String).str.contains(_STEP.pattern))
+        self._part.add_steps(marks.select("number", "ts", "dur"), "declared")
         slices = slices.filter(~on_lane)
         track = self._part.tracks.numbered(self._tracks.row, slices["uuid"], slices["writer"])
         rows = slice_details.annotated(self._packets, self._fields, self._of_packet)

@@ -51,11 +51,13 @@ class RecorderTicks:
         return times
 
     def epochs(self, monotonic: Integers) -> Integers:
-        """Return ns since the Unix epoch of times of CLOCK_MONOTONIC."""
+        """Return ns since the Unix epoch of times of CLOCK_MONOTONIC, as ``Clock.epochs`` does for the journal."""
         if (self._offsets == self._offsets[0]).all():
             return monotonic + int(self._offsets[0])
-        piece = np.searchsorted(self._set_at, monotonic, side="right") - 1
-        return monotonic + self._offsets[np.maximum(piece, 0)]
+        since, moved = monotonic - self._set_at[0], self._offsets - self._offsets[0]
+        drift = np.interp(since.astype(np.float64), (self._set_at - self._set_at[0]).astype(np.float64), moved)
+        times: Integers = monotonic + int(self._offsets[0]) + np.floor(drift).astype(np.int64)
+        return times
 
     def damaged(self, monotonic: Integers) -> npt.NDArray[np.bool_]:
         """Return which times cannot be."""

@@ -203,9 +203,7 @@ class _OperatorSpans:
         part.add("operators", self._details(with_flops=with_flops))
         part.add("arrows", self._arrows(threads))
         rows = np.flatnonzero(self._kind == KIND_CODE["step"])
-        add_steps(
-            part, [self._names[name] for name in self._name[rows].tolist()], self.ts[rows], self.dur[rows], self._ledger
-        )
+        add_steps(part, [self._names[name] for name in self._name[rows].tolist()], self.ts[rows], self.dur[rows])
 
     def _details(self, *, with_flops: bool) -> dict[str, Any]:
         """Return columns of the table ``operators``."""

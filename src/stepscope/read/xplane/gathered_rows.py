@@ -114,7 +114,7 @@ class XplaneRows:
         """Keep declared steps."""
         number = batch.integers("step_num")
         frame = pl.DataFrame({"number": number, "ts": batch.ts, "dur": batch.dur}).filter(pl.Series(chosen))
-        self.put("steps", frame.filter(pl.col("number").is_between(0, (1 << 31) - 1)))
+        self.put("steps", self.part.possible_steps(frame))
 
     def allocations(self, track: int, batch: XplaneBatch) -> None:
         """Keep what the allocator of a device reports."""

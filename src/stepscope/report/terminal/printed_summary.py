@@ -134,7 +134,8 @@ class SummaryPage(ConsolePage):
         steps = self.summary.steps
         if not steps.count:
             whole = f"the whole recording: {self.time(steps.total_ns)}" if steps.total_ns else "no event with a time"
-            return [Text("no steps found", style=STRONG), Text(whole, style=QUIET)]
+            found = "no steps recorded" if self.summary.run.count else "no steps found"
+            return [Text(found, style=STRONG), Text(whole, style=QUIET)]
         several = [
             Text(f"mean {self.time(steps.mean_ns)}", style=STRONG),
             Text(f"median {self.time(steps.p50_ns)}"),

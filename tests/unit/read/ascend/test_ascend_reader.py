@@ -513,3 +513,15 @@ def test_operators_of_mindspore_beside_a_database(tmp_path: Path) -> None:
     }
     assert rows(spans(read, "runtime"), "name", "dur") == [("Node@launch", 800)]
     assert read["allocations"].height == 2
+
+
+@pytest.mark.parametrize("number", [1_234_567_897, 1_764_111_111_111_111_111])
+def test_a_step_number_of_many_digits_is_kept_or_counted(tmp_path: Path, number: int) -> None:
+    directory = capture(tmp_path)
+    for path in (directory / OUTPUT).glob("*.json"):
+        text = path.read_text().replace("ProfilerStep#7", f"ProfilerStep#{number}").replace("step7", f"step{number}")
+        path.write_text(text)
+    frames = read_files([directory])
+    large = number >= 1 << 31
+    assert frames["steps"]["number"].to_list() == [7 if large else number]  # as kernel_details.csv says
+    assert any(row["count"] for row in frames["losses"].to_dicts() if row["what"] == "value_unreadable") == large

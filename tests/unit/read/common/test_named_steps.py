@@ -46,6 +46,7 @@ def test_each_thread_has_its_own() -> None:
     assert found(("step 1", 0, 9, 0), ("step 1", 0, 8, 1), ("step 2", 9, 12, 0)) == [("step 1", 1), ("step 2", 2)]
 
 
-def test_a_number_too_large_for_a_step_is_the_largest() -> None:
-    assert found(("step 999999999", 0, 9)) == [("step 999999999", 999_999_999)]
+def test_numbers_have_as_many_digits_as_they_have() -> None:
+    assert found(("step 2000000000", 0, 9)) == [("step 2000000000", 2_000_000_000)]
+    assert found(("step 1764111111111111111", 0, 9)) == [("step 1764111111111111111", 1_764_111_111_111_111_111)]
     assert found() == []

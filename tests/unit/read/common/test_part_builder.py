@@ -16,6 +16,7 @@ from stepscope.read.common.part_builder import (
     kinds_of,
     sound,
     sound_spans,
+    whole_number,
 )
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.schema import TABLES
@@ -122,3 +123,16 @@ def test_spans_without_possible_times_are_counted() -> None:
 def test_codes_without_a_text_are_null() -> None:
     assert coded(["a"], np.array([-1, 0])).cast(pl.String).to_list() == [None, "a"]
     assert coded([], np.array([-1])).to_list() == [None]
+
+
+def test_marks_with_a_number_that_no_step_has_are_counted() -> None:
+    part = PartBuilder()
+    numbers = pl.Series([7, 1 << 31, -1, None, (1 << 31) - 1], dtype=pl.Int64)
+    part.add_steps(pl.DataFrame({"number": numbers, "ts": range(5), "dur": [1] * 5}), "declared")
+    tables = part.tables()
+    assert tables["steps"]["number"].to_list() == [7, (1 << 31) - 1]
+    assert tables["losses"].select(pl.col("what").cast(pl.String), "count").rows() == [("step_number_large", 3)]
+
+
+def test_digits_say_a_number_however_many_they_are() -> None:
+    assert (whole_number("0012"), whole_number("9" * 5000)) == (12, LARGEST_TIME)

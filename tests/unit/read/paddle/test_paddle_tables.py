@@ -403,3 +403,15 @@ def test_kernels_of_a_communication_library_communicate(tmp_path: Path) -> None:
     frames = read_files([a_json_trace(tmp_path, [kernel])])
     assert frames["spans"]["kind"].to_list() == ["collective"]
     assert frames["collectives"].select(text("operation"), text("transport")).rows() == [("allreduce", "nccl")]
+
+
+@pytest.mark.parametrize(("digits", "lost"), [("200000000", 0), ("9999999999", 9), ("176411111111111111", 9)])
+def test_steps_with_numbers_of_many_digits(tmp_path: Path, digits: str, lost: int) -> None:
+    content = json.loads(gzip.decompress((DATA / "paddle331_static.json.gz").read_bytes()))
+    for event in content["traceEvents"]:
+        event["name"] = str(event.get("name", "")).replace("ProfileStep#", f"ProfileStep#{digits}")
+    path = tmp_path / "paddle_trace.json"
+    path.write_text(json.dumps(content))
+    frames = read_files([path])
+    assert frames["steps"]["number"].to_list() == ([] if lost else [int(digits) * 10 + step for step in range(9)])
+    assert losses(frames).get("step_number_large", 0) == lost

@@ -366,3 +366,15 @@ def _compare(content: bytearray) -> None:
         kept, others = (events.stats.where(sound[events.stats.owner]) for events in (one, other))
         for name in ("owner", "key", "field", "value", "end"):
             assert np.array_equal(getattr(kept, name), getattr(others, name)), name
+
+
+def test_marks_whose_number_no_step_has_are_counted(tmp_path: Path) -> None:
+    def fill(space: Any) -> None:
+        plane = PlaneBuilder(space, "/host:CPU")
+        python = plane.line("python")
+        for place, number in enumerate((2_000_000_000, 1 << 31, 1_764_111_111_111_111_111, -1)):
+            plane.event(python, "train", 20 * place, 5, step_num=number)
+
+    frames = read(tmp_path, fill)
+    assert frames["steps"]["number"].to_list() == [2_000_000_000]
+    assert losses(frames) == {"step_number_large": 3}

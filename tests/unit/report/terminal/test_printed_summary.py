@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from stepscope.advise.finding import Evidence, Finding
+from stepscope.analyse.step.run_steps import NONE
 from stepscope.analyse.step.summary import DataWait, Entry, Garbage, MemoryPeak, StepPart, Steps, Summary
 from stepscope.report.terminal.printed_summary import render
 from stepscope.trace.losses import CATALOGUE, Loss
@@ -148,6 +149,10 @@ def test_an_empty_recording_is_shown_as_such() -> None:
         "no steps found no event with a time",
         "lost nothing",
     ]
+    # but where the steps of the run are known, they were found
+    out = io.StringIO()
+    render(replace(nothing, run=replace(NONE, count=40)), [], {}, Console(file=out, width=100))
+    assert "no steps recorded  " in out.getvalue()
 
 
 def test_a_recording_that_failed_says_so() -> None:

@@ -174,7 +174,7 @@ def _matrix(opened: SqliteDatabase) -> pl.DataFrame:
 
 
 def _step() -> pl.Expr:
-    return pl.col("step").cast(pl.String).str.extract(r"(\d{1,9})$").cast(pl.Int64).alias("step")
+    return pl.col("step").cast(pl.String).str.extract(r"(\d+)$").cast(pl.Int64, strict=False).alias("step")
 
 
 def _point_to_point() -> pl.Expr:

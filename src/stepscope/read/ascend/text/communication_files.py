@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.read.ascend.ascend_frames import rows_of
+from stepscope.read.common.part_builder import whole_number
 from stepscope.read.common.plain_text import json_of, text_of
 from stepscope.read.common.source import Progress, tell_all
 from stepscope.trace.ascend_columns import COMMUNICATION_MOVED, COMMUNICATION_TIMES
@@ -19,7 +20,7 @@ from stepscope.trace.losses import LossLedger
 _MILLION = 1_000_000
 _PLACE = re.compile(r"(.+)-(top1|middle|bottom[123]|total)")
 _LINK = re.compile(r"(\d{1,9})-(\d{1,9})")
-_STEP = re.compile(r"step_?(\d{1,9})?")
+_STEP = re.compile(r"step_?(\d+)?")
 _TOTAL = "Total Op Info"
 #: No document of sums is larger.
 _LARGEST = 1 << 30
@@ -85,7 +86,7 @@ def _entries(path: Path, ledger: LossLedger) -> Iterator[tuple[int | None, bool,
         return
     for step, sorts in _objects(document, ledger):
         match = _STEP.fullmatch(step)
-        number = int(match[1]) if match and match[1] else None
+        number = whole_number(match[1]) if match and match[1] else None
         for sort, entries in _objects(sorts, ledger):
             for key, value in _objects(entries, ledger):
                 if isinstance(value, dict):

@@ -65,7 +65,7 @@ _WANTED: dict[str, tuple[str, ...]] = {
 _STEP_CATEGORY = "Iteration Time"
 #: Marks of CANN's step trace, which are ranges on a stream.
 _STEP_TRACE = (_STEP_CATEGORY, "FP_BP Time", "Iteration Refresh", "Reduce")
-_STEP = r"^(?:ProfilerStep#|Iteration )(\d{1,9})$"
+_STEP = r"^(?:ProfilerStep#|Iteration )(\d+)$"
 _DATA_LOADER = "enumerate(DataLoader)#"
 _FLOW_SORT = {
     "async_npu": "operator",
