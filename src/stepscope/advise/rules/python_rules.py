@@ -164,8 +164,10 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if observed.framework == "jax" and busy:
         # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
         results = waits & looks["state"].is_in(["lock", "waiting"])
-        computing = max(busy, executing(observed))
-        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, float(time.filter(results).sum())))
+        waited = float(time.filter(results).sum())
+        # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own.
+        computing = max(busy, executing(observed)) if _own_threads(observed) else waited
+        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, waited))
         # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
         calling = max(_dispatching(observed) - float(time.filter(native & own).sum()), 0.0)
         sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
@@ -182,6 +184,12 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
     return shares * time
+
+
+def _own_threads(observed: Observed) -> bool:
+    """Return whether another thread runs, or waits in, the program's own code."""
+    others = sampled_time(observed.tables).rows.filter(pl.col("order") == 2)["stack"].to_list()
+    return any(frame.own for stack in others for frame in observed.stacks.get(stack, ()))
 
 
 def _part(taken: float, time: float) -> float:

@@ -99,10 +99,17 @@ def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, cause
     assert all(finding.gain_ns == pytest.approx(STEP / 2, rel=0.05) for finding in found)
 
 
-@pytest.mark.parametrize(("running", "causes"), [(9_500_000, []), (1_000_000, ["lock-wait"])])
-def test_waiting_for_a_program_that_xla_runs_is_no_wait_for_a_lock(running: int, causes: list[str]) -> None:
-    # Given a wait in an own line, while XLA runs a program of which only a small part is an operator
+@pytest.mark.parametrize(
+    ("running", "others", "causes"), [(9_500_000, True, []), (1_000_000, True, ["lock-wait"]), (1_000_000, False, [])]
+)
+def test_waiting_for_a_program_that_xla_runs_is_no_wait_for_a_lock(
+    running: int, others: bool, causes: list[str]
+) -> None:
+    # Given a wait in an own line, while XLA runs a program of which only a small part is an operator, and with or
+    # without another thread of the program, which alone may hold a lock
     training = sampled([((TRAIN,), "lock")], "jax")
+    if others:
+        see(training, [((("/home/me/log.py", "write"),), "io")], thread=200)
     thread = training.rank.thread(2)
     for step in range(STEPS):
         training.rank.span(thread, "runtime", step * STEP, running, "ThunkExecutor::Execute", step=step)
