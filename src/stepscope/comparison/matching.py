@@ -61,10 +61,10 @@ def match(a: Sequence[StepPartLevel], b: Sequence[StepPartLevel]) -> Matched:
     for how, key in ((SAME, _whole), (OTHER_SHAPES, _without_shapes)):
         found, left_a, left_b = _by_key(left_a, left_b, how, key)
         pairs += found
-    others = [[part for part in left if not _launched(part.key)] for left in (left_a, left_b)]
-    launched = ([part for part in left if _launched(part.key)] for left in (left_a, left_b))
-    found, *left = _by_key(*launched, SAME_PLACE, _operator)
-    pairs, left_a, left_b = pairs + found, others[0] + left[0], others[1] + left[1]
+    others_a, others_b = ([part for part in left if not _launched(part.key)] for left in (left_a, left_b))
+    launched_a, launched_b = ([part for part in left if _launched(part.key)] for left in (left_a, left_b))
+    found, launched_a, launched_b = _by_key(launched_a, launched_b, SAME_PLACE, _operator)
+    pairs, left_a, left_b = pairs + found, others_a + launched_a, others_b + launched_b
     places = _by_place(a, b, left_a, left_b)
     used = {id(part) for pair in places for part in (*pair.a, *pair.b)}
     only = (tuple(part for part in left if id(part) not in used) for left in (left_a, left_b))
