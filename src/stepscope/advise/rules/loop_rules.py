@@ -67,7 +67,9 @@ _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 #: Of these, what takes a part of a tensor of JAX, MindSpore or Paddle, and reads nothing.
 _PARTS_OF = frozenset(["getitem", "iter"])
 #: Operators of Paddle with a gradient that one line calls in a step, from which on they are a loop, not a model.
-_GRADED = 128
+_GRADED = 64
+#: Lines above and below that belong to the body of the same loop.
+_BODY = 3
 #: Reads of a step from which on they are a loop. Two reads follow each other if at most so many ns lie between them; in
 #: a loop, this part of all reads does.
 _READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
@@ -489,18 +491,28 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     looks = looks.filter(pl.col("file").is_not_null())
     read, whole = pl.col("time").filter(reads).sum(), max(float(looks["time"].sum()), 1.0)
     lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
+    lines = lines.join(lines.select("file", other="line", body="time"), on="file")
+    lines = (
+        lines.filter((pl.col("line") - pl.col("other")).abs() <= _BODY)
+        .group_by("file", "line")
+        .agg(pl.col("time", "count", "reading").first(), pl.col("body").sum())
+    )
     known = pl.col("reading").is_between(*_READING)
     own = calls.filter(pl.col("phase") != "optimizer")
     graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
     if observed.framework == "paddle" and (not graded or many >= _GRADED):
-        known |= (pl.col("reading") < _READING[0]) & (pl.col("time") >= _MOST * whole)  # .item() leaves no frame
+        known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
-    if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _READS_TOLD:
+    if lines.is_empty():
         return
     file, line = str(lines["file"][0]), int(lines["line"][0])
-    if graded and lines["reading"][0] < _READING[0]:
-        time += _backward_of(observed, own.filter((pl.col("outer") < 0) & beside), own)
     seen, reading = lines["reading"][0] >= _READING[0], "computes with single values and reads them one by one"
+    time = float(lines["time" if seen else "body"][0])
+    if graded and not seen:
+        rest = float(observed.looks.filter(~beside & (pl.col("phase") != "backward"))["time"].sum())
+        time = min(time + _backward_of(observed, own.filter(beside), own), observed.step_ns - rest)
+    if observed.share(time) < _READS_TOLD:
+        return
     place, low, gain = observed.place(file, line), _SAVED[0] * time, _SAVED[1] * time
     finding = Finding(
         cause="python-in-step" if seen else "many-small-operators",
@@ -518,22 +530,30 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
         remedy=f"Compute on whole tensors: {_AT_ONCE[observed.framework]}.",
         operator=place,
     )  # fmt: skip
-    mine = looks.filter((pl.col("file") == file) & (pl.col("line") == line))
+    mine = looks.filter((pl.col("file") == file) & ((pl.col("line") - line).abs() <= (0 if seen else _BODY)))
     yield Claim(finding, Depth.CAUSE, observed.explained(mine))
 
 
 def _backward_of(observed: Observed, loop: pl.DataFrame, calls: pl.DataFrame) -> float:
-    """Return the part of the backward that belongs to operators, by their number among all that have one, ns a step."""
+    """Return the part of Paddle's backward that belongs to operators of a loop, by its number of nodes, ns a step."""
     backward = sum(part.share for part in observed.summary.phases if part.name == "backward") * observed.step_ns
-    forward = calls.filter((pl.col("outer") < 0) & (pl.col("phase") != "backward"))
-    return backward * len(loop) / max(len(forward), 1)
+    nodes = _nodes(calls)
+    return backward * int(nodes.is_in(_operators(loop).unique().to_list()).sum()) / max(len(nodes), 1)
 
 
 def _ungraded(calls: pl.DataFrame) -> int:
     """Return how many of Paddle's operators compute what no gradient goes through: its node has a name like theirs."""
-    nodes = calls["name"].str.extract(r"(\w+)GradNode").str.to_lowercase().drop_nulls().unique()
-    named = calls["name"].str.extract(r"^(\w+) dygraph$").str.replace_all("_", "").drop_nulls()
-    return int((~named.is_in([node.removeprefix("global_") for node in nodes.to_list()])).sum())
+    return int((~_operators(calls).is_in(_nodes(calls).unique().to_list())).sum())
+
+
+def _nodes(calls: pl.DataFrame) -> pl.Series:
+    """Return the operators that the nodes of Paddle's backward belong to, as :func:`_operators` writes them."""
+    return calls["name"].str.extract(r"(\w+)GradNode").str.to_lowercase().drop_nulls().str.strip_prefix("global_")
+
+
+def _operators(calls: pl.DataFrame) -> pl.Series:
+    """Return the names of Paddle's operators."""
+    return calls["name"].str.extract(r"^(\w+) dygraph$").str.replace_all("_", "").drop_nulls()
 
 
 def _lasting(reads: pl.DataFrame) -> float:

@@ -242,3 +242,17 @@ def test_a_program_that_updates_its_parameters_itself_is_told(
     told = [one for one in found if one.cause == "per-parameter-optimizer"]
     assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
     assert all("updates 20 parameters one by one" in one.title for one in told)
+
+
+def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() -> None:
+    # Given 80 operators of a loss beside the model, on two lines of a loop, and their nodes in half of the backward
+    packages = f"{PACKAGES}/paddle/tensor/math.py"
+    looks = [(((packages, "multiply"), ("/home/me/train.py", "train")), "native")] * 4
+    training = sampled([*looks, (((f"{PACKAGES}/paddle/nn/layer/layers.py", "Layer.__call__"),), "native")], "paddle")
+    for _ in range(80):
+        training.call("multiply dygraph", 10_000)
+        training.call("Global_MultiplyGradNode", 10_000, phase="backward")
+        training.call("Global_MatmulGradNode", 10_000, phase="backward")
+    (finding,) = [one for one in training.findings() if one.cause == "many-small-operators"]
+    assert "calls small operators one by one" in finding.title
+    assert finding.gain_ns > 0.95 * 0.8 * STEP
