@@ -42,8 +42,8 @@ _TOLD_TRAINED = ("mindspore", "paddle")
 
 def trained_parameters(observed: Observed) -> int:
     """Return the number of parameters that the models of MindSpore or Paddle train; 0 of other frameworks."""
-    state = observed.facts.get(f"{observed.framework}.state") if observed.framework in _TOLD_TRAINED else None
-    models = state.get("models") or [] if isinstance(state, dict) else []
+    states = [observed.facts.get(f"{framework}.state") for framework in _TOLD_TRAINED]
+    models = [one for state in states if isinstance(state, dict) for one in state.get("models") or []]
     return sum(int(one.get("trainable_parameters") or 0) for one in models)
 
 

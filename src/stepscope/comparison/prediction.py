@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.advise.finding import OF_THE_MACHINE
 from stepscope.comparison.part_changes import PartChanges
 from stepscope.comparison.verdict import StepChange
 from stepscope.errors import StepscopeError
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from stepscope.run import Run
 
 AS_PREDICTED, LESS, MORE, UNKNOWN = "as predicted", "less than predicted", "more than predicted", "cannot tell"
+_OF_THE_MACHINE = "other-processes"
 
 
 class PredictedGain(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def followed(a: Sequence[PredictedGain], b: Sequence[PredictedGain] | None) -> l
 
     Other processes do not count: they are not the program's, and times are compared without waits for a core.
     """
-    gains = [finding for finding in a if finding.gain_ns is not None and finding.cause != OF_THE_MACHINE]
+    gains = [finding for finding in a if finding.gain_ns is not None and finding.cause != _OF_THE_MACHINE]
     if b is None:
         return gains[:1]
     left = {finding.cause for finding in b}
