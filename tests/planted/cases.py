@@ -103,6 +103,7 @@ CASES = (
     _case("jax_shapes", "recompilation", framework="jax"),
     _case("jax_small_calls", "many-small-operators", framework="jax"),
     _case("jax_slow_batches", "python-in-step", "data-loader-slow", framework="jax"),
+    _case("jax_generator", "data-loader-slow", framework="jax"),
     _case("jax_unjitted", "many-small-operators", framework="jax"),
     _case("jax_augment", "python-in-step", "data-loader-slow", framework="jax"),
     _case("jax_dataset_copy", "python-in-step", framework="jax"),
@@ -112,6 +113,7 @@ CASES = (
     _case("jax_evaluation", "frequent-evaluation", framework="jax"),
     _case("jax_norms", "python-in-step", "many-small-operators", framework="jax"),
     _case("mindspore_pynative", "many-small-operators", framework="mindspore"),
+    _case("mindspore_own_update", "per-parameter-optimizer", framework="mindspore"),
     _case("mindspore_sample_loop", "sample-loop", "many-small-operators", framework="mindspore"),
     _case("mindspore_jit_in_loop", "recompilation", framework="mindspore"),
     _case("mindspore_slow_data", "data-loader-slow", "python-in-step", framework="mindspore", cores=2),
@@ -119,6 +121,7 @@ CASES = (
     _case("paddle_slow_sample", "data-loader-slow", framework="paddle"),
     _case("paddle_metric", "python-in-step", framework="paddle"),
     _case("paddle_time_steps", "many-small-operators", framework="paddle"),
+    _case("paddle_row_loss", "many-small-operators", framework="paddle"),
     _case("paddle_sample_loop", "sample-loop", "many-small-operators", framework="paddle"),
 )
 BY_NAME = {case.name: case for case in CASES}

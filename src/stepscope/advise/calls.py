@@ -36,6 +36,15 @@ _OF_SPANS, _SAID = ("sequence", "phase"), ("shapes", "dtypes", "strides", "concr
 _KNOWN: WeakKeyDictionary[Observed, pl.DataFrame] = WeakKeyDictionary()
 #: What XLA does on a host from the begin of a program to its end.
 _EXECUTES = "ThunkExecutor::Execute"
+#: Frameworks whose operators do not say which parameters they take a gradient of; their state counts them.
+_TOLD_TRAINED = ("mindspore", "paddle")
+
+
+def trained_parameters(observed: Observed) -> int:
+    """Return the number of parameters that the models of MindSpore or Paddle train; 0 of other frameworks."""
+    states = [observed.facts.get(f"{framework}.state") for framework in _TOLD_TRAINED]
+    models = [one for state in states if isinstance(state, dict) for one in state.get("models") or []]
+    return sum(int(one.get("trainable_parameters") or 0) for one in models)
 
 
 def recorded_calls(observed: Observed) -> pl.DataFrame:

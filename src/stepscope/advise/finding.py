@@ -42,6 +42,10 @@ CAUSES = MISFITS | {
 }  # fmt: skip
 
 
+#: The cause that belongs to the machine, not to the program: no limit on the program counts it.
+OF_THE_MACHINE = "other-processes"
+
+
 class Confidence(StrEnum):
     """How sure a finding is."""
 
@@ -140,11 +144,13 @@ def failing(findings: Sequence[Finding], conditions: Sequence[str], step_ns: flo
 
     Args:
         findings: All findings.
-        conditions: ``any``, causes, or ``gain:10%``.
+        conditions: ``any``, causes, or ``gain:10%``. What other processes of the machine take is met by its name alone.
         step_ns: Time of a step, of which a gain is a share; that of the finding comes first.
     """
 
     def meets(finding: Finding, condition: str) -> bool:
+        if finding.cause == OF_THE_MACHINE:
+            return condition == OF_THE_MACHINE
         if condition.startswith("gain:"):
             least = float(condition[len("gain:") : -1]) / 100
             whole = finding.step_ns or step_ns

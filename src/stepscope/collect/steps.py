@@ -281,6 +281,37 @@ def make_hooks(framework: str, observe: Callable[[Stepped], None]) -> StepHooks:
     return made
 
 
+class Gradients:
+    """Reports computations of gradients as steps, in a program that updates its parameters itself.
+
+    Such a program constructs no optimizer. The first :data:`PATIENCE` computations do not count: an optimizer may still
+    be made.
+
+    Args:
+        observe: Called with the report of each further one.
+        by: What computes them, for the manifest.
+        framework: Whose optimizers the program does not use.
+        optimizers: Returns whether there are any; called once, when the patience ends.
+    """
+
+    def __init__(
+        self, observe: Callable[[Stepped], None], by: str, framework: str, optimizers: Callable[[], bool] = bool
+    ) -> None:
+        self._observe, self._optimizers = observe, optimizers
+        rule = f"the program has no optimizer of {framework}; each computation of gradients ends a training step"
+        self._step = Stepped(self, "", by, rule=rule)
+        self._left = PATIENCE
+        self._counts = False
+
+    def computed(self) -> None:
+        """Count a computation, which has ended."""
+        if self._counts:
+            self._observe(self._step)
+        elif self._left:
+            self._left -= 1
+            self._counts = self._left == 0 and not self._optimizers()
+
+
 class StepsSeen:
     """The reports of step hooks so far, and which of them end training steps."""
 

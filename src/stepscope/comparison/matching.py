@@ -1,7 +1,8 @@
 """Which part of A is which part of B?
 
-Three passes, each over what the one before left: the same phase, scope, name and shapes; the same but for the shapes
-and for what compilers put into names; the same place in the step, where one name stands for another.
+Each pass looks at what the one before left: the same phase, scope, name and shapes; the same but for the shapes and for
+what compilers put into names; kernels that one operator of the same shapes launches; the same place in the step, where
+one name stands for another.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def match(a: Sequence[StepPartLevel], b: Sequence[StepPartLevel]) -> Matched:
     for how, key in ((SAME, _whole), (OTHER_SHAPES, _without_shapes)):
         found, left_a, left_b = _by_key(left_a, left_b, how, key)
         pairs += found
+    others_a, others_b = ([part for part in left if not _launched(part.key)] for left in (left_a, left_b))
+    launched_a, launched_b = ([part for part in left if _launched(part.key)] for left in (left_a, left_b))
+    found, launched_a, launched_b = _by_key(launched_a, launched_b, SAME_PLACE, _operator)
+    pairs, left_a, left_b = pairs + found, others_a + launched_a, others_b + launched_b
     places = _by_place(a, b, left_a, left_b)
     used = {id(part) for pair in places for part in (*pair.a, *pair.b)}
     only = (tuple(part for part in left if id(part) not in used) for left in (left_a, left_b))
@@ -72,6 +77,15 @@ def _whole(key: PartKey) -> Hashable:
 
 def _without_shapes(key: PartKey) -> Hashable:
     return key.place, key.phase, key.scope, plain_name(key.name)
+
+
+def _launched(key: PartKey) -> bool:
+    return key.place == "device" and bool(key.scope)
+
+
+def _operator(key: PartKey) -> Hashable:
+    """Return which operator launched a kernel, and for what."""
+    return key.place, key.phase, key.scope, key.shapes
 
 
 def _by_key(

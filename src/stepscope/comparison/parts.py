@@ -143,17 +143,24 @@ def _of_host(tables: Tables) -> pl.DataFrame:
 
 
 def _of_device(tables: Tables) -> pl.DataFrame:
-    """Return the work of streams, each in the operator that launched it."""
-    spans = columns_of(tables, "spans", "id", "ts", "name", "phase")
-    launched = columns_of(tables, "kernels", "span", "operator").rename({"span": "id"}).unique("id")
+    """Return the work of streams, each in the operator that launched it and in the step of that launch.
+
+    A slower device does the work of a step later, in part during the next one: the calls of a step stay those that it
+    asked for.
+    """
+    spans = columns_of(tables, "spans", "id", "ts", "name", "phase", "step")
+    launched = columns_of(tables, "kernels", "span", "operator", "launch").rename({"span": "id"}).unique("id")
     around = spans.lazy().select(
         pl.col("id").alias("operator"), pl.col("name").cast(pl.String).alias("scope"), pl.col("phase").alias("by")
     )
+    asked = spans.lazy().select(pl.col("id").alias("launch"), pl.col("step").alias("asked"), known=True)
     details = columns_of(tables, "operators", "span", "shapes").lazy().rename({"span": "operator"})
     rows = device_work(tables).lazy().join(spans.lazy().select("id", "ts", "phase"), on="id", how="left")
     rows = rows.join(launched.lazy(), on="id", how="left").join(around, on="operator", how="left")
-    rows = rows.join(details, on="operator", how="left").with_columns(
-        phase=pl.coalesce(pl.col("phase").cast(pl.String), pl.col("by").cast(pl.String))
+    rows = rows.join(asked, on="launch", how="left").join(details, on="operator", how="left")
+    rows = rows.with_columns(
+        step=pl.when("known").then("asked").otherwise("step"),
+        phase=pl.coalesce(pl.col("phase").cast(pl.String), pl.col("by").cast(pl.String)),
     )
     return _keyed(rows, "device", pl.col("scope"), pl.col("name").cast(pl.String))
 

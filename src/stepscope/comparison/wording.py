@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from stepscope.analyse.operators.shown_names import readable
 from stepscope.analyse.quantities import duration_text
 from stepscope.comparison.comparison import Comparison
 from stepscope.comparison.part_changes import PartChange
@@ -14,6 +17,8 @@ ASKED = 0.05
 _SEEN = 0.0005
 #: More separate runs a side than this are a case for turns.
 _MANY_RUNS = 20
+#: Characters of a name in a line of text; and the arguments of a function of C++, which need more.
+_LONGEST, _ARGUMENTS = 48, re.compile(r"(?<=\S)\((?:[^()]|\([^()]*\))*\)$")
 
 
 def headline(found: Comparison) -> str:
@@ -54,13 +59,24 @@ def _of_parts(found: Comparison) -> str:
     if not parts.sure:
         all_of_them = f"changed {together}" if together else "changed by less than 0.1 %"
         return f"no part of the step changed more than the others; all of them together {all_of_them}."
-    told = ", ".join(f"{part.name} {signed(part.change_ns)}" for part in parts.sure[:2])
+    told = ", ".join(f"{part_name(part)} {signed(part.change_ns)}" for part in parts.sure[:2])
     return f"{told}, sure; all else together {together or 'did not change'}."
 
 
 def signed(ns: float) -> str:
     """Return a change of time with its sign: ``+0.52 ms``."""
     return f"{'+' if ns >= 0 else '−'}{duration_text(abs(ns))}"
+
+
+def short_name(name: str) -> str:
+    """Return the name of an operator or kernel as a line of text has room for it; the JSON has all of it."""
+    shorter = _ARGUMENTS.sub("", readable(name))
+    return shorter if len(shorter) <= _LONGEST else f"{shorter[: _LONGEST - 1]}…"
+
+
+def part_name(part: PartChange) -> str:
+    """Return what to call a part: ``relu -> gelu`` where another has taken its place."""
+    return " -> ".join(dict.fromkeys(short_name(name) for name in (part.name_a, part.name_b) if name))
 
 
 def calls_text(part: PartChange) -> str:

@@ -187,10 +187,11 @@ class ProfiledBlock:
 
     @property
     def findings(self) -> list[Finding]:
-        """What makes its steps slow, the most important first."""
+        """What of the program makes its steps slow, the most important first; not what others do on the machine."""
+        from stepscope.advise.finding import OF_THE_MACHINE
         from stepscope.advise.run_findings import findings
 
-        return findings(self.run)
+        return [finding for finding in findings(self.run) if finding.cause != OF_THE_MACHINE]
 
 
 class BlockProfiler:

@@ -19,7 +19,11 @@ w, x = jnp.ones((64, 64)) * 0.01, jnp.ones((64, 64))
 def loss(w, x):
     return jnp.sum(jnp.tanh(x @ w) ** 2)
 
-for _ in range(20):
+def batches():
+    while True:
+        yield 0.1
+
+for _, rate in zip(range(20), batches()):
     step = jax.jit(lambda w, x: w - 0.1 * jax.grad(loss)(w, x), donate_argnums=(0,))
     w = step(w, x)
 print(float(w.sum()))
@@ -45,6 +49,9 @@ def test_a_program_that_jits_in_its_loop(tmp_path: Path) -> None:
     line = TRAINING.splitlines().index(next(row for row in TRAINING.splitlines() if "jax.jit" in row)) + 1
     place = {"function": "<lambda>", "file": str(script), "line": line}
     assert used["jit"] == [{**place, "calls": 4, "donate_argnums": [0]}]
+    # and the generator that the loop goes through
+    line = TRAINING.splitlines().index("def batches():") + 1
+    assert used["generators"] == [{"function": "batches", "file": str(script), "line": line}]
     # The compilations of the whole run are kept, with the reason
     compiled = run.tables["compilations"].collect()
     ours = compiled.filter((compiled["function"] == "<lambda>") & compiled["name"].str.starts_with("compile"))

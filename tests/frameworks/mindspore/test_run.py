@@ -24,6 +24,34 @@ def journal(run: Path) -> Read:
     return read_journal(run / "rank0" / "capture" / "journal.ssj")
 
 
+#: A program that updates its parameters itself.
+WRITTEN_UPDATE = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops
+ms.set_device("CPU")
+net = nn.Dense(8, 4)
+gradient = ms.value_and_grad(lambda x: ops.square(net(x)).mean(), None, net.trainable_params())
+x = ms.Tensor(np.ones((4, 8), np.float32))
+for _ in range(40):
+    loss, gradients = gradient(x)
+    for parameter, change in zip(net.trainable_params(), gradients):
+        ops.assign(parameter, parameter - 0.1 * change)
+print("trained")
+"""
+
+
+def test_a_program_without_an_optimizer_of_mindspore(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--skip", "3", script(tmp_path, WRITTEN_UPDATE), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(output)
+    # Then each computation of gradients ends a step, from the twenty-first on
+    found = manifest(run)["steps"]
+    assert (found["by"], found["optimizers"]) == ("gradients computed in PyNative mode", [])
+    assert "no optimizer of mindspore" in found["rule"]
+    assert len(stepscope.open(run).tables["run_steps"].collect()) in (19, 20)
+
+
 @pytest.mark.parametrize(
     ("way", "arguments", "by"),
     [

@@ -55,6 +55,36 @@ def test_an_eager_loop_without_workers(tmp_path: Path, output: Path) -> None:
     check(run)
 
 
+#: A program that updates its parameters itself.
+WRITTEN_UPDATE = """
+import paddle
+weight, x = paddle.ones([8, 8]), paddle.rand([4, 8])
+weight.stop_gradient = False
+for number in range(40):
+    loss = (x @ weight).square().mean()
+    if number % 2:
+        loss.backward()
+        gradient = weight.grad
+    else:
+        (gradient,) = paddle.grad(loss, [weight])
+    with paddle.no_grad():
+        weight.set_value(weight - 0.1 * gradient)
+    weight.clear_gradient()
+print("trained")
+"""
+
+
+def test_a_program_without_an_optimizer_of_paddle(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--skip", "3", script(tmp_path, WRITTEN_UPDATE), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(output)
+    # Then each computation of gradients ends a step, from the twenty-first on
+    found = manifest(run)["steps"]
+    assert (found["by"], found["optimizers"]) == ("calls of paddle.autograd", [])
+    assert "no optimizer of paddle" in found["rule"]
+    assert len(stepscope.open(run).tables["run_steps"].collect()) in (19, 20)
+
+
 def test_a_network_compiled_by_to_static(tmp_path: Path, output: Path) -> None:
     path = script(tmp_path, EAGER + TO_STATIC_LOOP + STOPWATCH)
     done = stepscope_run(output, path, "0", cwd=tmp_path)

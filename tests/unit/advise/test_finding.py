@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepscope.advise.finding import CAUSES
+from stepscope.advise.finding import CAUSES, Confidence, Finding, failing
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,3 +25,15 @@ def test_every_cause_is_in_the_catalogue_and_has_its_section() -> None:
     sections = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     assert sections == CAUSES
     assert set(causes()) <= CAUSES
+
+
+def test_limits_on_the_program_do_not_count_what_others_do_on_the_machine() -> None:
+    said = {"title": "", "confidence": Confidence.MEASURED, "basis": "", "evidence": (), "remedy": ""}
+    others, loader = (
+        Finding(cause=cause, gain_ns=gain, **said)  # type: ignore[arg-type]
+        for cause, gain in (("other-processes", 90), ("data-loader-slow", 20))
+    )
+    found = [others, loader]
+    assert failing(found, ["any"], 100) == failing(found, ["gain:10%"], 100) == [loader]
+    assert failing(found, ["gain:30%"], 100) == []
+    assert failing(found, ["other-processes"], 100) == [others]

@@ -154,8 +154,8 @@ def padding(observed: Observed) -> Iterator[Claim]:
     """Yield padding that the model computes on: beyond the longest sample of each batch, or between long and short."""
     names = ("samples", "elements", "longest", "collated")
     batches = columns_of(observed.tables, "batches", *names).drop_nulls()
-    if len(batches) < _BATCHES:
-        return
+    if len(batches) < _BATCHES or (batches["samples"] * batches["longest"] == batches["elements"]).all():
+        return  # samples of one size need no padding: what makes the batch larger is something else
     collated, elements = float(batches["collated"].sum()), float(batches["elements"].sum())
     needed = float((batches["samples"] * batches["longest"]).clip(0, batches["collated"]).sum())
     beyond, all_of_it = 1 - needed / collated, 1 - elements / collated
@@ -189,10 +189,14 @@ def padding(observed: Observed) -> Iterator[Claim]:
 
 
 def _wait(observed: Observed) -> float:
-    """Return the wait for batches per step, without the part in which the thread waited for a core."""
+    """Return the wait for batches per step, without the part in which the thread waited for a core.
+
+    Of an iterator of the program's own, nothing but the samples tells it.
+    """
     steps = observed.run_steps
     if steps["data_wait"].null_count() == len(steps):
-        return observed.part("data wait") or 0.0
+        looks = observed.looks.filter(pl.col("phase") == "data")
+        return max(observed.part("data wait") or 0.0, float(looks["time"].sum()) * (looks["count"].sum() >= _HELD))
     known = steps.drop_nulls("data_wait")
     mean = float(known["data_wait"].to_numpy().mean())
     seen = float(observed.looks.filter(pl.col("phase") == "data")["time"].sum())
@@ -521,7 +525,8 @@ def _stage(frames: list[SampledFrame]) -> str:
                 return "loader"
             return "sample" if re.search(r"__getitems?__$|__next__$|__iter__$", inside.function) else "collate"
         inside = frame
-    return "sample" if any(frame.own and frame.function.endswith("__getitem__") for frame in frames) else "loader"
+    makes = any(frame.own and frame.function.endswith("__getitem__") for frame in frames) or not loads_data(frames)
+    return "sample" if makes else "loader"
 
 
 def lock_holder(observed: Observed) -> tuple[str, str, int]:

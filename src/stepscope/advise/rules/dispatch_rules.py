@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from stepscope.advise.calls import CELLS, explained_calls, in_order, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.calls import (
+    CELLS,
+    explained_calls,
+    in_order,
+    of_step,
+    outermost,
+    recorded_calls,
+    sizes,
+    trained_parameters,
+    within,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
@@ -241,7 +251,7 @@ def _sampled(observed: Observed, mine: pl.Expr, least: int = _LOOKS) -> float:
 
 
 def _loops(observed: Observed) -> Iterator[Claim]:
-    names, parameters = operator_names(observed.tables), _parameters(observed)
+    names, parameters = operator_names(observed.tables), trained_parameters(observed)
     if not parameters and not any(name.startswith(_ACCUMULATES) for name in names):
         return
     calls, steps = recorded_calls(observed), observed.summary.steps.count
@@ -291,13 +301,6 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         Depth.CAUSE,
         explained_calls(of_loop),
     )
-
-
-def _parameters(observed: Observed) -> int:
-    """Return the number of parameters that MindSpore trains; 0 for frameworks whose operators say which they learn."""
-    state = observed.facts.get("mindspore.state")
-    models = state.get("models") or [] if isinstance(state, dict) else []
-    return sum(int(one.get("trainable_parameters") or 0) for one in models)
 
 
 def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from stepscope.advise.calls import (
     recorded_calls,
     sizes,
     texts,
+    trained_parameters,
     within,
 )
 from stepscope.advise.claims import Claim, Depth
@@ -63,6 +64,12 @@ _NOT_OWN = ["backward", "optimizer", "data"]
 
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+#: Of these, what takes a part of a tensor of JAX, MindSpore or Paddle, and reads nothing.
+_PARTS_OF = frozenset(["getitem", "iter"])
+#: Operators of Paddle with a gradient that one line calls in a step, from which on they are a loop, not a model.
+_GRADED = 64
+#: Lines above and below that belong to the body of the same loop.
+_BODY = 3
 #: Reads of a step from which on they are a loop. Two reads follow each other if at most so many ns lie between them; in
 #: a loop, this part of all reads does.
 _READ, _NEXT, _FOLLOW = 32, 100_000, 0.8
@@ -76,6 +83,17 @@ _AT_ONCE = {
 }
 #: Names of spans of operators, or of jitted functions, that the program itself calls: no graph runs them.
 _CALLED = {"jax": r"^PjitFunction\(", "mindspore": "^RunOp$", "paddle": " dygraph$"}
+#: How the manifest says that steps end with gradients, because the program updates its parameters itself.
+_UPDATES_ITSELF = "no optimizer of "
+#: Functions of frameworks that compute gradients, and how their optimizers are used.
+_DIFFERENTIATE = r"(?:^|\.)(?:grad|new_graph|end_graph|backward)$"
+#: Operators for each parameter that take as long as the step of such an optimizer: Paddle's is Python for each of them.
+_AS_LONG = {"mindspore": 2.0, "paddle": 8.0}
+_OPTIMIZERS = {
+    "mindspore": "optimizer = mindspore.nn.Adam(net.trainable_params()), then optimizer(gradients) in the step",
+    "paddle": "optimizer = paddle.optimizer.Adam(parameters=model.parameters()), then optimizer.step() and "
+    "optimizer.clear_grad() in the step",
+}
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
 #: it. What only reads may wait for a whole compiled step.
 _READING, _READ_LOOKS = (0.1, 0.9), 4
@@ -374,6 +392,41 @@ def _function(observed: Observed, time: float, *, optimizer: bool = False) -> tu
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)
 
 
+def written_update(observed: Observed) -> Iterator[Claim]:
+    """Yield the update of a program of MindSpore or Paddle that has no optimizer: operators for each parameter."""
+    steps = observed.manifest.get("steps") or {}
+    if observed.framework not in _OPTIMIZERS or _UPDATES_ITSELF not in str(steps.get("rule")):
+        return
+    beside = ~pl.col("phase").is_in(["forward", "backward", "evaluation", "data"]).fill_null(value=False)
+    calls = recorded_calls(observed)
+    many = len(calls.filter((pl.col("outer") < 0) & beside)) / max(observed.summary.steps.count, 1)
+    parameters = trained_parameters(observed)
+    if parameters < _MANY or many < _EACH * parameters:
+        return
+    asks = pl.col("leaf_function").str.contains(_DIFFERENTIATE) | pl.col("stack").is_in(converting(observed, READS))
+    looks = observed.looks.filter(beside & pl.col("file").is_not_null() & ~asks.fill_null(value=False))
+    time, each = float(looks["time"].sum()), many / parameters
+    stay = _AS_LONG[observed.framework]
+    gain = time * max(1 - stay / each, 0.0)
+    if looks["count"].sum() < _READ_LOOKS or observed.share(gain) < _TOLD:
+        return
+    finding = Finding(
+        cause="per-parameter-optimizer",
+        title=f"{of_step(observed, time)} the program updates {parameters} parameters one by one, without an optimizer "
+        f"of {observed.framework}{_line(observed, looks)}",
+        gain_ns=round(gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(time),
+        basis=f"the samples of such lines, of which {stay:.0f} of {each:.0f} operators for each parameter stay",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{many:,.0f} operators a step outside of forward and backward, {each:.0f} a parameter",
+                     value=many, result="operator_details"),
+        ),
+        remedy=f"Use an optimizer of {observed.framework}, which calls fewer operators for each parameter: "
+        f"{_OPTIMIZERS[observed.framework]}.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
 def element_reads(observed: Observed) -> Iterator[Claim]:
     """Yield a loop that reads the elements of tensors one by one, known by its operators in the recorded steps."""
     if observed.summary.on_device or not observed.step_ns:
@@ -433,25 +486,40 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     top = pl.col("depth") == pl.col("depth").min().over("name")  # a jitted function is two spans, one in the other
     if many < _READ or len(called.filter(top)) < _MANY * steps:
         return
-    reads = pl.col("stack").is_in(converting(observed, READS))
+    reads = pl.col("stack").is_in(converting(observed, READS - _PARTS_OF))
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
     looks = looks.filter(pl.col("file").is_not_null())
     read, whole = pl.col("time").filter(reads).sum(), max(float(looks["time"].sum()), 1.0)
     lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
+    lines = lines.join(lines.select("file", other="line", body="time"), on="file")
+    lines = (
+        lines.filter((pl.col("line") - pl.col("other")).abs() <= _BODY)
+        .group_by("file", "line")
+        .agg(pl.col("time", "count", "reading").first(), pl.col("body").sum())
+    )
     known = pl.col("reading").is_between(*_READING)
-    if observed.framework == "paddle" and _ungraded(calls.filter(pl.col("phase") != "optimizer")) >= _READ * steps:
-        known |= (pl.col("reading") < _READING[0]) & (pl.col("time") >= _MOST * whole)  # .item() leaves no frame
+    own = calls.filter(pl.col("phase") != "optimizer")
+    graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
+    if observed.framework == "paddle" and (not graded or many >= _GRADED):
+        known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
-    if lines.is_empty() or observed.share(time := float(lines["time"][0])) < _READS_TOLD:
+    if lines.is_empty():
         return
     file, line = str(lines["file"][0]), int(lines["line"][0])
     seen, reading = lines["reading"][0] >= _READING[0], "computes with single values and reads them one by one"
+    time = float(lines["time" if seen else "body"][0])
+    if graded and not seen:
+        rest = float(observed.looks.filter(~beside & (pl.col("phase") != "backward"))["time"].sum())
+        time = min(time + _backward_of(observed, own.filter(beside), own), observed.step_ns - rest)
+    if observed.share(time) < _READS_TOLD:
+        return
     place, low, gain = observed.place(file, line), _SAVED[0] * time, _SAVED[1] * time
     finding = Finding(
         cause="python-in-step" if seen else "many-small-operators",
         title=f"{of_step(observed, time)} {place} {reading if seen else 'calls small operators one by one'}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
-        basis="the time of this line in the sampled stacks of all steps, nearly all of which one call for all saves",
+        basis="the time of this line in the sampled stacks of all steps, and of its backward, nearly all of which one "
+        "call for all saves",
         confidence=Confidence.LIKELY,
         evidence=(
             Evidence(text=f"{many:,.0f} operators a step outside of forward, backward and optimizer", value=many,
@@ -462,15 +530,30 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
         remedy=f"Compute on whole tensors: {_AT_ONCE[observed.framework]}.",
         operator=place,
     )  # fmt: skip
-    mine = looks.filter((pl.col("file") == file) & (pl.col("line") == line))
+    mine = looks.filter((pl.col("file") == file) & ((pl.col("line") - line).abs() <= (0 if seen else _BODY)))
     yield Claim(finding, Depth.CAUSE, observed.explained(mine))
+
+
+def _backward_of(observed: Observed, loop: pl.DataFrame, calls: pl.DataFrame) -> float:
+    """Return the part of Paddle's backward that belongs to operators of a loop, by its number of nodes, ns a step."""
+    backward = sum(part.share for part in observed.summary.phases if part.name == "backward") * observed.step_ns
+    nodes = _nodes(calls)
+    return backward * int(nodes.is_in(_operators(loop).unique().to_list()).sum()) / max(len(nodes), 1)
 
 
 def _ungraded(calls: pl.DataFrame) -> int:
     """Return how many of Paddle's operators compute what no gradient goes through: its node has a name like theirs."""
-    nodes = calls["name"].str.extract(r"(\w+)GradNode").str.to_lowercase().drop_nulls().unique()
-    named = calls["name"].str.extract(r"^(\w+) dygraph$").str.replace_all("_", "").drop_nulls()
-    return int((~named.is_in([node.removeprefix("global_") for node in nodes.to_list()])).sum())
+    return int((~_operators(calls).is_in(_nodes(calls).unique().to_list())).sum())
+
+
+def _nodes(calls: pl.DataFrame) -> pl.Series:
+    """Return the operators that the nodes of Paddle's backward belong to, as :func:`_operators` writes them."""
+    return calls["name"].str.extract(r"(\w+)GradNode").str.to_lowercase().drop_nulls().str.strip_prefix("global_")
+
+
+def _operators(calls: pl.DataFrame) -> pl.Series:
+    """Return the names of Paddle's operators."""
+    return calls["name"].str.extract(r"^(\w+) dygraph$").str.replace_all("_", "").drop_nulls()
 
 
 def _lasting(reads: pl.DataFrame) -> float:

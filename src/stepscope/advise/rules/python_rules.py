@@ -89,19 +89,23 @@ def python_code(observed: Observed) -> Iterator[Claim]:
 
 
 def _called_back(observed: Observed) -> Iterator[Claim]:
-    """Yield the Python that a compiled program of JAX calls back, on a thread of XLA, for which the program waits."""
+    """Yield the Python that a compiled program of JAX calls back, on a thread of XLA or while it is called."""
     sampled = sampled_time(observed.tables)
-    beside = sampled.rows.filter(pl.col("order") == 2).select("stack", "inside", "count").rows()
+    beside = sampled.rows.filter(pl.col("order") == 2).select("stack", time="inside", count="count")
+    steps = max(sampled.steps, 1)
+    mine = observed.looks.filter(pl.col("stack").is_in(_through_callbacks(observed)))
     places: dict[tuple[str, str, int], float] = defaultdict(float)
-    time, looks = 0.0, 0
-    for stack, inside, count in beside:
-        frames = observed.stacks.get(stack, ())
-        called = [frame for frame in frames if frame.own]
-        if called and any(_CALLS_BACK.search(frame.file) for frame in frames):
-            outer, inner = called[-1], called[0]
-            places[inner.file, outer.function, inner.line] += inside
-            time += inside / max(sampled.steps, 1)
-            looks += count
+    time, looks = 0.0, 0.0
+    for rows, per_step in ((beside, steps), (mine.select("stack", "time", "count"), 1)):
+        for stack, spent, count in rows.iter_rows():
+            frames = observed.stacks.get(stack, ())
+            back = next((place for place, frame in enumerate(frames) if _CALLS_BACK.search(frame.file)), 0)
+            called = [frame for frame in frames[:back] if frame.own]
+            if called:
+                outer, inner = called[-1], called[0]
+                places[inner.file, outer.function, inner.line] += spent / per_step
+                time += spent / per_step
+                looks += count
     if looks < _LOOKS:
         return
     # The operators of the recorded steps contain what such a call takes beside its Python.
@@ -121,7 +125,7 @@ def _called_back(observed: Observed) -> Iterator[Claim]:
         basis="the time of the program's operators that call Python, or that of the looks at the threads that run it",
         confidence=Confidence.MEASURED if recorded else Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"seen in {looks} looks at threads of XLA, {percent_text(most / sum(places.values()))} of it "
+            Evidence(text=f"seen in {looks:.0f} looks, {percent_text(most / sum(places.values()))} of it "
                      f"at {observed.place(file, line)}", result="python_lines", source=f"{file}:{line}"),
         ),
         remedy=f"Write {function} with jax.numpy, so that it is compiled, too; or compute it on the host before the "
@@ -129,13 +133,26 @@ def _called_back(observed: Observed) -> Iterator[Claim]:
         operator=what,
     )  # fmt: skip
     waits = observed.looks.filter(pl.col("state").is_in(["lock", "waiting"]))
-    seen = observed.explained(waits)
+    seen = observed.explained(mine if len(mine) else waits)
     scale = min(time / max(sum(seen.values()), 1.0), 1.0)
     yield Claim(finding, Depth.CAUSE, {name: scale * ns for name, ns in seen.items()} or {f"callback {what}": time})
 
 
+def _through_callbacks(observed: Observed) -> list[int]:
+    """Return the stacks in which JAX calls a function of the program from a compiled one."""
+    found = []
+    for stack, frames in observed.stacks.items():
+        back = next((place for place, frame in enumerate(frames) if _CALLS_BACK.search(frame.file)), 0)
+        if any(frame.own for frame in frames[:back]):
+            found.append(stack)
+    return found
+
+
 def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
     looks = looks.with_columns(outside=_outside(observed, looks)).with_row_index("row")
+    if observed.framework == "jax":  # what a line waits for its results belongs to the program that computes them
+        results = pl.col("state").is_in(["lock", "waiting"])
+        looks = looks.with_columns(time=pl.when(results).then("outside").otherwise("time"))
     left = looks.filter(~pl.col("state").is_in(["collecting", "gil"]))
     while len(left):
         place = _largest(observed, left)
@@ -164,10 +181,14 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if observed.framework == "jax" and busy:
         # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
         results = waits & looks["state"].is_in(["lock", "waiting"])
-        computing = max(busy, executing(observed))
-        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, float(time.filter(results).sum())))
+        waited = float(time.filter(results).sum())
+        # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own.
+        computing = max(busy, executing(observed)) if _own_threads(observed) else waited
+        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, waited))
         # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
-        calling = max(_dispatching(observed) - float(time.filter(native & own).sum()), 0.0)
+        dispatching = _dispatching(observed)
+        busy = max(busy, dispatching)
+        calling = max(dispatching - float(time.filter(native & own).sum()), 0.0)
         sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
     sure, native = pl.select(pl.when(makes).then(1.0).otherwise(sure)).to_series(), native & ~makes
     if busy is None or observed.summary.on_device or not native.any():
@@ -182,6 +203,12 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
     return shares * time
+
+
+def _own_threads(observed: Observed) -> bool:
+    """Return whether another thread runs, or waits in, the program's own code."""
+    others = sampled_time(observed.tables).rows.filter(pl.col("order") == 2)["stack"].to_list()
+    return any(frame.own for stack in others for frame in observed.stacks.get(stack, ()))
 
 
 def _part(taken: float, time: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analyse.stacks.own_code import own_code
-from stepscope.trace.tables import Tables, collected, columns_of, complete, has_rows, lazy, shared
+from stepscope.trace.tables import Tables, collected, columns_of, complete, facts, has_rows, lazy, shared
 
 #: Title in results → the states of `samples` that it adds up.
 STATES = {
@@ -112,13 +113,14 @@ def _sampled(tables: Tables) -> SampledTime:
     spread = pl.when(of_others > 0).then(
         pl.when(parked).then(0.0).otherwise(cpu.sum().over("process", "thread") / of_others)
     )
+    asks = pl.when(pl.col("stack").is_in(_iterating(tables, listed))).then(pl.lit("data"))
     rows = described.select(
         "stack", "state", "count", "inside",
         time=pl.col("dur"),
         cpu=cpu * spread.fill_null(1.0),
         thread=pl.when(ours).then(pl.lit(STEPSCOPE)).otherwise(named),
         order=pl.when(ours).then(3).when(worker).then(1).when(main).then(0).otherwise(2),
-        phase=pl.when(~worker & ~ours).then(pl.coalesce(_announced(tables, described), "phase")),
+        phase=pl.when(~worker & ~ours).then(pl.coalesce(_announced(tables, described), asks, "phase")),
     )  # fmt: skip
     keys = ["order", "thread", "stack", "phase", "state"]
     summed = rows.group_by(keys).agg(pl.col("count", "time", "inside", "cpu").sum()).sort(keys)
@@ -170,6 +172,25 @@ def stack_phases(frames: pl.DataFrame) -> pl.DataFrame:
     innermost = pl.col("phase").first()
     chosen = pl.when(innermost == "forward").then(pl.coalesce(contains, innermost)).otherwise(innermost)
     return found.group_by("stack", maintain_order=True).agg(phase=chosen)
+
+
+def _iterating(tables: Tables, frames: pl.DataFrame) -> list[int]:
+    """Return the stacks in which a program of JAX, which has no loader, asks an iterator of its own for the next batch.
+
+    That is ``__next__``, or a generator that waits to be asked for more between the steps.
+    """
+    used = json.loads(facts(tables).get("jax.used", "{}"))
+    known = {(one["file"], one["function"]) for one in used.get("generators", ())}
+    if not used:
+        return []
+    own = frames.filter("own").select("stack", pl.col("file", "function").cast(pl.String).fill_null(""))
+    return sorted(
+        {
+            stack
+            for stack, file, function in own.iter_rows()
+            if (file, function) in known or function.rpartition(".")[2] == "__next__"
+        }
+    )
 
 
 def _announced(tables: Tables, samples: pl.DataFrame) -> pl.Series:

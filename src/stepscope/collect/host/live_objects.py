@@ -26,6 +26,8 @@ _LOG = logging.getLogger("stepscope")
 
 #: A look at all objects takes 10 to 30 ms; looks take at most this part of the time.
 _SHARE = 0.01
+#: Generator functions that are told.
+_GENERATORS = 64
 
 #: Class → its living objects by id. Not locked: each access is one operation of a dictionary.
 _alive: dict[Located, dict[int, weakref.ref[Any]]] = {}
@@ -129,6 +131,23 @@ def _look(kinds: dict[Located, type]) -> None:
                 _remember(_alive[located], one)
     end = time.monotonic()
     _next_look = end + (end - start) / _SHARE
+
+
+def generators(libraries: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return name, file and line of the program's generators that have begun and wait to be asked for more.
+
+    Between two steps these are the ones that a loop goes through. One look at all objects.
+
+    Args:
+        libraries: Directories whose code is not the program's own.
+    """
+    codes = {
+        one.gi_code
+        for one in gc.get_objects()
+        if type(one) is types.GeneratorType and one.gi_suspended and not one.gi_code.co_filename.startswith(libraries)
+    }
+    found = [{"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno} for code in codes]
+    return sorted(found, key=lambda one: (str(one["file"]), one["line"]))[:_GENERATORS]
 
 
 def source_of(function: Any) -> dict[str, Any]:  # noqa: ANN401 - anything that can be called

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.host.live_objects import source_of
+from stepscope.collect.host.live_objects import generators, source_of
 from stepscope.collect.host.program_state import ProgramState, flushes_denormals
+from stepscope.collect.host.stack_samples import library_roots
 from stepscope.collect.journal.values import plain
 
 #: Fact → name in ``jax.config``.
@@ -63,6 +64,10 @@ def _jit(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noq
     return original(*args, **kwargs)
 
 
+def _generators() -> list[dict[str, Any]]:
+    return generators(tuple(library_roots()))
+
+
 class JaxState(ProgramState):
     """Reads the state at the window's start, and at its end what was jitted and compiled since."""
 
@@ -97,7 +102,7 @@ class JaxState(ProgramState):
 
     def uses(self) -> dict[str, Any]:
         """Return the functions that were given to ``jax.jit`` since the start, and by how much the caches grew."""
-        found = {"jit": self._functions(self._before)}
+        found = {"jit": self._functions(self._before), **self.read({"generators": _generators})}
         sizes = self.read({"caches": self._sizes}).get("caches", {})
         return {**found, "compiled": {key: size - self._cached.get(key, size) for key, size in sizes.items()}}
 

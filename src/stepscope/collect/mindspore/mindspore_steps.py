@@ -4,6 +4,7 @@ In PyNative mode an optimizer's update is a Python call. In graph mode, and in a
 operator in a compiled graph, and a step is a run of the whole graph. To decide whether a graph holds an optimizer, the
 cells, or the objects that the function's code refers to, are searched. Of nested calls only the outermost counts.
 While no optimizer has stepped, a graph that runs repeatedly counts: it may update its parameters itself.
+In a program that has no optimizer, the computation of gradients in PyNative mode ends a step.
 ``Model.train`` and ``Model.fit`` call their callbacks at the end of a step in either mode; nothing else inside counts.
 """
 
@@ -23,7 +24,7 @@ from typing import Any, TypeAlias
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.host.live_objects import alive
-from stepscope.collect.steps import PATIENCE, Stepped
+from stepscope.collect.steps import PATIENCE, Gradients, Stepped
 
 _Find: TypeAlias = "Callable[..., Stepped]"
 
@@ -36,6 +37,7 @@ BY_MODEL = "Model.train"
 BY_CALLS = "calls of optimizers"
 BY_GRAPHS = "runs of graphs with an optimizer"
 BY_RUNS = "runs of a graph"
+BY_GRADIENTS = "gradients computed in PyNative mode"
 
 #: How many calls deep, from a function under ``jit``, to search for an optimizer.
 _DEPTH = 6
@@ -59,6 +61,7 @@ class MindSporeSteps:
         self._hooks = MethodHooks()
         self._trained = False
         self._runs: dict[int, list[int]] = {}
+        self._gradients = Gradients(observe, BY_GRADIENTS, "mindspore", self._optimizers_exist)
 
     def install(self, *, late: bool) -> None:
         """Install the hooks in MindSpore's classes; they also apply to existing objects."""
@@ -68,6 +71,7 @@ class MindSporeSteps:
         api = sys.modules.get("mindspore.graph.api") or sys.modules["mindspore.common.api"]
         self._hooks.around(api._CellGraphExecutor, "__call__", functools.partial(self._call, self._cell))
         self._hooks.around(api._JitExecutor, "__call__", functools.partial(self._call, self._function))
+        self._hooks.around(api._PyNativeExecutor, "grad", self._differentiate)
         capture = getattr(sys.modules.get("mindspore.graph._utils.pijit_context"), "PIJitCaptureContext", None)
         if capture is not None:
             self._hooks.around(capture, "__enter__", self._enter)
@@ -105,6 +109,15 @@ class MindSporeSteps:
         self._trained = True
         self._observe(found)
         return result
+
+    def _differentiate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        result = original(*args, **kwargs)
+        if not self._trained and not getattr(self._inside, "step", False):
+            self._gradients.computed()
+        return result
+
+    def _optimizers_exist(self) -> bool:
+        return any(isinstance(one, self._bases) for one in alive(CELL))
 
     def _ran(self, found: Stepped) -> None:
         """Report the runs of a graph without an optimizer, once it has run often enough."""

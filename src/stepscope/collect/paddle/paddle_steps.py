@@ -3,6 +3,7 @@
 In eager mode an optimizer's update is a Python call. In static mode it consists of operators in a program, and a step
 is a run of the whole program by an executor; a startup program has no such operators. Of nested calls only the
 outermost counts. ``Model.fit`` calls its callbacks at the end of a batch in either mode; nothing else inside it counts.
+In a program that has no optimizer, the computation of gradients in eager mode ends a step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.host.live_objects import alive
 from stepscope.collect.paddle.paddle_optimizers import OptimizerCalls
-from stepscope.collect.steps import PATIENCE, Stepped
+from stepscope.collect.steps import PATIENCE, Gradients, Stepped
+from stepscope.collect.surgery.paddle_tracer import core
 from stepscope.trace.paddle_updates import UPDATES
 
 _LOG = logging.getLogger("stepscope")
@@ -28,6 +30,7 @@ OPTIMIZER = ("paddle.optimizer.optimizer", "Optimizer")
 BY_MODEL = "Model.fit"
 BY_CALLS = "calls of optimizers"
 BY_PROGRAMS = "runs of programs with an optimizer"
+BY_GRADIENTS = "calls of paddle.autograd"
 
 
 class PaddleSteps:
@@ -43,6 +46,7 @@ class PaddleSteps:
         self._inside = threading.local()
         self._stepped: set[int] = set()
         self._optimizers = OptimizerCalls(self._update, outside=True)
+        self._gradients = Gradients(observe, BY_GRADIENTS, "paddle", lambda: bool(_optimizers()))
         self._hooks = MethodHooks()
 
     def install(self, *, late: bool) -> None:
@@ -53,6 +57,8 @@ class PaddleSteps:
         self._hooks.around(getattr(sys.modules.get("paddle.hapi.model"), "Model", None), "fit", self._fit)
         callbacks = getattr(sys.modules.get("paddle.hapi.callbacks"), "CallbackList", None)
         self._hooks.around(callbacks, "on_batch_end", self._batch_end)
+        for name in ("run_backward", "run_partial_grad"):
+            self._hooks.around(core().eager, name, self._differentiate)
 
     def remove(self) -> None:
         """Remove the hooks. Wrappers that the program has put around them stay, and call Paddle's methods."""
@@ -60,13 +66,9 @@ class PaddleSteps:
         self._hooks.remove()
 
     def may_wait(self, steps: int) -> bool:
-        """Return whether an optimizer exists that did not step, in eager mode, in the first ``steps`` steps.
-
-        Fleet keeps an object of the base class itself, which never steps.
-        """
+        """Return whether an optimizer exists that did not step, in eager mode, in the first ``steps`` steps."""
         known = self._stepped
-        others = (one for one in alive(OPTIMIZER) if id(one) not in known and type(one).__name__ != OPTIMIZER[1])
-        return steps < PATIENCE and bool(known) and any(True for _ in others)
+        return steps < PATIENCE and bool(known) and any(id(one) not in known for one in _optimizers())
 
     @property
     def _in_fit(self) -> bool:
@@ -77,6 +79,12 @@ class PaddleSteps:
         if not self._in_fit:
             self._stepped.add(id(optimizer))
             self._observe(Stepped(optimizer, type(optimizer).__name__, BY_CALLS))
+        return result
+
+    def _differentiate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Paddle's
+        result = original(*args, **kwargs)
+        if not self._in_fit and not self._stepped:
+            self._gradients.computed()
         return result
 
     def _run(self, original: Callable[..., Any], executor: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -106,6 +114,11 @@ class PaddleSteps:
             name = type(getattr(model, "_optimizer", None) or model).__name__
             self._observe(Stepped(model, name, BY_MODEL, loop=True))
         return result
+
+
+def _optimizers() -> list[Any]:
+    """Return the optimizers that are alive; not the object of the base class that Fleet keeps, which never steps."""
+    return [one for one in alive(OPTIMIZER) if type(one).__name__ != OPTIMIZER[1]]
 
 
 class _Programs:

@@ -11,12 +11,11 @@ from importlib import import_module
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
-from stepscope.collect.steps import PATIENCE, Stepped
+from stepscope.collect.steps import PATIENCE, Gradients, Stepped
 
 #: How steps were found, for the manifest.
 BY_OPTIMIZERS = "optimizer step hooks"
 _BY_GRADIENTS = "calls of torch.autograd"
-_RULE = "the program has no optimizer of torch; each computation of gradients ends a training step"
 
 
 class TorchSteps:
@@ -38,7 +37,7 @@ class TorchSteps:
         self._hooks = MethodHooks()
         self._remove_hook: Callable[[], None] = lambda: None
         self._compiling: Callable[[], bool] = bool
-        self._gradients = 0
+        self._gradients = Gradients(observe, _BY_GRADIENTS, "torch")
 
     def install(self, *, late: bool) -> None:
         """Put the hooks into torch, which is imported.
@@ -110,9 +109,7 @@ class TorchSteps:
     def _compute_gradients(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's
         result = original(*args, **kwargs)
         if not self._alive and not self._stepped and not self._compiling():
-            self._gradients += 1
-            if self._gradients > PATIENCE:
-                self._observe(Stepped(self, "", _BY_GRADIENTS, rule=_RULE))
+            self._gradients.computed()
         return result
 
     def _hook(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's hook

@@ -14,7 +14,7 @@ from stepscope.comparison.comparison import TURNS, Comparison
 from stepscope.comparison.gates import FAILED, PASSED, Outcome
 from stepscope.comparison.part_changes import PartChange
 from stepscope.comparison.verdict import FASTER, SLOWER
-from stepscope.comparison.wording import calls_text, headline, interval_text, promise, signed
+from stepscope.comparison.wording import calls_text, headline, interval_text, part_name, promise, short_name, signed
 from stepscope.report.terminal.console_page import OURS, POINT, QUIET, STRONG, WARNING, ConsolePage
 
 #: Parts, counts, rows of memory and notes that are told; the files have all.
@@ -46,8 +46,8 @@ class ComparisonScreen:
             grid = Table.grid(padding=(0, 2, 0, 0))
             grid.add_column(overflow="ellipsis", no_wrap=True, ratio=3)
             grid.add_column(overflow="ellipsis", no_wrap=True, ratio=2, style=QUIET)
-            grid.add_column(justify="right", no_wrap=True)
-            grid.add_column(no_wrap=True, style=QUIET)
+            grid.add_column(justify="right", no_wrap=True, min_width=max(len(row[2]) for row in rows))
+            grid.add_column(no_wrap=True, style=QUIET, min_width=max(len(row[3]) for row in rows))
             for name, *others in rows:
                 grid.add_row(f"  {name}", *others)
             yield grid
@@ -79,7 +79,7 @@ class ComparisonScreen:
         if parts is None:
             return
         for part in parts.sure[:_PARTS]:
-            yield self.page.shown(part.name), self._detail(part), self.page.shown(signed(part.change_ns)), "sure"
+            yield self.page.shown(part_name(part)), self._detail(part), self.page.shown(signed(part.change_ns)), "sure"
         if len(parts.sure) > _PARTS:
             yield f"and {len(parts.sure) - _PARTS} more", "", "", ""
         if not parts.parts:
@@ -107,6 +107,7 @@ class ComparisonScreen:
             )
         yield from (("memory", Text(self.page.shown(text))) for text in self._memory())
         yield from (("calls", Text(self.page.shown(text))) for text in self._counts())
+        yield from (("replaced", Text(self.page.shown(text))) for text in self._replaced())
         if found.compilations[0] != found.compilations[1] and None not in found.compilations:
             yield "compiled", Text(f"{found.compilations[0]} times -> {found.compilations[1]}")
         if machine := self._machine():
@@ -131,19 +132,26 @@ class ComparisonScreen:
             yield f"{what[row.what]} {sizes} ({share:+.1%}) on {row.device}, {exact}"
 
     def _counts(self) -> Iterator[str]:
+        """Yield the calls a step that differ exactly: those that vary inside a run are in the files."""
         parts = self.found.parts.parts if self.found.parts is not None else []
         calls: dict[str, list[float]] = {}
         for part in parts:
             of = calls.setdefault(part.name, [0.0, 0.0])
             of[0], of[1] = of[0] + part.calls_a, of[1] + part.calls_b
-        told = {part.name for part in parts if part.sure}  # above, with their calls
+        told = {part.name for part in parts if part.sure or part.varies}  # sure ones are above, with their calls
         rest = {name: of for name, of in calls.items() if of[0] != of[1] and name not in told}
-        changed = [f"{name} {a:g} -> {b:g}" for name, (a, b) in rest.items() if a and b]
-        gone, new = ([name for name, of in rest.items() if not of[side]] for side in (1, 0))
+        changed = [f"{short_name(name)} {a:g} -> {b:g}" for name, (a, b) in rest.items() if a and b]
+        gone, new = ([short_name(name) for name, of in rest.items() if not of[side]] for side in (1, 0))
         for label, names in (("", changed), ("gone: ", gone), ("new: ", new)):
             if names:
-                more = f", {len(names) - _COUNTS} more" if len(names) > _COUNTS else ""
-                yield f"{label}{', '.join(names[:_COUNTS])}{more}"
+                yield label + _several(names)
+
+    def _replaced(self) -> Iterator[str]:
+        """Yield what runs in the place of something else without a change of time that is sure."""
+        parts = self.found.parts.parts if self.found.parts is not None else []
+        pairs = [part for part in parts if part.name_a != part.name_b and part.name_a and part.name_b and not part.sure]
+        if names := list(dict.fromkeys(map(part_name, pairs))):
+            yield _several(names)
 
     def _machine(self) -> str:
         facts, (before, after) = [], self.found.machine.delay
@@ -157,6 +165,11 @@ class ComparisonScreen:
             source = "" if self.found.step.spread_from == "these runs" else f" ({self.found.step.spread_from})"
             facts.append(f"repeats itself to {100 * self.found.step.spread:.1f} %{source}")
         return self.page.separator.join(facts)
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f", {len(names) - _COUNTS} more" if len(names) > _COUNTS else ""
+    return f"{', '.join(names[:_COUNTS])}{more}"
 
 
 def _side(found: Comparison, side: int) -> str:

@@ -165,8 +165,9 @@ def test_workers_that_make_a_batch_faster_than_they_send_it_are_of_no_use(making
         (500, 192, 3072, "Put samples of about one length into a batch"),
         (2500, 192, 3072, None),
         (2800, 180, 3072, None),
+        (768, 48, 3072, None),
     ],
-    ids=["beyond the longest", "long and short", "a little", "nearly none"],
+    ids=["beyond the longest", "long and short", "a little", "nearly none", "one size, counted into more columns"],
 )
 def test_padding_is_told_by_the_sizes_of_samples_and_batches(
     elements: int, longest: int, collated: int, advice: str | None
@@ -230,3 +231,26 @@ def test_workers_are_advised_as_far_as_the_cpu_time_of_their_samples_has_cores(c
             rank.add("samples", ts=ORIGIN, dur=ms * 1_000_000, state=state, **said)
     [finding] = (one for one in found(rank) if one.cause == "data-loader-slow")
     assert f"num_workers={workers}," in finding.remedy
+
+
+@pytest.mark.parametrize(("generators", "named"), [(["batches"], "batches"), ([], "")])
+def test_a_generator_of_a_program_of_jax_loads_its_data(generators: list[str], named: str) -> None:
+    # Given steps of 10 ms, of which two of five looks see the function that a loop goes through
+    rank, step, own = Rank(), 10_000_000, "/home/me/train.py"
+    rank.add("metadata", key="profiler", value='"xplane"')
+    listed = [{"function": name, "file": own, "line": 3} for name in generators]
+    rank.add("metadata", key="jax.used", value=json.dumps({"jit": [], "generators": listed}))
+    inside = [{"file": own, "line": 7, "function": "read"}, {"file": own, "line": 4, "function": "batches"}]
+    outside = [{"file": f"{TORCH}/../jax/_src/core.py", "line": 7, "function": "Primitive.bind"}]
+    for number in range(2):
+        frames = [*(inside, outside)[number], {"file": own, "line": 20, "function": "<module>"}]
+        rank.add("stacks", id=number, frames=frames)
+    for number in range(40):
+        at = {"ts": ORIGIN + number * step, "dur": step}
+        rank.add("run_steps", number=number, **at, recorded=False, delay=0)
+        said = {"process": 100, "thread": 100, "name": "MainThread", "worker": None, "count": 1, "cpu": step}
+        rank.add("samples", **at, **said, stack=int(number % 5 > 1), state="python")
+    (finding,) = found(rank)
+    assert finding.cause == ("data-loader-slow" if named else "python-in-step")
+    assert ("waits for its next batch; samples are made in the training process: read" in finding.title) is bool(named)
+    assert finding.gain_ns == pytest.approx(0.4 * step, rel=0.05)

@@ -99,10 +99,17 @@ def test_making_a_tensor_is_told_if_it_takes_much_of_the_step(others: int, cause
     assert all(finding.gain_ns == pytest.approx(STEP / 2, rel=0.05) for finding in found)
 
 
-@pytest.mark.parametrize(("running", "causes"), [(9_500_000, []), (1_000_000, ["lock-wait"])])
-def test_waiting_for_a_program_that_xla_runs_is_no_wait_for_a_lock(running: int, causes: list[str]) -> None:
-    # Given a wait in an own line, while XLA runs a program of which only a small part is an operator
+@pytest.mark.parametrize(
+    ("running", "others", "causes"), [(9_500_000, True, []), (1_000_000, True, ["lock-wait"]), (1_000_000, False, [])]
+)
+def test_waiting_for_a_program_that_xla_runs_is_no_wait_for_a_lock(
+    running: int, others: bool, causes: list[str]
+) -> None:
+    # Given a wait in an own line, while XLA runs a program of which only a small part is an operator, and with or
+    # without another thread of the program, which alone may hold a lock
     training = sampled([((TRAIN,), "lock")], "jax")
+    if others:
+        see(training, [((("/home/me/log.py", "write"),), "io")], thread=200)
     thread = training.rank.thread(2)
     for step in range(STEPS):
         training.rank.span(thread, "runtime", step * STEP, running, "ThunkExecutor::Execute", step=step)
@@ -238,3 +245,32 @@ def test_a_line_that_runs_a_compiled_step_and_reads_its_result_is_no_loop() -> N
     for _ in range(40):
         training.call("fusion", 10_000, [[1]])
     assert not [one for one in training.findings() if "single values" in one.title]
+
+
+def test_a_line_that_fetches_results_and_writes_them_is_told_without_the_wait_for_them() -> None:
+    # Given a function that waits for arrays of JAX in six of ten looks, and writes them in two
+    fetch = ((f"{PACKAGES}/jax/_src/array.py", "ArrayImpl._value"), ("/home/me/save.py", "save"), TRAIN)
+    write = (("/usr/lib/python3.11/zipfile.py", "ZipFile.write"), ("/home/me/save.py", "save"), TRAIN)
+    step = ((f"{PACKAGES}/jax/_src/core.py", "Primitive.bind"), TRAIN)
+    looks = [*[(fetch, "lock")] * 6, *[(write, "native")] * 2, *[(step, "native")] * 2]
+    (finding,) = sampled(looks, "jax").findings()
+    assert "save (" in finding.title or "save.py" in finding.title
+    assert finding.gain_ns == pytest.approx(0.2 * STEP, rel=0.05)
+
+
+@pytest.mark.parametrize(("calling", "causes"), [(100_000, ["python-in-step"]), (9_000_000, [])])
+def test_native_time_in_a_line_that_calls_a_jitted_function_is_that_call(calling: int, causes: list[str]) -> None:
+    training = sampled([((TRAIN,), "native")], "jax")
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        training.rank.span(thread, "runtime", step * STEP, calling, "PjitFunction(train)", step=step)
+    assert training.causes() == causes
+
+
+def test_python_that_jax_calls_back_on_the_training_thread_is_told_with_its_function() -> None:
+    jax = f"{PACKAGES}/jax/_src"
+    around = ((f"{jax}/debugging.py", "_flat_callback"), (f"{jax}/callback.py", "_wrapped_callback"), TRAIN)
+    training = sampled([((("/home/me/log.py", "note"), *around), "python")] * 3 + [(around[1:], "native")], "jax")
+    (finding,) = training.findings()
+    assert "calls back: note (" in finding.title
+    assert finding.gain_ns == pytest.approx(0.75 * STEP, rel=0.05)
