@@ -355,24 +355,43 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
 
 def _gil(observed: Observed) -> Iterator[Claim]:
     looks = observed.looks.filter(pl.col("state") == "gil")
-    time = float(looks["time"].sum())
-    if observed.share(time) < _TOLD or looks["count"].sum() < _LOOKS:
+    seen = float(looks["time"].sum())
+    if observed.share(seen) < _TOLD or looks["count"].sum() < _LOOKS:
         return
     holder, line, stack = lock_holder(observed)
     if not holder or loads_data(observed.stacks.get(stack, ())):
         return
-    who = f"thread {holder}"
+    who, beside = f"thread {holder}", observed.looks.filter((pl.col("state") == "lock") & ~pl.col("in_framework"))
+    if float(beside["time"].sum()) < seen:  # it also waits for what this thread makes, such as at its queue
+        looks = pl.concat([looks, beside])
+    time = max(float(looks["time"].sum()), _off_core(observed, looks))
     finding = Finding(
         cause="gil-contention",
         title=f"{duration_text(time)} of {duration_text(observed.step_ns)} the training thread waits for Python's "
         f"lock, which {who} holds",
-        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.5 * time),
-        basis="the looks at which the training thread wants the GIL",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
+        basis="what the training thread waits in a step, by its CPU time, and not for a core; as far as the looks see "
+        "it want the GIL or wait for that thread",
         evidence=(
-            Evidence(text=f"the training thread wants the GIL {duration_text(time)} a step", value=time, unit="ns"),
+            Evidence(text=f"the training thread is seen to want the GIL for {duration_text(seen)} a step", value=seen,
+                     unit="ns"),
             Evidence(text=f"{who} runs Python at {line}", result="python_lines"),
         ),
         remedy=f"Move what {who} does at {line} to another process, or let it do less Python.",
         operator=line,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def _off_core(observed: Observed, looks: pl.DataFrame) -> float:
+    """Return what of a step the training thread neither runs nor waits for a core, ns, by some of the looks at waits.
+
+    It is 0 where its CPU time is unknown. Looks are few where another thread holds the GIL: who looks
+    needs it at the end of each step.
+    """
+    cpu = observed.run_steps["cpu"].drop_nulls()
+    waits = observed.looks.filter(pl.col("state").is_in([*_WAITS, "gil"]))
+    if cpu.is_empty() or waits.is_empty():
+        return 0.0
+    part = float(looks["time"].sum()) / float(waits["time"].sum())
+    return part * max(observed.step_ns - float(cpu.to_numpy().mean()), 0.0)

@@ -69,6 +69,54 @@ def test_gradients_of_a_teacher_save_its_part_of_the_backward() -> None:
     assert finding.gain_ns == pytest.approx(4 * 600_000 + 10_000)
 
 
+def adversarial(*, attached: bool, clears: int = 1) -> Training:
+    """A discriminator's backward that goes through the generator or not, then the generator's own."""
+    training, half = Training(), {"count": 2}
+    training.call("Optimizer.zero_grad#Adam.zero_grad", 1000, phase="optimizer")
+    forward(training, OTHER, 10, **half)
+    forward(training, WEIGHT, 20, **half)
+    backward(training, WEIGHT, 20, **half)
+    if attached:
+        backward(training, OTHER, 10, **half)
+    update(training, WEIGHT)
+    for _ in range(clears):
+        training.call("Optimizer.zero_grad#Adam.zero_grad", 1000, phase="optimizer")
+    forward(training, OTHER, 30, **half)
+    backward(training, OTHER, 30, **half)
+    update(training, OTHER)
+    return training
+
+
+def test_gradients_that_are_cleared_before_an_optimizer_takes_them_are_told() -> None:
+    [finding] = adversarial(attached=True).findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(2 * 600_000 + 10_000)
+    assert "set to zero before an optimizer takes them" in finding.title
+    assert "detach()" in finding.remedy
+
+
+@pytest.mark.parametrize(("attached", "clears"), [(False, 1), (True, 0)], ids=["cut", "added to the next gradients"])
+def test_gradients_that_an_optimizer_takes_are_needed(attached: bool, clears: int) -> None:
+    assert adversarial(attached=attached, clears=clears).causes() == []
+
+
+def test_of_a_frozen_network_that_passes_gradients_on_only_those_of_its_weights_are_for_nothing() -> None:
+    # Given a loss network behind the one that is trained, whose layers make a gradient of their input, too
+    training = Training()
+    forward(training, WEIGHT, 10)
+    forward(training, OTHER, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 600_000, phase="backward", sequence=20 + number)
+        for shift in (10, 300_000):
+            training.call("aten::mm", 250_000, [[8, 64], OTHER], "backward", inside=True, shift=shift)
+    training.call("torch::autograd::AccumulateGrad", 10_000, [OTHER], "backward")
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 300_000, rel=0.02)
+
+
 def test_a_graph_of_earlier_steps_saves_its_nodes() -> None:
     training = Training()
     forward(training, WEIGHT, 10)

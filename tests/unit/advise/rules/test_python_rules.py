@@ -144,6 +144,18 @@ def test_the_lock_of_python_that_a_loaders_thread_holds_is_a_matter_of_loading()
     assert held.causes() == ["gil-contention"]
 
 
+def test_a_thread_that_holds_the_lock_of_python_costs_all_that_the_training_waits() -> None:
+    # Given looks that see one step in five, because who looks wants the lock, too: the training thread wants it or
+    # waits at the queue of that thread, and has the core for a tenth of its steps
+    training = sampled([((TRAIN,), "gil"), ((TRAIN,), "gil"), ((("/lib/python3.11/queue.py", "get"), TRAIN), "lock")])
+    training.rank.rows["samples"] = training.rank.rows["samples"][:8]
+    see(training, [((("/home/me/feed.py", "encode"),), "python")], thread=101)
+    training.rank.rows["run_steps"] = [{**row, "cpu": STEP // 10} for row in training.rank.rows["run_steps"]]
+    [finding] = training.findings()
+    assert finding.cause == "gil-contention"
+    assert finding.gain_ns == pytest.approx(0.9 * STEP, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("call_ns", "causes"), [(30_000, []), (1_000, ["python-in-step"])], ids=["calls", "other work"]
 )
