@@ -136,6 +136,8 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     within_steps = parametric["step"].n_unique()
     if len(parametric) < _REPEATS * max(within_steps, 1):
         return
+    if _detached(calls, parametric, used):
+        return
     first, last = (
         parametric.group_by("step").agg(pl.col("ts").min()),
         parametric.group_by("step").agg(pl.col("ts").max()),
@@ -166,6 +168,19 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "needed, run it under torch.no_grad(), and not in every step.",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
+
+
+def _detached(calls: pl.DataFrame, unused: pl.DataFrame, used: pl.DataFrame) -> bool:
+    """Return whether layers that a backward reaches take what a forward without one gives, cut off by ``detach()``.
+
+    A discriminator takes what a generator makes so.
+    """
+    begins = unused.group_by("step").agg(begin=pl.col("ts").min())
+    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other")).join(begins, on="step")
+    cut = cuts.filter(pl.col("ts") > pl.col("begin")).select("step", pl.col("ts").alias("at"), of="shapes")
+    taken = cut.join(used.select("step", "ts", "shapes"), on="step").filter(pl.col("ts") > pl.col("at"))
+    fed = {step for step, of, text in taken.select("step", "of", "shapes").iter_rows() if sizes(of)[0] in sizes(text)}
+    return fed == set(begins["step"].to_list())
 
 
 def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
@@ -218,7 +233,7 @@ def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.Data
     nodes, sums = (one.with_columns(run=pl.Series(np.searchsorted(marks["ts"], one["ts"]))) for one in (backward, sums))
     lost, never = _lost(sums, updates, marks)
     layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward")).drop_nulls("sequence")
-    weights = {number: sizes(text)[1:] for number, text in layers.select("sequence", "shapes").iter_rows()}
+    weights = {number: _weights_of(*row) for number, *row in layers.select("sequence", "name", "shapes").iter_rows()}
     found: list[pl.DataFrame] = []
     for run, shapes in lost.items():
         mine = nodes.filter(pl.col("run") == run)
@@ -235,6 +250,12 @@ def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.Data
         found += [inner.drop("run"), sums.filter(of_run).drop("run")] if len(inner) else []
     if found:
         yield _of_lost(observed, calls, pl.concat(found), lost, never)
+
+
+def _weights_of(name: str, shapes: str | None) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of what a layer takes beside its data; a product takes its weight turned."""
+    found = sizes(shapes)[1:]
+    return found if name != "aten::addmm" else tuple(shape[::-1] for shape in found[1:])
 
 
 def _optimizer_calls(observed: Observed) -> pl.DataFrame:

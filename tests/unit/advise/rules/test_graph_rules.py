@@ -47,6 +47,18 @@ def test_a_second_forward_saves_its_operators() -> None:
     assert "a second forward of the model" in finding.title
 
 
+@pytest.mark.parametrize(("cut", "causes"), [([8, 64], []), ([8, 10], ["unneeded-forward"])])
+def test_what_a_layer_takes_cut_off_from_its_graph_is_needed(cut: list[int], causes: list[str]) -> None:
+    # Given a forward that belongs to no backward, and the layers of another network on what it gives or on other data
+    training = Training()
+    forward(training, OTHER, 30, "other")
+    training.call("aten::detach", 1000, [cut])
+    forward(training, WEIGHT, 10)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert training.causes() == causes
+
+
 def test_an_evaluation_without_gradients_is_no_unneeded_forward() -> None:
     training = Training()
     forward(training, WEIGHT, 10)
@@ -115,6 +127,25 @@ def test_of_a_frozen_network_that_passes_gradients_on_only_those_of_its_weights_
     [finding] = training.findings()
     assert finding.cause == "teacher-with-gradients"
     assert finding.gain_ns == pytest.approx(4 * 300_000, rel=0.02)
+
+
+def test_products_inside_of_layers_have_the_weight_of_the_layer() -> None:
+    # Given a teacher whose layers call a product with their weight turned, which has the node of the backward
+    training = Training()
+    for number in range(4):
+        training.call("aten::linear", 500_000, [[8, 64], OTHER, [96]], "forward", sequence=10 + 2 * number)
+        turned = [[96], [8, 64], OTHER[::-1]]
+        training.call("aten::addmm", 400_000, turned, "forward", inside=True, shift=50, sequence=11 + 2 * number)
+    forward(training, WEIGHT, 20)
+    backward(training, WEIGHT, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 300_000, phase="backward", sequence=11 + 2 * number)
+        training.call(f"{NODE}TBackward0", 10_000, phase="backward", sequence=10 + 2 * number)
+    training.call("torch::autograd::AccumulateGrad", 10_000, [OTHER], "backward")
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 310_000 + 10_000)
 
 
 def test_a_graph_of_earlier_steps_saves_its_nodes() -> None:
