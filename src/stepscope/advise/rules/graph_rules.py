@@ -40,8 +40,8 @@ _RECOMPUTES = ("unpack_hook", "recompute_fn")
 _FREE = 0.5
 #: Looks that tell the time of an evaluation.
 _LOOKS = 10
-#: Operators of a group that repeats a part of the model, forward or backward.
-_REPEATS = 4
+#: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
+_REPEATS, _AGAIN = 4, 2
 
 
 def graphs(observed: Observed) -> Iterator[Claim]:
@@ -133,8 +133,8 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     steps = observed.summary.steps.count
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
-    within_steps = parametric["step"].n_unique()
-    if len(parametric) < _REPEATS * max(within_steps, 1):
+    within_steps, repeated = parametric["step"].n_unique(), len(again) >= 0.8 * len(parametric)
+    if len(parametric) < (_AGAIN if repeated else _REPEATS) * max(within_steps, 1):
         return
     if _detached(calls, parametric, used):
         return
@@ -147,7 +147,6 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         (pl.col("ts") >= pl.col("ts_last").clip(0, 0)) & (pl.col("time") > 0)
     )
     time = float(unused["time"].sum())
-    repeated = len(again) >= 0.8 * len(parametric)
     what = "a second forward of the model" if repeated else "a forward"
     if within_steps < steps:  # not part of the step: it is scored on other data, now and then
         if repeated:
@@ -253,9 +252,11 @@ def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.Data
 
 
 def _weights_of(name: str, shapes: str | None) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of what a layer takes beside its data; a product takes its weight turned."""
-    found = sizes(shapes)[1:]
-    return found if name != "aten::addmm" else tuple(shape[::-1] for shape in found[1:])
+    """Return the shapes of the weights of a layer: a product takes its own turned, an embedding takes it first."""
+    found = sizes(shapes)
+    if "embedding" in name:
+        return found[:1]
+    return found[1:] if name != "aten::addmm" else tuple(shape[::-1] for shape in found[2:])
 
 
 def _optimizer_calls(observed: Observed) -> pl.DataFrame:
@@ -328,7 +329,7 @@ def _of_lost(
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=f"gradients of {count_text(len(shapes), 'shape')} of weights, such as "
-                     f"{' × '.join(map(str, max(shapes, key=elements)))}, "
+                     f"{' × '.join(map(str, max(shapes, key=lambda one: elements(one))))}, "
                      + ("that no optimizer reads before they are cleared" if cleared else "that no optimizer updates"),
                      value=float(len(shapes)), result="operator_details"),
         ),

@@ -47,6 +47,15 @@ def test_a_second_forward_saves_its_operators() -> None:
     assert "a second forward of the model" in finding.title
 
 
+def test_a_second_forward_of_two_layers_is_one() -> None:
+    training = Training()
+    forward(training, WEIGHT, 10, count=2)
+    backward(training, WEIGHT, 10, count=2)
+    forward(training, WEIGHT, 30, "other", count=2)
+    update(training, WEIGHT)
+    assert training.causes() == ["unneeded-forward"]
+
+
 @pytest.mark.parametrize(("cut", "causes"), [([8, 64], []), ([8, 10], ["unneeded-forward"])])
 def test_what_a_layer_takes_cut_off_from_its_graph_is_needed(cut: list[int], causes: list[str]) -> None:
     # Given a forward that belongs to no backward, and the layers of another network on what it gives or on other data
@@ -127,6 +136,28 @@ def test_of_a_frozen_network_that_passes_gradients_on_only_those_of_its_weights_
     [finding] = training.findings()
     assert finding.cause == "teacher-with-gradients"
     assert finding.gain_ns == pytest.approx(4 * 300_000, rel=0.02)
+
+
+def test_a_network_that_is_not_trained_may_begin_with_an_embedding() -> None:
+    # Given layers behind an embedding that no optimizer updates either: what they pass to it is for nothing, too
+    table = [1000, 64]
+    training = Training()
+    training.call("aten::embedding", 100_000, [table, [8]], "forward", sequence=9)
+    forward(training, OTHER, 10)
+    forward(training, WEIGHT, 20)
+    backward(training, WEIGHT, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 300_000, phase="backward", sequence=10 + number)
+        for shift in (10, 150_000):
+            training.call("aten::mm", 100_000, [[8, 64], OTHER], "backward", inside=True, shift=shift)
+    training.call(f"{NODE}EmbeddingBackward0", 200_000, phase="backward", sequence=9)
+    training.call("aten::embedding_dense_backward", 150_000, [[8, 64], [8]], "backward", inside=True, shift=10)
+    for weight in (OTHER, table):
+        training.call("torch::autograd::AccumulateGrad", 10_000, [weight], "backward")
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 300_000 + 200_000 + 20_000)
 
 
 def test_products_inside_of_layers_have_the_weight_of_the_layer() -> None:
