@@ -35,6 +35,8 @@ _MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as
 #: What runs functions of the program for compiled programs of JAX; the operators that call them.
 _CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging)\.py$")
 _CALLBACKS = r"^(?:pure|io|debug)_callback"
+#: Part of the run that the thread waits for a core, from which on times of operators are known to this part of them.
+_HALF, _BUSY_ERROR = 0.5, 0.3
 #: Fewest looks that tell a place.
 _LOOKS = 4
 #: What calling an operator takes where this machine's time is unknown, ns.
@@ -173,15 +175,25 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
     shares, free = sure, native & ~looks["in_library"]
+    most = _surely_beyond(observed, float(time.filter(native).sum()), busy)
     for part, explained in _parts(observed, looks, busy):
         beyond = max(float(time.filter(native & part).sum()) - explained, 0.0)
-        for chosen in (free & part & outside & ~own, free & part & own):
+        for chosen, known in ((free & part & outside & ~own, beyond), (free & part & own, most)):
             of_chosen = float(time.filter(chosen).sum())
-            taken = min(of_chosen, beyond)
+            taken = min(of_chosen, beyond, known)
             if taken > 0:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
     return shares * time
+
+
+def _surely_beyond(observed: Observed, native: float, busy: float) -> float:
+    """Return what of the native time is surely beyond that of operators, which own lines call, too; ns per step.
+
+    On a busy machine long operators contain a wait for a core in each call, and take more than their part.
+    """
+    delay = observed.summary.run.delay_share or 0.0
+    return max(native - (1 + _BUSY_ERROR * delay) * busy, 0.0) if delay > _HALF else native
 
 
 def _part(taken: float, time: float) -> float:
