@@ -288,11 +288,16 @@ def _lost(
         shape = (sizes(text) or ((),))[0]
         if len(shape) < 2:
             continue
-        later, clear = bisect(taken.get(shape, ()), at), bisect(clears, at)
-        if shape not in taken:
+        updated = taken.get(shape, [])
+        later, clear = bisect(updated, at), bisect(clears, at)
+        if not updated:
             never.add(shape)
             lost[run].add(shape)
-        elif clear < len(clears) and of_step[clear] == step and clears[clear] < (*taken[shape], at)[later]:
+        elif (
+            clear < len(clears)
+            and of_step[clear] == step
+            and clears[clear] < max(updated[later : later + 1], default=0)
+        ):
             lost[run].add(shape)
     return lost, never
 
@@ -302,13 +307,12 @@ def _passes_on(calls: pl.DataFrame, nodes: pl.DataFrame) -> bool:
     inside = within(calls, nodes.select(calls.columns)).filter(
         pl.col("name").is_in(["aten::mm", "aten::convolution_backward", "aten::embedding_dense_backward"])
     )
-    last = nodes.select("row", "sequence").sort("sequence")
-    for row in last["row"].to_list():
-        of_node = inside.join(within(calls, calls.filter(pl.col("row") == row)), on="row", how="semi")
-        if len(of_node):
-            mask = texts(of_node["concrete"][0])[-1:]
-            return len(of_node) > 1 or any(text.lower().startswith("[true") for text in mask)
-    return False
+    if inside.is_empty():
+        return False
+    inside = inside.sort("ts")  # the backward reaches the first layer last
+    begin = nodes.filter(pl.col("ts") <= inside["ts"][-1])["ts"].to_numpy().max()
+    of_node = inside.filter(pl.col("ts") >= begin)
+    return len(of_node) > 1 or any(text.lower().startswith("[true") for text in texts(of_node["concrete"][0])[-1:])
 
 
 def _of_lost(
@@ -318,8 +322,8 @@ def _of_lost(
     lost: dict[int, set[tuple[int, ...]]],
     never: set[tuple[int, ...]],
 ) -> Claim:
-    time, shapes = float(chosen["time"].sum()), set().union(*lost.values())
-    cleared = not shapes <= never
+    time, shapes = float(chosen["time"].sum()), {shape for of_run in lost.values() for shape in of_run}
+    cleared, largest = not shapes <= never, max(shapes, key=elements)
     finding = Finding(
         cause="teacher-with-gradients",
         title=f"{of_step(observed, time)} the backward computes gradients that "
@@ -329,7 +333,7 @@ def _of_lost(
         confidence=Confidence.MEASURED,
         evidence=(
             Evidence(text=f"gradients of {count_text(len(shapes), 'shape')} of weights, such as "
-                     f"{' × '.join(map(str, max(shapes, key=lambda one: elements(one))))}, "
+                     f"{' × '.join(map(str, largest))}, "
                      + ("that no optimizer reads before they are cleared" if cleared else "that no optimizer updates"),
                      value=float(len(shapes)), result="operator_details"),
         ),
