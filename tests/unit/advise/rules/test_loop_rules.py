@@ -116,6 +116,21 @@ def test_the_backward_of_a_loop_takes_what_the_looks_see_of_it() -> None:
     assert finding.gain_ns == pytest.approx((48 * 85_000 + STEP / 2) * (1 - 2 / 48), rel=0.05)
 
 
+@pytest.mark.parametrize(("waiting", "gain"), [(0.6, 0.3 * 4_000_000), (0.0, 1_000_000)], ids=["busy", "idle"])
+def test_on_a_busy_machine_a_loop_takes_what_the_looks_see_of_its_function(waiting: float, gain: float) -> None:
+    # Given a loop whose operators take a fifth of the recorded steps, and a function that is seen in three fifths
+    training = over_parameters(2)
+    training.run_steps(delay=round(waiting * STEP))
+    see(
+        training,
+        [((("/home/me/clip.py", "clip"),), "native")] * 3 + [(((f"{PACKAGES}/torch/x.py", "y"),), "native")] * 2,
+    )
+    for look in training.rank.rows["samples"]:
+        look["cpu"] = round((1 - waiting) * STEP)
+    [finding] = [one for one in training.findings() if one.cause == "many-small-operators"]
+    assert finding.gain_ns == pytest.approx(gain, rel=0.05)
+
+
 @pytest.mark.parametrize(("place", "named"), [("update", True), ("forward", False)])
 def test_a_loop_beside_the_model_is_not_in_a_function_of_its_forward(place: str, named: bool) -> None:
     # Given a loop of 4 of 10 ms without a graph, and a function in which all looks are, in the forward or not
