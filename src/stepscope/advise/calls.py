@@ -70,16 +70,21 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
     if observed.summary.sampled < 1 or not observed.summary.steps.count:
         calls, in_steps = calls.clear(), in_steps[:0]
     calls = _with_said(calls, tables)
-    own, lost = calls["self"].to_numpy().astype(np.float64), 0.0
+    own, whole = calls["self"].to_numpy().astype(np.float64), float(observed.summary.steps.total_ns)
+    lost = 0.0
     if _disturbed(observed):
         alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
-        medians, counts = calls.select(alike[0].alias("median"), alike[1].alias("count"))
-        long = (own > _INTERRUPTED * medians.to_numpy()) & (counts.to_numpy() >= _ALIKE)
+        medians, counts = (column.to_numpy() for column in calls.select(alike[0].alias("median"), alike[1].alias("n")))
+        long = (own > _INTERRUPTED * medians) & (counts >= _ALIKE)
         # A call that waits for another rank is long, too. What was lost is at most the wait for a core.
-        delay = (observed.summary.run.delay_share or 0.0) * observed.summary.steps.total_ns
-        lost = min(float((own - medians.to_numpy())[long & in_steps].sum()), delay)
-        own = np.where(long, medians.to_numpy(), own)
-    own *= observed.step_ns / max(observed.summary.steps.total_ns - lost, 1.0)
+        delay = _delay_share(observed) * whole
+        lost = min(float((own - medians)[long & in_steps].sum()), delay)
+        # What else was lost was so in the Python between operators, or in calls that are not known to be long.
+        between = max(whole - float(own[in_steps].sum()), 0.0)
+        lost += (delay - lost) * between / max(between + float(own[in_steps & (counts < _ALIKE)].sum()), 1.0)
+        own = np.where(long, medians, own)
+        lost = min(lost, whole - float(own[in_steps].sum()))  # a long call waits for a core each time that it runs
+    own *= observed.step_ns / max(whole - lost, 1.0)
     total, outer = own.copy(), calls["outer"].to_numpy()
     for level in reversed(by_depth(calls["depth"])):
         inner = level[outer[level] >= 0]
@@ -130,6 +135,14 @@ def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _disturbed(observed: Observed) -> bool:
     return (observed.summary.run.delay_share or 0.0) > _DISTURBED
+
+
+def _delay_share(observed: Observed) -> float:
+    """Return the part of the recorded steps in which the thread waited for a core, or of all where that is unknown."""
+    recorded = observed.run_steps.filter(pl.col("recorded").fill_null(value=False)).drop_nulls("delay")
+    if recorded.is_empty():
+        return observed.summary.run.delay_share or 0.0
+    return min(float(recorded["delay"].sum()) / float(recorded["dur"].sum()), 1.0)
 
 
 def one_core(observed: Observed, dtype: str) -> float | None:

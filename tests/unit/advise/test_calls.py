@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.advise.calls import outermost, product_flops, recorded_calls, sizes, within
 from stepscope.advise.observed import Observed
-from tests.unit.advise.rules.trainings import STEPS, Training
+from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 
 
 def test_times_are_those_of_a_mean_step() -> None:
@@ -53,3 +53,14 @@ def test_operations_come_from_shapes(name: str, shapes: list[list[int]], concret
 )
 def test_shapes_of_lists_of_tensors_are_those_of_each(text: str | None, shapes: tuple[tuple[int, ...], ...]) -> None:
     assert sizes(text) == shapes
+
+
+@pytest.mark.parametrize(("dur", "whole"), [(500_000, 4_000_000), (1_200_000, 5_000_000)], ids=["short", "long"])
+def test_of_interrupted_steps_the_operators_take_what_they_take_on_a_core(dur: int, whole: float) -> None:
+    # Given steps of 10 ms, half of which the thread waits for a core: between eight short operators, or in long ones
+    training = Training()
+    training.run_steps(delay=STEP // 2)
+    for _ in range(8):
+        training.call("aten::add_", dur, [[64, 64], [64, 64]])
+    calls = recorded_calls(Observed(training.rank.tables()))
+    assert float(calls["time"].sum()) == pytest.approx(whole, rel=0.01)

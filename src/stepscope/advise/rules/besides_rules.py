@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stepscope.advise.calls import of_step
@@ -18,6 +19,8 @@ from stepscope.trace.tables import columns_of, has_rows
 
 #: What comes less often than every so many steps is the user's choice.
 _OFTEN = 25
+#: Part of the steps up to which those without such an event tell what a step takes.
+_MOST = 0.6
 #: Least number of them in a run, and of looks at one that the program does not announce.
 _FEW, _LOOKS = 3, 10
 
@@ -71,11 +74,27 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
         found = events.filter(pl.col("name") == name)
         if len(found) < _FEW:
             continue
-        time, looks = float(found["dur"].sum()) * quiet / len(steps), observed.looks.filter(pl.col("phase") == name)
+        time, looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
         told = Evidence(
             text=f"{len(found)} times in {len(steps)} steps", value=float(len(found)), result="step_times"
         )  # fmt: skip
         yield from _too_often(observed, name, (time, len(steps) / len(found)), looks, told)
+
+
+def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> float:
+    """Return what these events take per step, ns, without what the thread waited for a core.
+
+    Of their time it may have waited less than of other time, such as for a file: then their steps are longer than the
+    others by more.
+    """
+    raw, ends = float(found["dur"].sum()), (steps["ts"] + steps["dur"]).to_numpy()
+    place = np.searchsorted(steps["ts"].to_numpy(), found["ts"].to_numpy(), side="right") - 1
+    having = np.zeros(len(steps), np.bool_)
+    having[place[found["ts"].to_numpy() < ends[place]]] = True
+    time, known = raw * quiet, steps["quiet"].to_numpy()
+    if having.any() and having.mean() < _MOST:
+        time = min(max(time, float((known[having] - np.median(known[~having])).sum())), raw)
+    return time / len(steps)
 
 
 def _evaluating(observed: Observed) -> Iterator[Claim]:

@@ -44,6 +44,8 @@ _REDUCING = (*_SUMS, "allgather")
 _DDP = "torch/nn/parallel/distributed.py"
 #: Where the functions are that exchange tensors.
 _DISTRIBUTED = r"[/\\]torch[/\\]distributed[/\\]distributed_c10d\.py$"
+#: What runs the backward, at the end of which DistributedDataParallel waits for its sums.
+_ENGINE = "_engine_run_backward"
 #: Bytes with which it tells the other ranks whether a parameter was used.
 _MARK = 4
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -99,19 +101,19 @@ def collectives(observed: Observed) -> Iterator[Claim]:
 def exposed_communication(observed: Observed) -> float:
     """Return the communication that nothing hides, ns per step.
 
-    On a processor, an operator of the program that waits for a collective counts as computing; the looks see the wait.
+    On a processor, an operator of the program, or the backward, that waits for a collective counts as computing; the
+    looks see the wait.
     """
     part = observed.part("communication") or 0.0
     if observed.summary.on_device:
         return part
-    waits = observed.looks.filter(
-        pl.col("leaf").str.contains(_DISTRIBUTED) & pl.col("state").is_in(["lock", "io", "waiting"])
-    )
+    inside = pl.col("leaf").str.contains(_DISTRIBUTED) | (pl.col("leaf_function") == _ENGINE)
+    waits = observed.looks.filter(inside & pl.col("state").is_in(["lock", "io", "waiting"]))
     spans = columns_of(observed.tables, "spans", "kind", "ts", "dur", "step").drop_nulls("step").sort("ts")
     spans = spans.filter(pl.col("kind").cast(pl.String) == "collective")
     running = unite(spans["ts"].to_numpy(), (spans["ts"] + spans["dur"]).to_numpy())
-    whole = observed.step_ns * running.length / max(observed.summary.steps.total_ns, 1)
-    return max(part, min(float(waits["time"].sum()), whole))
+    whole = running.length / max(observed.summary.steps.count, 1)  # a wait is as long on a busy machine
+    return max(part, min(float(waits["time"].sum()), whole, observed.step_ns))
 
 
 def _reduced(tables: Tables) -> _Reduced:

@@ -14,7 +14,9 @@ from stepscope.advise.calls import (
     explained_calls,
     in_order,
     of_step,
+    one_core,
     outermost,
+    product_flops,
     recorded_calls,
     sizes,
     trained_parameters,
@@ -66,6 +68,9 @@ _WORDS = {
 _DRAWS, _EACH_DRAWS = ("aten::multinomial", "aten::normal", "aten::bernoulli"), 0.8
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
+#: Backwards of a step, each with a part of its batch, from which on they are many; part of the speed of a large product
+#: that those of all parts together reach.
+_PARTS, _SPEED = 4, 0.5
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
@@ -107,6 +112,8 @@ def dispatch(observed: Observed) -> Iterator[Claim]:
         return
     loops = list(_layers(observed) if observed.framework == "paddle" else _loops(observed))
     yield from loops or _one_by_one(observed)
+    if observed.framework == "torch" and not loops:
+        yield from _accumulated(observed)
 
 
 def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
@@ -286,10 +293,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         line = in_order(observed, calls)
         time = float(line.filter(pl.col("row").is_in(of_loop["row"].implode()))["until"].sum())
     else:
-        phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
-        of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
-        part = float(outermost(calls, of_loop)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
-        time = min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
+        time = _time_of(observed, calls, of_loop)
     cells = len(calls.filter(pl.col("name").is_in(CELLS))) >= repeats * steps and not observed.summary.on_device
     saved = _OF_CELLS if cells else _FUSED
     if not (cells or parameters or observed.summary.on_device):  # of torch on a processor it was measured
@@ -301,6 +305,53 @@ def _loops(observed: Observed) -> Iterator[Claim]:
         Depth.CAUSE,
         explained_calls(of_loop),
     )
+
+
+def _accumulated(observed: Observed) -> Iterator[Claim]:
+    """A batch that is taken in many small parts, each with a backward of its own, before the optimizer's one step."""
+    state, steps = observed.facts.get("torch.state"), max(observed.summary.steps.count, 1)
+    said = state if isinstance(state, dict) else {}
+    trained = sum(int(one.get("trainable_parameters") or 0) for one in said.get("models") or [])
+    names = columns_of(observed.tables, "spans", "name", "step").drop_nulls("step")["name"].cast(pl.String)
+    updates = int(names.str.starts_with("Optimizer.step#").sum())
+    if not trained or updates > steps * len(said.get("optimizers") or []) or observed.summary.on_device:
+        return
+    calls = recorded_calls(observed)
+    parts = len(calls.filter(pl.col("name") == _ACCUMULATES[0])) / steps / trained
+    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
+    layers = outermost(calls, layers)
+    if parts < _PARTS or len(layers) < parts * steps or float(layers["time"].sum()) * steps / len(layers) > _SMALL_NS:
+        return
+    of_parts = _repeated(calls, parts, steps)
+    time, single = _time_of(observed, calls, of_parts), one_core(observed, "float32")
+    flops = sum(product_flops(*row) for row in of_parts.select("name", "shapes", "concrete").iter_rows()) / steps
+    gain = time * (1 - _BATCHED / parts) - (1e9 * flops / (_SPEED * single) if single else 0.0)
+    if observed.share(gain) < _TOLD:
+        return
+    rows = max((inputs[0][0] for text in layers["shapes"].unique() if (inputs := sizes(text)) and inputs[0]), default=0)
+    finding = Finding(
+        cause="many-small-operators",
+        title=f"{of_step(observed, time)} a batch goes through the model in {parts:.0f} parts, each with a backward of "
+        "its own; their operators are too small for the time that calling them takes",
+        gain_ns=round(gain), gain_low_ns=round(0.6 * gain), gain_high_ns=round(time * (1 - 1 / parts)),
+        basis="forward and backward of the parts, of which two stay and what their products compute",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{parts:.0f} sums of gradients a step for each of {trained} parameters, of {rows} rows each",
+                     value=parts, result="operator_details"),
+        ),
+        remedy="Take larger parts: fewer steps of accumulation (gradient_accumulation_steps) with as many times larger "
+        "batches give the same gradients, as far as the memory allows.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(of_parts))
+
+
+def _time_of(observed: Observed, calls: pl.DataFrame, chosen: pl.DataFrame) -> float:
+    """Return what some calls take of forward and backward, ns per step, with the Python around them."""
+    phases = {part.name: part.share * observed.step_ns for part in observed.summary.phases}
+    of_model = calls.filter(pl.col("phase").is_in(["forward", "backward"]) & (pl.col("outer") < 0))
+    part = float(outermost(calls, chosen)["time"].sum()) / max(float(of_model["time"].sum()), 1.0)
+    return min(part, 1.0) * (phases.get("forward", 0.0) + phases.get("backward", 0.0))
 
 
 def _repeated(calls: pl.DataFrame, repeats: float, steps: int) -> pl.DataFrame:

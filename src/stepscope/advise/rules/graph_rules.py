@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import takewhile
 from math import log
 
+import numpy as np
 import polars as pl
 
-from stepscope.advise.calls import elements, explained_calls, of_step, outermost, recorded_calls, sizes, within
+from stepscope.advise.calls import (
+    elements,
+    explained_calls,
+    of_step,
+    outermost,
+    recorded_calls,
+    sizes,
+    texts,
+    within,
+)
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
-from stepscope.analyse.quantities import bytes_text, count_text, duration_text, percent_text
+from stepscope.analyse.quantities import bytes_text, count_text, duration_text
 from stepscope.trace.tables import columns_of
 
 _NODE = "autograd::engine::evaluate_function"
@@ -29,8 +40,8 @@ _RECOMPUTES = ("unpack_hook", "recompute_fn")
 _FREE = 0.5
 #: Looks that tell the time of an evaluation.
 _LOOKS = 10
-#: Operators of a group that repeats a part of the model, forward or backward.
-_REPEATS = 4
+#: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
+_REPEATS, _AGAIN = 4, 2
 
 
 def graphs(observed: Observed) -> Iterator[Claim]:
@@ -122,8 +133,10 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     steps = observed.summary.steps.count
     keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
     again = [key for key in zip(parametric["name"].to_list(), _weights(parametric), strict=True) if key in keys]
-    within_steps = parametric["step"].n_unique()
-    if len(parametric) < _REPEATS * max(within_steps, 1):
+    within_steps, repeated = parametric["step"].n_unique(), len(again) >= 0.8 * len(parametric)
+    if len(parametric) < (_AGAIN if repeated else _REPEATS) * max(within_steps, 1):
+        return
+    if _detached(calls, parametric, used):
         return
     first, last = (
         parametric.group_by("step").agg(pl.col("ts").min()),
@@ -134,7 +147,6 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         (pl.col("ts") >= pl.col("ts_last").clip(0, 0)) & (pl.col("time") > 0)
     )
     time = float(unused["time"].sum())
-    repeated = len(again) >= 0.8 * len(parametric)
     what = "a second forward of the model" if repeated else "a forward"
     if within_steps < steps:  # not part of the step: it is scored on other data, now and then
         if repeated:
@@ -155,6 +167,19 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "needed, run it under torch.no_grad(), and not in every step.",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
+
+
+def _detached(calls: pl.DataFrame, unused: pl.DataFrame, used: pl.DataFrame) -> bool:
+    """Return whether layers that a backward reaches take what a forward without one gives, cut off by ``detach()``.
+
+    A discriminator takes what a generator makes so.
+    """
+    begins = unused.group_by("step").agg(begin=pl.col("ts").min())
+    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other")).join(begins, on="step")
+    cut = cuts.filter(pl.col("ts") > pl.col("begin")).select("step", pl.col("ts").alias("at"), of="shapes")
+    taken = cut.join(used.select("step", "ts", "shapes"), on="step").filter(pl.col("ts") > pl.col("at"))
+    fed = {step for step, of, text in taken.select("step", "of", "shapes").iter_rows() if sizes(of)[0] in sizes(text)}
+    return fed == set(begins["step"].to_list())
 
 
 def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
@@ -199,48 +224,125 @@ def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
 
 
 def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:
-    """Gradients of parameters that no optimizer takes, such as those of a teacher."""
-    sums = calls.filter(pl.col("name") == _ACCUMULATES)
-    shapes = Counter(shape for text in sums["shapes"].to_list() for shape in sizes(text)[:1])
-    updates = calls.filter(pl.col("phase") == "optimizer")
-    updated = {shape for text in updates["shapes"].unique().to_list() for shape in sizes(text)}
-    unused = {shape for shape in shapes if len(shape) > 1 and shape not in updated}
-    steps = observed.summary.steps.count
-    if not unused or not any(len(shape) > 1 for shape in updated) or updates["step"].n_unique() < steps:
+    """Gradients that no optimizer takes: of parameters that none trains, or set to zero before one takes them."""
+    sums, updates = calls.filter(pl.col("name") == _ACCUMULATES), calls.filter(pl.col("phase") == "optimizer")
+    if updates["step"].n_unique() < observed.summary.steps.count:
         return
-    with_weights = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
-    foreign = [any(shape in unused for shape in sizes(text)[1:]) for text in with_weights["shapes"].to_list()]
-    mine = with_weights.filter(pl.Series([not one for one in foreign], dtype=pl.Boolean))["sequence"].drop_nulls()
-    theirs = (
-        with_weights.filter(pl.Series(foreign, dtype=pl.Boolean))
-        .group_by("step")
-        .agg(pl.col("sequence").min().alias("low"), pl.col("sequence").max().alias("high"))
+    marks = _optimizer_calls(observed)
+    nodes, sums = (one.with_columns(run=pl.Series(np.searchsorted(marks["ts"], one["ts"]))) for one in (backward, sums))
+    lost, never = _lost(sums, updates, marks)
+    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward")).drop_nulls("sequence")
+    weights = {number: _weights_of(*row) for number, *row in layers.select("sequence", "name", "shapes").iter_rows()}
+    found: list[pl.DataFrame] = []
+    for run, shapes in lost.items():
+        mine = nodes.filter(pl.col("run") == run)
+        here = [number for number in mine["sequence"].drop_nulls().unique().to_list() if number in weights]
+        foreign = [number for number in here if shapes.intersection(weights[number])]
+        between = pl.col("sequence").is_between(min(foreign, default=1), max(foreign, default=0))
+        inner = mine.filter(between & ~pl.col("sequence").is_in(sorted({*here} - {*foreign})))
+        passes = _passes_on(calls, inner)
+        if passes:  # to layers that are trained: only the gradients of the weights are for nothing
+            inner = inner.filter(pl.col("sequence").is_in(foreign)) if shapes <= never else inner.clear()
+        inner = inner.with_columns(pl.col("time") * (0.5 if passes else 1.0))
+        added = [shape in shapes for text in sums["shapes"].to_list() for shape in (sizes(text) or ((),))[:1]]
+        of_run = pl.Series(added, dtype=pl.Boolean) & (sums["run"] == run)
+        found += [inner.drop("run"), sums.filter(of_run).drop("run")] if len(inner) else []
+    if found:
+        yield _of_lost(observed, calls, pl.concat(found), lost, never)
+
+
+def _weights_of(name: str, shapes: str | None) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the weights of a layer: a product takes its own turned, an embedding takes it first."""
+    found = sizes(shapes)
+    if "embedding" in name:
+        return found[:1]
+    return found[1:] if name != "aten::addmm" else tuple(shape[::-1] for shape in found[2:])
+
+
+def _optimizer_calls(observed: Observed) -> pl.DataFrame:
+    """Return when optimizers begin to update or to clear gradients, in order, and whether each ``clears``."""
+    spans = columns_of(observed.tables, "spans", "name", "ts", "step").with_columns(pl.col("name").cast(pl.String))
+    named = spans.filter(pl.col("name").str.contains(r"^Optimizer\.(?:step|zero_grad)#")).sort("ts")
+    return named.select("ts", "step", clears=pl.col("name").str.starts_with("Optimizer.zero_grad#"))
+
+
+def _lost(
+    sums: pl.DataFrame, updates: pl.DataFrame, marks: pl.DataFrame
+) -> tuple[dict[int, set[tuple[int, ...]]], set[tuple[int, ...]]]:
+    """Return the shapes of gradients that no optimizer takes, by run, and those that none ever takes.
+
+    A run is what lies between two calls of optimizers. Biases are left out: many have one shape. What a step
+    has not used by its end may be taken in a later one.
+    """
+    taken: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for text, at in updates.select("shapes", "ts").sort("ts").iter_rows():
+        for shape in {*sizes(text)}:
+            taken[shape].append(at)
+    lost: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+    never: set[tuple[int, ...]] = set()
+    if not any(len(shape) > 1 for shape in taken):
+        return lost, never
+    cleared = marks.filter("clears")
+    clears, of_step = cleared["ts"].to_list(), cleared["step"].to_list()
+    for text, at, step, run in sums.select("shapes", "ts", "step", "run").iter_rows():
+        shape = (sizes(text) or ((),))[0]
+        if len(shape) < 2:
+            continue
+        updated = taken.get(shape, [])
+        later, clear = bisect(updated, at), bisect(clears, at)
+        if not updated:
+            never.add(shape)
+            lost[run].add(shape)
+        elif (
+            clear < len(clears)
+            and of_step[clear] == step
+            and clears[clear] < max(updated[later : later + 1], default=0)
+        ):
+            lost[run].add(shape)
+    return lost, never
+
+
+def _passes_on(calls: pl.DataFrame, nodes: pl.DataFrame) -> bool:
+    """Return whether the last layer that a backward reaches among these nodes makes a gradient of its input, too."""
+    inside = within(calls, nodes.select(calls.columns)).filter(
+        pl.col("name").is_in(["aten::mm", "aten::convolution_backward", "aten::embedding_dense_backward"])
     )
-    between = backward.join(theirs, on="step").filter(pl.col("sequence").is_between(pl.col("low"), pl.col("high")))
-    between = between.filter(~pl.col("sequence").is_in(mine.implode()))
-    lost = sums.filter(
-        pl.Series([bool(set(sizes(text)[:1]) & unused) for text in sums["shapes"].to_list()], dtype=pl.Boolean)
-    )
-    time = float(between["time"].sum()) + float(lost["time"].sum())
-    if not len(between):
-        return
-    count = sum(shapes[shape] for shape in unused) // steps
-    part = sum(elements(shape) * shapes[shape] for shape in unused) / sum(elements(s) * shapes[s] for s in shapes)
+    if inside.is_empty():
+        return False
+    inside = inside.sort("ts")  # the backward reaches the first layer last
+    begin = nodes.filter(pl.col("ts") <= inside["ts"][-1])["ts"].to_numpy().max()
+    of_node = inside.filter(pl.col("ts") >= begin)
+    return len(of_node) > 1 or any(text.lower().startswith("[true") for text in texts(of_node["concrete"][0])[-1:])
+
+
+def _of_lost(
+    observed: Observed,
+    calls: pl.DataFrame,
+    chosen: pl.DataFrame,
+    lost: dict[int, set[tuple[int, ...]]],
+    never: set[tuple[int, ...]],
+) -> Claim:
+    time, shapes = float(chosen["time"].sum()), {shape for of_run in lost.values() for shape in of_run}
+    cleared, largest = not shapes <= never, max(shapes, key=elements)
     finding = Finding(
         cause="teacher-with-gradients",
-        title=f"{of_step(observed, time)} the backward computes gradients that no "
-        "optimizer uses",
+        title=f"{of_step(observed, time)} the backward computes gradients that "
+        + ("are set to zero before an optimizer takes them" if cleared else "no optimizer uses"),
         gain_ns=round(time), gain_low_ns=round(0.8 * time), gain_high_ns=round(1.25 * time),
         basis="the nodes of the backward between the operators with these parameters, and the sums of gradients",
         confidence=Confidence.MEASURED,
         evidence=(
-            Evidence(text=f"{count_text(count, 'parameter')} with a gradient whose shape no optimizer updates, "
-                     f"{percent_text(part)} of the elements", value=float(count), result="operator_details"),
+            Evidence(text=f"gradients of {count_text(len(shapes), 'shape')} of weights, such as "
+                     f"{' × '.join(map(str, largest))}, "
+                     + ("that no optimizer reads before they are cleared" if cleared else "that no optimizer updates"),
+                     value=float(len(shapes)), result="operator_details"),
         ),
-        remedy="Run the network that is not trained under torch.no_grad(): with torch.no_grad(): target = teacher(x); "
-        "or teacher.requires_grad_(False) and detach() what it returns.",
+        remedy="Cut the graph where the other network begins: discriminator(fake.detach()) in the discriminator's step."
+        if cleared else
+        "Run the network that is not trained under torch.no_grad(): with torch.no_grad(): target = teacher(x); "
+        "or turn its gradients off: teacher.requires_grad_(False), model.backbone.requires_grad_(False).",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, pl.concat([between.select(calls.columns), lost]))))
+    return Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen.select(calls.columns))))
 
 
 def _recomputed(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:

@@ -39,6 +39,8 @@ _NEARLY = 0.9
 _PIECE_NS = 1_000_000
 #: A distance between operators, ns, behind which a loop has ended.
 _BETWEEN = 300_000
+#: A function takes about the time of a loop up to so many times it; on a busy machine.
+_ABOUT = (2, 4)
 #: Looks that tell the time of a function.
 _LOOKS = 20
 #: Part of the step from which on it is told.
@@ -133,12 +135,12 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     many = int(loop["mine"].sum()) / steps
     if many < _EACH * parameters or loop.is_empty() or _exchanges(loop):
         return
-    where, time = _function(observed, float(loop["until"].sum()), optimizer=written is not None)
+    where, time = _function(observed, loop, optimizer=written is not None)
     library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
     if float(library["time"].sum()) > time / 2:
         return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
     backward = _backward(calls, line, loop) if penalty else line.clear()
-    time += float(backward["until"].sum())
+    time += _backward_time(observed, line, backward)
     each = many / parameters
     again = written is not None or loop["name"].is_in(_READS).any()
     stay = 0.0 if penalty else _PASSES if again else _PASS  # an optimizer subtracts the gradient of a penalty beside
@@ -209,8 +211,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     body, pieces = pl.concat([body for _, body in found]), max(pieces for pieces, _ in found)
     each = len(body) / steps / sum(pieces for pieces, _ in found)
     backward = _backward(calls, line, body)
-    where, time = _function(observed, float(body["until"].sum()))
-    time += float(backward["until"].sum())
+    where, time = _function(observed, body)
+    time += _backward_time(observed, line, backward)
     computing = body.filter(~pl.col("name").is_in([*_PARTS, *_CHOSEN, _ALL_PARTS]))["shapes"]
     moved = 4.0 * sum(max(map(elements, sizes(text)), default=0) for text in computing) / steps
     gain = time * (1 - _STAY / pieces) - min(1e9 * moved / copy_speed(observed), 0.8 * time)
@@ -283,6 +285,17 @@ def _backward(calls: pl.DataFrame, line: pl.DataFrame, forward: pl.DataFrame) ->
     return line.filter((pl.col("phase") == "backward") & pl.col("sequence").is_in(made.implode()))
 
 
+def _backward_time(observed: Observed, line: pl.DataFrame, nodes: pl.DataFrame) -> float:
+    """Return what nodes take of the backward, ns per step: from node to node, or by the looks if that is longer.
+
+    Between nodes the engine frees what they leave.
+    """
+    looks = observed.looks.filter(pl.col("phase") == "backward")
+    seen = float(looks["time"].sum()) if looks["count"].sum() >= _LOOKS else 0.0
+    whole = float(line.filter(pl.col("phase") == "backward")["time"].sum())
+    return max(float(nodes["until"].sum()), seen * float(nodes["time"].sum()) / max(whole, 1.0))
+
+
 def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> Iterator[Claim]:
     """Layers of one shape that take the same tensor one after the other, such as the heads of attention.
 
@@ -307,7 +320,7 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     body = inside.filter(pl.col("ts") <= pl.col("end"))
     backward = _backward(calls, line, body)
     pieces = float(runs["layers"].mean() or 0.0)  # type: ignore[arg-type]
-    time = float(body["until"].sum()) + float(backward["until"].sum())
+    time = float(body["until"].sum()) + _backward_time(observed, line, backward)
     gain = time * (1 - _STAY / pieces)
     if observed.share(gain) < _TOLD or time / (pieces * len(runs) / steps) > _PIECE_NS:
         return
@@ -377,15 +390,20 @@ def _seen(observed: Observed, time: float, *, optimizer: bool = False) -> dict[s
     return {name: scale * ns for name, ns in seen.items()}
 
 
-def _function(observed: Observed, time: float, *, optimizer: bool = False) -> tuple[str, float]:
-    """Return the function with most time by the samples if it takes about that time, as text, and its time, ns a step.
+def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False) -> tuple[str, float]:
+    """Return the function with most time by the samples if it takes about the loop's, as text, and its time, ns a step.
 
-    Empty and the time of the operators if the samples see none, or too seldom.
+    Empty and the time of the operators if the samples see none, or too seldom. What is not in the forward has its
+    samples elsewhere. On a busy machine small operators look shorter than they are, beside long ones that wait.
     """
-    rows = _looks(observed, optimizer=optimizer).filter(pl.col("function") != "<module>")
+    most = _ABOUT[1] if (observed.summary.run.delay_share or 0.0) > 1 / 2 else _ABOUT[0]
+    time, rows = float(loop["until"].sum()), _looks(observed, optimizer=optimizer)
+    if not (loop["phase"] == "forward").any():
+        rows = rows.filter((pl.col("phase") != "forward").fill_null(value=True))
+    rows = rows.filter(pl.col("function") != "<module>")
     rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
     rows = rows.sort("time", descending=True).head(1)
-    rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, 2 * time))
+    rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, most * time))
     if rows.is_empty():
         return "", time
     file, function, seen, _, line = rows.row(0)

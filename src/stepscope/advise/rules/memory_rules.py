@@ -31,6 +31,10 @@ from stepscope.trace.tables import columns_of, has_rows
 _TOLD = 0.1
 #: Part of the step from which on the copies are told where convolutions reorder the same tensors inside.
 _BETWEEN_CONVOLUTIONS = 0.04
+#: The same where a copy comes with every few of them, and what the library reorders takes a tenth of the step.
+_BETWEEN_LARGE, _COPIES = 0.01, 0.2
+#: Channels of a group from which on a convolution computes as a product does.
+_OF_GROUP = 8
 #: Part of the speed of a large product that convolutions reach without a reorder: least, usual and most saved.
 _REACHED = (0.35, 0.5, 0.7)
 #: Convolutions, the operators whose sizes are known, and the place of the data among their inputs.
@@ -102,13 +106,15 @@ def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     asked = copies.filter((pl.col("phase") != "backward").fill_null(value=True))
     reordering, saved = _reordering(observed, calls)
     least = _TOLD if reordering.is_empty() else _BETWEEN_CONVOLUTIONS
+    if len(asked) >= _COPIES * len(reordering) > 0 and observed.share(saved[0]) >= _TOLD:
+        least = _BETWEEN_LARGE
     if observed.share(time) < least or float(asked["time"].sum()) < _ASKED * time:
         return
     steps = observed.summary.steps.count
     largest = copies.group_by("shapes").agg(pl.col("time").sum()).sort("time", descending=True)
     shape = list(sizes(largest["shapes"][0])[0])
     low, gain, high = (part * time + inside for part, inside in zip((0.6, 0.9, 1.3), saved, strict=True))
-    also = "; their convolutions reorder inside, too" if saved[1] else ""
+    also = f", {duration_text(saved[1])} of it inside of their convolutions" if saved[1] else ""
     evidence = [
         Evidence(text=f"{len(copies) // steps} such copies a step, most of {shape}", value=len(copies) / steps,
                  result="operator_details", operator="aten::copy_"),
@@ -125,8 +131,7 @@ def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         explains["page faults"] = faults_of_step(observed) * fault_costs(observed)[1]
     finding = Finding(
         cause="layout-copies",
-        title=f"{of_step(observed, time)} tensors are copied into another order of "
-        f"their dimensions{also}",
+        title=f"{of_step(observed, time + saved[1])} tensors are copied into another order of their dimensions{also}",
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(high, observed.step_ns)),
         basis="the copies between tensors of one shape whose dimensions lie in different orders"
         + (", and the time of their convolutions beyond that of their operations" if saved[1] else ""),
@@ -166,7 +171,9 @@ def _planar(name: str, shapes: str | None, strides: str | None) -> bool:
     found, steps = sizes(shapes), sizes(strides)
     if len(found) <= place or len(steps) <= place or len(found[place]) < 4 or len(steps[place]) != len(found[place]):
         return False
-    return found[place][1] > 1 and steps[place][1] != 1
+    channels, weight = found[place][1], (*found, ())[place + 1]
+    of_group = weight[1] if len(weight) > 1 else channels
+    return channels > 1 and steps[place][1] != 1 and of_group >= min(_OF_GROUP, channels)
 
 
 def _turns(shapes: str | None, strides: str | None) -> bool:

@@ -35,6 +35,8 @@ _MAKES = frozenset(["array", "asarray", "device_put", "to_tensor", "tensor", "as
 #: What runs functions of the program for compiled programs of JAX; the operators that call them.
 _CALLS_BACK = re.compile(r"[/\\]jax[/\\]_src[/\\](?:callback|debugging)\.py$")
 _CALLBACKS = r"^(?:pure|io|debug)_callback"
+#: Part of the run that the thread waits for a core, from which on times of operators are known to this part of them.
+_HALF, _BUSY_ERROR = 0.5, 0.3
 #: Fewest looks that tell a place.
 _LOOKS = 4
 #: What calling an operator takes where this machine's time is unknown, ns.
@@ -194,11 +196,12 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
     shares, free = sure, native & ~looks["in_library"]
+    most = _surely_beyond(observed, float(time.filter(native).sum()), busy)
     for part, explained in _parts(observed, looks, busy):
         beyond = max(float(time.filter(native & part).sum()) - explained, 0.0)
-        for chosen in (free & part & outside & ~own, free & part & own):
+        for chosen, known in ((free & part & outside & ~own, beyond), (free & part & own, most)):
             of_chosen = float(time.filter(chosen).sum())
-            taken = min(of_chosen, beyond)
+            taken = min(of_chosen, beyond, known)
             if taken > 0:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
@@ -209,6 +212,15 @@ def _own_threads(observed: Observed) -> bool:
     """Return whether another thread runs, or waits in, the program's own code."""
     others = sampled_time(observed.tables).rows.filter(pl.col("order") == 2)["stack"].to_list()
     return any(frame.own for stack in others for frame in observed.stacks.get(stack, ()))
+
+
+def _surely_beyond(observed: Observed, native: float, busy: float) -> float:
+    """Return what of the native time is surely beyond that of operators, which own lines call, too; ns per step.
+
+    On a busy machine long operators contain a wait for a core in each call, and take more than their part.
+    """
+    delay = observed.summary.run.delay_share or 0.0
+    return max(native - (1 + _BUSY_ERROR * delay) * busy, 0.0) if delay > _HALF else native
 
 
 def _part(taken: float, time: float) -> float:
@@ -382,24 +394,43 @@ def _garbage(observed: Observed) -> Iterator[Claim]:
 
 def _gil(observed: Observed) -> Iterator[Claim]:
     looks = observed.looks.filter(pl.col("state") == "gil")
-    time = float(looks["time"].sum())
-    if observed.share(time) < _TOLD or looks["count"].sum() < _LOOKS:
+    seen = float(looks["time"].sum())
+    if observed.share(seen) < _TOLD or looks["count"].sum() < _LOOKS:
         return
     holder, line, stack = lock_holder(observed)
     if not holder or loads_data(observed.stacks.get(stack, ())):
         return
-    who = f"thread {holder}"
+    who, beside = f"thread {holder}", observed.looks.filter((pl.col("state") == "lock") & ~pl.col("in_framework"))
+    if float(beside["time"].sum()) < seen:  # it also waits for what this thread makes, such as at its queue
+        looks = pl.concat([looks, beside])
+    time = max(float(looks["time"].sum()), _off_core(observed, looks))
     finding = Finding(
         cause="gil-contention",
         title=f"{duration_text(time)} of {duration_text(observed.step_ns)} the training thread waits for Python's "
         f"lock, which {who} holds",
-        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.5 * time),
-        basis="the looks at which the training thread wants the GIL",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
+        basis="what the training thread waits in a step, by its CPU time, and not for a core; as far as the looks see "
+        "it want the GIL or wait for that thread",
         evidence=(
-            Evidence(text=f"the training thread wants the GIL {duration_text(time)} a step", value=time, unit="ns"),
+            Evidence(text=f"the training thread is seen to want the GIL for {duration_text(seen)} a step", value=seen,
+                     unit="ns"),
             Evidence(text=f"{who} runs Python at {line}", result="python_lines"),
         ),
         remedy=f"Move what {who} does at {line} to another process, or let it do less Python.",
         operator=line,
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def _off_core(observed: Observed, looks: pl.DataFrame) -> float:
+    """Return what of a step the training thread neither runs nor waits for a core, ns, by some of the looks at waits.
+
+    It is 0 where its CPU time is unknown. Looks are few where another thread holds the GIL: who looks
+    needs it at the end of each step.
+    """
+    cpu = observed.run_steps["cpu"].drop_nulls()
+    waits = observed.looks.filter(pl.col("state").is_in([*_WAITS, "gil"]))
+    if cpu.is_empty() or waits.is_empty():
+        return 0.0
+    part = float(looks["time"].sum()) / float(waits["time"].sum())
+    return part * max(observed.step_ns - float(cpu.to_numpy().mean()), 0.0)

@@ -29,6 +29,19 @@ def test_what_comes_often_and_takes_long_is_told(name: str, every: int, part: fl
     assert all(finding.gain_ns == pytest.approx(0.95 * part * STEP / every, rel=0.1) for finding in found)
 
 
+def test_a_checkpoint_that_waits_for_a_file_is_not_scaled_by_waits_for_a_core() -> None:
+    # Given steps of which half is a wait for a core, but for those with a checkpoint
+    training = Training()
+    training.run_steps(120)
+    for row in training.rank.rows["run_steps"]:
+        row["delay"] = 0 if row["number"] % 4 == 0 else STEP // 2
+    for number in range(0, 120, 4):
+        training.rank.add("run_events", name="checkpoint", ts=ORIGIN + number * STEP, dur=round(0.6 * STEP))
+    [finding] = training.findings()
+    assert finding.cause == "frequent-checkpoint"
+    assert finding.gain_ns == pytest.approx(0.95 * 0.5 * STEP / 4, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("function", "program", "recorded", "causes"),
     [

@@ -45,10 +45,15 @@ def test_small_collectives_of_layers_that_exchange_statistics_are_theirs(norms: 
     assert ("SyncBatchNorm" in finding.title) == (cause == "synchronised-batch-norm")
 
 
-def test_a_wait_for_a_collective_inside_of_an_operator_is_communication() -> None:
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [("torch/distributed/distributed_c10d.py", "all_reduce"), ("torch/autograd/graph.py", "_engine_run_backward")],
+)
+@pytest.mark.parametrize("delay", [0, STEP // 4])
+def test_a_wait_for_a_collective_inside_of_an_operator_is_communication(file: str, function: str, delay: int) -> None:
     # Given steps of 10 ms in an operator that waits for collectives on another thread half of the time
     training = Training()
-    training.run_steps()
+    training.run_steps(delay=delay)
     training.call("Sum", 9_990_000)
     other = training.rank.thread(2)
     for step in range(STEPS):
@@ -56,15 +61,15 @@ def test_a_wait_for_a_collective_inside_of_an_operator_is_communication() -> Non
             at = step * STEP + number * 500_000
             span = training.rank.span(other, "collective", at, 300_000, "gloo:all_reduce", step=step)
             training.rank.add("collectives", span=span, operation="all_reduce", group="0", bytes_in=128)
-    waits = {"file": "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 4}
+    waits = {"file": f"/venv/lib/python3.11/site-packages/{file}", "line": 4, "function": function}
     program = {"file": "/home/me/train.py", "line": 9, "function": "main"}
-    training.rank.add("stacks", id=0, frames=[waits | {"function": "all_reduce"}, program])
+    training.rank.add("stacks", id=0, frames=[waits, program])
     training.rank.add("stacks", id=1, frames=[program])
     for number in range(40):
         for stack, state in ((0, "lock"), (1, "native")):
             training.rank.add(
-                "samples", ts=ORIGIN + number * STEP + stack * STEP // 2, dur=STEP // 2, cpu=stack * STEP // 2, count=1,
-                process=100, thread=100, name="MainThread", state=state, stack=stack,
+                "samples", ts=ORIGIN + number * STEP + stack * STEP // 2, dur=STEP // 2, count=1,
+                cpu=stack * (STEP // 2 - delay), process=100, thread=100, name="MainThread", state=state, stack=stack,
             )  # fmt: skip
     [finding] = training.findings()
     assert finding.cause == "small-collectives"

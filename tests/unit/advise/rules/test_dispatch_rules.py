@@ -47,6 +47,33 @@ def test_loops_are_told_by_how_often_a_weight_is_used(
     assert looped(batch, calls, sums, dur).causes() == causes
 
 
+@pytest.mark.parametrize(
+    ("parts", "dur", "optimizers", "causes"),
+    [
+        (16, 100_000, 1, ["many-small-operators"]),
+        (3, 100_000, 1, []),
+        (8, 400_000, 1, []),
+        (16, 100_000, 0, []),
+    ],
+    ids=["small parts", "few parts", "large parts", "an update for each"],
+)
+def test_a_batch_in_many_small_parts_is_told_where_one_update_takes_them_all(
+    parts: int, dur: int, optimizers: int, causes: list[str]
+) -> None:
+    # Given a layer that a step calls with each part, and as many backwards, before one step of an optimizer
+    training = Training(torch__state={"models": [{"trainable_parameters": 1}], "optimizers": [{}] * optimizers})
+    for part in range(parts):
+        training.call("aten::linear", dur, [[2, 64], WEIGHT], "forward", sequence=part)
+        name = "autograd::engine::evaluate_function: AddmmBackward0"
+        training.call(name, dur, phase="backward", sequence=part)
+        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+    training.call("Optimizer.step#Adam.step", 10_000, phase="optimizer")
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(f"in {parts} parts" in finding.title for finding in found)
+    assert all(finding.gain_ns == pytest.approx(2 * (parts - 2) * dur, rel=0.05) for finding in found)
+
+
 @pytest.mark.parametrize("layer", ["aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu"])
 def test_a_recurrent_layer_of_the_framework_is_not_a_loop_of_the_program(layer: str) -> None:
     assert looped(16, 32, layer=layer).causes() == []

@@ -47,6 +47,27 @@ def test_a_second_forward_saves_its_operators() -> None:
     assert "a second forward of the model" in finding.title
 
 
+def test_a_second_forward_of_two_layers_is_one() -> None:
+    training = Training()
+    forward(training, WEIGHT, 10, count=2)
+    backward(training, WEIGHT, 10, count=2)
+    forward(training, WEIGHT, 30, "other", count=2)
+    update(training, WEIGHT)
+    assert training.causes() == ["unneeded-forward"]
+
+
+@pytest.mark.parametrize(("cut", "causes"), [([8, 64], []), ([8, 10], ["unneeded-forward"])])
+def test_what_a_layer_takes_cut_off_from_its_graph_is_needed(cut: list[int], causes: list[str]) -> None:
+    # Given a forward that belongs to no backward, and the layers of another network on what it gives or on other data
+    training = Training()
+    forward(training, OTHER, 30, "other")
+    training.call("aten::detach", 1000, [cut])
+    forward(training, WEIGHT, 10)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert training.causes() == causes
+
+
 def test_an_evaluation_without_gradients_is_no_unneeded_forward() -> None:
     training = Training()
     forward(training, WEIGHT, 10)
@@ -67,6 +88,95 @@ def test_gradients_of_a_teacher_save_its_part_of_the_backward() -> None:
     [finding] = training.findings()
     assert finding.cause == "teacher-with-gradients"
     assert finding.gain_ns == pytest.approx(4 * 600_000 + 10_000)
+
+
+def adversarial(*, attached: bool, clears: int = 1) -> Training:
+    """A discriminator's backward that goes through the generator or not, then the generator's own."""
+    training, half = Training(), {"count": 2}
+    training.call("Optimizer.zero_grad#Adam.zero_grad", 1000, phase="optimizer")
+    forward(training, OTHER, 10, **half)
+    forward(training, WEIGHT, 20, **half)
+    backward(training, WEIGHT, 20, **half)
+    if attached:
+        backward(training, OTHER, 10, **half)
+    update(training, WEIGHT)
+    for _ in range(clears):
+        training.call("Optimizer.zero_grad#Adam.zero_grad", 1000, phase="optimizer")
+    forward(training, OTHER, 30, **half)
+    backward(training, OTHER, 30, **half)
+    update(training, OTHER)
+    return training
+
+
+def test_gradients_that_are_cleared_before_an_optimizer_takes_them_are_told() -> None:
+    [finding] = adversarial(attached=True).findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(2 * 600_000 + 10_000)
+    assert "set to zero before an optimizer takes them" in finding.title
+    assert "detach()" in finding.remedy
+
+
+@pytest.mark.parametrize(("attached", "clears"), [(False, 1), (True, 0)], ids=["cut", "added to the next gradients"])
+def test_gradients_that_an_optimizer_takes_are_needed(attached: bool, clears: int) -> None:
+    assert adversarial(attached=attached, clears=clears).causes() == []
+
+
+def test_of_a_frozen_network_that_passes_gradients_on_only_those_of_its_weights_are_for_nothing() -> None:
+    # Given a loss network behind the one that is trained, whose layers make a gradient of their input, too
+    training = Training()
+    forward(training, WEIGHT, 10)
+    forward(training, OTHER, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 600_000, phase="backward", sequence=20 + number)
+        for shift in (10, 300_000):
+            training.call("aten::mm", 250_000, [[8, 64], OTHER], "backward", inside=True, shift=shift)
+    training.call("torch::autograd::AccumulateGrad", 10_000, [OTHER], "backward")
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 300_000, rel=0.02)
+
+
+def test_a_network_that_is_not_trained_may_begin_with_an_embedding() -> None:
+    # Given layers behind an embedding that no optimizer updates either: what they pass to it is for nothing, too
+    table = [1000, 64]
+    training = Training()
+    training.call("aten::embedding", 100_000, [table, [8]], "forward", sequence=9)
+    forward(training, OTHER, 10)
+    forward(training, WEIGHT, 20)
+    backward(training, WEIGHT, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 300_000, phase="backward", sequence=10 + number)
+        for shift in (10, 150_000):
+            training.call("aten::mm", 100_000, [[8, 64], OTHER], "backward", inside=True, shift=shift)
+    training.call(f"{NODE}EmbeddingBackward0", 200_000, phase="backward", sequence=9)
+    training.call("aten::embedding_dense_backward", 150_000, [[8, 64], [8]], "backward", inside=True, shift=10)
+    for weight in (OTHER, table):
+        training.call("torch::autograd::AccumulateGrad", 10_000, [weight], "backward")
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 300_000 + 200_000 + 20_000)
+
+
+def test_products_inside_of_layers_have_the_weight_of_the_layer() -> None:
+    # Given a teacher whose layers call a product with their weight turned, which has the node of the backward
+    training = Training()
+    for number in range(4):
+        training.call("aten::linear", 500_000, [[8, 64], OTHER, [96]], "forward", sequence=10 + 2 * number)
+        turned = [[96], [8, 64], OTHER[::-1]]
+        training.call("aten::addmm", 400_000, turned, "forward", inside=True, shift=50, sequence=11 + 2 * number)
+    forward(training, WEIGHT, 20)
+    backward(training, WEIGHT, 20)
+    for number in reversed(range(4)):
+        training.call(f"{NODE}AddmmBackward0", 300_000, phase="backward", sequence=11 + 2 * number)
+        training.call(f"{NODE}TBackward0", 10_000, phase="backward", sequence=10 + 2 * number)
+    training.call("torch::autograd::AccumulateGrad", 10_000, [OTHER], "backward")
+    update(training, WEIGHT)
+    [finding] = training.findings()
+    assert finding.cause == "teacher-with-gradients"
+    assert finding.gain_ns == pytest.approx(4 * 310_000 + 10_000)
 
 
 def test_a_graph_of_earlier_steps_saves_its_nodes() -> None:

@@ -60,6 +60,29 @@ def test_a_library_reorders_the_images_of_convolutions_inside() -> None:
     assert causes["channels last"] == {"allocator-page-faults": pytest.approx(4_000 * 900)}
 
 
+@pytest.mark.parametrize(
+    ("copies", "mixing", "causes"),
+    [(1, [32, 32, 1, 1], ["layout-copies"]), (0, [32, 32, 1, 1], []), (1, [32, 1, 3, 3], [])],
+    ids=["small copies between", "none between", "of one channel each"],
+)
+def test_small_copies_tell_what_convolutions_reorder_inside(copies: int, mixing: list[int], causes: list[str]) -> None:
+    speeds = {"framework": "torch", "one_core": {"float32": {"flops_per_s": 1e11, "size": 1024}}, "fault_ns": 1000}
+    training = Training(machine__speeds=[speeds])
+    for _ in range(copies):
+        training.call("aten::copy_", 200_000, [IMAGES, IMAGES], "forward", strides=[FIRST, LAST])
+    images, geometry = [16, 32, 48, 48], ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]"]
+    for _ in range(2):
+        training.call(
+            "aten::convolution",
+            4_000_000,
+            [images, mixing, [32]],
+            "forward",
+            strides=[FIRST, mixing, [1]],
+            concrete=geometry,
+        )
+    assert training.causes() == causes
+
+
 def keeping(kept: int, faults: int, phase: str) -> Training:
     """Steps that take so many bytes in a phase and keep them, with so many page faults each."""
     training = Training(5, machine__speeds=[{"framework": "torch", "fault_ns": 1000}])

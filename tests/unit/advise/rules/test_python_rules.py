@@ -151,16 +151,37 @@ def test_the_lock_of_python_that_a_loaders_thread_holds_is_a_matter_of_loading()
     assert held.causes() == ["gil-contention"]
 
 
+def test_a_thread_that_holds_the_lock_of_python_costs_all_that_the_training_waits() -> None:
+    # Given looks that see one step in five, because who looks wants the lock, too: the training thread wants it or
+    # waits at the queue of that thread, and has the core for a tenth of its steps
+    training = sampled([((TRAIN,), "gil"), ((TRAIN,), "gil"), ((("/lib/python3.11/queue.py", "get"), TRAIN), "lock")])
+    training.rank.rows["samples"] = training.rank.rows["samples"][:8]
+    see(training, [((("/home/me/feed.py", "encode"),), "python")], thread=101)
+    training.rank.rows["run_steps"] = [{**row, "cpu": STEP // 10} for row in training.rank.rows["run_steps"]]
+    [finding] = training.findings()
+    assert finding.cause == "gil-contention"
+    assert finding.gain_ns == pytest.approx(0.9 * STEP, rel=0.05)
+
+
 @pytest.mark.parametrize(
-    ("call_ns", "causes"), [(30_000, []), (1_000, ["python-in-step"])], ids=["calls", "other work"]
+    ("call_ns", "backward_ns", "waiting", "causes"),
+    [
+        (30_000, 5_000_000, 0.0, []),
+        (1_000, 5_000_000, 0.0, ["python-in-step"]),
+        (1_000, 8_000_000, 0.0, ["python-in-step"]),
+        (1_000, 8_000_000, 0.6, []),
+    ],
+    ids=["calls", "other work", "beside long operators", "or what these wait for a core"],
 )
-def test_calling_operators_in_the_forward_is_no_python_in_the_step(call_ns: int, causes: list[str]) -> None:
+def test_calling_operators_in_the_forward_is_no_python_in_the_step(
+    call_ns: int, backward_ns: int, waiting: float, causes: list[str]
+) -> None:
     # Given 60 operators a step of 5 µs each, in a line of the forward where 3 of 10 ms of native code are seen
     training = Training(steps=2, machine__speeds=[{"call_ns": call_ns}])
-    training.run_steps()
+    training.run_steps(delay=round(waiting * STEP))
     for _ in range(60):
         training.call("aten::mul", 5_000, [[8, 8], [8, 8]], "forward")
-    training.call("torch::autograd::node", 5_000_000, phase="backward")
+    training.call("torch::autograd::node", backward_ns, phase="backward")
     modules, engine = (
         f"/venv/lib/python3.11/site-packages/torch/{file}" for file in ("nn/modules/module.py", "_tensor.py")
     )
@@ -172,7 +193,9 @@ def test_calling_operators_in_the_forward_is_no_python_in_the_step(call_ns: int,
     look = {"count": 1, "process": 100, "thread": 100, "name": "MainThread", "state": "native", "worker": None}
     for number in range(40):
         at, spent = ORIGIN + number * STEP, STEP - 1000
-        training.rank.add("samples", ts=at, dur=spent, cpu=spent, stack=int(number % 10 >= 3), **look)
+        training.rank.add(
+            "samples", ts=at, dur=spent, cpu=round((1 - waiting) * spent), stack=int(number % 10 >= 3), **look
+        )
     assert training.causes() == causes
 
 
