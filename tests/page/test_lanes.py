@@ -230,4 +230,4 @@ def test_a_search_takes_kinds_lanes_durations_and_expressions(
     page.fill("#search", text)
     wait_until(lambda: f" {expected} span" in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
     page.fill("#search", "/(/")
-    page.wait_for_selector("text=not a regular expression: (")
+    page.wait_for_selector("text=not a regular expression: a ( without )")
