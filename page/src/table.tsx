@@ -1,6 +1,6 @@
 // A table of any length: forty rows in the document, sorted and filtered over all of them, copied as CSV.
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { bytes, count, csvCell, DASH, duration, percent, plain, shown, sign } from "./format";
 import type { Column } from "./model";
 import { content, go, link } from "./state";
@@ -105,7 +105,18 @@ export function Table({ label, columns, of }: TableProps) {
   const largest = useMemo(() => grouped.map((column, i) => (numeric[i] && !column.signed && unit(column)[1] && !OF_ONE.test(column.name) && !column.values.some((value) => isInstant(value, column)) ? Math.max(...sample(column.values)) : 0)), [grouped]);
   const height = columns[0]?.values.length ?? 0;
   const texts = columns.map((column, i) => ({ column, i })).filter(({ column }) => column.values.some((value) => typeof value === "string"));
-  const scrolled = (): void => void (box.current && setFirst(Math.max(0, Math.floor(box.current.scrollTop / ROW) - 5)));
+  const scrolled = (): void => {
+    const of = box.current;
+    if (!of) return;
+    setFirst(Math.max(0, Math.floor(of.scrollTop / ROW) - 5));
+    of.classList.toggle("more", of.scrollLeft + of.clientWidth < of.scrollWidth - 1); // columns that are out of sight
+  };
+  useEffect(() => {
+    const watch = new ResizeObserver(scrolled);
+    watch.observe(box.current!);
+    watch.observe(box.current!.firstElementChild!);
+    return () => watch.disconnect();
+  }, []);
   const copy = (): void => {
     void navigator.clipboard?.writeText(csv(grouped, rows));
   };
