@@ -155,7 +155,7 @@ function Shown({ content: of }: { content: Content | Compared }) {
   if (found?.pending) return <p class="muted pending">looking whether this run has it …</p>;
   if (!found) {
     const absent = of.pages.find((one) => one.name === page.value);
-    return absent ? <><h1>{absent.title}</h1><p>Not in this run: {inCode(absent.absent)}.</p></> : <p>There is no page {shown(page.value)}.</p>;
+    return absent ? <><h1>{absent.title}</h1><p>Not in this run: {inCode(absent.absent)}.</p></> : <p>No page is named {shown(page.value)}.</p>;
   }
   if ("comparison" in of) {
     if (found.name === "overview") return <comparison.Overview content={of} />;

@@ -24,9 +24,21 @@ def test_columns_out_of_sight_are_hinted_at_until_they_are_in_sight(links: dict[
     watched = opened(f"{links['cpu']}&p=operators", width=390, height=780)
     watched.settle("operators")
     page = watched.page
-    page.wait_for_selector(".table .scroll.more")
+    page.wait_for_selector(".table .scroll.beyond")
+    colours = "[...document.querySelectorAll('main h1, .table td:first-child')].map(one => getComputedStyle(one).color)"
+    assert "rgb(138, 75, 0)" not in page.evaluate(colours)  # that of losses
     page.evaluate("document.querySelectorAll('.table .scroll').forEach(one => one.scrollTo(one.scrollWidth, 0))")
-    page.wait_for_selector(".table .scroll.more", state="detached")
+    page.wait_for_selector(".table .scroll.beyond", state="detached")
+
+
+def test_a_choice_of_parts_is_as_wide_as_the_screen_at_most(links: dict[str, str], opened: Open) -> None:
+    watched = opened(f"{links['ranks']}&p=ranks", width=390, height=780)
+    watched.settle("ranks")
+    ends = watched.page.evaluate(
+        "[...document.querySelectorAll('main select')].map(one => one.getBoundingClientRect().right)"
+    )
+    assert ends
+    assert max(ends) <= 390
 
 
 def test_a_link_to_a_page_without_data_says_why(links: dict[str, str], opened: Open) -> None:

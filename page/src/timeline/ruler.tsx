@@ -20,7 +20,7 @@ export function Ruler({ a, b, width, labels, steps, move }: { a: number; b: numb
   const base = ticks[0] !== undefined && ticks[0] > 500 * size ? ticks[0] : 0;
   return (
     <div class="ruler" style={{ marginLeft: `${labels}px`, height: steps.length ? "40px" : "20px" }}>
-      <div class="ticks">{ticks.map((time) => <span key={time} style={{ left: `${px(time)}px` }}>{base && time !== base ? `+${duration(time - base)}` : base ? exact(time) : duration(time)}</span>)}</div>
+      <div class="ticks">{ticks.map((time) => <span key={time} style={{ left: `${px(time)}px` }}>{px(time) > width - 60 ? "" : base && time !== base ? `+${duration(time - base)}` : base ? exact(time) : duration(time)}</span>)}</div>
       {steps.length > 0 && <div class="steps">{within(steps, a, b, width).map(({ step, left, size: wide }) => (
         <button key={step.number} style={{ left: `${left}px`, width: `${wide}px` }} title={`step ${step.number}: ${duration(step.dur)}`} onClick={() => move(step.start, step.start + step.dur, true)}>step {step.number}</button>
       ))}</div>}
