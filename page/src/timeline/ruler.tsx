@@ -14,13 +14,14 @@ export function Ruler({ a, b, width, labels, steps, move }: { a: number; b: numb
   const power = 10 ** Math.floor(Math.log10(raw));
   const size = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= raw) ?? raw;
   const ticks: number[] = [];
-  for (let time = Math.ceil(a / size) * size; time < b; time += size) ticks.push(time);
   const px = (time: number): number => ((time - a) / (b - a)) * width;
+  // A label that has no room before the end is cut: its tick is left out.
+  for (let time = Math.ceil(a / size) * size; px(time) < width - 56; time += size) ticks.push(time);
   // Far from the start, three digits no longer tell two ticks apart: then they count from the first of them.
   const base = ticks[0] !== undefined && ticks[0] > 500 * size ? ticks[0] : 0;
   return (
     <div class="ruler" style={{ marginLeft: `${labels}px`, height: steps.length ? "40px" : "20px" }}>
-      <div class="ticks">{ticks.map((time) => <span key={time} style={{ left: `${px(time)}px` }}>{px(time) > width - 60 ? "" : base && time !== base ? `+${duration(time - base)}` : base ? exact(time) : duration(time)}</span>)}</div>
+      <div class="ticks">{ticks.map((time) => <span key={time} style={{ left: `${px(time)}px` }}>{base && time !== base ? `+${duration(time - base)}` : base ? exact(time) : duration(time)}</span>)}</div>
       {steps.length > 0 && <div class="steps">{within(steps, a, b, width).map(({ step, left, size: wide }) => (
         <button key={step.number} style={{ left: `${left}px`, width: `${wide}px` }} title={`step ${step.number}: ${duration(step.dur)}`} onClick={() => move(step.start, step.start + step.dur, true)}>step {step.number}</button>
       ))}</div>}
