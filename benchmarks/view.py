@@ -58,7 +58,7 @@ def write_capture(path: Path, spans: int, lanes: int) -> None:
     names = [f"operator_{number}<float, {number % 7}>" for number in range(_NAMES)]
     ends = []
     with path.open("w") as file:
-        file.write('{"traceEvents": [\n')
+        file.write('{"schemaVersion": 1, "deviceProperties": [], "traceEvents": [\n')
         for lane in range(lanes):
             dur = np.round(rng.lognormal(8.6, 1.7, each) + 80)
             gap = np.round(rng.pareto(1.3, each) * 300)

@@ -153,7 +153,10 @@ function Pages({ content: of }: { content: Frame }) {
 function Shown({ content: of }: { content: Content | Compared }) {
   const found = of.pages.find((one) => one.name === page.value && !one.absent);
   if (found?.pending) return <p class="muted pending">looking whether this run has it …</p>;
-  if (!found) return <p>This run has no page {shown(page.value)}.</p>;
+  if (!found) {
+    const absent = of.pages.find((one) => one.name === page.value);
+    return absent ? <><h1>{absent.title}</h1><p>Not in this run: {inCode(absent.absent)}.</p></> : <p>No page is named {shown(page.value)}.</p>;
+  }
   if ("comparison" in of) {
     if (found.name === "overview") return <comparison.Overview content={of} />;
     return found.name === "steps" ? <comparison.Steps content={of} page={found} /> : <Results content={of} page={found} />;

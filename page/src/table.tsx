@@ -1,6 +1,6 @@
 // A table of any length: forty rows in the document, sorted and filtered over all of them, copied as CSV.
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { bytes, count, csvCell, DASH, duration, percent, plain, shown, sign } from "./format";
 import type { Column } from "./model";
 import { content, go, link } from "./state";
@@ -95,6 +95,17 @@ function useOrder(label: string, columns: Column[]): [Order, (next: Partial<Orde
   return [order, change];
 }
 
+/** Marks a box as long as columns are out of sight to its right: when it or what it holds has another size, and when asked. */
+function useHint(box: { current: HTMLElement | null }): () => void {
+  const look = (): void => void box.current?.classList.toggle("beyond", box.current.scrollLeft + box.current.clientWidth < box.current.scrollWidth - 1);
+  useEffect(() => {
+    const watch = new ResizeObserver(look);
+    for (const one of [box.current, box.current?.firstElementChild]) if (one) watch.observe(one);
+    return () => watch.disconnect();
+  }, []);
+  return look;
+}
+
 export function Table({ label, columns, of }: TableProps) {
   const [{ filter, group, sort }, change] = useOrder(label, columns);
   const [first, setFirst] = useState(0);
@@ -105,7 +116,8 @@ export function Table({ label, columns, of }: TableProps) {
   const largest = useMemo(() => grouped.map((column, i) => (numeric[i] && !column.signed && unit(column)[1] && !OF_ONE.test(column.name) && !column.values.some((value) => isInstant(value, column)) ? Math.max(...sample(column.values)) : 0)), [grouped]);
   const height = columns[0]?.values.length ?? 0;
   const texts = columns.map((column, i) => ({ column, i })).filter(({ column }) => column.values.some((value) => typeof value === "string"));
-  const scrolled = (): void => void (box.current && setFirst(Math.max(0, Math.floor(box.current.scrollTop / ROW) - 5)));
+  const hint = useHint(box);
+  const scrolled = (): void => { hint(); setFirst(Math.max(0, Math.floor((box.current?.scrollTop ?? 0) / ROW) - 5)); };
   const copy = (): void => {
     void navigator.clipboard?.writeText(csv(grouped, rows));
   };

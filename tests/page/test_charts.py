@@ -56,13 +56,19 @@ def told(page: Page, place: int = 0) -> str:
     return page.locator("span[role=status]").nth(place).inner_text()
 
 
+def press(page: Page, key: str) -> None:
+    """Press a key, and wait until what it changes is drawn."""
+    page.keyboard.press(key)
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def boxes(page: Page, place: int = 0) -> list[str]:
     """Return what is said of the boxes of one row, from left to right."""
     page.locator("canvas.flame").nth(place).focus()
-    page.keyboard.press("ArrowDown")
+    press(page, "ArrowDown")
     found = [told(page, place)]
     for _ in range(20):
-        page.keyboard.press("ArrowRight")
+        press(page, "ArrowRight")
         if told(page, place) == found[-1]:
             return found
         found.append(told(page, place))
@@ -99,9 +105,9 @@ def test_a_name_is_shown_between_who_calls_it_and_what_it_calls(places: dict[str
     both = STEPS * (150 + 40)
     assert told(page).startswith(f"copy · {duration_text(1e3 * both)} · ")
     page.locator("canvas.flame").first.focus()
-    page.keyboard.press("ArrowUp")
+    press(page, "ArrowUp")
     assert told(page).startswith(f"load · {duration_text(1e3 * STEPS * 150)} · ")
-    page.keyboard.press("ArrowRight")
+    press(page, "ArrowRight")
     assert told(page).startswith(f"matmul · {duration_text(1e3 * STEPS * 40)} · ")
     again = opened(page.url)
     again.page.wait_for_selector("canvas.flame >> nth=1")

@@ -231,4 +231,4 @@ def test_a_search_takes_kinds_lanes_durations_and_expressions(page: Page, spans:
         said = f" {expected} span"
         wait_until(lambda said=said: said in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
     page.fill("#search", "/(/")
-    page.wait_for_selector("text=not a regular expression: (")
+    page.wait_for_selector("text=not a regular expression: a ( without )")

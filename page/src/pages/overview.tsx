@@ -23,6 +23,7 @@ export function Overview({ content }: { content: Content }) {
 
 function Figures({ content }: { content: Content & Summary }) {
   const { steps } = content;
+  const fourth = content.split.map((part) => part.share).sort((a, b) => b - a)[3] ?? 0;
   const peak = [...content.memoryPeak].sort((a, b) => Number(b.allocated ?? b.reserved ?? 0) - Number(a.allocated ?? a.reserved ?? 0))[0];
   const to = (name: string): string => (content.pages.some((one) => one.name === name && !one.absent && !one.pending) ? name : "");
   const found = has(content, "findings") ? content.findings : null;
@@ -37,7 +38,7 @@ function Figures({ content }: { content: Content & Summary }) {
       <div class="tiles">
         <Tile name={steps.count > 1 ? "median step" : steps.count ? "step" : "recording"} value={duration(steps.count ? steps.p50_ns : content.timeline && content.split.reduce((sum, part) => sum + part.total_ns, 0))} note={steps.count > 1 ? `${duration(steps.shortest_ns)} – ${duration(steps.longest_ns)}` : ""} to={to("steps")} />
         <Tile name={steps.count === 1 ? "step recorded" : "steps recorded"} value={count(steps.count)} note={content.run.number.length > steps.count ? `of ${count(content.run.number.length)}` : steps.inferred ? "inferred" : ""} to={to("steps")} />
-        {content.split.filter((part) => part.share > 0.0005).slice(0, 4).map((part) => <Tile key={part.name} name={part.name} value={percent(part.share)} note={`${duration(part.mean_ns)} a step`} to={to("steps")} />)}
+        {content.split.filter((part) => part.share > 0.0005 && part.share >= fourth).map((part) => <Tile key={part.name} name={part.name} value={percent(part.share)} note={`${duration(part.mean_ns)}${steps.count ? " a step" : ""}`} to={to("steps")} />)}
         {peak && <Tile name={`memory peak ${peak.device}`} value={bytes(peak.allocated ?? peak.reserved)} note={peak.reserved === null ? "" : `${bytes(peak.reserved)} reserved`} to={to("memory")} />}
       </div>
       <div class="halves">

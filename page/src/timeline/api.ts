@@ -83,8 +83,13 @@ export class Api {
     const known = kinds.flatMap((kind) => this.of.kinds.flatMap((one, i) => (one.includes(kind) ? [i] : [])));
     const lanes = this.ranks.lanes.flatMap((one, i) => (!this.ranks.isOverlay(i) && `rank ${one.rank} ${one.group} ${one.name}`.toLowerCase().includes(lane) ? [i] : []));
     const impossible = (kinds.length > 0 && !known.length) || (lane !== "" && !lanes.length);
-    const codes = none || impossible ? [] : this.ranks.texts.flatMap((one, i) => (this.ranks.ofSpans.has(i) && name(one) ? [i] : []));
-    return { codes, kinds: known, lanes: lane ? lanes : null, least, most, problem };
+    const found = { codes: [] as number[], kinds: known, lanes: lane ? lanes : null, least, most, problem };
+    try {
+      if (!none && !impossible) found.codes = this.ranks.texts.flatMap((one, i) => (this.ranks.ofSpans.has(i) && name(one) ? [i] : []));
+    } catch (error) {
+      found.problem = `the regular expression ${(error as Error).message}`;
+    }
+    return found;
   }
 
   private async ask<T>(path: string, body: object): Promise<T> {

@@ -1,5 +1,7 @@
 // What a search looks for: words or a regular expression in the names of spans, their kinds and lanes, how long they take.
 
+import { compiled } from "./expression";
+
 /** The spans that a search finds: by their names, kinds (any if none), lanes (any if null), and least and most duration, ns. */
 export interface Found {
   codes: number[];
@@ -21,22 +23,22 @@ export interface Query {
 
 const TERMS = /(?:^|(?<=\s))(?:(kind|lane):(?:"([^"]*)"|(\S+))|dur([<>])([\d.]+)(ns|us|µs|ms|s)|\/(.+)\/)(?=\s|$)/g;
 const UNITS: Record<string, number> = { ns: 1, us: 1e3, µs: 1e3, ms: 1e6, s: 1e9 };
-/** Characters of a name that a regular expression sees: names have no end, and some expressions take long. */
+/** Characters of a name that a regular expression sees: names have no end. */
 const SEEN = 300;
 
 /** Read a search such as `gemm kind:kernel lane:"stream 7" dur>1ms`, or `/gemm_\d+/`. */
 export function parsed(text: string): Query {
   const found: Query = { name: () => true, kinds: [], lane: "", least: 0, most: Number.MAX_SAFE_INTEGER, problem: "" };
-  let pattern: RegExp | null = null;
+  let matches: ((text: string) => boolean) | null = null;
   const rest = text.replace(TERMS, (_, what?: string, quoted?: string, plain?: string, way?: string, number?: string, unit?: string, expression?: string) => {
     if (what === "kind") found.kinds.push((quoted ?? plain ?? "").toLowerCase());
     else if (what === "lane") found.lane = (quoted ?? plain ?? "").toLowerCase();
     else if (way) found[way === ">" ? "least" : "most"] = Number(number) * UNITS[unit!]!;
     else if (expression) {
       try {
-        pattern = new RegExp(expression, "i");
-      } catch {
-        found.problem = `not a regular expression: ${expression}`;
+        matches = compiled(expression);
+      } catch (error) {
+        found.problem = `not a regular expression: ${(error as Error).message}`;
       }
     }
     return "";
@@ -44,7 +46,7 @@ export function parsed(text: string): Query {
   const words = rest.toLowerCase().split(/\s+/).filter(Boolean);
   found.name = (name) => {
     const low = name.toLowerCase();
-    return words.every((word) => low.includes(word)) && (!pattern || pattern.test(name.slice(0, SEEN)));
+    return words.every((word) => low.includes(word)) && (!matches || matches(name.slice(0, SEEN)));
   };
   return found;
 }

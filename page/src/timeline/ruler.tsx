@@ -14,8 +14,9 @@ export function Ruler({ a, b, width, labels, steps, move }: { a: number; b: numb
   const power = 10 ** Math.floor(Math.log10(raw));
   const size = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= raw) ?? raw;
   const ticks: number[] = [];
-  for (let time = Math.ceil(a / size) * size; time < b; time += size) ticks.push(time);
   const px = (time: number): number => ((time - a) / (b - a)) * width;
+  // A label that has no room before the end is cut: its tick is left out.
+  for (let time = Math.ceil(a / size) * size; px(time) < width - 56; time += size) ticks.push(time);
   // Far from the start, three digits no longer tell two ticks apart: then they count from the first of them.
   const base = ticks[0] !== undefined && ticks[0] > 500 * size ? ticks[0] : 0;
   return (

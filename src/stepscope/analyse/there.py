@@ -20,7 +20,10 @@ Answer: TypeAlias = "bool | None"
 @shared
 def _pairs(tables: Tables) -> list[tuple[int, str]]:
     """Return the tracks with the kinds of spans on them."""
-    pairs = columns_of(tables, "spans", "track", "kind").unique()
+    pairs = columns_of(tables, "spans", "track", "kind")
+    # Spans of a track follow each other, and mostly those of a kind: what is unlike the row before is few.
+    unlike = (pl.col(name).ne_missing(pl.col(name).shift()) for name in pairs.columns)
+    pairs = pairs.filter(pl.any_horizontal(unlike)).unique()
     return pairs.with_columns(pl.col("kind").cast(pl.String)).rows()
 
 

@@ -84,6 +84,8 @@ class ServedRank:
         self._temporary = temporary
         self._found: dict[Searched, Array] = {}
         self._pyramids: dict[str, Pyramid] = {}
+        #: What makes the level of detail of large timelines; it begins when a picture is there.
+        self._unfinished: list[Thread] = []
         self._lock = RLock()
         #: Held while something is analysed, which pictures of the timeline do not wait for.
         self._computing = RLock()
@@ -123,7 +125,7 @@ class ServedRank:
                 if self._pyramids.get(folder) is leaf:
                     self._pyramids[folder] = built
 
-        Thread(target=finish, daemon=True).start()
+        self._unfinished.append(Thread(target=finish, daemon=True))
         return leaf
 
     def _built(self, spans: LaneSpans, directory: Path, made_of: str) -> Pyramid:
@@ -234,10 +236,14 @@ class ServedRank:
         if not 0 < pixels <= _MOST_PIXELS:
             message = f"A picture has 1 to {_MOST_PIXELS} pixels."
             raise UsageError(message, "")
-        return b"".join(
+        pictures = [
             encode(part.pyramid, part.pyramid.picture(part.lanes, a, b, pixels), part.lanes, part.add)
             for part in self._parts(lanes, a, b)
-        )
+        ]
+        while self._unfinished:
+            with suppress(IndexError):  # another request took it
+                self._unfinished.pop().start()
+        return b"".join(pictures)
 
     def _parts(self, lanes: list[int], a: int, b: int) -> Iterator[_LanesOf]:
         """Yield timeline and overlays, each with those of the lanes that it has.
@@ -470,6 +476,11 @@ class ServedRun:
             return {**about, "status": error.message}
         steps = manifest.get("steps", {}).get("recorded")
         return {**about, "status": manifest.get("status"), "steps": steps, "host": manifest.get("host")}
+
+    def prepare(self) -> None:
+        """Make what the page begins with; what cannot be read is said when the page asks for it."""
+        with suppress(StepscopeError):
+            _ = self.of(None).content
 
     def again(self) -> dict[str, Any]:
         """Open the run again, as it is now: a run that is being recorded has grown; return the content of its page."""

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -115,6 +116,8 @@ class Server:
         """Answer until Ctrl-C."""
         import uvicorn
 
+        if len(self._served) == 1:  # while the browser starts
+            Thread(target=self._served[0].prepare, daemon=True).start()
         settings = uvicorn.Config(self.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         try:
             uvicorn.Server(settings).run([self.socket])

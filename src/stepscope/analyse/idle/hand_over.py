@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,20 +45,16 @@ def hand_over(runs: Mapping[int, Intervals]) -> HandOver:
     every = _Runs({thread: one for thread, one in runs.items() if len(one)})
     last = np.full(len(every.start), -1, np.int64)
     # Mostly one of the runs that ended last is what counts; where none is, many may have ended in a long pause.
-    for pauses in _in_parts(np.arange(len(last)), FEW_RUNS):
-        every.keep_last(last, *every.last_ended(pauses))
-    for pauses in _in_parts(np.flatnonzero((last < 0) & (every.ended > FEW_RUNS)), len(every.threads)):
-        every.keep_last(last, *every.last_of_threads(pauses))
+    each = max(SLICE // FEW_RUNS, 1)
+    for begin in range(0, len(last), each):
+        every.keep_last(last, *every.last_ended(np.arange(begin, min(begin + each, len(last)))))
+    pauses, able = every.able(np.flatnonzero((last < 0) & (every.ended > FEW_RUNS)))
+    part = np.cumsum(able) // SLICE
+    for places in np.split(np.arange(len(pauses)), np.flatnonzero(part[1:] != part[:-1]) + 1):
+        every.keep_last(last, *every.last_of_threads(pauses[places], able[places]))
     some = np.flatnonzero(last >= 0)
     thread = every.threads[every.number]
     return HandOver(thread[some], every.start[some], every.end[last[some]], thread[last[some]])
-
-
-def _in_parts(pauses: Rows, pairs: int) -> Iterator[Rows]:
-    """Yield the pauses in parts, each of which makes so many pairs at most."""
-    each = max(SLICE // max(pairs, 1), 1)
-    for begin in range(0, len(pauses), each):
-        yield pauses[begin : begin + each]
 
 
 class _Runs:
@@ -86,6 +82,10 @@ class _Runs:
         self.since[self._first[:-1]] = self.start.min(initial=_NEVER)
         self._next[self._first[1:] - 1] = _NEVER
         self._worked = np.cumsum(np.append(0, self.end - self.start))
+        work = np.diff(self._worked[self._first])
+        # Threads by all their work, the most first: most of very many threads work too little for most pauses.
+        self._busiest = np.argsort(-work, kind="stable")
+        self._work = work[self._busiest]
         # A run's key orders runs by thread and start; that of a thread and an instant lies behind the runs begun then.
         starts = np.sort(self.start)
         self._begun_by = np.searchsorted(starts, self.since, side="right")
@@ -102,13 +102,21 @@ class _Runs:
         place = np.arange(count.sum()) + np.repeat(self._behind[pauses] - behind, count)
         return np.repeat(pauses, count), self._by_end[place]
 
-    def last_of_threads(self, pauses: Rows) -> tuple[Rows, Rows]:
-        """Return pauses, and the last run of each thread that ended before the end of each."""
-        pause, run = [], []
-        for one, begin in zip(self._each, self._first[:-1], strict=True):
-            ended = np.searchsorted(one.end, self.start[pauses], side="right")
-            pause.append(pauses[ended > 0])
-            run.append(begin + ended[ended > 0] - 1)
+    def able(self, pauses: Rows) -> tuple[Rows, Rows]:
+        """Return pauses, and how many threads worked for half of each in all their time, by this number."""
+        able = np.searchsorted(-self._work, -((self.start - self.since)[pauses] + 1) // 2, side="right")
+        order = np.argsort(able, kind="stable")
+        order = order[able[order] > 0]
+        return pauses[order], able[order]
+
+    def last_of_threads(self, pauses: Rows, able: Rows) -> tuple[Rows, Rows]:
+        """Return what :meth:`able` returns as pairs: pauses, and the last run of each of the threads before its end."""
+        pause, run = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for place, number in enumerate(self._busiest[: int(able.max(initial=0))].tolist()):
+            some = pauses[np.searchsorted(able, place, side="right") :]
+            ended = np.searchsorted(self._each[number].end, self.start[some], side="right")
+            pause.append(some[ended > 0])
+            run.append(self._first[number] + ended[ended > 0] - 1)
         return np.concatenate(pause), np.concatenate(run)
 
     def keep_last(self, last: Rows, pause: Rows, run: Rows) -> None:

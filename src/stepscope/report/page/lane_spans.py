@@ -6,8 +6,10 @@ each other lie on lanes of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,10 +24,9 @@ Array = npt.NDArray[np.int64]
 
 #: Kinds of spans by their number in :attr:`LaneSpans.kind`; the browser gives each a colour.
 KIND_NAMES: tuple[str, ...] = tuple(KINDS)
-
-
-#: Lanes are counted by their number where these are at most so many more than spans.
-_DENSE = 1 << 22
+_STEP = KIND_NAMES.index("step")
+#: What the spans of a lane say of it.
+_LANE = dict.fromkeys(("track", "depth", "crossing", "busy", "count", "stepped"), pl.Int64)
 
 
 class TimelineLane(msgspec.Struct, frozen=True):
@@ -114,76 +115,94 @@ def lane_spans(tables: Tables, windows: Sequence[tuple[int, int]] = ()) -> LaneS
             It begins and ends as that of all spans does.
     """
     spans = columns_of(tables, "spans", "id", "track", "depth", "ts", "dur", "name", "kind")
-    ts, dur = (spans[name].to_numpy() for name in ("ts", "dur"))
-    origin, total = _extent(tables, ts, dur)
+    end = pl.col("ts") + pl.col("dur")
+    origin, total = _extent(tables, spans.select(start=pl.col("ts").min(), end=end.max()))
     if windows:
-        touches = [(ts < end) & (ts + dur >= begin) for begin, end in windows]
-        spans = spans[np.flatnonzero(np.any(touches, axis=0))]
+        spans = spans.filter(pl.any_horizontal((pl.col("ts") < last) & (end >= first) for first, last in windows))
+    if not spans["track"].is_sorted():
+        spans = spans[by_number(spans["track"].to_numpy())]
+    kind = spans["kind"].to_physical().to_numpy()
     track, depth, ts, dur = (spans[name].to_numpy() for name in ("track", "depth", "ts", "dur"))
-    _, crossing = assign(track.astype(np.int64), ts, dur)
-    kind = spans["kind"].to_physical().to_numpy().astype(np.uint8)
-    key, found = _by_lane(track, crossing, depth, dur)
-    steps = np.flatnonzero(kind == KIND_NAMES.index("step"))
-    stepped = np.bincount(key[steps], dur[steps], len(found)).astype(np.int64)
-    found = found.with_columns(stepped=stepped)
-    lanes = _in_order(tables, found)
-    place = {(lane.track, lane.crossing, lane.depth): index for index, lane in enumerate(lanes)}
-    lane_of = np.array([place[row] for row in found.select("track", "crossing", "depth").iter_rows()], np.int64)[key]
-    order = by_number(lane_of)
-    lane_of, start = lane_of[order], ts[order]
-    if ((lane_of[1:] == lane_of[:-1]) & (start[1:] < start[:-1])).any():
-        later = np.lexsort((start, lane_of))
-        order, start = order[later], start[later]
+    edges = [0, *(np.flatnonzero(track[1:] != track[:-1]) + 1).tolist(), len(track)]
+    found = [
+        lane
+        for low, high in pairwise(edges if len(track) else [])
+        for lane in _of_track(int(track[low]), low, *(column[low:high] for column in (depth, ts, dur, kind)))
+    ]
+    lanes, order = _in_order(tables, pl.DataFrame([lane for lane, _ in found], schema=_LANE))
+    places = [found[lane][1] for lane in order]
     names, codes = _names(spans["name"].cast(pl.Categorical))
-    return LaneSpans(
-        origin=origin,
-        total=total,
-        lanes=lanes,
-        edges=np.searchsorted(lane_of, np.arange(len(lanes) + 1)),
-        start=start - origin,
-        dur=dur[order].astype(np.int64),
-        name=codes[order],
-        kind=kind[order],
-        row=spans["id"].to_numpy()[order],
-        names=names,
-    )
+    columns = {"start": ts, "dur": dur, "name": codes, "kind": kind, "row": spans["id"].to_numpy()}
+    of_lanes = {name: _at(column, places) for name, column in columns.items()}
+    of_lanes["start"] -= origin
+    counts = [lane.count for lane in lanes]
+    return LaneSpans(origin, total, lanes, np.cumsum([0, *counts]), names=names, **of_lanes)
 
 
-def _extent(tables: Tables, ts: Array, dur: Array) -> tuple[int, int]:
+#: Places of the spans of a lane in the table: a slice where they stand there one after the other.
+_Places: TypeAlias = "Array | slice"
+
+
+def _of_track(
+    track: int, first: int, depth: Array, ts: Array, dur: Array, kind: npt.NDArray[np.uint8]
+) -> Iterator[tuple[dict[str, int], _Places]]:
+    """Yield the lanes of a track, each with the places of its spans by start; ``first`` is that of the track's first.
+
+    A track at a time, its columns stay in the cache of the processor.
+    """
+    depths = int(depth.max()) + 1
+    number = depth.astype(np.int64)
+    order = _by_lane(number, ts)
+    if _overlaps(number[order], ts[order], dur[order]):
+        number += depths * assign(np.zeros_like(number), ts, dur)[1]
+        order = _by_lane(number, ts)
+    number = number[order]
+    for low, high in pairwise([0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(ts)]):
+        rows = slice(low, high) if isinstance(order, slice) else order[low:high]
+        crossing, in_track = divmod(int(number[low]), depths)
+        time = dur[rows]
+        figures = (track, in_track, crossing, time.sum(), high - low, time[kind[rows] == _STEP].sum())
+        lane = dict(zip(_LANE, map(int, figures), strict=True))
+        yield lane, slice(first + low, first + high) if isinstance(rows, slice) else first + rows
+
+
+def _by_lane(lane: Array, ts: Array) -> _Places:
+    """Return the places of a track's spans by the number of their lane, and start."""
+    order: _Places = by_number(lane) if (lane[1:] < lane[:-1]).any() else slice(None)
+    number, start = lane[order], ts[order]
+    if ((number[1:] == number[:-1]) & (start[1:] < start[:-1])).any():
+        return np.lexsort((ts, lane))
+    return order
+
+
+def _overlaps(depth: Array, ts: Array, dur: Array) -> bool:
+    """Tell whether spans of one depth overlap. If not, none cross: each lies inside a span of the depth above."""
+    return bool(((depth[1:] == depth[:-1]) & (ts[1:] < ts[:-1] + dur[:-1])).any())
+
+
+def _at(column: npt.NDArray[Any], places: Sequence[_Places]) -> npt.NDArray[Any]:
+    """Return a column at places, one after the other."""
+    return np.concatenate([column[:0], *(column[rows] for rows in places)])
+
+
+def _extent(tables: Tables, spans: pl.DataFrame) -> tuple[int, int]:
     """Return the start of the first span or step, ns since the Unix epoch, and the time from there to the last end."""
-    steps = columns_of(tables, "steps", "ts", "dur")
-    origin = min((int(column.min()) for column in (ts, steps["ts"].to_numpy()) if len(column)), default=0)
-    end = max((int(last.max()) for last in (ts + dur, (steps["ts"] + steps["dur"]).to_numpy()) if len(last)), default=0)
-    return origin, max(0, end - origin)
-
-
-def _by_lane(track: Array, crossing: Array, depth: Array, dur: Array) -> tuple[Array, pl.DataFrame]:
-    """Return the number of each span's lane, and of each lane its track, crossing and depth, busy time and count."""
-    crossings, depths = int(crossing.max(initial=0)) + 1, int(depth.max(initial=0)) + 1
-    key = (track.astype(np.int64) * crossings + crossing) * depths + depth
-    if int(key.max(initial=0)) > len(key) + _DENSE:
-        _, key = np.unique(key, return_inverse=True)
-    count = np.bincount(key)
-    used = np.flatnonzero(count)
-    number, one, busy = (np.zeros(len(count), np.int64) for _ in range(3))
-    number[used] = np.arange(len(used))
-    one[key] = np.arange(len(key))
-    np.add.at(busy, key, dur)
-    rows = one[used]
-    columns = {"track": track[rows], "crossing": crossing[rows], "depth": depth[rows]}
-    return number[key], pl.DataFrame({**columns, "busy": busy[used], "count": count[used]})
+    steps = columns_of(tables, "steps", "ts", "dur").select(start=pl.col("ts"), end=pl.col("ts") + pl.col("dur"))
+    every = pl.concat([spans, steps])
+    first, last = every.select(pl.col("start").min().fill_null(0), pl.col("end").max().fill_null(0)).row(0)
+    return first, max(0, last - first)
 
 
 def _training_thread(tables: Tables, found: pl.DataFrame) -> int:
     """Return the track of the thread that trains; −1 without host threads."""
     threads = tables["tracks"].filter(pl.col("kind").cast(pl.String) == "thread").select("id", "thread", "process")
     rows = threads.pipe(collected, tables)
-    steps = columns_of(tables, "spans", "track", "kind").filter(pl.col("kind").cast(pl.String) == "step")["track"]
-    size = dict(found.group_by("track").agg(pl.col("count").sum()).iter_rows())
-    stepped = set(steps.to_list())
+    sums = found.group_by("track").agg(pl.col("count", "stepped").sum())
+    known = {track: (stepped > 0, count) for track, count, stepped in sums.iter_rows()}
     ranked = (
-        (track in stepped, thread is not None and thread == process, size.get(track, 0), -track)
+        (stepped, thread is not None and thread == process, count, -track)
         for track, thread, process in rows.iter_rows()
+        for stepped, count in [known.get(track, (False, 0))]
     )
     return -max(ranked, default=(False, False, 0, 1))[-1]
 
@@ -199,13 +218,17 @@ def _names(texts: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32]]:
     return texts.gather(place[used]).cast(pl.String).to_list(), number[codes]
 
 
-def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[TimelineLane, ...]:
-    """Return the lanes: host before devices, the main thread first, then by work; a track's lanes stay together."""
+def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[tuple[TimelineLane, ...], list[int]]:
+    """Return the lanes in the order to show, and the place of each among those that were found.
+
+    Host comes before devices, the main thread first, then by work; a track's lanes stay together.
+    """
     columns = ("id", "kind", "device", "process", "thread", "name", "order", "rank", "host")
-    tracks = tables["tracks"].select(pl.col("id").alias("track"), *columns[1:])
+    tracks = tables["tracks"].select(pl.col("id").cast(pl.Int64).alias("track"), *columns[1:])
     work = found.group_by("track").agg(pl.col("busy").filter(pl.col("depth") == 0).sum().alias("work"))
     rows = (
         found.lazy()
+        .with_row_index("place")
         .join(tracks, on="track", how="left")
         .join(work.lazy(), on="track", how="left")
         .with_columns(
@@ -226,18 +249,14 @@ def _in_order(tables: Tables, found: pl.DataFrame) -> tuple[TimelineLane, ...]:
         )
         .pipe(collected, tables)
     )
-    return tuple(
+    lanes = (
         TimelineLane(
-            track=row["track"],
             name=row["name"],
             group=row["device"] if row["on_device"] else f"process {row['process']}" if row["process"] else "host",
             kind=row["kind"],
-            depth=row["depth"],
-            crossing=row["crossing"],
             main=row["main"],
-            busy=row["busy"],
-            count=row["count"],
-            stepped=row["stepped"],
+            **{name: row[name] for name in _LANE},
         )
         for row in rows.iter_rows(named=True)
     )
+    return tuple(lanes), rows["place"].to_list()

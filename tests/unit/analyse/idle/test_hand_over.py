@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -50,3 +52,18 @@ def test_threads_go_on_where_another_one_worked_for_half_of_their_pause(
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
         seen += len(expected)
     assert seen > 200
+
+
+def seconds(threads: int) -> float:
+    """Return the CPU time for so many threads that hardly work, each of which has twenty pauses."""
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, 10**10, (threads, 20))
+    runs = {thread: unite(start, start + 10**5) for thread, start in enumerate(starts)}
+    begin = time.process_time()
+    hand_over.hand_over(runs)
+    return time.process_time() - begin
+
+
+def test_the_time_for_many_threads_grows_as_their_runs_do() -> None:
+    few, many = (min(seconds(threads) for _ in range(2)) for threads in (200, 1_600))
+    assert many < 20 * few  # of every pause with every thread it would be 64

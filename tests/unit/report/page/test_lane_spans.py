@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepscope.report.page.file_timeline import typical_steps
 from stepscope.report.page.lane_spans import lane_spans
 from tests.unit.analyse.build import Rank
@@ -27,3 +29,36 @@ def test_the_slowest_step_has_a_window_where_it_is_far_slower_than_the_median() 
     assert typical_steps(steps(90, 100, 149)) == [(1_000, 1_100)]
     assert typical_steps(steps(400, 110, 90)) == [(0, 400), (1_000, 1_110)]
     assert typical_steps([]) == []
+
+
+def test_the_spans_of_a_lane_follow_each_other_and_each_span_lies_on_one() -> None:
+    rng = np.random.default_rng(0)
+    crossings = 0
+    for most in (3, 30, 300):
+        rank = Rank()
+        threads = [rank.thread(number) for number in (1, 2, 3)]
+        starts = rng.integers(0, 400, 60)
+        rank.step(0, 0, 1_000)
+        for number, start in enumerate(starts.tolist()):
+            rank.span(
+                threads[int(rng.integers(3))], "operator", start, int(rng.integers(0, most)), f"work {number % 7}"
+            )
+        tables = rank.tables()
+        table = tables["spans"].collect()
+        found = lane_spans(tables)
+        assert sorted(found.row.tolist()) == table["id"].to_list()
+        rows = table[[int(row) for row in found.row]]
+        assert (found.start + found.origin).tolist() == rows["ts"].to_list()
+        assert found.dur.tolist() == rows["dur"].to_list()
+        assert [found.names[code] for code in found.name] == rows["name"].cast(str).to_list()
+        for place, lane in enumerate(found.lanes):
+            mine = slice(int(found.edges[place]), int(found.edges[place + 1]))
+            start, dur = found.start[mine], found.dur[mine]
+            assert set(rows["track"][mine].to_list()) == {lane.track}
+            assert set(rows["depth"][mine].to_list()) == {lane.depth}
+            assert (lane.count, lane.busy) == (len(start), int(dur.sum()))
+            assert (start[1:] >= start[:-1]).all()
+            crossings += lane.crossing > 0
+            follow = start[1:] >= start[:-1] + dur[:-1]
+            assert (follow | (dur[1:] == 0)).all(), lane  # a span without duration crosses nothing
+    assert crossings
