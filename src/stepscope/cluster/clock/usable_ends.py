@@ -49,8 +49,8 @@ def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, Floats
     moved = np.zeros(len(names))
     while True:
         rows = _shared(rows)
-        ends, *start = _prepared(rows, len(names))
-        lines = line_fit.fit(ends, *start)
+        ends, start, component, reference = _prepared(rows, len(names))
+        lines = line_fit.fit(ends, start, component, reference)
         parts, apart = _parted(rows, lines, ends, host)
         if parts["channel"].n_unique() > rows["channel"].n_unique():
             np.maximum.at(moved, ends.edge_rank, apart)
