@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -14,6 +15,7 @@ from stepscope.advise.job.slow_stage import slow_stage_findings
 from stepscope.analyse.quantities import count_text, percent_text
 from stepscope.cluster.job import Job
 from stepscope.cluster.job_summary import JobSummary, over_ranks
+from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.misfits import misfits
 from stepscope.cluster.slow.hidden_waits import with_hidden_waits
 from stepscope.cluster.slow.own_work import work_by_role
@@ -23,7 +25,7 @@ from stepscope.cluster.slow_links import as_its_peers
 
 def job_findings(job: Job) -> list[Finding]:
     """Return the findings of a job; a healthy job has none."""
-    tables, what_if = job.tables, job.what_if
+    tables, what_if = _comparable(job.tables), job.what_if
     role_of = roles(tables, job.stages)
     works = work_by_role(tables, role_of)
 
@@ -52,7 +54,18 @@ def job_findings(job: Job) -> list[Finding]:
             lambda links: what_if.of_collectives(as_its_peers(job.transits, links)) if what_if else None,
         ),
     ]
-    return [*misfit_findings(misfits(tables, works, job.clocks)), *by_gain(found)]
+    return [*misfit_findings(misfits(job.tables, works, job.clocks)), *by_gain(found)]
+
+
+def _comparable(tables: JobTables) -> JobTables:
+    """Return the tables without steps of which it is not known what of them is communication.
+
+    A capture without collectives, in a job that has some, lacks them: its waits for others look as its own.
+    """
+    talking = tables.collectives["rank"].unique()
+    if talking.is_empty():
+        return tables
+    return replace(tables, steps=tables.steps.filter(pl.col("rank").is_in(talking.implode())))
 
 
 def job_verdict(findings: Sequence[Finding], summary: JobSummary, time: Callable[[float], str]) -> str:

@@ -42,7 +42,7 @@ HELP = "make a run of a trace that another tool recorded"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``import``."""
     parser.add_argument(
-        "trace", type=Path, nargs="+", help="trace file, or directory of traces; several are the ranks of one run"
+        "trace", type=_trace, nargs="+", help="trace file, or directory of traces; several are the ranks of one run"
     )
     parser.add_argument(
         "--window",
@@ -54,6 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_output(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the run's directory only")
+
+
+def _trace(text: str) -> Path:
+    from stepscope.cluster.reduction.addresses import local_path
+
+    path = local_path(text)
+    if path is None:
+        message = f"{text} is not on this machine: `stepscope reduce {text} --output JOB`, then `stepscope merge JOB`"
+        raise argparse.ArgumentTypeError(message)
+    return path
 
 
 def _window(text: str) -> str:

@@ -52,7 +52,7 @@ def clocks(tables: JobTables, meetings: Frame) -> Frame:
     names = tables.ranks.filter(pl.col("fault").is_null()).unique("rank", keep="first", maintain_order=True)
     names = names.sort("rank").select("rank", "host", "wall_clock", "device")
     base, first, last = _windows(names, tables)
-    lines, reasons = usable_ends.fitted(meetings, names, base)
+    lines, moved, reasons = usable_ends.fitted(meetings, names, base)
     lines = shared_hosts.drawn_together(names, lines, base)
     by_chance = np.where(lines.count > _FEW_ENDS, 0.0, _JITTER / np.maximum(lines.reach, 1.0))
     drift_known = _FIT * np.maximum(lines.drift_deviation, by_chance) * 1e6 < _DRIFT_KNOWN
@@ -64,6 +64,7 @@ def clocks(tables: JobTables, meetings: Frame) -> Frame:
         uncertainty=_uncertainty(lines, first, last, drift_known),
         component=lines.component,
         reference=lines.reference,
+        moved=moved,
         reasons=reasons,
     )
     return _frame(names, shared_hosts.joined(names, estimates))

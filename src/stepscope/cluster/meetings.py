@@ -147,10 +147,10 @@ def _token() -> pl.Expr:
 def _numbered(rows: Frame) -> Frame:
     """Add ``number`` in the channel, ``time`` (which of several of that number), ``counted`` (the numbers are ours)."""
     of_rank = ("channel", "rank")
-    # Messages are sent in the order of the host's calls; of those of one kernel, and of those without one, only that
-    # order is known.
-    called = plain_name("operation").is_in(POINT_TO_POINT) & pl.col("launch").is_not_null().all().over(of_rank)
-    rows = rows.with_columns(called=pl.when(called).then("launch").otherwise("ts"))
+    # All ranks call in the same order. Devices start what was called on several streams in orders of their own, and
+    # messages of one kernel at once.
+    known = pl.col("launch").is_not_null().all().over(of_rank)
+    rows = rows.with_columns(called=pl.when(known).then("launch").otherwise("ts"))
     rows = rows.sort("channel", "rank", "called", "row").drop("called")
     place = pl.int_range(pl.len(), dtype=pl.Int64)
     # The numbers of a group count what a rank sends and receives there: sender and receiver of a pair differ in them.

@@ -198,9 +198,10 @@ def _uncalibrated(tables: JobTables, clocks: pl.DataFrame | None, explained: set
     # One machine's clock is set now and then. If many clocks do not fit, what they are fitted to is to blame, no rank.
     if clocks is None or tables.collectives.is_empty():
         return
-    machine = pl.coalesce("host", pl.col("rank").cast(pl.String))
     blank = clocks.filter(pl.col("offset_ns").is_null()).sort("rank")
-    concerned, machines = (rows.select(machine).n_unique() for rows in (blank, clocks))
+    machines = clocks.select(pl.coalesce("host", pl.col("rank").cast(pl.String))).n_unique()
+    # Ranks that agree with each other, and with none that has the clock of the job, have one clock.
+    concerned = blank.select(pl.coalesce("host", pl.col("component").cast(pl.String))).n_unique()
     if len(blank) == len(clocks) or concerned > max(1.0, _FEW_CLOCKS * machines):
         return
     blank = blank.filter(~pl.col("rank").is_in(explained))

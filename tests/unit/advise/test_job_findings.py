@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from stepscope.advise.finding import Finding
 from stepscope.advise.job_findings import job_findings
 from stepscope.cluster.job import Job
+from tests.unit.cluster.build import data_parallel
 from tests.unit.cluster.slow.made_jobs import MS, OPERATORS, Fault, job_tables
 
 
@@ -128,3 +132,19 @@ def test_ranks_that_nobody_waits_for_are_not_blamed() -> None:
     tables = job_tables(on(2, aten__mm=25))
     alone = tables.steps.with_columns(dur=tables.steps["dur"] - tables.steps["communication"], communication=0)
     assert job_findings(Job(type(tables)(ranks=tables.ranks, steps=alone, operators=tables.operators))) == []
+
+
+def test_a_rank_whose_capture_lacks_its_collectives_is_not_blamed_for_waiting() -> None:
+    """Its communication looks as idle time of its own."""
+    tables, met = job_tables(lambda *_: None, ranks=4, steps=6), data_parallel(4, steps=6).tables()
+    lacks = pl.col("rank") == 2
+    parts = pl.col("idle") + pl.col("communication"), pl.col("communication") * 0
+    steps = tables.steps.with_columns(
+        pl.when(lacks).then(part).otherwise(name).alias(name)
+        for name, part in zip(("idle", "communication"), parts, strict=True)
+    )
+    whole = replace(tables, steps=steps, groups=met.groups, collectives=met.collectives.filter(~lacks))
+    assert [finding.cause for finding in job_findings(Job(whole)) if 2 in (finding.ranks or ())] in (
+        [],
+        ["clock-uncalibrated"],
+    )

@@ -71,3 +71,11 @@ def test_a_directory_without_a_recording_is_one_line(
     assert error.count("\n") == 1
     assert "given" in error
     assert not list((tmp_path / "runs").glob("*")), "nothing half-made stays behind"
+
+
+def test_captures_at_an_address_are_for_reduce(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "s3://bucket/traces", "--output", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    assert "`stepscope reduce s3://bucket/traces --output JOB`" in capsys.readouterr().err
+    assert main(["import", f"file://{OWN}", "--output", str(tmp_path / "runs"), "--quiet"]) == 0

@@ -129,6 +129,26 @@ def test_a_rank_that_leaves_late_on_a_busy_host_has_a_clock_and_a_host_whose_clo
     assert found["offset_ns"].is_null().to_list() == [False] * 4 + [True] * 2
 
 
+@pytest.mark.parametrize("by", [0, 3 * MS])
+def test_a_host_whose_clock_was_set_is_found_by_the_few_collectives_that_span_hosts(by: int) -> None:
+    """Eight collectives a step on each of two hosts, and one of each rank with a rank of the other host."""
+    made = Simulated(8, jump=dict.fromkeys((4, 5, 6, 7), (250 * MS, by)))
+    for _ in range(8):
+        for _ in range(8):
+            made.collective([0, 1, 2, 3])
+            made.collective([4, 5, 6, 7])
+        for rank in range(4):
+            made.collective([rank, rank + 4])
+        made.next_step()
+    tables = made.tables()
+    found = clocks_of(tables)
+    assert found["offset_ns"].is_null().to_list() == [False] * 4 + [by > 0] * 4
+    stated = dict(found.select("rank", "uncertainty_ns").iter_rows())
+    assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items())
+    if by:
+        assert all("moved apart" in reason for reason in found["reason"][4:])
+
+
 @pytest.mark.parametrize("of_all", [False, True])
 def test_a_clock_was_set_only_if_messages_and_collectives_say_so(of_all: bool) -> None:
     """From half time on, what rank 3 sends and receives ends 3 ms late, or everything that it does."""

@@ -140,3 +140,20 @@ def test_sends_meet_recvs_by_their_order_in_a_direction_whatever_their_numbers()
     assert wrong(changed(tables, lambda rows: rows.with_columns(sequence=place)), truth) == 0
     met = meetings(changed(tables, lambda rows: rows.with_columns(sequence=place)))
     assert (met["members"] == 2).all(ignore_nulls=False) and met["complete"].all(ignore_nulls=False)
+
+
+def test_collectives_of_two_streams_meet_in_the_order_of_their_calls_whatever_starts_first() -> None:
+    """A gather that is prefetched waits for nothing and starts before the reduction that was called before it."""
+    job = Simulated(4)
+    for _ in range(8):
+        for operation in ("reducescatter", "allgather"):
+            job.collective(range(4), operation)
+        job.next_step()
+    called = job.tables().collectives.with_columns(launch=pl.col("ts") - 10_000, sequence=pl.lit(None, pl.Int64))
+    truth = called.with_columns(true=pl.int_range(pl.len(), dtype=pl.Int64).over("rank"))
+    gathers = (pl.col("rank") == 2) & (pl.col("operation") == "allgather") & (pl.col("step") % 3 > 0)
+    early = pl.when(gathers).then(pl.col("ts").shift(1) - 1_000).otherwise("ts")
+    truth = truth.with_columns(early.alias("ts"), dur=pl.col("dur") + pl.col("ts") - early)
+    tables = changed(job.tables(), lambda _: truth.drop("true").sort("rank", "ts"))
+    assert meetings(tables)["complete"].to_list() == [True] * len(truth)
+    assert wrong(tables, truth) == 0

@@ -154,6 +154,7 @@ def test_a_clock_is_a_misfit_only_among_others_that_are_known() -> None:
             "host": list("abcd"),
             "offset_ns": [0, None, 5, 7],
             "reason": [None, "it was set", None, None],
+            "component": [0, 1, 0, 0],
         }
     )
     tables = hung(0)
@@ -161,3 +162,18 @@ def test_a_clock_is_a_misfit_only_among_others_that_are_known() -> None:
     one = only(misfits(whole, clocks=clocks), "clock-uncalibrated", 1)
     assert one.sentence == "The clock of rank 1 is not calibrated: it was set."
     assert misfits(whole, clocks=clocks.with_columns(offset_ns=pl.lit(None, pl.Int64))) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_ranks_of_no_known_host_whose_clocks_agree_have_one_clock(together: bool) -> None:
+    clocks = pl.DataFrame(
+        {
+            "rank": range(6),
+            "offset_ns": [0, 3, 5, None, None, None],
+            "reason": [None, None, None, *["it was set"] * 3],
+            "component": [0, 0, 0, *([3] * 3 if together else [3, 4, 5])],
+        }
+    ).with_columns(host=pl.lit(None, pl.String))
+    tables = hung(0)
+    whole = replace(tables, collectives=tables.collectives.filter(pl.col("launched")))
+    assert [misfit.ranks for misfit in misfits(whole, clocks=clocks)] == ([(3, 4, 5)] if together else [])

@@ -72,6 +72,7 @@ class Lines:
         noise: Exit jitter of each rank: a standard deviation, by the median absolute deviation.
         scatter: The same, by the differences between one end and the next.
         bend: How far the ends of a part of the recording lie off the line, more than chance explains.
+        moved: The same of each edge, against the ends of its channel; positive if later ends lie later.
         count: Number of ends of each rank.
         deviation: Standard deviation of the offset at ``centre``.
         end_deviation: The same at the first or the last end, whichever is larger.
@@ -87,6 +88,7 @@ class Lines:
     noise: Floats
     scatter: Floats
     bend: Floats
+    moved: Floats
     count: Integers
     deviation: Floats
     end_deviation: Floats
@@ -129,7 +131,7 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
             break
     noise = _of_members(_deviation(apart, ends.rank, ranks), ends, ranks)
     count = np.bincount(ends.rank, minlength=ranks)
-    bend, scatter = _bends(apart, ends, ranks)
+    bend, moved, scatter = _bends(apart, ends, ranks)
     deviation, end_deviation, drift_deviation = graph.with_misfits().spread(at_centre, reach / scale, reference)
     # The clock of the reference is the job's: the others' lines are seen from it.
     rate = drift[reference]
@@ -143,6 +145,7 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
         noise=np.where(count > 0, np.maximum(noise, floor), 0.0),
         scatter=np.maximum(scatter, floor),
         bend=bend,
+        moved=moved,
         count=count,
         deviation=deviation,
         end_deviation=end_deviation,
@@ -152,36 +155,55 @@ def fit(ends: Ends, start: Floats, component: Integers, reference: Integers) -> 
     )
 
 
-def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats]:
-    """Return for each rank how far its ends leave the line in a part of the recording, and their scatter.
+def _bends(apart: Floats, ends: Ends, ranks: int) -> tuple[Floats, Floats, Floats]:
+    """Return how far ends leave the line in a part of the recording, those of each rank and of each edge; the scatter.
 
     A clock that is set moves the ends of messages and those of collectives alike. Where only those of messages leave
     the line, sends and receives are not matched as they ran.
     """
     apart = apart - _median(apart, ends.edge)
+    pair = ends.pair[ends.edge]
     order = _order(ends.local, ends.rank)
-    rank, left, pair = ends.rank[order], apart[order], ends.pair[ends.edge[order]]
+    rank, left = ends.rank[order], apart[order]
     inside = np.flatnonzero(rank[1:] == rank[:-1])
     scatter = _deviation(left[inside + 1] - left[inside], rank[inside], ranks) / np.sqrt(2)
-    count = np.bincount(rank, minlength=ranks)
-    place = np.arange(len(rank)) - (np.cumsum(count) - count)[rank]
-    bend = np.zeros(ranks)
+    bend = _leaving(left, rank, pair[order], scatter)
+    # Few ends are little among many; but where their channel alone spans hosts, only they show that a clock was set.
+    order = _order(ends.local, ends.edge)
+    order = order[~pair[order]]
+    moved = _leaving(apart[order], ends.edge[order], pair[order], scatter[ends.edge_rank])
+    return np.abs(bend), moved, scatter
+
+
+def _leaving(left: Floats, group: Integers, pair: Flags, scatter: Floats) -> Floats:
+    """Return for each group of ends, which are in order of time, how far a part of it leaves the line.
+
+    It is positive if what is later lies later than what is earlier.
+    """
+    groups = len(scatter)
+    count = np.bincount(group, minlength=groups)
+    place = np.arange(len(group)) - (np.cumsum(count) - count)[group]
+    bend = np.zeros(groups)
     # Equal parts; and the first and the last few ends, which a clock that is set near an end leaves alone.
-    whole = rank * _PARTS + place * _PARTS // np.maximum(count[rank], 1)
-    first, last = place < _LAST, place >= count[rank] - _LAST
-    for part, members in ((whole, slice(None)), (rank * _PARTS, first), (rank * _PARTS, last)):
-        size = np.bincount(part[members], minlength=ranks * _PARTS)
-        middle = _midmeans(left[members], part[members], ranks * _PARTS)
+    whole = group * _PARTS + place * _PARTS // np.maximum(count[group], 1)
+    first, last = place < _LAST, place >= count[group] - _LAST
+    half = np.arange(_PARTS) < _PARTS // 2
+    parts = ((whole, slice(None), half), (group * _PARTS, first, half | True), (group * _PARTS, last, half & False))
+    for part, members, early in parts:
+        size = np.bincount(part[members], minlength=groups * _PARTS)
+        middle = _midmeans(left[members], part[members], groups * _PARTS)
         moved = np.abs(middle)
         for chosen in (pair[members], ~pair[members]):
-            there = np.bincount(part[members][chosen], minlength=ranks * _PARTS) > 0
-            same = np.sign(middle) * _median_of_groups(left[members][chosen], part[members][chosen], ranks * _PARTS)
+            there = np.bincount(part[members][chosen], minlength=groups * _PARTS) > 0
+            same = np.sign(middle) * _median_of_groups(left[members][chosen], part[members][chosen], groups * _PARTS)
             moved = np.where(there, np.minimum(moved, same), moved)
         # A clock that was set moves all ends alike; ends that are late now and then differ among themselves.
-        own = np.maximum(_deviation(left[members], part[members], ranks * _PARTS), np.repeat(scatter, _PARTS))
-        beyond = np.where(size >= 3, moved - 4 * own / np.sqrt(np.maximum(size, 1)), 0.0)
-        bend = np.maximum(bend, beyond.reshape(ranks, _PARTS).max(axis=1))
-    return bend, scatter
+        own = np.maximum(_deviation(left[members], part[members], groups * _PARTS), np.repeat(scatter, _PARTS))
+        beyond = np.where(size >= 3, moved - 4 * own / np.sqrt(np.maximum(size, 1)), 0.0).reshape(groups, _PARTS)
+        most = np.arange(groups), beyond.argmax(axis=1)
+        later = np.sign(middle.reshape(groups, _PARTS)[most]) * np.where(early[most[1]], -1, 1)
+        bend = np.where(beyond[most] > np.abs(bend), beyond[most] * later, bend)
+    return bend
 
 
 @dataclass(frozen=True)

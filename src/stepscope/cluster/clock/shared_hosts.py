@@ -28,6 +28,7 @@ class Estimates:
         uncertainty: Most that the offset is wrong while the rank was recorded, in ns.
         component: Ranks with the same number are compared with each other.
         reference: For each rank, the rank whose clock is that of its component.
+        moved: By how much the clock of each rank moved against others while it recorded, in ns; 0 where it did not.
         reasons: Why the clock is not known; empty where it is.
     """
 
@@ -38,6 +39,7 @@ class Estimates:
     uncertainty: Floats
     component: Integers
     reference: Integers
+    moved: Floats
     reasons: list[str]
 
     def at(self, rank: int, time: int) -> float:
@@ -189,8 +191,13 @@ def _reasons(found: Estimates, good: Flags, main: Flags) -> list[str]:
     reasons = list(found.reasons)
     alone = int(main.sum()) == 1 and len(reasons) > 1
     for rank in np.flatnonzero(good & ~main | (good & alone)):
-        several = int((good & (found.component == found.component[rank])).sum()) > 1
-        reasons[rank] = "it shares no collective with " + (
-            "the ranks that have the clock of the job" if several else "another rank"
-        )
+        same = good & (found.component == found.component[rank])
+        if moved := float(found.moved[same].max()):
+            reasons[rank] = (
+                "its clock, or that of the job, was set or did not run evenly while it recorded: "
+                f"they moved apart by about {moved / 1e6:.3g} ms"
+            )
+            continue
+        others = "the ranks that have the clock of the job" if same.sum() > 1 else "another rank"
+        reasons[rank] = f"it shares no collective with {others}"
     return reasons

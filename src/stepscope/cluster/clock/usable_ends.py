@@ -26,8 +26,11 @@ _BENT, _BENT_NS = 2.0, 3_000.0
 _SMALL = 4
 
 
-def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, list[str]]:
+def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, Floats, list[str]]:
     """Fit the clocks to the ends, without those of clocks that were set.
+
+    Members of a collective whose clocks moved apart do not meet in it any more: a clock that was set is still that of
+    the ranks whose clocks were set with it.
 
     Args:
         meetings: The collectives of all ranks.
@@ -35,19 +38,28 @@ def fitted(meetings: Frame, names: Frame, base: Integers) -> tuple[Lines, list[s
         base: For each, a time in ns that its times are counted from.
 
     Returns:
-        The clocks, and for each rank the reason why it has none, empty where it has one.
+        The clocks; by how much the clock of each rank moved against others, ns, 0 where it did not; and for each rank
+        the reason why it has no clock, empty where it has one.
     """
     reasons = [""] * len(names)
     places = pl.DataFrame({"rank": names["rank"], "base": base}).with_row_index("at")
     rows = _usable(meetings).join(places, on="rank")
     # Times of a device are not the host's: CUPTI converts them for each process.
     host = np.where(names["device"].eq("cpu").fill_null(value=False).to_numpy(), hosts(names), -1)
+    moved = np.zeros(len(names))
     while True:
         rows = _shared(rows)
-        lines = line_fit.fit(*_prepared(rows, len(names)))
-        wrong = _set(rows, _bent(lines, host), reasons)
+        ends, start, component, reference = _prepared(rows, len(names))
+        lines = line_fit.fit(ends, start, component, reference)
+        parts, apart = _parted(rows, lines, ends, host)
+        if parts["channel"].n_unique() > rows["channel"].n_unique():
+            np.maximum.at(moved, ends.edge_rank, apart)
+            rows = parts
+            continue
+        seen = lines.count > 0
+        wrong = _set(rows, _of_hosts(_unlikely(lines.bend, lines.scatter), seen, host), reasons)
         if not wrong:
-            return lines, reasons
+            return lines, moved, reasons
         rows = rows.filter(~pl.col("at").is_in(wrong))
 
 
@@ -143,14 +155,36 @@ def _tree(links: list[tuple[int, int, float]], busy: Integers) -> tuple[Floats, 
     return start, component, reference
 
 
-def _bent(lines: Lines, host: Integers) -> Floats:
-    """Return by how much the clock of each rank bends, ns; 0 for one that may be a line.
+def _parted(rows: Frame, lines: Lines, ends: Ends, host: Integers) -> tuple[Frame, Floats]:
+    """Return the rows with channels and meetings of their own for members whose clocks moved apart, and by how much.
+
+    A channel is parted into those whose clocks moved ahead, those whose clocks moved back, and the others.
+    """
+    far = _unlikely(np.abs(lines.moved), lines.scatter[ends.edge_rank])
+    of_rank = np.zeros(len(host))
+    np.maximum.at(of_rank, ends.edge_rank, far)
+    alike = _of_hosts(of_rank, lines.count > 0, host)[ends.edge_rank] > 0
+    moved = np.where((far > 0) & alike, lines.moved, 0.0)
+    ahead, back = (np.zeros(int(ends.edge_channel.max(initial=-1)) + 1) for _ in range(2))
+    np.maximum.at(ahead, ends.edge_channel, moved)
+    np.maximum.at(back, ends.edge_channel, -moved)
+    parts = rows.with_columns(pl.Series("side", np.sign(moved)[ends.edge])).with_columns(
+        pl.struct(column, "side").rank("dense").cast(pl.Int64).alias(column) for column in ("meeting", "channel")
+    )
+    return parts.drop("side"), np.where(moved != 0, (ahead + back)[ends.edge_channel], 0.0)
+
+
+def _unlikely(far: Floats, scatter: Floats) -> Floats:
+    """Return how far ends leave their line, ns; 0 where it may be one."""
+    return np.where((far > _BENT * scatter) & (far > _BENT_NS), far, 0.0)
+
+
+def _of_hosts(bent: Floats, seen: Flags, host: Integers) -> Floats:
+    """Return by how much the clock of each rank bends, without what is not of the clock.
 
     A host has one clock. It bends only for all of its ranks alike, and only against other hosts: one rank of it that
     bends has left its collectives late, as on a machine that is busy.
     """
-    bent = np.where((lines.bend > _BENT * lines.scatter) & (lines.bend > _BENT_NS), lines.bend, 0.0)
-    seen: Flags = lines.count > 0
     for number in np.unique(host[seen & (host >= 0)]):
         same = seen & (host == number)
         if not bent[same].all() or same.sum() == seen.sum():

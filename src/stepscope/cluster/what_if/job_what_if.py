@@ -28,6 +28,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _NORMAL_95, _MAD_TO_SIGMA = 1.96, 1.4826
 #: The collectives must explain this share of the exposed communication, if that has more than this share of the steps.
 _EXPLAINED_WAITS, _EXPLAINED = 0.9, 0.05
+#: So many peers that pass their collectives in the same order say what a segment takes, however many others there are.
+_PEERS = 2
 #: Ranks of which the gain is computed: those that work longest beyond their peers.
 _RANKS = 16
 
@@ -211,7 +213,7 @@ class _PeerWork:
         self._segments = segments.with_columns(
             peers=median_of_others(segments, (*step, *segment), "own"),
             usual=pl.col("own").quantile(0.5, "lower").over("stage", *segment),
-            shared=(same > 1) & (2 * same > all_ranks),
+            shared=(same > _PEERS) | ((same > 1) & (2 * same > all_ranks)),
         )
 
     @property

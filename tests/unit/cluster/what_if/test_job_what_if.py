@@ -12,7 +12,18 @@ from stepscope.cluster.groups import parallel_groups, stages
 from stepscope.cluster.job import job as open_job
 from stepscope.cluster.slow_links import as_its_peers, transits
 from stepscope.cluster.what_if.job_what_if import WhatIf
-from tests.unit.cluster.small_jobs import SmallJob, data_parallel, pipeline, spread
+from tests.unit.cluster.small_jobs import (
+    Collective,
+    Recv,
+    Send,
+    SmallJob,
+    Step,
+    Wait,
+    Work,
+    data_parallel,
+    pipeline,
+    spread,
+)
 
 VARIES = spread(0.02)
 
@@ -48,6 +59,32 @@ def test_a_slow_rank_costs_what_the_job_saves_without_it(
     assert gain.low <= gain.ns <= gain.high
     half = found.of_ranks([3], share=0.5)
     assert 0.3 * gain.ns < half.ns < 0.7 * gain.ns
+
+
+def two_orders_with(factor: float) -> SmallJob:
+    """Two groups of four: one calls the gradients of all before its own second collective, the other after it.
+
+    ``factor`` slows what rank 0 does first.
+    """
+    everyone, programs = list(range(8)), {}
+    for rank in everyone:
+        own, gradients = Collective(rank // 4, "alltoall"), Collective(2, asynchronous=True)
+        program: list[Work | Collective | Send | Recv | Wait | Step] = []
+        for step in range(6):
+            ns = 1e7 * VARIES(rank, step)
+            program += [Work(ns * (factor if rank == 0 else 1)), own, Work(2 * ns)]
+            program += [gradients, own] if rank < 4 else [own, gradients]
+            program += [Work(ns), Wait(), Step()]
+        programs[rank] = program
+    return SmallJob(programs, {0: everyone[:4], 1: everyone[4:], 2: everyone})
+
+
+def test_ranks_are_compared_part_by_part_with_those_that_call_in_their_order() -> None:
+    """Half of the ranks call in another order: what is slow before the first collective is not spread over the step."""
+    slow, healthy = two_orders_with(2.0), two_orders_with(1.0)
+    found = analysed(slow)
+    truth = (slow.duration - healthy.duration) / len(found.steps)
+    assert found.of_ranks([0]).ns == pytest.approx(truth, rel=0.1)
 
 
 def test_the_other_ranks_cost_nothing() -> None:
