@@ -46,6 +46,13 @@ export function go(parts: Record<string, string | null>, step = false): void {
   else history.replaceState(null, "", hash);
 }
 
+/** Copy a text, and say so; whether that was possible. */
+export async function copy(text: string, what = "copied"): Promise<boolean> {
+  const done = await (navigator.clipboard?.writeText(text) ?? Promise.reject()).then(() => true, () => false);
+  said.value = done ? what : "not copied";
+  return done;
+}
+
 addEventListener("popstate", () => (link.value = read()));
 
 const first = document.getElementById("page")?.dataset["first"] ?? "overview";

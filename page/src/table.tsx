@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { bytes, count, csvCell, DASH, duration, percent, plain, shown, sign } from "./format";
 import type { Column } from "./model";
-import { content, go, link } from "./state";
+import { content, copy, go, link } from "./state";
 
 const ROW = 24;
 const SHOWN = 40;
@@ -118,9 +118,6 @@ export function Table({ label, columns, of }: TableProps) {
   const texts = columns.map((column, i) => ({ column, i })).filter(({ column }) => column.values.some((value) => typeof value === "string"));
   const hint = useHint(box);
   const scrolled = (): void => { hint(); setFirst(Math.max(0, Math.floor((box.current?.scrollTop ?? 0) / ROW) - 5)); };
-  const copy = (): void => {
-    void navigator.clipboard?.writeText(csv(grouped, rows));
-  };
   const visible = rows.slice(first, first + SHOWN);
   return (
     <section class="table" aria-label={label}>
@@ -132,7 +129,7 @@ export function Table({ label, columns, of }: TableProps) {
         </select></label>}
         <span class="muted">{rowsText(rows.length, group < 0 ? (of ?? height) : grouped[0]?.values.length ?? 0)}{of !== undefined && of > height ? ` (${count(height)} are in this file)` : ""}</span>
         <span class="fill" />
-        <button onClick={copy}>copy as CSV</button>
+        <button onClick={() => void copy(csv(grouped, rows))}>copy as CSV</button>
       </div>
       <div class="scroll" ref={box} onScroll={scrolled} tabIndex={0} role="region" aria-label={`${label}, rows`}>
         <table aria-rowcount={rows.length}>

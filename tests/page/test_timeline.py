@@ -224,7 +224,7 @@ def test_arrows_lead_from_a_kernel_to_its_launch_and_the_operator_lists_its_kern
     timeline.wait_for_selector("svg.arrows path.launch")
     assert "launched by" in timeline.inner_text('[aria-label="arrows"]')
     timeline.focus(".area")
-    timeline.keyboard.press("Shift+J")
+    timeline.keyboard.press("BracketLeft")
     told_of_row = "row => document.querySelector('.details dl')?.textContent.includes(`row of spans${row}`)"
     until(timeline, told_of_row, launch)
     timeline.keyboard.press("ArrowUp")

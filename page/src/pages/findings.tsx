@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { duration, percent, shown } from "../format";
 import type { Content, Evidence, Finding, Findings, Summary } from "../model";
-import { open, said } from "../state";
+import { copy, open } from "../state";
 
 /** What reads as code in a sentence: text between backquotes, calls with their arguments, options, settings. */
 const CODE = /`[^`]+`|@?\.?[A-Za-z_][\w.]*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?:\.\w+\([^()]*\))*|\b[A-Za-z_][\w.]*=[\w./"'-]*[\w"']|(?<!\S)--[a-z][\w-]*/g;
@@ -67,8 +67,7 @@ function Link({ onClick, children }: { onClick: () => void; children: ComponentC
 
 function Copy({ text, what }: { text: string; what: string }) {
   const [done, setDone] = useState(false);
-  const copy = (): void => void navigator.clipboard?.writeText(text).then(() => { setDone(true); said.value = "copied"; }, () => (said.value = "not copied"));
-  return <button onClick={copy}>{done ? "copied" : what}</button>;
+  return <button onClick={() => void copy(text).then(setDone)}>{done ? "copied" : what}</button>;
 }
 
 /** A sentence with its code set as code. */

@@ -25,6 +25,13 @@ export interface Arrow {
   span: Selected;
 }
 
+/** An arrow between two spans. */
+export interface Chained {
+  kind: string;
+  from: Selected;
+  to: Selected;
+}
+
 /** The device work that was launched inside a span. */
 export interface Launched {
   count: number;
@@ -51,7 +58,9 @@ export interface Statistic {
 export type Which = "next" | "previous" | "same" | "same-back" | "parent" | "child";
 
 const ARROWS = ["launch", "forward_backward", "send_receive", "other", "wait"];
-const [MOST_FLOWS, MOST_KERNELS] = [500, 50];
+const MOST_KERNELS = 50;
+/** Arrows that are shown at once. */
+export const MOST_FLOWS = 500;
 
 type OfRank = Omit<Selected, "rank">;
 
@@ -190,6 +199,32 @@ export class Api {
       if (other) found.push({ kind: ARROWS[arrow[i]!] ?? "other", leaves, span: other });
     }
     return found;
+  }
+
+  /** The arrows on from a span, and on from there, and those that lead to it: the nearest 500. */
+  async chain({ rank, place }: Selected): Promise<Chained[]> {
+    if (!this.columns) {
+      const found = await this.ask<{ kind: string; from: OfRank; to: OfRank }[]>("chain", { rank, place });
+      return found.map(({ kind, from, to }) => ({ kind, from: this.taken(rank, from), to: this.taken(rank, to) }));
+    }
+    const found = new Set<number>();
+    const left: [at: number, onward: boolean][] = [[place, true], [place, false]];
+    const seen = new Set(left.map(String));
+    for (let next = left.shift(); next && found.size < MOST_FLOWS; next = left.shift()) {
+      const [at, onward] = next;
+      const [near, far] = onward ? [this.columns.begin, this.columns.end] : [this.columns.end, this.columns.begin];
+      for (let i = 0; i < near.length && found.size < MOST_FLOWS; i++) {
+        if (near[i] !== at) continue;
+        found.add(i);
+        const other: [number, boolean] = [far[i]!, onward];
+        if (!seen.has(String(other))) left.push(other);
+        seen.add(String(other));
+      }
+    }
+    return [...found].flatMap((i) => {
+      const [from, to] = [this.at(this.columns!.begin[i]!), this.at(this.columns!.end[i]!)];
+      return from && to ? [{ kind: ARROWS[this.columns!.arrow[i]!] ?? "other", from, to }] : [];
+    });
   }
 
   private launched(span: Selected): Launched | null {

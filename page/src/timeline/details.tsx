@@ -5,7 +5,8 @@ import { colourOf, isOverlay, overlayColour, type Theme } from "../colours";
 import { count, duration, shown } from "../format";
 import type { Timeline as Times } from "../model";
 import { theme } from "../state";
-import type { Api, Arrow, Facts, Selected, Statistic } from "./api";
+import type { Api, Arrow, Chained, Facts, Selected, Statistic } from "./api";
+import { chainText } from "./selection";
 
 export const inkOf = (kinds: string[], kind: number, of: Theme): string => (isOverlay(kinds, kind) ? overlayColour(kinds[kind] ?? "", of) : colourOf(kinds[kind] ?? "", of));
 
@@ -14,6 +15,7 @@ interface Given {
   of: Times;
   facts: Facts | null;
   measured: Selected | null;
+  chain: Chained[] | null;
   range: [number, number] | null;
   lanes: number[];
   a: number;
@@ -21,7 +23,7 @@ interface Given {
   select: (span: Selected | null, show?: boolean) => void;
 }
 
-export function Details({ api, of, facts, measured, range, lanes, a, b, select }: Given) {
+export function Details({ api, of, facts, measured, chain, range, lanes, a, b, select }: Given) {
   const [statistic, setStatistic] = useState<Statistic[]>([]);
   const [from, to] = range ?? [a, b];
   const key = `${from},${to},${lanes.join()}`;
@@ -46,6 +48,7 @@ export function Details({ api, of, facts, measured, range, lanes, a, b, select }
               {facts.facts.map(([name, value]) => <div key={name}><dt>{shown(name, 60)}</dt><dd>{shown(value, 2000)}</dd></div>)}
             </dl>
             {measured && <Measured api={api} of={of} one={facts.span} other={measured} />}
+            {chain && <p class="measured">{chain.length ? `its chain: ${chainText(chain)}` : "no arrow leaves or reaches this span"}</p>}
             <Belongs api={api} facts={facts} select={select} />
           </>
         )}

@@ -1,6 +1,7 @@
 // The keys of the timeline. They go by the place of a key, so that any layout of a keyboard will do.
 
 import { useEffect } from "preact/hooks";
+import { copy } from "../state";
 import type { Api, Which } from "./api";
 import type { Rows } from "./rows";
 import type { Selection } from "./selection";
@@ -34,10 +35,13 @@ export function useKeys(of: Keys): void {
 }
 
 function pressed(event: KeyboardEvent, of: Keys): void {
+  const { facts } = of.selection;
+  if ((event.ctrlKey || event.metaKey) && event.code === "KeyC" && facts && !getSelection()?.toString())
+    return void copy([["name", of.api.name(facts.span.name)], ...facts.facts].map((fact) => fact.join("\t")).join("\n"), "span copied");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { a, b, move } = of.time;
   const { rows, range, setRange } = of;
-  const { selected, select, follow } = of.selection;
+  const { selected, select, follow, chain } = of.selection;
   const track = rows.trackOf(selected);
   const size = b - a;
   const by = size * (event.shiftKey ? 1 : 0.2);
@@ -58,9 +62,10 @@ function pressed(event: KeyboardEvent, of: Keys): void {
     KeyN: () => near(event.shiftKey ? "same-back" : "same"),
     KeyP: () => track && rows.pin(track),
     KeyH: () => track && rows.hide(track), KeyU: () => rows.showHidden(),
-    BracketLeft: () => track && rows.setFold(track, false), BracketRight: () => track && rows.setFold(track, true),
+    KeyT: () => track && rows.fold({ rank: track.rank, track }), KeyL: () => document.getElementById("filter")?.focus(),
+    BracketRight: () => (event.shiftKey ? chain() : follow(true)), BracketLeft: () => follow(false),
     KeyC: () => of.toggle("path"), KeyE: () => of.toggle("idle"), KeyV: () => of.toggle("arrows"),
-    KeyJ: () => follow(!event.shiftKey), KeyK: () => of.mark(),
+    KeyK: () => (event.shiftKey ? document.querySelector<HTMLElement>(".marks button")?.focus() : of.mark()), KeyY: () => void copy(location.href, "link copied"),
     PageDown: () => page(1), PageUp: () => page(-1),
     Slash: () => document.getElementById("search")?.focus(),
     Escape: () => (range ? setRange(null) : select(null)),

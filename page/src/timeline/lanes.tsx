@@ -1,12 +1,13 @@
 // The rows in view: names on the left, the picture on the right, and what lies over it.
 
-import { useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { duration, percent, shown } from "../format";
 import type { Timeline as Times } from "../model";
+import { copy } from "../state";
 import type { Api, Selected } from "./api";
 import { Arrows, clockText, MarkLines, type Mark, RankRow, type Seen } from "./over";
 import type { Hits, Picture } from "./picture";
-import { ROW, type Rows, type ShownRow } from "./rows";
+import { ROW, type Rows, type ShownRow, type Track } from "./rows";
 import type { Selection } from "./selection";
 import { type Range, useDrag, useWheel, type Window } from "./window";
 
@@ -25,7 +26,17 @@ interface Given {
 export function Lanes({ api, time, rows, picture, selection, range, setRange, marks, arrows }: Given) {
   const { a, b, move } = time;
   const { width, hits } = picture;
-  const { selected, facts } = selection;
+  const { selected } = selection;
+  const [asked, setAsked] = useState<Asked | null>(null);
+  /** The menu of a lane: where it was asked for, else, by a key, at the lane of the selected span. */
+  const ask = (event: MouseEvent): void => {
+    const { left, top } = (event.currentTarget as HTMLElement).getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    const row = event.button === 2 ? rows.list.find((one) => one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW) : rows.list.find((one) => one.lane === selected?.lane);
+    if (!row?.track) return;
+    event.preventDefault();
+    setAsked({ track: row.track, x, y: event.button === 2 ? y : row.y - rows.top + ROW });
+  };
   const box = useRef<HTMLDivElement>(null);
   const rowAt = (y: number): ShownRow | undefined => rows.list.find((one) => one.lane >= 0 && one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW);
   const at = (x: number, y: number): Selected | null => {
@@ -41,7 +52,8 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
   const drag = useDrag(time, { snap, width, setRange, at, select: selection.select, measure: selection.measure });
   const seen: Seen = { a, b, width, top: rows.top, height: rows.height };
   return (
-    <div class="rows" style={{ height: `${rows.height}px` }}>
+    <div class="rows" style={{ height: `${rows.height}px` }} onContextMenu={ask}>
+      {asked && <LaneMenu {...asked} rows={rows} close={() => setAsked(null)} />}
       <div class="names">{rows.visible.filter((row) => row.what !== "path").map((row) => (
         <div key={`${row.what}${row.rank}:${row.lane}`} class={`lane ${row.what}`} style={{ top: `${row.y - rows.top}px` }}><Name row={row} of={api.of} rows={rows} /></div>
       ))}</div>
@@ -49,12 +61,51 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
         onDblClick={() => selected && move(selected.start - selected.dur * 0.1, selected.start + selected.dur * 1.1, true)}>
         <div ref={picture.holder} class="holder" />
         {rows.visible.filter((row) => row.what === "rank" || row.what === "waiting").map((row) => <OfRank key={`${row.what}${row.rank}`} api={api} row={row} seen={seen} />)}
-        {arrows && selected && facts && <Arrows rows={rows.list} from={selected} arrows={facts.flows} seen={seen} />}
+        {arrows && selection.arrows.length > 0 && <Arrows rows={rows.list} arrows={selection.arrows} seen={seen} />}
         {gaps(api.of).map(([from, to]) => <p key={from} class="gap" style={{ left: `${((from - a) / (b - a)) * width}px`, width: `${((to - from) / (b - a)) * width}px` }}><span>not in this file</span></p>)}
         <MarkLines marks={marks} seen={seen} />
         {range && <div class="range" style={{ left: `${((range[0] - a) / (b - a)) * width}px`, width: `${((range[1] - range[0]) / (b - a)) * width}px` }}><span>{duration(range[1] - range[0])}</span></div>}
       </div>
       <div class="bar-of" aria-hidden="true">{rows.total > rows.height && <i style={{ top: `${(100 * rows.top) / rows.total}%`, height: `${(100 * rows.height) / rows.total}%` }} />}</div>
+    </div>
+  );
+}
+
+interface Asked {
+  track: Track;
+  /** Where, in pixels. */
+  x: number;
+  y: number;
+}
+
+/** What can be done with a lane. The arrow keys go through it, Escape and a click elsewhere close it. */
+function LaneMenu({ track, x, y, rows, close }: Asked & { rows: Rows; close: () => void }) {
+  const box = useRef<HTMLDivElement>(null);
+  const items: [text: string, key: string, act: () => void][] = [
+    [rows.isPinned(track) ? "release from the top" : "pin to the top", "P", () => rows.pin(track)],
+    ["hide", "H", () => rows.hide(track)],
+    ...(track.lanes.length > 1 ? [[rows.isOpen({ rank: track.rank, track }) ? "fold" : "unfold", "T", () => rows.fold({ rank: track.rank, track })] as [string, string, () => void]] : []),
+    ["show only lanes of this name", "L", () => rows.setFilter(track.name)],
+    ["copy its name", "", () => void copy(track.name, "name copied")],
+  ];
+  useEffect(() => {
+    box.current?.querySelector("button")?.focus();
+    const elsewhere = (event: Event): void => void (box.current?.contains(event.target as Node) || close());
+    addEventListener("pointerdown", elsewhere, true);
+    return () => removeEventListener("pointerdown", elsewhere, true);
+  }, [track.key, x, y]);
+  const key = (event: KeyboardEvent): void => {
+    const buttons = [...(box.current?.querySelectorAll("button") ?? [])];
+    const way = { ArrowDown: 1, ArrowUp: buttons.length - 1 }[event.key];
+    event.stopPropagation();
+    if (event.key === "Escape" || event.key === "Tab") close();
+    else if (way) buttons[(buttons.indexOf(document.activeElement as HTMLButtonElement) + way) % buttons.length]?.focus();
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <div ref={box} class="menu" role="menu" aria-label={shown(`${track.group} · ${track.name}`, 80)} style={{ left: `min(${x}px, 100% - 210px)`, top: `${y}px` }} onKeyDown={key}>
+      {items.map(([text, hint, act]) => <button key={text} role="menuitem" onClick={() => { act(); close(); }}>{text}<span class="muted">{hint}</span></button>)}
     </div>
   );
 }

@@ -5,7 +5,7 @@ import { overlayColour } from "../colours";
 import { duration, percent, shown } from "../format";
 import type { RankOf } from "../model";
 import { theme } from "../state";
-import type { Api, Arrow, Selected, Statistic } from "./api";
+import type { Api, Chained, Selected, Statistic } from "./api";
 import { ROW, type ShownRow } from "./rows";
 import { within } from "./ruler";
 
@@ -24,20 +24,20 @@ const px = ({ a, b, width }: Seen, time: number): number => ((time - a) / (b - a
 const rowOf = (rows: ShownRow[], span: Selected): ShownRow | undefined =>
   rows.find((row) => row.what === "lane" && row.lane === span.lane) ?? rows.find((row) => row.what === "lane" && row.first && row.track?.lanes.includes(span.lane));
 
-export function Arrows({ rows, from, arrows, seen: of }: { rows: ShownRow[]; from: Selected; arrows: Arrow[]; seen: Seen }) {
-  const own = rowOf(rows, from);
-  if (!own) return null;
-  const lines = arrows.slice(0, 200).flatMap((arrow, i) => {
+export function Arrows({ rows, arrows, seen: of }: { rows: ShownRow[]; arrows: Chained[]; seen: Seen }) {
+  const lines = arrows.flatMap(({ kind, from, to: end }, i) => {
+    const [begins, ends] = [rowOf(rows, from), rowOf(rows, end)];
+    const one = begins ?? ends;
+    if (!one) return [];
     // The end on a track that is not shown lies right below: the list of arrows leads there.
-    const row = rowOf(rows, arrow.span) ?? { ...own, y: own.y + ROW };
-    const [begin, end] = arrow.leaves ? [{ span: from, row: own }, { span: arrow.span, row }] : [{ span: arrow.span, row }, { span: from, row: own }];
+    const below = one.y + ROW;
     // An arrow leaves a call that launches where it begins: the work may begin before the call returns.
-    const leaves = arrow.kind === "launch" ? begin.span.start : Math.min(begin.span.start + begin.span.dur, end.span.start);
-    const [x, y] = [px(of, leaves), begin.row.y - of.top + ROW / 2];
-    const [to, down] = [px(of, end.span.start), end.row.y - of.top + ROW / 2];
+    const leaves = kind === "launch" ? from.start : Math.min(from.start + from.dur, end.start);
+    const [x, y] = [px(of, leaves), (begins?.y ?? below) - of.top + ROW / 2];
+    const [to, down] = [px(of, end.start), (ends?.y ?? below) - of.top + ROW / 2];
     if (Math.max(x, to) < -2000 || Math.min(x, to) > of.width + 2000) return [];
     const bend = Math.max(12, Math.min(80, Math.abs(to - x) / 2));
-    return [<path key={i} class={arrow.kind} d={`M${x.toFixed(1)} ${y}C${(x + bend).toFixed(1)} ${y} ${(to - bend).toFixed(1)} ${down} ${to.toFixed(1)} ${down}`} marker-end="url(#arrow)" />];
+    return [<path key={i} class={kind} d={`M${x.toFixed(1)} ${y}C${(x + bend).toFixed(1)} ${y} ${(to - bend).toFixed(1)} ${down} ${to.toFixed(1)} ${down}`} marker-end="url(#arrow)" />];
   });
   return (
     <svg class="arrows" width={of.width} height={of.height} aria-hidden="true">

@@ -136,6 +136,9 @@ export function layOut(of: RankOf[], tracks: Map<number, Track[]>, how: Layout):
   return { list, height: y };
 }
 
+/** What can be folded: a track, or a rank without one. */
+type Folded = Pick<ShownRow, "rank" | "track">;
+
 /** All rows of a timeline, those that are in view, and what changes them. */
 export interface Rows {
   tracks: Map<number, Track[]>;
@@ -151,9 +154,9 @@ export interface Rows {
   setFilter: (text: string) => void;
   scrollTo: (y: number) => void;
   scrollToLane: (lane: number) => void;
-  isOpen: (row: ShownRow) => boolean;
-  fold: (row: ShownRow) => void;
-  setFold: (track: Track, open: boolean) => void;
+  isOpen: (row: Folded) => boolean;
+  /** Fold or unfold a track, or a rank. */
+  fold: (row: Folded) => void;
   isPinned: (track: Track) => boolean;
   pin: (track: Track) => void;
   /** Tracks that are hidden; they are listed nowhere until all are shown again. */
@@ -226,7 +229,6 @@ export function useRows(api: Api, { first, read, over, most, suffix }: Of): Rows
     setFilter: (text) => { go({ [`lanes${suffix}`]: text }); setTop(0); },
     isOpen: (row) => (row.track ? unfolded.has(row.track.key) : whole.has(row.rank)),
     fold: (row) => (row.track ? setUnfolded(toggled(unfolded, row.track.key)) : setWhole(toggled(wholly, String(row.rank)))),
-    setFold: (track, open) => unfolded.has(track.key) !== open && setUnfolded(toggled(unfolded, track.key)),
     isPinned: (track) => pinned.has(track.key),
     pin: (track) => setPinned(toggled(pinned, track.key)),
     hidden: hidden.size,

@@ -1,9 +1,9 @@
 // The selected span: what is known of it, the span that is measured from it, and its part of the link.
 
 import { useEffect, useState } from "preact/hooks";
-import { duration, shown } from "../format";
+import { count, duration, shown } from "../format";
 import { go, link, said } from "../state";
-import type { Api, Facts, Selected } from "./api";
+import { type Api, type Chained, type Facts, MOST_FLOWS, type Selected } from "./api";
 import type { Rows } from "./rows";
 import type { Window } from "./window";
 
@@ -11,10 +11,16 @@ export interface Selection {
   selected: Selected | null;
   facts: Facts | null;
   measured: Selected | null;
+  /** The arrows to draw: those of the span, or its whole chain. */
+  arrows: Chained[];
+  /** Whether that is the chain. */
+  chained: boolean;
   /** Select a span, or none; with `show`, window and rows move to it. */
   select: (span: Selected | null, show?: boolean) => void;
   measure: (span: Selected | null) => void;
   follow: (leaves: boolean) => void;
+  /** Draw the chain, or the arrows of the span alone again. */
+  chain: () => void;
 }
 
 interface Around {
@@ -33,6 +39,7 @@ export function useSelection(api: Api, { time, rows, told, setProblem, part }: A
   // Facts of the span that was selected before are not shown beside this one.
   const known = facts && facts.span.rank === selected?.rank && facts.span.place === selected.place ? facts : null;
   const [measured, setMeasured] = useState<Selected | null>(null);
+  const [chained, setChained] = useState<Chained[] | null>(null);
 
   useEffect(() => {
     const [rank, place] = (link.peek()[part] ?? "").split(":").map(Number);
@@ -49,6 +56,7 @@ export function useSelection(api: Api, { time, rows, told, setProblem, part }: A
     let current = true;
     setFacts(null);
     setMeasured(null);
+    setChained(null);
     if (selected) void api.span(selected.rank, selected.place).then((one) => current && setFacts(one));
     return () => void (current = false);
   }, [api, selected?.rank, selected?.place]);
@@ -68,5 +76,20 @@ export function useSelection(api: Api, { time, rows, told, setProblem, part }: A
   };
   const measure = (span: Selected | null): void => (selected && span ? setMeasured(span) : select(span));
   const follow = (leaves: boolean): void => select(known?.flows.find((arrow) => arrow.leaves === leaves)?.span ?? known?.flows[0]?.span ?? selected, true);
-  return { selected, facts: known, measured, select, measure, follow };
+  const chain = (): void => {
+    if (!selected || chained) return setChained(null);
+    void api.chain(selected).then((arrows) => {
+      setChained(arrows);
+      said.value = arrows.length ? chainText(arrows) : "no arrow leaves or reaches this span";
+    }, (error: unknown) => setProblem(String(error)));
+  };
+  const own = (known?.flows ?? []).map(({ kind, leaves, span }) => (leaves ? { kind, from: known!.span, to: span } : { kind, from: span, to: known!.span }));
+  return { selected, facts: known, measured, arrows: chained ?? own, chained: chained !== null, select, measure, follow, chain };
+}
+
+/** What a chain consists of, in words. */
+export function chainText(arrows: Chained[]): string {
+  const spans = new Map(arrows.flatMap(({ from, to }) => [from, to]).map((span) => [`${span.rank}:${span.place}`, span]));
+  const [first, last] = [...spans.values()].reduce(([a, b], { start, dur }) => [Math.min(a, start), Math.max(b, start + dur)], [Infinity, -Infinity]);
+  return `${arrows.length >= MOST_FLOWS ? "the nearest " : ""}${count(arrows.length)} ${arrows.length === 1 ? "arrow" : "arrows"} between ${count(spans.size)} spans, ${duration(last - first)} from the first to the end of the last`;
 }

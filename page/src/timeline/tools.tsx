@@ -6,7 +6,7 @@ import { go, said } from "../state";
 import type { Api, Selected } from "./api";
 import type { Found } from "./query";
 import type { Rows } from "./rows";
-import type { Window } from "./window";
+import type { Range, Window } from "./window";
 
 export type Overlay = "idle" | "path" | "arrows";
 
@@ -28,7 +28,7 @@ interface Given {
 
 const LEFT_OUT = "left out of this file, for the run is large: `stepscope view` shows it";
 
-export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: Given) {
+export function Tools({ api, time, rows, over, toggle, setProblem, active, ...search }: Given) {
   const { of, ranks } = api;
   const { a, b, move } = time;
   const job = of.ranks.length > 1;
@@ -36,9 +36,10 @@ export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: 
   const left = ranks.known.size < of.ranks.length ? `${count(ranks.known.size)} of ${count(of.ranks.length)} ranks read` : "";
   return (
     <div class="tools">
-      <Search api={api} {...search} />
-      <input type="search" placeholder={job ? "filter ranks, lanes" : "filter lanes"} aria-label="filter lanes" value={rows.filter} onInput={(event) => rows.setFilter(event.currentTarget.value)} />
-      <span class="muted">{duration(b - a)} of {duration(Math.max(of.total, time.all[1] - time.all[0]))}{of.spans < of.of ? ` · this file holds ${count(of.spans)} of ${count(of.of)} spans` : ""}</span>
+      <Search api={api} active={active} {...search} />
+      <input id={active ? "filter" : undefined!} type="search" placeholder={job ? "filter ranks, lanes" : "filter lanes"} aria-label="filter lanes" value={rows.filter} onInput={(event) => rows.setFilter(event.currentTarget.value)} />
+      <Zooms time={time} />
+      {of.spans < of.of && <span class="muted">this file holds {count(of.spans)} of {count(of.of)} spans</span>}
       {rows.hidden > 0 && <button onClick={() => rows.showHidden()} title="U">show {count(rows.hidden)} hidden</button>}
       <span class="muted rest" title={left}>{left}</span>
       <button aria-pressed={over.has("path")} disabled={bare} onClick={() => toggle("path")} title={bare ? LEFT_OUT : "C"}>critical path</button>
@@ -49,6 +50,26 @@ export function Tools({ api, time, rows, over, toggle, setProblem, ...search }: 
       <button onClick={() => move(...time.all, true)}>everything</button>
       {api.source.live && <Perfetto api={api} ranks={rows.here} a={a} b={b} setProblem={setProblem} />}
     </div>
+  );
+}
+
+/** How long a window stands still before it is one to go back to, ms; the part of it that is a zoom into it. */
+const [STILL, ZOOMED] = [400, 0.5];
+
+/** The windows around this one, from the whole run on: each that was zoomed into leads back. */
+function Zooms({ time: { a, b, all, move } }: { time: Window }) {
+  const [passed, setPassed] = useState<Range[]>([]);
+  const around = passed.filter(([from, to]) => from <= a && b <= to && (b - a) <= ZOOMED * (to - from));
+  useEffect(() => {
+    const timer = setTimeout(() => setPassed([...around, [a, b]]), STILL);
+    return () => clearTimeout(timer);
+  }, [a, b]);
+  const shownWindows = [all, ...around.filter(([from, to]) => to - from <= ZOOMED * (all[1] - all[0])).slice(-4)].filter(([from, to]) => to - from > b - a);
+  return (
+    <span class="zooms muted" role="group" aria-label="zooms">
+      {shownWindows.map(([from, to]) => <span key={`${from},${to}`}><button class="quiet inline" onClick={() => move(from, to, true)}>{duration(to - from)}</button> › </span>)}
+      <b>{duration(b - a)}</b>
+    </span>
   );
 }
 

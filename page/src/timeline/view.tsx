@@ -72,9 +72,9 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
       {problem && <p class="error" role="alert">{shown(problem, 300)}</p>}
       <Minimap api={api} tracks={rows.tracks.get(content.rank) ?? []} time={time} found={found} setProblem={setProblem} />
       <Ruler a={a - at} b={b - at} width={picture.width} labels={LABELS} steps={of.ranks.length > 1 ? [] : of.steps.map((step) => ({ ...step, start: step.start - at }))} move={(begin, end, step) => move(begin + at, end + at, step)} />
-      <Lanes api={api} time={time} rows={rows} picture={picture} selection={selection} range={range} setRange={setRange} marks={marks} arrows={over.has("arrows")} />
+      <Lanes api={api} time={time} rows={rows} picture={picture} selection={selection} range={range} setRange={setRange} marks={marks} arrows={over.has("arrows") || selection.chained} />
       {(["idle", "path"] as const).filter((what) => over.has(what)).map((what) => <Legend key={what} api={api} what={what} lanes={lanes.flatMap((row) => (row.first && row.track ? row.track[what] : []))} a={a} b={b} />)}
-      {active && <Details api={api} of={of} facts={selection.facts} measured={selection.measured} range={range} lanes={lanes.map((row) => row.lane)} a={a} b={b} select={selection.select} />}
+      {active && <Details api={api} of={of} facts={selection.facts} measured={selection.measured} chain={selection.chained ? selection.arrows : null} range={range} lanes={lanes.map((row) => row.lane)} a={a} b={b} select={selection.select} />}
     </div>
   );
 }

@@ -402,6 +402,18 @@ class ServedRank:
                 kind = FLOW_KINDS[int(self.flows.kind[number])]
                 yield {"kind": kind, "leaves": ends is self.flows.end, "span": self.span_at(int(ends[number]))}
 
+    def chain(self, place: int) -> list[dict[str, Any]]:
+        """Return the arrows on from a span, and on from there, and those that lead to it: the nearest 500."""
+        flows = self.flows
+        return [
+            {
+                "kind": FLOW_KINDS[int(flows.kind[number])],
+                "from": self.span_at(int(flows.begin[number])),
+                "to": self.span_at(int(flows.end[number])),
+            }
+            for number in flows.chain(place, _MOST_FLOWS).tolist()
+        ]
+
     def _launched(self, span: dict[str, int]) -> dict[str, Any] | None:
         """Return the device work that was launched inside a span of a host thread: number, time, and the longest."""
         pyramid, flows = self.pyramid, self.flows

@@ -197,6 +197,7 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
         "grown": lambda _: run.grown(),
         "perfetto": lambda one: run.perfetto([(part.rank, part.a, part.b) for part in one.parts]),
         "span": lambda one: of(one.rank).facts(one.place),
+        "chain": lambda one: of(one.rank).chain(one.place),
         "neighbour": lambda one: of(one.rank).neighbour(one.place, one.which),
     }
     content = _answering(lambda one: {**of(one.rank).content, "listed": listed})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,24 @@ class SpanFlows:
         """Return the numbers of the arrows that begin at a span, and of those that end there."""
         low, high = np.searchsorted(self.begin, (place, place + 1))
         return np.arange(low, high), np.flatnonzero(self.end == place)
+
+    def chain(self, place: int, most: int) -> Array:
+        """Return the numbers of the arrows on from a span, and on from there; and of those that lead to it.
+
+        The nearest ``most``.
+        """
+        found: dict[int, None] = {}
+        left = deque([(place, 0), (place, 1)])
+        seen = set(left)
+        while left and len(found) < most:
+            at, way = left.popleft()
+            numbers = self.of(at)[way][: most - len(found)]
+            found |= dict.fromkeys(numbers.tolist())
+            for other in (self.end, self.begin)[way][numbers].tolist():
+                if (other, way) not in seen:
+                    seen.add((other, way))
+                    left.append((other, way))
+        return np.array([*found], np.int64)
 
 
 def span_flows(tables: Tables, row: Array) -> SpanFlows:
