@@ -183,6 +183,8 @@ export interface Summary {
   perStep: { name: string; values: number[] }[];
   perPhase: { name: string; values: number[] }[];
   stepNumbers: number[];
+  /** Of some steps, which part takes most of each piece of time: pairs of a part and how many pieces follow each other. */
+  stepLines: { parts: string[]; piece: number; pieces: number; lines: { step: number; runs: [part: number, pieces: number][] }[] } | null;
   operators: Entry[];
   kernels: Entry[];
   memoryPeak: { device: string; allocated: number | null; reserved: number | null }[];

@@ -282,3 +282,20 @@ def test_the_roofline_has_a_point_for_each_operator_of_known_cost(
 
 def until(page: Page, condition: str) -> None:
     wait_until(lambda: page.evaluate(condition))
+
+
+@EITHER
+def test_steps_line_by_line(places: dict[str, str], where: str, opened: Open) -> None:
+    watched = opened(places[where])
+    watched.show("steps")
+    lines = watched.page.locator(".steplines button")
+    assert lines.locator(".number").all_inner_texts() == [str(step) for step in range(STEPS)]
+    whole = lines.first.locator(".strip").evaluate("of => of.clientWidth")
+    for step in range(STEPS):
+        piece = lines.nth(step).locator('i[title^="computing, 396 µs after"]')
+        taken = piece.evaluate("of => of.getBoundingClientRect().width") / whole * 120
+        assert taken == pytest.approx((60 + 40 * step) / 8.25, abs=1.5)
+    lines.nth(3).click()
+    watched.settle("timeline")
+    wait_until(lambda: "t=3000000%2C3990000" in watched.page.url)
+    assert watched.wrong == []

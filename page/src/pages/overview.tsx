@@ -8,7 +8,7 @@ import type { Content, Summary } from "../model";
 import { Asked, has } from "../parts";
 import { open, theme } from "../state";
 import { OneFinding } from "./findings";
-import { openStep, RunLine } from "./steps";
+import { openStep, RunLine, StepLines } from "./steps";
 import { Top } from "./top";
 
 export function Overview({ content }: { content: Content }) {
@@ -47,6 +47,7 @@ function Figures({ content }: { content: Content & Summary }) {
             <h2>Where the steps go</h2>
             {!content.timeline ? <p class="muted">There is nothing to add up. To record a training: <code>stepscope run train.py</code></p> : content.perStep.length ? <Stacks label="Parts of each step" numbers={content.stepNumbers} parts={content.perStep} onStep={to("timeline") ? (i) => openStep(content, i) : undefined!} /> : content.split.some((part) => part.share > 0) ? <Shares parts={content.split} label="parts of the recording" /> : <p class="muted">The source does not say what the parts of a step are.</p>}
             {content.phases.length > 0 && <Shares parts={content.phases} label="phases of the mean step" />}
+            {steps.count > 1 && content.stepLines && <><h2>Steps, line by line</h2><StepLines content={content} most={6} /></>}
             {content.run.number.length > steps.count && <><h2>All {count(content.run.number.length)} steps of the run</h2><RunLine run={content.run} /></>}
           </section>
           {found && found.length > 0 && most}

@@ -35,6 +35,7 @@ from stepscope.report.page.lane_spans import LaneSpans
 from stepscope.report.page.overlays import SHOWN_KINDS
 from stepscope.report.page.rank_timelines import Clocks
 from stepscope.report.page.span_flows import span_flows
+from stepscope.report.page.step_lines import step_lines
 from stepscope.report.timeline.job_timeline import rank_clocks
 from stepscope.run import RankRun, Run
 from stepscope.trace.manifest import Manifest
@@ -297,6 +298,7 @@ def _summary(shown: Shown, *, each_step: bool) -> dict[str, Any]:
         "stepNumbers": numbers[:_MOST_STEPS],
         "perStep": _per_step(known, len(numbers)),
         "perPhase": _per_step(phases, len(numbers)),
+        "stepLines": step_lines(parts),
         "operators": _entries(tables, summary.operators, op_statistic.host_work, numbers if each_step else ()),
         "kernels": _entries(tables, summary.kernels, op_statistic.device_work, numbers if each_step else ()),
         "memoryPeak": [asdict(peak) for peak in summary.memory],
