@@ -98,7 +98,7 @@ class Observed:
     @cached_property
     def run_steps(self) -> pl.DataFrame:
         """The steps of the run whose time is known, without those of the warm-up: ``quiet``, ns, is without delay."""
-        names = ("number", "ts", "dur", "delay", "cpu", "minor_faults", "data_wait", "recorded")
+        names = ("number", "ts", "dur", "delay", "cpu", "minor_faults", "major_faults", "data_wait", "recorded")
         plan = columns_of(self.tables, "run_steps", *names).lazy().filter(pl.col("dur") > 0).sort("number")
         quiet = pl.col("dur") - pl.col("delay").fill_null(0).clip(0, pl.col("dur"))
         steps = plan.with_columns(quiet=quiet).pipe(collected, self.tables)

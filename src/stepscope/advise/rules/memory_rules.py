@@ -52,6 +52,8 @@ _ONE_HOT, _ONE_ROWS, _ONE_COLUMNS = "aten::scatter_", 16, 32
 _PLAIN_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 #: Bytes a second at which an embedding reads and writes its rows and its gradient.
 _EMBEDS = 4e9
+#: Part of its memory that a process holds, from which on the kernel takes pages from it.
+_NEARLY_FULL = 0.85
 #: Part of the step from which on page faults are told.
 _FAULTS_TOLD = 0.25
 #: A page fault of a fresh page where this machine's is unknown: the least, the usual and the most, ns.
@@ -88,6 +90,7 @@ def memory_moves(observed: Observed) -> Iterator[Claim]:
         return
     yield from _faults(observed)
     yield from _growth(observed)
+    yield from _near_limit(observed)
     calls = recorded_calls(observed)
     if observed.framework == "jax":
         yield from _one_hot_of_jax(observed, calls)
@@ -463,6 +466,41 @@ def _faults(observed: Observed) -> Iterator[Claim]:
     )  # fmt: skip
     # Fresh pages are taken by something: a cause that explains them owns their time.
     yield Claim(finding, Depth.PLACE, {"page faults": gain})
+
+
+def pages_read_again(observed: Observed) -> tuple[float, int, int] | None:
+    """Return how many pages the kernel reads again a step, because it took them from a process that is nearly full.
+
+    Also what the process holds, and its limit, in bytes; None where it is not so.
+    """
+    machine, taken = observed.facts.get("machine"), observed.summary.resident_bytes
+    said = machine if isinstance(machine, dict) else {}
+    limit = min((int(said[name]) for name in ("memory_limit", "memory_bytes") if said.get(name)), default=None)
+    known = observed.run_steps["major_faults"].drop_nulls()
+    faults = float(known.sum()) / max(len(known), 1)
+    return (faults, taken, limit) if limit and taken and taken >= _NEARLY_FULL * limit and faults >= 1 else None
+
+
+def _near_limit(observed: Observed) -> Iterator[Claim]:
+    found, looks = pages_read_again(observed), observed.looks.filter(pl.col("state") == "io")
+    time = float(looks["time"].sum())
+    if found is None or observed.share(time) < _TOLD:
+        return
+    faults, taken, limit = found
+    finding = Finding(
+        cause="near-memory-limit",
+        title=f"{of_step(observed, time)} the training waits for pages of its own that are read from disk again: it "
+        f"holds {bytes_text(taken)} of {bytes_text(limit)}",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(time),
+        basis="the looks at which the training thread waits for a disk",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{faults:,.0f} page faults a step that needed a disk", value=faults, result="step_times"),
+        ),
+        remedy="Take less memory: smaller batches, fewer copies of the data set (one for each worker that is spawned), "
+        "samples that are read when they are needed. Or raise the limit of the container or job.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
 
 
 def _not_donated(observed: Observed) -> Iterator[Claim]:

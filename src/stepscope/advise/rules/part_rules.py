@@ -65,10 +65,15 @@ _FEWER_WAITS = {
 _KEPT_MEMORY = {
     "": "Let the framework keep the memory that it has taken from the device.",
     "torch": "Let torch keep its memory: take torch.cuda.empty_cache() out of the loop, and "
-    "PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING) out of the environment. If the device is nearly "
-    "full, torch gives memory back to take other pieces: smaller batches, or "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING) out of the environment.",
 }  # fmt: skip
+_LESS_MEMORY = {
+    "": "Leave the framework room on the device: smaller batches, or less that is kept for the backward.",
+    "torch": "Leave torch room on the device: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which needs no pieces "
+    "of one size; smaller batches; or torch.utils.checkpoint for the layers that keep most.",
+}
+#: Part of a device's memory that is taken at most, from which on what is given back makes room for other pieces.
+_NEARLY_FULL = 0.9
 #: How a function stays one compiled program, in the words of the framework.
 _ONE_PROGRAM = {
     "": "Keep shapes, types and Python values of the arguments the same, or mark the size that changes as dynamic; "
@@ -102,7 +107,7 @@ def device_parts(observed: Observed) -> Iterator[Claim]:
         by[_of_wait(row)].append(row)
     claims = [
         *_waits(observed, by["wait"], _SYNCHRONISING),
-        *_waits(observed, by["churn"], _CHURN),
+        *_waits(observed, by["churn"], _near_limit(observed) or _CHURN),
         *_copies(observed, by["copy"]),
     ]
     yield from claims
@@ -183,6 +188,22 @@ _CHURN = _Wait(
     _KEPT_MEMORY,
     "idle in the allocator",
 )
+
+
+def _near_limit(observed: Observed) -> _Wait | None:
+    """Return what the host's calls for memory are said to be where the device is nearly full; None where it is not."""
+    devices = observed.facts.get("deviceProperties")
+    sizes = [one.get("totalGlobalMem") for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    size = min((int(one) for one in sizes if one), default=0)
+    taken = max((one.reserved or 0 for one in observed.summary.memory if one.device != "cpu"), default=0)
+    if not size or taken < _NEARLY_FULL * size:
+        return None
+    return _CHURN._replace(
+        cause="near-memory-limit",
+        title=f"while the host gives memory back to take other pieces ({bytes_text(taken)} of its {bytes_text(size)} "
+        "are taken)",
+        remedies=_LESS_MEMORY,
+    )
 
 
 def _waits(observed: Observed, idle: Sequence[IdleRow], wait: _Wait) -> Iterator[Claim]:

@@ -14,6 +14,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.data_rules import loads_data, lock_holder
+from stepscope.advise.rules.memory_rules import pages_read_again
 from stepscope.analyse.quantities import duration_text, percent_text
 from stepscope.analyse.stacks.sampled_time import sampled_time
 from stepscope.trace.tables import columns_of
@@ -155,7 +156,8 @@ def _places(observed: Observed, looks: pl.DataFrame) -> Iterator[Claim]:
     if observed.framework == "jax":  # what a line waits for its results belongs to the program that computes them
         results = pl.col("state").is_in(["lock", "waiting"])
         looks = looks.with_columns(time=pl.when(results).then("outside").otherwise("time"))
-    left = looks.filter(~pl.col("state").is_in(["collecting", "gil"]))
+    elsewhere = ["collecting", "gil"] + (["io"] if pages_read_again(observed) else [])
+    left = looks.filter(~pl.col("state").is_in(elsewhere))
     while len(left):
         place = _largest(observed, left)
         if place is None:

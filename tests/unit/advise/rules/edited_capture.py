@@ -67,6 +67,14 @@ class EditedCapture:
         self._new.append({"ph": "X", "cat": category, "name": name, **place, "args": {**numbers, **args}})
         return self._number
 
+    def reserve(self, size: int) -> None:
+        """Let torch hold so many bytes of the device at the end."""
+        args = {"Addr": 1 << 40, "Bytes": 512, "Device Type": 1, "Device Id": 0}
+        totals = {"Total Allocated": size // 2, "Total Reserved": size}
+        place = {"pid": self._thread["pid"], "tid": self._thread["tid"], "ts": self._thread["ts"]}
+        event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", **place}
+        self._others.append({**event, "args": {**args, **totals}})
+
     def last_until(self, call: int, end: float) -> None:
         """Let a call that was added last until an instant."""
         [span] = (one for one in self._new if one["args"].get("correlation") == call and one["cat"] == "cuda_runtime")

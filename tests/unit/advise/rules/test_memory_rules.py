@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.unit.advise.rules.test_python_rules import TRAIN, sampled
 from tests.unit.advise.rules.trainings import STEP, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -216,3 +217,20 @@ def test_a_product_with_one_hot_rows_is_told_by_the_instructions_of_jax(
     for row in training.rank.rows["operators"]:
         row["instruction"] = {"a": 1, "b": 2}[spans[row["span"]]]
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("resident", "faults", "cause"),
+    [(0.9, 40, "near-memory-limit"), (0.9, 0, "io-in-step"), (0.4, 40, "io-in-step")],
+)
+def test_pages_that_are_read_again_are_told_where_memory_is_nearly_full(
+    resident: float, faults: int, cause: str
+) -> None:
+    training = sampled(
+        [((TRAIN,), "io"), ((TRAIN,), "native")], machine={"memory_limit": 1 << 30, "memory_bytes": 1 << 40}
+    )
+    for row in training.rank.rows["run_steps"]:
+        row["major_faults"] = faults
+    place = {"ts": ORIGIN, "track": 0, "name": "process memory", "unit": "bytes"}
+    training.rank.add("counters", **place, value=resident * (1 << 30))
+    assert training.causes()[0] == cause

@@ -81,6 +81,11 @@ def freed(capture: EditedCapture) -> None:
     capture.plant(some_launches(capture), churn)
 
 
+def full(capture: EditedCapture) -> None:
+    freed(capture)
+    capture.reserve(int(0.96 * capture.document["deviceProperties"][0]["totalGlobalMem"]))
+
+
 def slow_host(capture: EditedCapture) -> None:
     def prepare(at: float) -> float:
         capture.call("aten::empty", at, at + 148, "cpu_op")
@@ -188,6 +193,7 @@ PLANTED: list[tuple[str, Edit, Edit | None]] = [
     ("synchronising-call", items, None),
     ("synchronising-call", synchronised, None),
     ("device-memory-churn", freed, None),
+    ("near-memory-limit", full, None),
     ("host-bound", slow_host, None),
     ("unpinned-copies", pageable, pinned),
     ("communication-not-overlapped", late_exchange, early_exchange),
