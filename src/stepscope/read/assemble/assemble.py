@@ -137,7 +137,8 @@ def _not_recorded(line: RankTimeline) -> list[str]:
     device of which the files have none (a captured graph does not run); and what the host does, where they have work of
     a device and no call, operator or function of the host.
     """
-    if line.of_kinds(*_BESIDE_WORK).all():
+    beside = line.of_kinds(*_BESIDE_WORK)
+    if len(beside) and beside.all():
         return ["computing"]
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]

@@ -66,6 +66,8 @@ def only_captures(timeline: RankTimeline) -> set[int]:
 
     They say which operators the kernels of the replays belong to; what was asked of the program is in the other part.
     """
+    if not timeline.part.any():  # one file is its own
+        return set()
     calls = timeline.of_kinds("runtime", "driver")
     capturing, replaying = (
         set(timeline.part[_named(timeline, calls, pattern)].tolist()) for pattern in (_BEGIN, _REPLAY)

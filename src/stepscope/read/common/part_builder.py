@@ -155,7 +155,7 @@ class PartBuilder:
 
     def possible_steps(self, marks: pl.DataFrame) -> pl.DataFrame:
         """Return the marks whose ``number`` a step can have; the others are counted."""
-        possible = marks["number"].is_between(0, _LAST_STEP).fill_null(value=False)
+        possible = (marks["number"] >= 0) & (marks["number"] <= _LAST_STEP)
         impossible = marks.height - int(possible.sum())
         self.add_losses({"step_number_large": impossible}, "steps")
         return marks.filter(possible) if impossible else marks
