@@ -55,6 +55,13 @@ def test_one_span_has_every_page_that_it_can_have(tmp_path: Path, opened: Open) 
         assert watched.wrong == []
 
 
+def test_a_recording_whose_parts_are_unknown_has_its_length(links: dict[str, str], opened: Open) -> None:
+    watched = opened(links["damaged"])
+    watched.page.wait_for_selector(".tile")
+    assert watched.page.locator(".tile b").first.inner_text() == "41.6 s"
+    assert watched.wrong == []
+
+
 @pytest.mark.slow
 def test_ten_thousand_lanes_scroll(tmp_path: Path, opened: Open) -> None:
     run = run_of(tmp_path / "lanes.json", [span(f"work {n}", 10.0 * n, 400.0 + n, thread=n) for n in range(10_000)])

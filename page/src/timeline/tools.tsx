@@ -53,8 +53,8 @@ export function Tools({ api, time, rows, over, toggle, setProblem, active, ...se
   );
 }
 
-/** How long a window stands still before it is one to go back to, ms; the part of it that is a zoom into it. */
-const [STILL, ZOOMED] = [400, 0.5];
+/** How long a window stands still before it is one to go back to, ms; the part of it that is a zoom into it, or all. */
+const [STILL, ZOOMED, NEARLY] = [400, 0.5, 0.95];
 
 /** The windows around this one, from the whole run on: each that was zoomed into leads back. */
 function Zooms({ time: { a, b, all, move } }: { time: Window }) {
@@ -64,7 +64,7 @@ function Zooms({ time: { a, b, all, move } }: { time: Window }) {
     const timer = setTimeout(() => setPassed([...around, [a, b]]), STILL);
     return () => clearTimeout(timer);
   }, [a, b]);
-  const shownWindows = [all, ...around.filter(([from, to]) => to - from <= ZOOMED * (all[1] - all[0])).slice(-4)].filter(([from, to]) => to - from > b - a);
+  const shownWindows = [all, ...around.filter(([from, to]) => to - from <= ZOOMED * (all[1] - all[0])).slice(-4)].filter(([from, to]) => b - a < NEARLY * (to - from));
   return (
     <span class="zooms muted" role="group" aria-label="zooms">
       {shownWindows.map(([from, to]) => <span key={`${from},${to}`}><button class="quiet inline" onClick={() => move(from, to, true)}>{duration(to - from)}</button> › </span>)}
