@@ -37,6 +37,8 @@ from stepscope.report.page.one_file import bundle
 #: Steps of the capture that is written, and its distinct names.
 _STEPS, _NAMES = 200, 2000
 _CHUNK = 100_000
+#: A name of the capture that is written, and of any of torch.
+_SEARCHED = "/operator_1|aten::/"
 _BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 #: Presses a key and waits for the picture of its window: time until then, and the worker's time for a frame, ms.
 _PRESS = """key => new Promise((done, failed) => {
@@ -148,7 +150,7 @@ def interact(page: Page, server: psutil.Process) -> None:
         tail = f"p95 {ordered[int(0.95 * len(ordered))]:.1f} ms, most {ordered[-1]:.1f} ms"
         told(f"{what}, median of {len(times)}", statistics.median(times) / 1e3, each if what[0] == "k" else None, tail)
     begin, before = time.perf_counter(), cpu(server)
-    page.fill("#search", "operator_1")
+    page.fill("#search", _SEARCHED)
     until(page, "/[0-9] spans of/.test(document.querySelector('.tools').textContent)")
     told("search in the whole run", time.perf_counter() - begin, cpu(server) - before)
     heap = page.evaluate("performance.memory.usedJSHeapSize / 1e6")

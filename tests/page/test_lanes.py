@@ -167,7 +167,7 @@ def test_the_window_is_as_small_as_some_nanoseconds(page: Page, spans: LaneSpans
     page.focus(".area")
     for _ in range(40):
         page.keyboard.press("w")
-    wait_until(lambda: "20.0 ns of" in page.inner_text(".tools"))
+    wait_until(lambda: page.inner_text(".zooms b") == "20.0 ns")
     a, b = (int(time) for time in page.evaluate("new URLSearchParams(location.hash.slice(1)).get('t')").split(","))
     assert b - a == 20
     assert abs(a - middle) < 1000

@@ -81,6 +81,7 @@ def test_the_menu_of_a_lane(page: Page) -> None:
     lane.click(button="right")
     menu = page.get_by_role("menu")
     expect(menu).to_have_attribute("aria-label", re.compile(f"{re.escape(name)}$"))
+    expect(menu.get_by_role("menuitem").first).to_be_focused()
     page.keyboard.press("Escape")
     expect(menu).to_have_count(0)
     lane.click(button="right")
@@ -89,6 +90,7 @@ def test_the_menu_of_a_lane(page: Page) -> None:
     assert name not in names(page)
     page.keyboard.press("u")
     page.locator(".names .lane button").nth(1).click(button="right")
+    expect(menu.get_by_role("menuitem").first).to_be_focused()
     page.keyboard.press("ArrowUp")  # from the first to the last
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")

@@ -1,6 +1,6 @@
 // The rows in view: names on the left, the picture on the right, and what lies over it.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { duration, percent, shown } from "../format";
 import type { Timeline as Times } from "../model";
 import { copy } from "../state";
@@ -88,7 +88,7 @@ function LaneMenu({ track, x, y, rows, close }: Asked & { rows: Rows; close: () 
     ["show only lanes of this name", "L", () => rows.setFilter(track.name)],
     ["copy its name", "", () => void copy(track.name, "name copied")],
   ];
-  useEffect(() => {
+  useLayoutEffect(() => {
     box.current?.querySelector("button")?.focus();
     const elsewhere = (event: Event): void => void (box.current?.contains(event.target as Node) || close());
     addEventListener("pointerdown", elsewhere, true);

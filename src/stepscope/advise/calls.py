@@ -71,19 +71,7 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
         calls, in_steps = calls.clear(), in_steps[:0]
     calls = _with_said(calls, tables)
     own, whole = calls["self"].to_numpy().astype(np.float64), float(observed.summary.steps.total_ns)
-    lost = 0.0
-    if _disturbed(observed):
-        alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
-        medians, counts = (column.to_numpy() for column in calls.select(alike[0].alias("median"), alike[1].alias("n")))
-        long = (own > _INTERRUPTED * medians) & (counts >= _ALIKE)
-        # A call that waits for another rank is long, too. What was lost is at most the wait for a core.
-        delay = _delay_share(observed) * whole
-        lost = min(float((own - medians)[long & in_steps].sum()), delay)
-        # What else was lost was so in the Python between operators, or in calls that are not known to be long.
-        between = max(whole - float(own[in_steps].sum()), 0.0)
-        lost += (delay - lost) * between / max(between + float(own[in_steps & (counts < _ALIKE)].sum()), 1.0)
-        own = np.where(long, medians, own)
-        lost = min(lost, whole - float(own[in_steps].sum()))  # a long call waits for a core each time that it runs
+    lost = _lost(calls, own, in_steps, (_delay_share(observed) * whole, whole)) if _disturbed(observed) else 0.0
     own *= observed.step_ns / max(whole - lost, 1.0)
     total, outer = own.copy(), calls["outer"].to_numpy()
     for level in reversed(by_depth(calls["depth"])):
@@ -92,6 +80,26 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
     row = pl.Series("row", np.arange(len(calls), dtype=np.uint32))
     calls = row.to_frame().hstack(with_series(calls, [pl.Series("time", total), pl.Series("self", own)]))
     return calls if in_steps.all() else calls.filter(pl.Series(in_steps))
+
+
+def _lost(
+    calls: pl.DataFrame, own: npt.NDArray[np.float64], in_steps: npt.NDArray[np.bool_], times: tuple[float, float]
+) -> float:
+    """Let calls that were interrupted take what is usual, in ``own``; return what the steps lost to other processes.
+
+    ``times`` are what their thread waited for a core, and all of them, ns.
+    """
+    alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
+    medians, counts = (column.to_numpy() for column in calls.select(alike[0].alias("median"), alike[1].alias("n")))
+    long, (delay, whole) = (own > _INTERRUPTED * medians) & (counts >= _ALIKE), times
+    here = long & in_steps
+    # A call that waits for another rank is long, too. What was lost is at most the wait for a core.
+    lost = min(float(own[here].sum() - medians[here].sum()), delay)
+    # What else was lost was so in the Python between operators, or in calls that are not known to be long.
+    between = max(whole - float(own.sum(where=in_steps)), 0.0)
+    lost += (delay - lost) * between / max(between + float(own.sum(where=in_steps & (counts < _ALIKE))), 1.0)
+    np.copyto(own, medians, where=long)
+    return min(lost, whole - float(own.sum(where=in_steps)))  # a long call waits for a core each time that it runs
 
 
 def _with_said(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
