@@ -201,7 +201,7 @@ export class Api {
     return found;
   }
 
-  /** The arrows on from a span, and on from there, and those that lead to it: the nearest 500. */
+  /** The arrows from a span onwards, and those that lead to it: the nearest 500. */
   async chain({ rank, place }: Selected): Promise<Chained[]> {
     if (!this.columns) {
       const found = await this.ask<{ kind: string; from: OfRank; to: OfRank }[]>("chain", { rank, place });

@@ -40,9 +40,9 @@ _EXECUTES = "ThunkExecutor::Execute"
 _TOLD_TRAINED = ("mindspore", "paddle")
 
 
-def trained_parameters(observed: Observed) -> int:
-    """Return the number of parameters that the models of MindSpore or Paddle train; 0 of other frameworks."""
-    states = [observed.facts.get(f"{framework}.state") for framework in _TOLD_TRAINED]
+def trained_parameters(observed: Observed, frameworks: Iterable[str] = _TOLD_TRAINED) -> int:
+    """Return the number of parameters that the models of these frameworks train; 0 of other frameworks."""
+    states = [observed.facts.get(f"{framework}.state") for framework in frameworks]
     models = [one for state in states if isinstance(state, dict) for one in state.get("models") or []]
     return sum(int(one.get("trainable_parameters") or 0) for one in models)
 

@@ -403,7 +403,7 @@ class ServedRank:
                 yield {"kind": kind, "leaves": ends is self.flows.end, "span": self.span_at(int(ends[number]))}
 
     def chain(self, place: int) -> list[dict[str, Any]]:
-        """Return the arrows on from a span, and on from there, and those that lead to it: the nearest 500."""
+        """Return the arrows from a span onwards, and those that lead to it: the nearest 500."""
         flows = self.flows
         return [
             {

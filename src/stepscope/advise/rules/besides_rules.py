@@ -84,8 +84,8 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
 def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> float:
     """Return what these events take per step, ns, without what the thread waited for a core.
 
-    Of their time it may have waited less than of other time, such as for a file: then their steps are longer than the
-    others by more.
+    Their time less the run's share of such waits is too little for an event that waits for a file and not for a core:
+    then what its steps take longer than the others counts.
     """
     raw, ends = float(found["dur"].sum()), (steps["ts"] + steps["dur"]).to_numpy()
     place = np.searchsorted(steps["ts"].to_numpy(), found["ts"].to_numpy(), side="right") - 1

@@ -311,7 +311,7 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
     """A batch that is taken in many small parts, each with a backward of its own, before the optimizer's one step."""
     state, steps = observed.facts.get("torch.state"), max(observed.summary.steps.count, 1)
     said = state if isinstance(state, dict) else {}
-    trained = sum(int(one.get("trainable_parameters") or 0) for one in said.get("models") or [])
+    trained = trained_parameters(observed, ("torch",))
     names = columns_of(observed.tables, "spans", "name", "step").drop_nulls("step")["name"].cast(pl.String)
     updates = int(names.str.starts_with("Optimizer.step#").sum())
     if not trained or updates > steps * len(said.get("optimizers") or []) or observed.summary.on_device:

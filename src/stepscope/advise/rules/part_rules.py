@@ -191,13 +191,15 @@ _CHURN = _Wait(
 
 
 def _near_limit(observed: Observed) -> _Wait | None:
-    """Return what the host's calls for memory are said to be where the device is nearly full; None where it is not."""
+    """Return what a wait for memory says where a device is nearly full: the fullest; None where none is."""
     devices = observed.facts.get("deviceProperties")
-    sizes = [one.get("totalGlobalMem") for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
-    size = min((int(one) for one in sizes if one), default=0)
-    taken = max((one.reserved or 0 for one in observed.summary.memory if one.device != "cpu"), default=0)
-    if not size or taken < _NEARLY_FULL * size:
+    listed = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    sizes = {str(one.get("id")): one.get("totalGlobalMem") for one in listed}
+    known = ((one.reserved or 0, sizes.get(one.device.rpartition(":")[2])) for one in observed.summary.memory)
+    full = [(taken, size) for taken, size in known if isinstance(size, int) and 0 < _NEARLY_FULL * size <= taken]
+    if not full:
         return None
+    taken, size = max(full, key=lambda of: of[0] / of[1])
     return _CHURN._replace(
         cause="near-memory-limit",
         title=f"while the host gives memory back to take other pieces ({bytes_text(taken)} of its {bytes_text(size)} "

@@ -24,7 +24,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 #: Times and durations up to this, ns, can be added within 64 bits; what lies beyond is damage.
 LARGEST_TIME = 1 << 62
-#: No file has more lines; a larger number is damage. The tables give numbers of steps as many bits.
+#: No file has more lines; a larger number is damage. Numbers of steps have as many bits.
 _LAST_LINE = _LAST_STEP = (1 << 31) - 1
 #: Number of a kind in the enumeration of the schema.
 KIND_CODE = {name: code for code, name in enumerate(KINDS)}
@@ -37,7 +37,7 @@ _NO_ARROWS = pl.DataFrame(
 
 def whole_number(digits: str) -> int:
     """Return the number that digits say, at most :data:`LARGEST_TIME`."""
-    return min(int(digits[:20]), LARGEST_TIME)
+    return min(int(digits.lstrip("0")[:20] or "0"), LARGEST_TIME)
 
 
 class TrackRow(NamedTuple):

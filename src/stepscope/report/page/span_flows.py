@@ -34,10 +34,7 @@ class SpanFlows:
         return np.arange(low, high), np.flatnonzero(self.end == place)
 
     def chain(self, place: int, most: int) -> Array:
-        """Return the numbers of the arrows on from a span, and on from there; and of those that lead to it.
-
-        The nearest ``most``.
-        """
+        """Return the numbers of the arrows from a span onwards, and of those that lead to it: the nearest ``most``."""
         found: dict[int, None] = {}
         left = deque([(place, 0), (place, 1)])
         seen = set(left)

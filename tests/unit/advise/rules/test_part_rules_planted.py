@@ -86,6 +86,14 @@ def full(capture: EditedCapture) -> None:
     capture.reserve(int(0.96 * capture.document["deviceProperties"][0]["totalGlobalMem"]))
 
 
+def beside_a_small_one(capture: EditedCapture) -> None:
+    """The device has room; another one of the machine is smaller than what is taken of it."""
+    freed(capture)
+    [own, *_] = capture.document["deviceProperties"]
+    capture.reserve(int(0.3 * own["totalGlobalMem"]))
+    capture.document["deviceProperties"] = [own, {**own, "id": own["id"] + 1, "totalGlobalMem": 1 << 30}]
+
+
 def slow_host(capture: EditedCapture) -> None:
     def prepare(at: float) -> float:
         capture.call("aten::empty", at, at + 148, "cpu_op")
@@ -194,6 +202,7 @@ PLANTED: list[tuple[str, Edit, Edit | None]] = [
     ("synchronising-call", synchronised, None),
     ("device-memory-churn", freed, None),
     ("near-memory-limit", full, None),
+    ("device-memory-churn", beside_a_small_one, None),
     ("host-bound", slow_host, None),
     ("unpinned-copies", pageable, pinned),
     ("communication-not-overlapped", late_exchange, early_exchange),

@@ -136,3 +136,4 @@ def test_marks_with_a_number_that_no_step_has_are_counted() -> None:
 
 def test_digits_say_a_number_however_many_they_are() -> None:
     assert (whole_number("0012"), whole_number("9" * 5000)) == (12, LARGEST_TIME)
+    assert (whole_number("0" * 40 + "12"), whole_number("0")) == (12, 0)
