@@ -170,3 +170,17 @@ class File:
             self.writer.append(b"F" + pack({"closed": True, "losses": {}, **last}))
         self.writer.close()
         return self.path
+
+
+def without(path: Path, *blocks: int) -> Path:
+    """Return a copy of a file whose blocks of these numbers have a wrong checksum."""
+    content = bytearray(path.read_bytes())
+    at, number = 12, 0
+    while at < len(content):
+        _, _, length, _ = struct.unpack_from("<4sIII", content, at)
+        if number in blocks:
+            content[at + 16] ^= 255
+        at, number = at + 16 + length, number + 1
+    copy = path.with_name(f"damaged{path.suffix}")
+    copy.write_bytes(content)
+    return copy

@@ -22,6 +22,8 @@ MAGIC = b"SSC1\n"
 
 #: Bytes of one activity buffer; a longer one is damage to the reader.
 BUFFER = 4 << 20
+#: Seconds between two fetches of complete buffers.
+FETCH_INTERVAL = 0.5
 
 #: Sorts of blocks in such a file, by their first byte.
 FACTS, RECORDS = b"F", b"R"

@@ -140,8 +140,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "span_wrong_order": ("info", "Spans were closed in another order than opened; each keeps its own time."),
     "handler_failed": ("info", "on_trace_ready raised; training went on. The manifest holds the message."),
     "steps_not_recorded": ("data_loss",
-        "The recording ended before the window did: the program ended, or started a profiler of its own. The steps "
-        "before are there. Use fewer --skip or --active."),
+        "Steps that were not recorded as a whole: the program ended before the window did, or started a profiler of "
+        "its own, or a part of the recording is lost. The others are whole. Where the program ends early, use fewer "
+        "--skip or --active."),
     "steps_recounted": ("data_loss",
         "Another optimizer stepped later, and ends the training steps. Of the recorded ones, those are kept that lie "
         "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),

@@ -44,9 +44,11 @@ FLOW_KINDS: tuple[str, ...] = ("launch", "forward_backward", "send_receive", "ot
 #: How bad a loss is: nothing missing, something missing, something wrong.
 SEVERITIES: tuple[str, ...] = ("info", "data_loss", "error")
 
-#: Facts in the table `metadata` that the assembly uses: how the system clock was set while recording; and when a
-#: framework's recording ended before its window, in ns.
-CLOCK_SET, ENDED_EARLY = "stepscope.clock_set", "stepscope.ended_early"
+#: Facts in the table `metadata` that the assembly uses: how the system clock was set while recording; and between which
+#: times, in ns, a source of work recorded not everything: a list of pairs, whose end is null where that is unknown.
+CLOCK_SET, GAPS = "stepscope.clock_set", "stepscope.gaps"
+#: Fact in the journal: when a framework's recording ended before its window.
+ENDED_EARLY = "stepscope.ended_early"
 #: Fact in the journal: when each step up to `until` ended, because another optimizer ends them than it seemed at first.
 #: In the table `metadata` of the times of all steps: `until`, in ns.
 STEPS_RECOUNT = "stepscope.steps_recount"

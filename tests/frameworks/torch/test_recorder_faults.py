@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from stepscope.trace.losses import CATALOGUE
+import stepscope
+from stepscope.trace.blocks import read_frames
+from stepscope.trace.losses import CATALOGUE, LossLedger
+from stepscope.trace.recorder_layout import MAGIC, VERSION
 from tests.frameworks.torch.programs import TRAINING, environment, forked, manifest, runs
 from tests.frameworks.torch.recorder_file import read
 from tests.sizes import Size
+from tests.unit.recorder_build import without
 
 #: A process that imports once, and whose children record until they are killed.
 KILLING = (
@@ -73,6 +79,65 @@ def check_killed(output: Path, last_step: int) -> None:
         assert last_step - first < 1_000_000_000
     else:
         assert last_step - recording.nanoseconds(max(ends)) < 1_000_000_000
+
+
+LONG = (
+    TRAINING
+    + """
+import time
+import stepscope
+torch.set_num_threads(1)
+profile = stepscope.profile(collector="native", output=sys.argv[1], analyse="later")
+with profile:
+    for _ in range(60):
+        step()
+        profile.step()
+        time.sleep(0.04)
+"""
+)
+
+
+@pytest.mark.parametrize("damage", [0.03, 0.2, 0.5, 0.8, 0.97, "a block", "two blocks"])
+def test_a_step_of_a_damaged_recording_is_that_of_the_whole_one(
+    damage: float | str, long_recording: Path, tmp_path: Path
+) -> None:
+    # Given: a recording that is written to the disk five times, of which a part is lost
+    whole = step_parts(long_recording)
+    assert len(whole) == 60
+    run = shutil.copytree(long_recording, tmp_path / "run")
+    if isinstance(damage, float):
+        content = capture(run).read_bytes()
+        capture(run).write_bytes(content[: int(damage * len(content))])
+    else:
+        middle = len(list(read_frames(capture(run), LossLedger(""), MAGIC, VERSION))) // 2
+        places = [middle] if damage == "a block" else [middle - 2, middle + 1]
+        without(capture(run), *places).replace(capture(run))
+    # Then: a step is the same, or not recorded: what is missing is never idle
+    found = step_parts(run)
+    assert found == {number: whole[number] for number in found}
+    losses = stepscope.open(run).ranks[0].tables["losses"].collect()
+    lost = losses.filter(pl.col("what") == "steps_not_recorded")["count"].sum()
+    assert len(found) + lost == 60
+    assert len(found) < 60
+    # and of the five pieces, at most two are not used
+    kept = damage - 0.4 if isinstance(damage, float) else 0.2
+    assert len(found) >= 60 * kept
+
+
+@pytest.fixture(scope="module")
+def long_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose recording lasts for more than two seconds."""
+    folder = tmp_path_factory.mktemp("long")
+    done = forked("-c", LONG, folder / "runs")
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(folder / "runs")
+    return run
+
+
+def step_parts(run: Path) -> dict[int, tuple[float, ...]]:
+    """Return the total, computing and idle time of each step of which they are known, in µs, by its number."""
+    frame = stepscope.open(run).ranks[0].results["step_trace_time"].drop_nulls("Computing")
+    return {row[0]: row[1:] for row in frame.select("Step", "Total", "Computing", "Idle").iter_rows()}
 
 
 FORKING = (

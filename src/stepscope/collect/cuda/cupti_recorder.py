@@ -34,7 +34,7 @@ from stepscope.collect.cuda.cupti_names import KernelNames
 from stepscope.collect.journal.values import text
 from stepscope.native.cupti import CuptiBuffers
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
-from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind
+from stepscope.trace.cupti_layout import BUFFER, FACTS, FETCH_INTERVAL, MAGIC, RECORDS, Kind
 
 #: Kinds recorded by default.
 KINDS = (
@@ -51,8 +51,6 @@ KINDS = (
 )
 _KERNELS = (Kind.CONCURRENT_KERNEL, Kind.KERNEL)
 
-#: Seconds between two fetches of full buffers.
-_INTERVAL = 0.5
 #: Seconds that ``stop`` waits for the GPU, CUPTI and the disk together.
 PATIENCE = 8.0
 #: ``CUpti_ActivityFlag`` of ``cuptiActivityFlushAll``: also buffers whose last records are still open.
@@ -168,7 +166,7 @@ class CuptiRecorder:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(_INTERVAL):
+            while not self._stop.wait(FETCH_INTERVAL):
                 self._library.call("cuptiActivityFlushAll", ctypes.c_uint32(0))
                 self._write_full()
             self._finish()

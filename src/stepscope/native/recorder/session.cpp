@@ -129,7 +129,7 @@ int Session::begin() {
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);  // inherited by the writer: signals go to the program's threads
-    write_clock();
+    write_clock(take_moment());
     done_ = false;
     try {
         writer_ = std::thread([this] { run(); });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "chunks.h"
+#include "clock.h"
 
 namespace stepscope {
 
@@ -55,7 +56,7 @@ class Session {
     bool write_log(Log &log, bool all, bool last);
     void write_chunk(Log &log, Chunk &chunk, uint32_t count);
     void write_thread(Log &log);
-    void write_clock();
+    void write_clock(const Moment &moment);
     void write_rates();
     void write_block(const void *head, size_t head_length, const void *content, size_t length);
 

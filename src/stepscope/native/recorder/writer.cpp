@@ -62,11 +62,14 @@ void Session::run() {
         }
         auto now = steady_clock::now();
         bool all = stopping || now - flushed >= FLUSH;
-        if (all) flushed = now, write_clock(), write_rates();
+        if (all) flushed = now, write_rates();
+        // A reading of the clocks stands behind everything that was recorded before it.
+        Moment now_read = take_moment();
         pass(all, stopping);
+        if (all) write_clock(now_read);
         if (!stopping) pool_.stock(SPARE_CHUNKS);
     }
-    write_clock();
+    write_clock(take_moment());
     std::lock_guard<std::mutex> guard(mutex_);
     done_ = true;
     changed_.notify_all();
@@ -139,9 +142,9 @@ void Session::write_thread(Log &log) {
     write_block(&head, sizeof head, name, strcspn(name, "\n"));
 }
 
-void Session::write_clock() {
-    Moment now = take_moment();
-    ClockBlock block{{'C'}, now.ticks, now.monotonic, now.epoch, now.ticks_uncertainty, now.epoch_uncertainty};
+void Session::write_clock(const Moment &moment) {
+    ClockBlock block{{'C'},        moment.ticks, moment.monotonic, moment.epoch, moment.ticks_uncertainty,
+                     moment.epoch_uncertainty};
     write_block(&block, sizeof block, nullptr, 0);
 }
 

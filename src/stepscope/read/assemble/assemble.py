@@ -28,7 +28,7 @@ from stepscope.read.common.distinct import is_missing
 from stepscope.read.common.named_steps import rounded
 from stepscope.read.common.nesting import Integers, looked_up
 from stepscope.trace.losses import LossLedger
-from stepscope.trace.schema import ENDED_EARLY, NOT_RECORDED, STEPS_RECOUNT, TOTALS
+from stepscope.trace.schema import GAPS, NOT_RECORDED, STEPS_RECOUNT, TOTALS
 from stepscope.trace.tables import (
     Frames,
     complete,
@@ -67,6 +67,8 @@ _ARROWS: dict[str, type[pl.DataType]] = {
     "to_track": pl.Int32,
     "to_ts": pl.Int64,
 }
+#: Later than every time.
+_EVER = (1 << 63) - 1
 #: Two files of a recording have the same time if theirs differ by less.
 _TOGETHER_NS = 100_000
 _NO_ARROWS = pl.DataFrame(schema=_ARROWS)
@@ -118,7 +120,7 @@ def assemble(
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
-    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=_not_recorded(line))
+    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=_not_recorded(line, merged["steps"]))
     merged["losses"] = empty("losses")
     frames = complete(merged)
     ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
@@ -130,7 +132,7 @@ def assemble(
 _BESIDE_WORK = ("step", "phase", "annotation", "data", "garbage", "compile")
 
 
-def _not_recorded(line: RankTimeline) -> list[str]:
+def _not_recorded(line: RankTimeline, steps: pl.DataFrame) -> list[str]:
     """Return the parts of a step of which the files say nothing, where that would count as idle.
 
     These are computing, where no source of operators, calls or functions recorded, or where calls launch work on a
@@ -138,7 +140,7 @@ def _not_recorded(line: RankTimeline) -> list[str]:
     a device and no call, operator or function of the host.
     """
     beside = line.of_kinds(*_BESIDE_WORK)
-    if len(beside) and beside.all():
+    if beside.all() and (len(beside) or steps.height):
         return ["computing"]
     if (line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")).any():
         on_thread = (line.tracks["kind"] == "thread").to_numpy()[line.track]
@@ -338,9 +340,10 @@ def _steps(parts: Sequence[_Part], line: RankTimeline, launch: Integers, ledger:
     """
     own = [part["steps"] for part in parts if "arrows" not in part and part["steps"].height]
     found = together("steps", own or [part["steps"] for part in parts])
-    ended = [int(at) for part in parts for at in set_clock.values(part["metadata"], ENDED_EARLY)]
-    if ended:  # what runs in later steps, and in the one that was running, was not recorded
-        whole = found.filter(pl.col("ts") + pl.col("dur") <= min(ended))
+    gaps = [gap for part in parts for said in set_clock.values(part["metadata"], GAPS) for gap in json.loads(said)]
+    if gaps:  # a step of which only a part was recorded would seem to be idle
+        ends = pl.col("ts") + pl.col("dur")
+        whole = found.remove(pl.any_horizontal((ends > begin) & (pl.col("ts") < (end or _EVER)) for begin, end in gaps))
         ledger.add("steps_not_recorded", found.height - whole.height)
         found = whole
     if not found.height:

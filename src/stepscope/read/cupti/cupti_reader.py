@@ -22,10 +22,13 @@ from stepscope.read.cupti.activity_records import RecordDecoder
 from stepscope.read.cupti.occupancy import CudaDevice, cuda_device
 from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.clock import Anchor, Clock
-from stepscope.trace.cupti_layout import BUFFER, FACTS, MAGIC, RECORDS, Kind, layout_of
+from stepscope.trace.cupti_layout import BUFFER, FACTS, FETCH_INTERVAL, MAGIC, RECORDS, Kind, layout_of
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import GAPS
 
 _MOST = 1 << 61
+#: Nanoseconds before a buffer is written in which its work can have ended: of two fetches.
+_BEFORE = int(2e9 * FETCH_INTERVAL)
 _Time = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 _Pointer = Annotated[int, msgspec.Meta(ge=0)]
@@ -55,6 +58,7 @@ class CuptiFile:
         anchors: CUPTI's clock and the system's at some moments.
         losses: What was lost while recording, by name.
         closed: Whether the recording was closed.
+        damaged_at: How many anchors came before each damage of the file.
     """
 
     facts: _CuptiFacts = field(default_factory=_CuptiFacts)
@@ -63,6 +67,7 @@ class CuptiFile:
     anchors: list[Anchor] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=dict)
     closed: bool = False
+    damaged_at: list[int] = field(default_factory=list)
 
     def device_work(self, ledger: LossLedger) -> pl.DataFrame:
         """Return kernels, copies and fills, see :func:`cupti_work.device_work`."""
@@ -105,8 +110,23 @@ class CuptiFile:
         if facts.cuda:
             said = {"cupti_version": facts.version, "cuda": f"{facts.cuda // 100}.{facts.cuda % 100}"}
             part.add_facts(as_json({**said, **({"deviceProperties": facts.devices} if facts.devices else {})}))
+        if gaps := self._gaps(clock):
+            part.add_facts(as_json({GAPS: gaps}))
         part.add_losses(self.losses, "cupti")
         return part.tables()
+
+    def _gaps(self, clock: Clock) -> list[tuple[int, int | None]]:
+        """Return from when to when, in ns since the epoch, records are missing; None: to the end.
+
+        A buffer is written with an anchor before it. It holds work that had ended by then, and that was not complete
+        when the buffers were fetched the time before.
+        """
+        times = [anchor.monotonic for anchor in self.anchors]
+        gaps: list[tuple[int, int | None]] = []
+        for place in self.damaged_at if self.closed else [*self.damaged_at, len(times)]:
+            begin = clock.epoch(times[place - 1] - _BEFORE) if place else 0
+            gaps.append((begin, clock.epoch(times[place]) if place < len(times) else None))
+        return gaps
 
     @property
     def devices(self) -> dict[int, CudaDevice]:
@@ -137,7 +157,10 @@ def open_capture(path: Path, ledger: LossLedger) -> CuptiFile:
     """
     capture, names = CuptiFile(), dict[int, str]()
     facts_decoder = msgspec.json.Decoder(_CuptiFacts)
-    for sort, content in _blocks(path, ledger):
+    damage, damages = LossLedger(path.name), 0
+    for sort, content in _blocks(path, damage):
+        if damages != (damages := sum(loss.count for loss in damage.rows())):
+            capture.damaged_at.append(len(capture.anchors))
         if sort == FACTS:
             known = _add_facts(capture, names, facts_decoder, content, ledger)
         else:
@@ -145,6 +168,8 @@ def open_capture(path: Path, ledger: LossLedger) -> CuptiFile:
             if capture.decoder is not None:
                 capture.decoder.add(content, names)
         ledger.add("journal_unreadable", int(not known))
+    for loss in damage.rows():
+        ledger.add(loss.what, loss.count)
     if not capture.closed:
         ledger.add("ended_abruptly")
     return capture

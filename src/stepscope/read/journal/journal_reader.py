@@ -22,7 +22,7 @@ from stepscope.trace.blocks import read_frames, unpack
 from stepscope.trace.clock import Anchor, Clock
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.run_directory import STEP_TIMES
-from stepscope.trace.schema import CLOCK_SET, ENDED_EARLY, KINDS, STEP_SOURCES, STEPS_RECOUNT
+from stepscope.trace.schema import CLOCK_SET, ENDED_EARLY, GAPS, KINDS, STEP_SOURCES, STEPS_RECOUNT
 from stepscope.trace.tables import Frames, complete
 
 # A column of spans that only the assembly knows.
@@ -268,7 +268,7 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
         if recount is not None and path.name == STEP_TIMES:
             part.add_facts({STEPS_RECOUNT: str(clock.epoch(recount.until))})
         if (ended := content.metadata.pop(ENDED_EARLY, "")).isdecimal():
-            part.add_facts({ENDED_EARLY: str(clock.epoch(int(ended)))})
+            part.add_facts(as_json({GAPS: [(clock.epoch(int(ended)), None)]}))
         _add_tables(part, content, clock, ledger)
     else:  # without an anchor no time is known
         ledger.add("journal_unreadable", sum(map(len, content.rows)) + len(content.samples))

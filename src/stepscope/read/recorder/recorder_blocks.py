@@ -34,8 +34,9 @@ from stepscope.trace.recorder_layout import (
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 _WORD = 8
-_MOST = 1 << 61
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+#: Later than every tick.
+MOST = 1 << 61
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 class RecorderFacts(msgspec.Struct):
@@ -111,6 +112,8 @@ class RecorderContent:
         dropped: Operators that were not recorded because the disk did not follow.
         rates: Of a sample: from when on, in ticks, which fraction of the operators is recorded.
         missing: From when to when, in ticks, words of any thread are missing because blocks of the file are.
+        end: Up to when, in ticks, the file has the words of all threads, but for those that are missing; of a file that
+            was closed, :data:`MOST`.
     """
 
     facts: RecorderFacts = field(default_factory=RecorderFacts)
@@ -121,6 +124,7 @@ class RecorderContent:
     dropped: int = 0
     rates: list[tuple[int, float]] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
+    end: int = MOST
 
 
 def open_file(path: Path, ledger: LossLedger) -> RecorderContent:
@@ -208,7 +212,7 @@ class _BlockReader:
             return False
         moment = Moment(*CLOCK_BLOCK.unpack(payload)[1:])
         moments = self._content.moments
-        if moment.ticks >= _MOST or max(abs(moment.monotonic), abs(moment.epoch)) >= _MOST:
+        if moment.ticks >= MOST or max(abs(moment.monotonic), abs(moment.epoch)) >= MOST:
             return False
         if moments and not (moment.ticks > moments[-1].ticks and moment.monotonic > moments[-1].monotonic):
             return False
@@ -220,7 +224,7 @@ class _BlockReader:
             return False
         found = list(RATE.iter_unpack(payload[RATES_HEAD.size :]))
         times = [ticks for ticks, _ in self._content.rates[-1:] + found]
-        if times != sorted(times) or not all(ticks < _MOST and 0 <= rate <= 1 for ticks, rate in found):
+        if times != sorted(times) or not all(ticks < MOST and 0 <= rate <= 1 for ticks, rate in found):
             return False
         self._content.rates += found
         return True
@@ -259,13 +263,14 @@ class _BlockReader:
         self._note(damages)
         content.missing = [self._bounds(readings) for readings in self._damaged_at]
         content.whole = {number for number, seen in self._seen.items() if seen == damages}
+        content.end = MOST if content.facts.closed else self._bounds(len(content.moments))[0]
         return content
 
     def _bounds(self, readings: int) -> tuple[int, int]:
         """Return between which ticks the words of a missing block lie.
 
-        At each reading of the clocks everything is written that there is by then. So what is written behind one is not
-        older than the one before it.
+        A reading of the clocks is written behind everything that was recorded before it, and before everything that was
+        recorded behind the next.
         """
         ticks = [moment.ticks for moment in self._content.moments]
-        return ticks[readings - 2] if readings > 1 else 0, ticks[readings] if readings < len(ticks) else _MOST
+        return ticks[readings - 1] if readings else 0, ticks[readings + 1] if readings + 1 < len(ticks) else MOST

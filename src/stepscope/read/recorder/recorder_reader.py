@@ -27,12 +27,12 @@ from stepscope.read.common.source import Progress, tell_all
 from stepscope.read.common.torch_events import NAME_CLASSES, add_steps, device_name, kind_of, name_class
 from stepscope.read.recorder import recorder_collectives, recorder_flops
 from stepscope.read.recorder.operator_inputs import InputTexts, texts_of
-from stepscope.read.recorder.recorder_blocks import RecordedThread, RecorderContent, RecorderFacts, open_file
+from stepscope.read.recorder.recorder_blocks import MOST, RecordedThread, RecorderContent, RecorderFacts, open_file
 from stepscope.read.recorder.recorder_clock import RecorderTicks
 from stepscope.read.recorder.recorder_words import MemoryReports, Operators, State, decode
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import BACKWARD_SCOPE, PYTHON_SCOPE, USER_SCOPE
-from stepscope.trace.schema import SAMPLE, SAMPLED
+from stepscope.trace.schema import GAPS, SAMPLE, SAMPLED
 
 _SCOPES = 16
 #: What Kineto calls operators of each scope.
@@ -70,6 +70,11 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> di
         sample = {SAMPLE: facts.sample} if facts.sample < 1 else {}
         distributed = {"distributedInfo": facts.distributed} if facts.distributed else {}
         part.add_facts(as_json({"torch": facts.torch, "recorder_clock": clocks, **sample, **distributed}))
+    gaps = operators.gaps if content.end == MOST else [*operators.gaps, (content.end, MOST)]
+    if gaps:
+        ends = clock.epochs(clock.monotonic(np.array(gaps, np.uint64).ravel())).reshape(-1, 2).tolist()
+        missing = [(begin, None if end == MOST else at) for (_, end), (begin, at) in zip(gaps, ends, strict=True)]
+        part.add_facts(as_json({GAPS: missing}))
     # The file itself counts operators that were dropped, too; of a killed process only it does.
     dropped = max(facts.losses.get("operators_dropped", 0), content.dropped)
     part.add_losses({**facts.losses, "operators_dropped": dropped}, "torch_native")

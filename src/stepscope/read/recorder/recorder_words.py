@@ -62,6 +62,7 @@ class Operators:
         launch: Value of its LAUNCH word; 0 where it has none.
         names: Texts of names; the first stands for a name that is lost.
         input_texts: Definitions of inputs; the first stands for none.
+        gaps: From when to when, in ticks, operators are missing: of a damaged block, or dropped by a thread.
     """
 
     thread: npt.NDArray[np.int32]
@@ -77,6 +78,7 @@ class Operators:
     launch: Words
     names: list[bytes]
     input_texts: list[bytes]
+    gaps: list[tuple[int, int]]
 
 
 @dataclass
@@ -98,6 +100,7 @@ class _Found:
     unmatched: int = 0
     damaged: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
 
 
 def decode(content: RecorderContent, ledger: LossLedger) -> tuple[Operators, MemoryReports]:
@@ -180,7 +183,10 @@ class _WordReader:
         self._walk.unknown = -1
         for before, block in pairwise(blocks):
             if not block.follows:
-                self.found.gaps.append((_bounds(before.words)[1], _bounds(block.words)[0]))
+                gap = _bounds(before.words)[1], _bounds(block.words)[0]
+                self.found.gaps.append(gap)
+                if block.dropped and not block.place:
+                    self.found.dropped.append(gap)
         for _, in_chunk in groupby(blocks, key=lambda block: block.chunk):
             self._read_chunk(thread, in_chunk)
         if thread not in self._content.whole:
@@ -253,6 +259,7 @@ class _WordReader:
             launch=columns["launch"][:count],
             names=self._names.contents,
             input_texts=self._inputs.contents,
+            gaps=[*self._content.missing, *self.found.dropped],
         )
         self._end_by_identity(found, ledger)
         return found

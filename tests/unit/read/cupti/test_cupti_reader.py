@@ -18,8 +18,10 @@ from stepscope.read.cupti.occupancy import achieved, active_blocks, cuda_device
 from stepscope.read.sniff import look
 from stepscope.trace.cupti_layout import Kind, cuda_of, layout_of
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import GAPS
 from tests.conftest import WriteTrace
 from tests.unit.cupti_build import VERSIONS, File, record
+from tests.unit.recorder_build import without
 
 EPOCH = 1_700_000_000_000_000_000
 
@@ -299,6 +301,26 @@ def test_what_was_lost_while_recording_is_shown(tmp_path: Path) -> None:
     assert found["device_records_dropped"] == 3
     assert found["ended_abruptly"] == 1
     assert "device_buffers_lost" not in found
+
+
+@pytest.mark.parametrize(
+    ("block", "gaps"),
+    [(None, []), (2, [[1.0, 3.0]]), (4, [[2.0, 4.0]]), ("end", [[3.0, None]])],
+)
+def test_it_is_known_when_records_are_missing(
+    tmp_path: Path, block: int | str | None, gaps: list[list[float | None]]
+) -> None:
+    # Given: block 0 says when the recording began; then buffers follow, each behind the time at which it is written
+    file = File(tmp_path / "cupti.ssc")
+    for seconds in (2, 3, 4):
+        at = seconds * 1_000_000_000
+        file.facts(anchors=[(at, EPOCH + at, 10)])
+        file.buffer(file.record(Kind.CONCURRENT_KERNEL, start=at - 500, end=at - 100))
+    path = file.path if block == "end" else file.close()
+    frames = read_files([without(path, block) if isinstance(block, int) else path])
+    (said,) = frames["metadata"].filter(pl.col("key") == GAPS)["value"].to_list() or ["[]"]
+    seconds = [[None if at is None else (at - EPOCH) / 1e9 for at in gap] for gap in json.loads(said)]
+    assert seconds == gaps
 
 
 def test_random_damage_never_crashes(tmp_path: Path) -> None:

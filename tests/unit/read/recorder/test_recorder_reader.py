@@ -24,6 +24,7 @@ from stepscope.trace.blocks import FrameWriter, read_frames
 from stepscope.trace.cupti_layout import Kind
 from stepscope.trace.losses import LossLedger
 from stepscope.trace.recorder_layout import MAGIC, PYTHON_SCOPE, VERSION
+from stepscope.trace.schema import GAPS
 from tests.sizes import SIZE, Size
 from tests.unit import cupti_build
 from tests.unit.recorder_build import (
@@ -35,6 +36,7 @@ from tests.unit.recorder_build import (
     signed,
     tensor,
     unsigned,
+    without,
     word,
 )
 
@@ -222,20 +224,6 @@ def test_chunks_go_on_where_the_one_before_ends(file: File) -> None:
     assert losses(frames) == {}
 
 
-def without(path: Path, *blocks: int) -> Path:
-    """Return a copy of a file whose blocks of these numbers have a wrong checksum."""
-    content = bytearray(path.read_bytes())
-    at, number = 12, 0
-    while at < len(content):
-        _, _, length, _ = struct.unpack_from("<4sIII", content, at)
-        if number in blocks:
-            content[at + 16] ^= 255
-        at, number = at + 16 + length, number + 1
-    copy = path.with_name("damaged.ssr")
-    copy.write_bytes(content)
-    return copy
-
-
 @pytest.mark.usefixtures("_both")
 def test_what_is_open_where_a_block_is_missing_is_lost(file: File) -> None:
     # Given: blocks 0 facts, 1 clock, and then four of words, the last in a chunk of its own
@@ -292,6 +280,48 @@ def test_operators_that_were_dropped_are_counted(file: File) -> None:
     frames = read_files([file.close(losses={"operators_dropped": 1300})])
     assert spans(frames) == [("after", 30, 40)]
     assert losses(frames) == {"event_unmatched_begin": 1, "event_unmatched_end": 1, "operators_dropped": 1300}
+
+
+def gaps(frames: dict[str, pl.DataFrame]) -> list[tuple[int | None, ...]]:
+    """Return between which times operators are missing, since the beginning of the recording; None: to the end."""
+    (said,) = frames["metadata"].filter(pl.col("key") == GAPS)["value"].to_list() or ["[]"]
+    return [tuple(None if at is None else at - BASE_EPOCH for at in gap) for gap in json.loads(said)]
+
+
+@pytest.mark.usefixtures("_both")
+def test_it_is_known_when_operators_are_missing(file: File) -> None:
+    thread = file.thread()
+    thread.begin(10, "dropped behind it")
+    thread.end(20)
+    thread.next_chunk(dropped=5)
+    thread.begin(30, "whole")
+    thread.end(40)
+    thread.flush()
+    file.clock(50)
+    thread.begin(55, "damaged")
+    thread.end(60)
+    thread.flush()
+    file.clock(70)
+    thread.begin(75, "whole")
+    thread.flush()
+    file.clock(80)
+    path = file.close(90, losses={"operators_dropped": 5})
+    # Then: between the words of the thread that dropped; nothing else where the file is whole
+    assert gaps(read_files([path])) == [(20, 30)]
+    # Of a damaged block: since the reading of the clocks before it, and to the one behind the next
+    assert gaps(read_files([without(path, 5)])) == [(50, 80), (20, 30)]
+
+
+def test_behind_its_last_reading_of_the_clocks_a_cut_file_is_not_whole(file: File) -> None:
+    thread = file.thread()
+    thread.begin(10, "written")
+    thread.end(20)
+    thread.flush()
+    file.clock(30)
+    thread.begin(35, "of this thread only")
+    thread.end(40)
+    thread.flush()
+    assert gaps(read_files([file.path])) == [(30, None)]
 
 
 def test_a_killed_process_leaves_what_was_written(file: File) -> None:
