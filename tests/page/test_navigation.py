@@ -130,6 +130,18 @@ def test_keys_fold_a_track_go_to_the_filter_and_copy(page: Page, spans: LaneSpan
     wait_until(lambda: page.locator(".names .lane").count() != lanes)
     page.keyboard.press("t")
     expect(page.locator(".names .lane")).to_have_count(lanes)
+    # A key that comes as soon as the picture of the one before is there
+    page.evaluate(
+        """() => {
+            const event = () => new KeyboardEvent("keydown", { code: "KeyT", bubbles: true });
+            const press = () => document.querySelector(".area").dispatchEvent(event());
+            new MutationObserver((_, seen) => { seen.disconnect(); press(); window.pressed = true; })
+                .observe(document.querySelector(".names"), { childList: true, subtree: true });
+            press();
+        }"""
+    )
+    wait_until(lambda: page.evaluate("window.pressed"))
+    expect(page.locator(".names .lane")).to_have_count(lanes)
     page.keyboard.press("Control+c")
     wait_until(lambda: "name\taten::conv2d" in page.evaluate("navigator.clipboard.readText()"))
     page.keyboard.press("y")

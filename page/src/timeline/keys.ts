@@ -1,6 +1,6 @@
 // The keys of the timeline. They go by the place of a key, so that any layout of a keyboard will do.
 
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { copy } from "../state";
 import type { Api, Which } from "./api";
 import type { Rows } from "./rows";
@@ -22,7 +22,8 @@ interface Keys {
 
 /** Listen to the keys, except where they are typed into a field, or move in the details. */
 export function useKeys(of: Keys): void {
-  useEffect(() => {
+  // With the picture, not behind it: a key that follows another at once meets what that one did.
+  useLayoutEffect(() => {
     if (!of.active) return undefined;
     const key = (event: KeyboardEvent): void => {
       const target = event.target as HTMLElement | null;
