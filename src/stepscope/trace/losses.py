@@ -147,6 +147,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),
     "ended_abruptly": ("data_loss",
         "The process ended without closing the recording; everything up to the last block is used."),
+    "run_end_unknown": ("info",
+        "The times of all steps are those written until then: the program still ran, or was killed after its window. "
+        "The last hundredth of its steps, or the last second of a short run, may be missing."),
     "capture_missing": ("data_loss",
         "A file that was recorded is gone from capture/: what only it holds is missing. Put it back."),
     "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),

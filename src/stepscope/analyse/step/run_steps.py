@@ -102,6 +102,7 @@ class RunSteps:
         other_cpu: Cores that other processes used while the window was open; None if unknown.
         ahead: Whether the host runs ahead of what it asks for, so that only the recorded steps have a known duration:
             those end when all that they asked for has been computed.
+        ended: Whether the file of their times was closed; else later steps may be missing.
     """
 
     count: int
@@ -117,6 +118,7 @@ class RunSteps:
     delay_share: float | None
     other_cpu: float | None
     ahead: bool = False
+    ended: bool = True
 
 
 NONE = RunSteps(0, 0, 0.0, 0.0, 0.0, (), 0, (), None, 0, None, None)
@@ -173,6 +175,7 @@ def summarised(tables: Tables) -> RunSteps:
         disturbed=int((recorded & (delays >= DISTURBED * durations)).sum()),
         delay_share=waited / lasted if lasted else None,
         other_cpu=_other_cpu(tables),
+        ended="run_end_unknown" not in columns_of(tables, "losses", "what")["what"].to_list(),
     )
     if not _ahead(tables, durations, recorded):
         return found
