@@ -167,6 +167,16 @@ def test_operators_that_mindspore_counted_and_no_file_times(
     assert shows_no_part_of_a_step(damaged)
 
 
+def test_what_a_cut_host_pipeline_lacks_is_not_idle(shared_data: Path, tmp_path: Path) -> None:
+    """Threads write their events in turns, so others than the last ones are missing."""
+    capture = Path(shutil.copytree(shared_data / "mindspore_cpu/runtime_profiler_graph", tmp_path / "capture"))
+    (path,) = capture.glob("RuntimeProfilerDetail*.csv")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    (rank,) = stepscope.open(capture).ranks
+    assert "file_cut" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
 def test_time_between_two_windows_belongs_to_no_step(shared_data: Path) -> None:
     """Given two recordings of one program with 1.5 s between them, then each is a step, and the time between is not."""
     (rank,) = stepscope.open(shared_data / "mindspore_cpu/ms210_cpu_graph_schedule").ranks
