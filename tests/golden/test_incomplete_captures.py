@@ -167,6 +167,18 @@ def test_operators_that_mindspore_counted_and_no_file_times(
     assert shows_no_part_of_a_step(damaged)
 
 
+def test_steps_of_another_recording_than_the_work_are_not_idle(shared_data: Path, tmp_path: Path) -> None:
+    with stepscope.profile(output=tmp_path, quiet=True) as profile:
+        for _ in range(3):
+            profile.step()
+    (capture,) = tmp_path.glob("*/rank0/capture")
+    shutil.copy(shared_data / "kineto/hta/triton_example/triton_example.json.gz", capture)
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert rank.summary.steps.count == 3
+    assert "spans_outside_steps" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
 @pytest.mark.parametrize("content", [b"", bytes(20_000), b"\x1f\x8b" + bytes(20_000)], ids=["empty", "zeros", "no gzip"])
 def test_a_damaged_file_beside_sound_ones_is_a_loss_of_the_captures_in_place(
     content: bytes, shared_data: Path, tmp_path: Path

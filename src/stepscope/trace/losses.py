@@ -111,6 +111,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "launched_before_recording": ("data_loss",
         "The program launched this device work before the recording began: it has no operator, and the step that it "
         "fills (`launched_before` in the table of steps) is not typical. Record a step more, and leave out the first."),
+    "spans_outside_steps": ("error",
+        "All work lies outside the steps: files of two recordings, or times of two clocks. What a step consists of is "
+        "unknown. Import the files of one recording."),
     "epochs_apart": ("error",
         "Spans lie more than 30 days apart from the others: files of several recordings, or times of two clocks. "
         "Without steps, the results are those of the larger part. Import one recording at a time."),
