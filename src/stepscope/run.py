@@ -243,7 +243,7 @@ class RankRun(NotebookDisplay):
 
     def read(self, *, brief: bool = False) -> Frames:
         """Read the captures into tables; nothing is kept beside them. In brief, without what a job does not need."""
-        rank, host = self.manifest.get("rank"), self.manifest.get("host")
+        rank, host = self.manifest.get("rank"), self.manifest.get("host") or None
         frames = read_files(self.captures, rank=rank, host=host, progress=self._progress, brief=brief)
         if speeds := self.manifest.get("speeds"):
             fact = pl.DataFrame({"key": [SPEEDS], "value": [json.dumps(speeds)]})
@@ -346,10 +346,11 @@ class Run(NotebookDisplay):
         except NotATraceError as error:
             raise NotARunError(error.message, error.remedy) from None
         self.left_out = found.left_out
-        return [
-            CaptureRun(captures, rank, world_size=found.world_size, steps=steps, progress=progress)
+        said = (
+            (captures, imported_manifest(captures, rank, found.world_size, found.left_out_of(rank)))
             for rank, captures in found.captures.items()
-        ]
+        )
+        return [CaptureRun(captures, manifest, steps=steps, progress=progress) for captures, manifest in said]
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, ranks={[rank.rank for rank in self.ranks]})"
@@ -428,24 +429,23 @@ class CaptureRun(RankRun):
 
     Args:
         captures: The captures of the rank.
-        rank: Its rank.
-        world_size: Number of ranks; None if it is unknown.
+        manifest: What an import would note of it.
         steps: As in :class:`RankRun`, like ``progress``.
     """
 
     def __init__(
         self,
         captures: list[Capture],
-        rank: int,
+        manifest: Manifest,
         *,
-        world_size: int | None = 1,
         steps: tuple[int, int] | None = None,
         progress: Progress | None = None,
     ) -> None:
         # Its files go where an import would put them: nothing is written beside the captures.
-        super().__init__(RankDirectory(_RUNS / captures[0].name / f"rank{rank}"), steps=steps, progress=progress)
+        directory = RankDirectory(_RUNS / captures[0].name / f"rank{manifest['rank']}")
+        super().__init__(directory, steps=steps, progress=progress)
         self.captures = captures
-        self.manifest = imported_manifest(captures, rank, world_size, [])
+        self.manifest = manifest
 
     @property
     def made_of(self) -> None:
@@ -461,10 +461,6 @@ class CaptureRun(RankRun):
         """Return the tables that are in memory, else what the captures say in brief."""
         known = "tables" in self.__dict__ or self.steps is not None
         return self.tables if known else tables.lazy(self.read(brief=True))
-
-    def read(self, *, brief: bool = False) -> Frames:
-        """Read the captures into tables; in brief, without what the analysis of a job does not need."""
-        return read_files(self.captures, rank=self.rank, progress=self._progress, brief=brief)
 
 
 def open(path: str | Path, *, steps: tuple[int, int] | None = None) -> Run:
@@ -497,7 +493,10 @@ def adopt(
     directory.create()
     for capture in captures:
         _copy(capture, directory.capture)
-    directory.write_manifest(imported_manifest(captures, directory.rank, world_size, left_out))
+    manifest = imported_manifest(captures, directory.rank, world_size, left_out)
+    if of_others := sum(capture.of_others for capture in captures):  # the copies are the user's own
+        manifest["losses"] = {"files_of_others": of_others}
+    directory.write_manifest(manifest)
 
 
 def imported_manifest(
@@ -517,8 +516,6 @@ def imported_manifest(
         "host": first.host or "",
         "imported_ns": time.time_ns(),
     }
-    if of_others := sum(capture.of_others for capture in captures):
-        manifest["losses"] = {"files_of_others": of_others}
     if left_out:
         manifest["left_out"] = {str(one.root): {"loss": one.loss, "reason": one.fault} for one in left_out}
     return manifest

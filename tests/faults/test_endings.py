@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import psutil
 import pytest
 
@@ -130,6 +131,17 @@ def test_a_killed_program_leaves_what_was_written_until_a_moment_before(tmp_path
     assert manifest(run)["status"] == "recording"
     assert journal_steps(run) == [5, 6]
     assert "ended_abruptly" in Run(run).ranks[0].tables["losses"].collect()["what"].to_list()
+
+
+def test_a_program_killed_after_its_window_does_not_say_how_many_steps_it_had(tmp_path: Path, output: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"{TRAINING}\nfor number in range(40):\n    step()\nimport os\nos.kill(os.getpid(), 9)\n")
+    assert stepscope_run(output, "-q", "--skip", "2", "--active", "2", path).returncode == -signal.SIGKILL
+    (run,) = runs(output)
+    (rank,) = Run(run).ranks
+    assert manifest(run)["status"] == "complete"  # of the window, which is whole
+    assert rank.tables["losses"].filter(pl.col("what") == "run_end_unknown").collect()["count"].to_list() == [1]
+    assert not rank.summary.run.ended
 
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGHUP]), ids=["SIGTERM", "SIGHUP"])

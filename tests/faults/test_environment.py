@@ -114,3 +114,37 @@ def test_the_command_line_can_be_left_out(tmp_path: Path, script: Path, door: st
     (run,) = runs(output)
     assert "arguments" not in manifest(run)
     assert b"train.py" not in (run / "rank0" / "manifest.json").read_bytes()
+
+
+CLOSES_ALL = """
+import os, sys, time
+import torch, stepscope
+work = torch.ones(64, 64, requires_grad=True)
+with stepscope.profile(output=sys.argv[1], quiet=True, collector=sys.argv[2]) as profile:
+    for _ in range(4):
+        (work @ work).sum().backward()
+        profile.step()
+    os.closerange(3, 256)
+    own = [open(f"{sys.argv[1]}.{number}", "wb", buffering=0) for number in range(40)]
+    for _ in range(4):
+        (work @ work).sum().backward()
+        profile.step()
+    time.sleep(1.5)  # the writers wake up
+for file in own:
+    file.write(b"of the program")
+    file.close()
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("collector", first_quick(["native", "kineto"]))
+def test_a_program_that_closes_all_files_keeps_those_that_it_opens_then(tmp_path: Path, collector: str) -> None:
+    """As daemons do: the system gives the numbers of stepscope's files to the program's next ones."""
+    program = tmp_path / "program.py"
+    program.write_text(CLOSES_ALL)
+    done = python(program, tmp_path / "runs", collector)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.read_bytes() for path in tmp_path.glob("runs.*")} == {b"of the program"}
+    (run,) = runs(tmp_path / "runs")
+    assert manifest(run)["status"].startswith("incomplete")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +16,8 @@ import pytest
 import stepscope
 from stepscope.cli.main import main
 from stepscope.errors import InputError, NotARunError
+from stepscope.report import registry
+from stepscope.report.protocol import Source
 from stepscope.run import RankRun
 from tests.golden.test_ascend_totals import STATED
 from tests.unit.ascend_build import OUTPUT
@@ -94,6 +98,27 @@ def test_every_file_is_read_by_itself(name: str, table: str, shared_data: Path) 
     assert rank.rank == 1  # of the directory that it lies in
     assert rank.tables[table].select(pl.len()).collect().item()
     assert "idle" not in {part.name for part in rank.summary.split} or name.startswith("ascend_pytorch")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "text_level2/rank1_ascend_pt/ASCEND_PROFILER_OUTPUT/kernel_details.csv",
+        "text_level2/rank1_ascend_pt/ASCEND_PROFILER_OUTPUT/communication.json",
+        "db_level1/rank1_ascend_pt/ASCEND_PROFILER_OUTPUT/analysis.db",
+    ],
+)
+def test_a_device_whose_number_no_file_says_has_none(name: str, shared_data: Path, tmp_path: Path) -> None:
+    """The rank worked on npu:1; these files alone do not say it, and npu:0 would be another device."""
+    (rank,) = stepscope.open(shared_data / "ascend" / name).ranks
+    assert rank.summary.devices == ("npu",)
+    assert rank.tables["kernels"].select(pl.col("device").null_count() == pl.len()).collect().item()
+    (root,) = registry.layout("ascend", "text,db").write(Source(rank.tables, rank.results, rank.manifest), tmp_path)
+    for path in root.rglob("op_statistic.csv"):
+        assert set(pl.read_csv(path, infer_schema=False)["Device_id"]) == {"N/A"}
+    for path in root.rglob("ascend_pytorch_profiler_*.db"):
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("SELECT DISTINCT deviceId FROM RANK_DEVICE_MAP").fetchall() == [(None,)]
 
 
 @pytest.mark.parametrize("name", ["l2_cache.csv", "operator_details.csv", "../profiler_info_1.json"])

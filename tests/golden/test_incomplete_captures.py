@@ -167,6 +167,51 @@ def test_operators_that_mindspore_counted_and_no_file_times(
     assert shows_no_part_of_a_step(damaged)
 
 
+def test_steps_of_another_recording_than_the_work_are_not_idle(shared_data: Path, tmp_path: Path) -> None:
+    with stepscope.profile(output=tmp_path, quiet=True) as profile:
+        for _ in range(3):
+            profile.step()
+    (capture,) = tmp_path.glob("*/rank0/capture")
+    shutil.copy(shared_data / "kineto/hta/triton_example/triton_example.json.gz", capture)
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert rank.summary.steps.count == 3
+    assert "spans_outside_steps" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(20_000), b"\x1f\x8b" + bytes(20_000)], ids=["empty", "zeros", "no gzip"])
+def test_a_damaged_file_beside_sound_ones_is_a_loss_of_the_captures_in_place(
+    content: bytes, shared_data: Path, tmp_path: Path
+) -> None:
+    shutil.copy(shared_data / "kineto/hta/triton_example/triton_example.json.gz", tmp_path)
+    (tmp_path / "decode.json.gz").write_bytes(content)
+    run = stepscope.open(tmp_path)
+    (rank,) = run.ranks
+    assert "file_unreadable" in lost(rank)
+    assert [loss.source for loss in rank.summary.losses if loss.severity == "data_loss"] == ["decode.json.gz"]
+    assert run.job.tables.ranks.height == 2  # whose rank it is, no file says
+
+
+def test_a_flipped_bit_of_a_small_gzip_file_leaves_a_capture(shared_data: Path, tmp_path: Path) -> None:
+    packed = bytearray((shared_data / "kineto/tracelens/sglang_decode/sglang_Qwen3-8B_decode.json.gz").read_bytes())
+    packed[20_000] ^= 1
+    (tmp_path / "decode.json.gz").write_bytes(bytes(packed))
+    (rank,) = stepscope.open(tmp_path).ranks
+    assert "file_corrupt" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+    assert rank.summary.kernels
+
+
+def test_what_a_cut_host_pipeline_lacks_is_not_idle(shared_data: Path, tmp_path: Path) -> None:
+    """Threads write their events in turns, so others than the last ones are missing."""
+    capture = Path(shutil.copytree(shared_data / "mindspore_cpu/runtime_profiler_graph", tmp_path / "capture"))
+    (path,) = capture.glob("RuntimeProfilerDetail*.csv")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    (rank,) = stepscope.open(capture).ranks
+    assert "file_cut" in lost(rank)
+    assert shows_no_part_of_a_step(rank)
+
+
 def test_time_between_two_windows_belongs_to_no_step(shared_data: Path) -> None:
     """Given two recordings of one program with 1.5 s between them, then each is a step, and the time between is not."""
     (rank,) = stepscope.open(shared_data / "mindspore_cpu/ms210_cpu_graph_schedule").ranks

@@ -119,11 +119,9 @@ def imported(traces: list[Path], output: Path, *, quiet: bool, window: str = "al
     _warn_of_left_out(found.left_out, sum(map(len, found.captures.values())))
     check_writable(output)
     directory = _new_run(output, traces)
-    lowest = min(found.captures)
     try:
         for rank, captures in found.captures.items():
-            # What is left out is named in the manifest of its rank, else of the first.
-            left_out = [one for one in found.left_out if (one.rank if one.rank in found.captures else lowest) == rank]
+            left_out = found.left_out_of(rank)
             adopt(captures, RankDirectory(directory / f"rank{rank}"), world_size=found.world_size, left_out=left_out)
         with options.reading_progress(quiet=quiet) as progress:
             yield Run(directory, progress=progress)

@@ -150,11 +150,7 @@ def job(path: str | Path | Run, *, engine: Engine | None = None) -> Job:
         found.append(made)
         if "fault" not in made.facts:
             rank.keep_section(SECTION, encode(made))
-    unread: list[Manifest] = [
-        {"rank": one.rank or 0, "left_out": {str(one.root): {"loss": one.loss, "reason": one.fault}}}
-        for one in run.left_out
-    ]
-    return Job(job_tables([*found, *_left_out([*map(_manifest, run.ranks), *unread])]), run.path)
+    return Job(job_tables([*found, *_left_out(map(_manifest, run.ranks))]), run.path)
 
 
 def kept_summary(rank: RankRun) -> RankSummary | None:

@@ -223,6 +223,9 @@ def _of_file(path: Path, *, certain: bool = True) -> Capture:
         return single
     with closing(read_blocks(path, LossLedger(path.name), first=HEAD)) as blocks:
         head = next(blocks, b"")
+        if not head.strip(b"\0"):
+            message = f"{path} begins with nothing but zeros: it was never written to the disk."
+            raise DamagedTraceError(message, "Copy it again, or record again.")
         if sort := ascend_files.sort_of_content(path, head):
             return Capture("ascend", path, {sort: [path]}, rank_in_name(path), worker=str(path))
         host, worker = None, str(path)
@@ -397,6 +400,11 @@ class Ranks:
         said = [one.world_size for captures in self.captures.values() for one in captures if one.world_size]
         whole = sorted(self.captures) == list(range(len(self.captures)))
         return max(said) if said else len(self.captures) if whole else None
+
+    def left_out_of(self, rank: int) -> list[Capture]:
+        """Return what is left out of a rank; the first rank names what is of none."""
+        first = min(self.captures)
+        return [one for one in self.left_out if (one.rank if one.rank in self.captures else first) == rank]
 
 
 def ranks(looks: Sequence[Sequence[Capture]], window: str = "all") -> Ranks:

@@ -58,6 +58,46 @@ def _checksum(number: int, payload: bytes | memoryview) -> int:
     return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(number, len(payload))))
 
 
+class OwnDescriptor:
+    """A descriptor of stepscope's in the process of a program, which may close all files that it does not know.
+
+    The system then gives the number to the next file of the program, which must not be written to or closed.
+
+    Args:
+        number: The descriptor, just opened.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._file = _file_of(number)
+
+    @property
+    def number(self) -> int:
+        """The descriptor.
+
+        Raises:
+            OSError: It is closed, or the program's by now.
+        """
+        if self._number < 0 or _file_of(self._number) != self._file:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._number
+
+    def close(self) -> bool:
+        """Close it, unless it is the program's by now; return whether it was stepscope's until now. Idempotent."""
+        try:
+            os.close(self.number)
+        except OSError:
+            return False
+        finally:
+            self._number = -1
+        return True
+
+
+def _file_of(number: int) -> tuple[int, int]:
+    status = os.fstat(number)
+    return status.st_dev, status.st_ino
+
+
 class FrameWriter:
     """Writes one file of blocks.
 
@@ -75,7 +115,8 @@ class FrameWriter:
 
     def __init__(self, path: Path, magic: bytes = MAGIC, version: int = VERSION) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        self._file = OwnDescriptor(os.open(path, flags, 0o600))
         self._number = 0
         self._size = 0
         try:
@@ -99,22 +140,20 @@ class FrameWriter:
         self._number += 1
 
     def _write(self, content: bytes) -> None:
-        rest = memoryview(content)
+        file, rest = self._file.number, memoryview(content)
         try:
             while rest:
-                rest = rest[os.write(self._file, rest) :]
+                rest = rest[os.write(file, rest) :]
         except OSError:
             # Half a block would look like a killed process to the reader, and would hide the cause.
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
+                os.ftruncate(file, self._size)
             raise
         self._size += len(content)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        self._file.close()
 
 
 def pack(content: Mapping[str, object]) -> bytes:

@@ -111,6 +111,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "launched_before_recording": ("data_loss",
         "The program launched this device work before the recording began: it has no operator, and the step that it "
         "fills (`launched_before` in the table of steps) is not typical. Record a step more, and leave out the first."),
+    "spans_outside_steps": ("error",
+        "All work lies outside the steps: files of two recordings, or times of two clocks. What a step consists of is "
+        "unknown. Import the files of one recording."),
     "epochs_apart": ("error",
         "Spans lie more than 30 days apart from the others: files of several recordings, or times of two clocks. "
         "Without steps, the results are those of the larger part. Import one recording at a time."),
@@ -148,6 +151,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "whole in the window; without one, parts of a step are. Skip more steps, or call step() of a profile."),
     "ended_abruptly": ("data_loss",
         "The process ended without closing the recording; everything up to the last block is used."),
+    "run_end_unknown": ("info",
+        "The times of all steps are those written until then: the program still ran, or was killed after its window. "
+        "The last hundredth of its steps, or the last second of a short run, may be missing."),
     "capture_missing": ("data_loss",
         "A file that was recorded is gone from capture/: what only it holds is missing. Put it back."),
     "capture_not_written": ("data_loss", "The capture could not be written: recording stopped, training went on."),

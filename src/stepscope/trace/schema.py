@@ -183,7 +183,7 @@ _ALL = (
         "kernels",
         "device details of a kernel, copy or fill",
         must("span", "int64", "`spans.id` of the device work."),
-        must("device", "int32", "Device index."),
+        may("device", "int32", "Device index; null where the source does not say it."),
         may("context", "int64", "Device context."),
         may("stream", "int64", "Stream number."),
         may("grid", "list[int64]", "Grid size x, y, z.", "blocks"),

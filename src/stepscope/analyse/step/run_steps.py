@@ -31,7 +31,8 @@ _OTHERS, _BLOCKS = 10, 8
 #: Relative difference of medians that is never worth a word, that of few steps, and that which no noise excuses.
 _CLOSE, _LOOSE, _APART = 0.05, 0.15, 0.25
 #: The host runs ahead if it is done with the recorded steps in this part of their time, and its median step is no
-#: larger a part of its mean one: in some step it waits for all that it asked for.
+#: larger a part of its mean one, because in some step it waits for all that it asked for, or of a recorded one, because
+#: it has not waited yet. Where it waits in each step, its steps last as long as what they compute.
 _AHEAD = 0.5
 #: Recording a call may cost so much, ns: benchmarks/overhead.py measured 1,320 (Kineto, all switches, tiny operators).
 #: Steps that compute longer by no more than that a call are taken to differ by the recording, not by what they do.
@@ -102,6 +103,7 @@ class RunSteps:
         other_cpu: Cores that other processes used while the window was open; None if unknown.
         ahead: Whether the host runs ahead of what it asks for, so that only the recorded steps have a known duration:
             those end when all that they asked for has been computed.
+        ended: Whether the file of their times was closed; else later steps may be missing.
     """
 
     count: int
@@ -117,6 +119,7 @@ class RunSteps:
     delay_share: float | None
     other_cpu: float | None
     ahead: bool = False
+    ended: bool = True
 
 
 NONE = RunSteps(0, 0, 0.0, 0.0, 0.0, (), 0, (), None, 0, None, None)
@@ -173,6 +176,7 @@ def summarised(tables: Tables) -> RunSteps:
         disturbed=int((recorded & (delays >= DISTURBED * durations)).sum()),
         delay_share=waited / lasted if lasted else None,
         other_cpu=_other_cpu(tables),
+        ended="run_end_unknown" not in columns_of(tables, "losses", "what")["what"].to_list(),
     )
     if not _ahead(tables, durations, recorded):
         return found
@@ -190,12 +194,13 @@ def disturbed_delays(tables: Tables) -> dict[int, int]:
 
 def _ahead(tables: Tables, durations: Floats, recorded: npt.NDArray[np.bool_]) -> bool:
     """Return whether the host's times of single steps tell nothing of what they compute; see :data:`_AHEAD`."""
-    computed = float(columns_of(tables, "steps", "dur")["dur"].sum())
+    steps = columns_of(tables, "steps", "dur")["dur"]
+    computed = float(steps.sum())
     asked, known = float(np.nansum(durations[recorded])), durations[~np.isnan(durations)]
     late = known[_warm_up(len(known)) :]
-    if not computed or not asked or len(late) < _OTHERS:
+    if not computed or not asked:
         return False
-    return bool(asked <= _AHEAD * computed and np.median(late) <= _AHEAD * late.mean())
+    return bool(asked <= _AHEAD * computed and np.median(late) <= _AHEAD * max(late.mean(), computed / len(steps)))
 
 
 def _warm_up(count: int) -> int:

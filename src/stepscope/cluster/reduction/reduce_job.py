@@ -81,7 +81,7 @@ def _reduced(work: RankToReduce) -> RankSummary:
         run = RankRun(RankDirectory(work.directory), steps=work.steps)
         return reduce(run.tables_for_job(), run.manifest, directory=work.name)
     with _here(work) as captures:
-        found = CaptureRun(list(captures), work.rank, steps=work.steps).tables_for_job()
+        found = CaptureRun(list(captures), work.manifest, steps=work.steps).tables_for_job()
     return reduce(found, work.manifest, directory=work.name)
 
 

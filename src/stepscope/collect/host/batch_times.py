@@ -26,6 +26,7 @@ from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.hooks.post_import import when_imported
 from stepscope.collect.hooks.spawned_children import run_in_children
 from stepscope.collect.journal.values import text
+from stepscope.trace.blocks import OwnDescriptor
 
 #: Module and classes of the objects that fetch.
 _FETCHERS = (
@@ -130,7 +131,7 @@ class BatchTimes:
         self._withdraw: list[Callable[[], None]] = []
         self._rows: deque[_Batch] = deque()
         self._rings: mmap.mmap | None = None
-        self._descriptor = -1
+        self._descriptor: OwnDescriptor | None = None
         self._read = [0] * _RINGS
         self._ring: int | None = None
 
@@ -140,11 +141,11 @@ class BatchTimes:
     def install(self) -> None:
         """Wrap what fetches in the loaders that are imported, and in the others when they are."""
         try:
-            self._descriptor = os.memfd_create("stepscope-batches")
-            os.ftruncate(self._descriptor, _RINGS * _RING)  # pages that nobody writes are none
-            self._rings = mmap.mmap(self._descriptor, _RINGS * _RING)
+            self._descriptor = OwnDescriptor(os.memfd_create("stepscope-batches"))
+            os.ftruncate(self._descriptor.number, _RINGS * _RING)  # pages that nobody writes are none
+            self._rings = mmap.mmap(self._descriptor.number, _RINGS * _RING)
         except (AttributeError, OSError, ValueError):
-            self._rings = None  # batches of workers stay unknown
+            self._descriptor = self._rings = None  # batches of workers stay unknown
         _OPEN.add(self)
         self._wrap_when_imported()
         self._withdraw.append(run_in_children(self._hooks, "stepscope_batches", self._child))
@@ -169,9 +170,10 @@ class BatchTimes:
             self._withdraw.pop()()
         self._hooks.remove()
         _OPEN.discard(self)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None and not descriptor.close() and self._rings is not None:
+            _NEVER_CLOSED.append(self._rings)  # its own descriptor is the program's by now, too
+            self._rings = None
 
     def close(self) -> None:
         """Give back the memory that workers write into, which has a descriptor; what they have written is lost."""
@@ -213,10 +215,14 @@ class BatchTimes:
             self._withdraw.append(when_imported(module, partial(self._wrap, module, classes)))
 
     def _child(self) -> str | None:
-        if self._rings is None or not any(name in sys.modules for name in _WORKERS):
+        if self._descriptor is None or not any(name in sys.modules for name in _WORKERS):
+            return None
+        try:
+            path = f"/proc/{os.getpid()}/fd/{self._descriptor.number}"
+        except OSError:  # the program closed it
             return None
         _before_fork()
-        return _FOLLOW.format(path=f"/proc/{os.getpid()}/fd/{self._descriptor}", ring=_forks % _RINGS)
+        return _FOLLOW.format(path=path, ring=_forks % _RINGS)
 
     def _wrap(self, module: str, classes: tuple[str, ...]) -> None:
         for name in classes:
@@ -271,6 +277,7 @@ class BatchTimes:
 
 
 _OPEN: weakref.WeakSet[BatchTimes] = weakref.WeakSet()
+_NEVER_CLOSED: list[mmap.mmap] = []
 _process = os.getpid()
 #: How many processes were forked, or are spawned: the next one gets this ring.
 _forks = 0

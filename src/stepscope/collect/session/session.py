@@ -291,7 +291,10 @@ class Session:
         self._move(END, status, notes)
         self.running = False
         if not self.times.lasts:
-            self.times.close(status, notes)
+            try:
+                self.times.close(status, notes)
+            except Exception as error:  # noqa: BLE001 - law 1
+                self._warn("cannot close the times of the steps", error)
             if self.times.failure[0] and self._saved is not None:
                 self._saved.count_loss(*self.times.failure)
                 self._saved.write_manifest()

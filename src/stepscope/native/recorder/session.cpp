@@ -86,13 +86,19 @@ void forget_names() {
 
 Session::Session(int file, uint32_t most, uint64_t (*torch_thread)())
     : file_(file), torch_thread_(torch_thread), pool_(most), size_(lseek(file, 0, SEEK_END)) {
+    fstat(file, &opened_);
     pool_.stock(SPARE_CHUNKS);
 }
 
 Session::~Session() {
     end();
     if (writer_.joinable()) writer_.join();
-    close(file_);
+    if (file_is_ours()) close(file_);
+}
+
+bool Session::file_is_ours() const {
+    struct stat now;
+    return !fstat(file_, &now) && now.st_dev == opened_.st_dev && now.st_ino == opened_.st_ino;
 }
 
 std::shared_ptr<Log> Session::attach() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -60,7 +61,11 @@ class Session {
     void write_rates();
     void write_block(const void *head, size_t head_length, const void *content, size_t length);
 
+    // A program may close all files that it does not know. Its next one gets the number of ours, and is not written to.
+    bool file_is_ours() const;
+
     const int file_;
+    struct stat opened_{};
     uint64_t (*const torch_thread_)();
     Pool pool_;
     std::mutex logs_mutex_;

@@ -165,6 +165,7 @@ int Session::append(const void *payload, size_t length) {
 
 void Session::write_block(const void *head, size_t head_length, const void *content, size_t length) {
     if (error()) return;  // after a block that the disk refused, later ones are dropped, too
+    if (!file_is_ours()) return error_.store(EBADF, std::memory_order_relaxed);
     uint32_t checked[2] = {blocks_, uint32_t(head_length + length)};
     Checksum checksum;
     checksum.add(checked, sizeof checked);

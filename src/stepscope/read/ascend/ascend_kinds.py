@@ -120,5 +120,5 @@ def operation(name: str) -> str:
 
 
 def npu(device: int | None) -> str:
-    """Return the device's name of its number: ``npu:0``."""
-    return f"npu:{device or 0}"
+    """Return the device's name of its number: ``npu:0``; ``npu`` where no file says the number."""
+    return "npu" if device is None else f"npu:{device}"

@@ -73,7 +73,7 @@ def read(
         ledger.add("events_none")
     part = built.tables()
     if OF_GPU & set(capture.files):
-        device = pl.col("device").cast(pl.String).str.replace("^npu:", "cuda:")
+        device = pl.col("device").cast(pl.String).str.replace("^npu", "cuda")
         part["tracks"] = part["tracks"].with_columns(device)
     return part
 

@@ -235,13 +235,12 @@ class _AscendPart:
         columns = ("stream", "device", "grid", "block", "blocks", "bytes")
         work = pl.DataFrame([one.filter(works) for one in (self._span("tasks"), *(tasks[name] for name in columns))])
         of_tasks = [
-            *(work[name] for name in ("span", "stream", "bytes")),
-            filled(work["device"], 0),
+            *(work[name] for name in ("span", "stream", "bytes", "device")),
             of_each(_grid, work["grid"], work["blocks"], dtype=_SIZES),
             of_each(_sizes, work["block"], dtype=_SIZES),
         ]
         self.part.add("kernels", pl.DataFrame(of_tasks))
-        self.part.add("kernels", pl.DataFrame([self._span("communications"), filled(lanes["device"], 0)]))
+        self.part.add("kernels", pl.DataFrame([self._span("communications"), lanes["device"]]))
 
     def _add_tasks(self, kind: pl.Series) -> None:
         tasks, lanes, planes = (self.frames[name] for name in ("tasks", "communications", "communication_tasks"))

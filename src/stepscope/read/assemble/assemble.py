@@ -120,7 +120,10 @@ def assemble(
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
-    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=_not_recorded(line, merged["steps"]))
+    outside = _work_outside_steps(line, merged["spans"]["step"], merged["steps"])
+    ledger.add("spans_outside_steps", outside)
+    unrecorded = ["computing"] if outside else _not_recorded(line, merged["steps"])
+    merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=unrecorded)
     merged["losses"] = empty("losses")
     frames = complete(merged)
     ledger.add("names_shortened", count_long_names(frames, line.distinct_names.values()))
@@ -149,6 +152,22 @@ def _not_recorded(line: RankTimeline, steps: pl.DataFrame) -> list[str]:
     names = line.distinct(line.of_kinds("runtime", "driver")).values()
     launched = any(map(_LAUNCH.search, names)) and not any("StreamBeginCapture" in name for name in names)
     return ["computing"] if launched else []
+
+
+def _work_outside_steps(line: RankTimeline, step: pl.Series, steps: pl.DataFrame) -> int:
+    """Return how many spans of work there are, if none of them lies in any step, at least with a part; else 0.
+
+    It is the work of the device, on a rank with a device. Steps and work of two recordings, or of two clocks, tell
+    nothing of each other, and the steps would look idle.
+    """
+    working = line.on_device & line.of_kinds("kernel", "memcpy", "memset", "collective", "other")
+    working = working if working.any() else line.of_kinds("operator")
+    if not steps.height or not working.any() or step.filter(pl.Series(working)).null_count() < working.sum():
+        return 0
+    begins, ends = steps["ts"].to_numpy(), (steps["ts"] + steps["dur"]).to_numpy()
+    last = np.searchsorted(begins, line.end[working]) - 1
+    through = (last >= 0) & (ends[last] > line.ts[working])
+    return 0 if through.any() else int(working.sum())
 
 
 def _facts(parts: Sequence[_Part], *, compared: bool, unrecorded: list[str]) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d{1,6})(?!\d)", re.IGNORECAS
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
-_GZIP_PIECE = 128 << 10
+_GZIP_PIECE, _SMALL_PIECE = 128 << 10, 16 << 10
 
 # JSON traces compress 8 to 40 times. Deflate can reach 1032, with nothing but repetition, which no trace is.
 _MAX_RATIO = 250
@@ -263,6 +264,13 @@ def _inflated(first: bytes, blocks: Iterator[bytes], path: Path, ledger: LossLed
             try:
                 block = inflater.decompress(pending)
             except isal_zlib.error:  # type: ignore[misc]
+                found = written
+                for block in _until_damage(path, written):
+                    found += len(block)
+                    yield block
+                if not found:
+                    message = f"{path} is damaged from its beginning on: nothing that it compresses can be read."
+                    raise DamagedTraceError(message, "Copy it again, or record again.") from None
                 ledger.add("file_corrupt")
                 return
             pending = inflater.unused_data if inflater.eof else b""
@@ -274,6 +282,34 @@ def _inflated(first: bytes, blocks: Iterator[bytes], path: Path, ledger: LossLed
                 yield block
     if not inflater.eof:
         ledger.add("file_cut")
+
+
+def _until_damage(path: Path, known: int) -> Iterator[bytes]:
+    """Yield what a damaged gzip file holds before the damage, but for the first ``known`` bytes, which are there.
+
+    A decompressor gives nothing of the piece in which it meets damage, so pieces are halved until it lies in one byte.
+    """
+    inflater = zlib.decompressobj(_GZIP_WBITS)
+    with open_trace(path) as file:
+        while piece := file.read(_SMALL_PIECE):
+            pieces = [piece]
+            while pieces:
+                pending = pieces.pop()
+                if inflater.eof:
+                    inflater, pending = zlib.decompressobj(_GZIP_WBITS), pending.lstrip(b"\0")
+                before = inflater.copy()
+                try:
+                    block = inflater.decompress(pending)
+                except zlib.error:
+                    if len(pending) == 1:
+                        return
+                    inflater, half = before, len(pending) // 2
+                    pieces += [pending[half:], pending[:half]]
+                    continue
+                if inflater.unused_data:
+                    pieces.append(inflater.unused_data)
+                yield block[known:]
+                known = max(0, known - len(block))
 
 
 def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:

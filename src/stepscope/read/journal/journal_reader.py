@@ -250,8 +250,8 @@ def read(path: Path, ledger: LossLedger, progress: Progress | None = None) -> Fr
             ledger.add("journal_unreadable")
     tell_all(path, progress)
     # The times of all steps are in a file of their own, which grows after the window: its end loses nothing of it.
-    if not content.closed and path.name != STEP_TIMES:
-        ledger.add("ended_abruptly")
+    if not content.closed:
+        ledger.add("run_end_unknown" if path.name == STEP_TIMES else "ended_abruptly")
     recount = _recount(content.metadata.pop(STEPS_RECOUNT, ""), ledger)
     if recount is not None:
         before = len(content.run_steps)

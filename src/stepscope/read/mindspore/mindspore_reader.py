@@ -83,8 +83,9 @@ class _CaptureReader:
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of the part."""
         capture, ledger, host = self._capture, self._ledger, self._said.get("host")
-        count, process, stated = operators_of.read_counts(capture.of("details"), ledger)
         events = events_of.read(capture.of("events"), ledger)
+        ends_early = ledger.ends_early  # threads write their events in turns: others than the last ones are missing
+        count, process, stated = operators_of.read_counts(capture.of("details"), ledger)
         operators = self._operators(events)
         dispatches = events_of.dispatches(events, operators)
         ledger.add("step_ends_unknown", int(operators.height > 0 and not dispatches.height and bool(self._said)))
@@ -107,7 +108,7 @@ class _CaptureReader:
         part.add("counters", _counters(pipeline, self._clock(pipeline, min(starts, default=0)), tracks))
         _add_spans(part, operators, events, tracks)
         part.add("collectives", operators_of.details(operators, self._said))
-        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ["computing"]}) if missing else {})})
+        part.add_facts({**self._facts(), **(as_json({NOT_RECORDED: ["computing"]}) if missing or ends_early else {})})
         if capture.of("details", "times") and operators.height:
             totals = StatedTotals(LossLedger(", ".join(path.name for path in capture.of("details"))))
             totals.times("operators", stated, float(operators["dur"].sum()))

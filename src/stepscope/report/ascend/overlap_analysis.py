@@ -133,11 +133,11 @@ class RankWork:
         return frame.select(*device, pl.all())
 
     @cached_property
-    def _device(self) -> int:
-        """Return the number of the device that did the work."""
+    def _device(self) -> int | None:
+        """Return the number of the device that did the work; None if no file says it."""
         number = self.tables["tracks"].select(pl.col("device").cast(pl.String).str.extract(r"^\w+:(\d+)$")).collect()
         known = number.to_series().drop_nulls()
-        return int(known[0]) if len(known) else 0
+        return int(known[0]) if len(known) else None
 
     def _stated_steps(self) -> pl.DataFrame | None:
         """Return the steps as the profiler of an NPU stated them, if it did so for all that are here."""

@@ -43,10 +43,10 @@ def run_lines(run: RunSteps, time: _Time, width: int, *, ascii_only: bool) -> It
         width: Columns of a line.
         ascii_only: Whether the terminal shows ASCII only.
     """
+    count = f"{'' if run.ended else 'at least '}{count_text(run.count, 'step')}"
     if run.count > run.recorded and run.median_ns:
         dash = "-" if ascii_only else "–"
         said = f"median {time(run.median_ns)} ({time(run.low_ns)}{dash}{time(run.high_ns)})"
-        count = count_text(run.count, "step")
         signs = picture(run.picture, max(width - len(said) - len(count) - 4, 1), ascii_only=ascii_only)
         yield "whole run", Text.assemble((count, "bold"), f"  {signs}  {said}")
         if run.outliers:
@@ -55,7 +55,7 @@ def run_lines(run: RunSteps, time: _Time, width: int, *, ascii_only: bool) -> It
             yield _typical(run, time)
     if run.ahead:
         told = "only the recorded ones are timed: the host runs ahead of the computation"
-        yield "whole run", Text.assemble((count_text(run.count, "step"), "bold"), f"; {told}")
+        yield "whole run", Text.assemble((count, "bold"), f"; {told}")
     if run.disturbed or (run.delay_share or 0) >= _DELAYED:
         yield "disturbed", Text(_disturbed(run), style="yellow")
 

@@ -226,6 +226,13 @@ def test_steps_of_a_host_that_runs_ahead_are_not_timed() -> None:
         row["dur"] = 30 * MS
     run = summarised(rank.tables())
     assert (run.ahead, run.count, run.median_ns, run.picture, run.outliers, run.typical) == (True, 60, 0.0, (), 0, None)
+    # of which a few say no more, before it has waited for any
+    few = RunOfSteps()
+    for number in range(11):
+        few.run_step(1, recorded=5 <= number < 10, delay=0)
+    for row in few.rows["steps"]:
+        row["dur"] = 30 * MS
+    assert (summarised(few.tables()).ahead, summarised(few.tables()).median_ns) == (True, 0.0)
     # whose other steps would be timed if each took as long as what it computes
     even = RunOfSteps()
     for number in range(60):

@@ -48,7 +48,7 @@ def sessions(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 def found(output: Path) -> pl.DataFrame:
     (path,) = output.glob("*/rank0/capture/steps.ssj")
     frames = read_files([path])
-    assert frames["losses"].is_empty()
+    assert set(frames["losses"]["what"].to_list()) <= {"run_end_unknown"}  # of a killed program
     return frames["run_steps"]
 
 

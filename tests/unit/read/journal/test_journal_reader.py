@@ -105,6 +105,13 @@ def test_a_recording_without_end_is_said_to_be(tmp_path: Path) -> None:
     assert lost == {"ended_abruptly": 1}
 
 
+def test_times_of_steps_without_end_may_lack_the_last_ones(tmp_path: Path) -> None:
+    """The file grows after its window, whose data are whole: the program still runs, or was killed later."""
+    assert tables(write(tmp_path / "steps.ssj", sound(closed=False)))[1] == {"run_end_unknown": 1}
+    (tmp_path / "closed").mkdir()
+    assert tables(write(tmp_path / "closed" / "steps.ssj", sound()))[1] == {}
+
+
 @pytest.mark.parametrize("content", [b"", b"SSJ1", None], ids=["empty file", "cut header", "no block"])
 def test_a_journal_that_just_began(tmp_path: Path, content: bytes | None) -> None:
     path = write(tmp_path / "journal.ssj")

@@ -40,6 +40,11 @@ def test_the_run_its_picture_and_its_outliers() -> None:
     assert lines(RUN, ascii_only=True)["whole run"].isascii()
 
 
+def test_of_a_run_whose_end_is_unknown_the_number_of_steps_is_a_lower_limit() -> None:
+    assert lines(replace(RUN, ended=False))["whole run"].startswith("at least 1,204 steps  ▁")
+    assert lines(replace(NONE, count=60, ahead=True, ended=False))["whole run"].startswith("at least 60 steps; ")
+
+
 def test_a_host_that_runs_ahead_tells_no_time_of_a_step() -> None:
     said = lines(replace(NONE, count=60, recorded=5, ahead=True))
     assert said == {"whole run": "60 steps; only the recorded ones are timed: the host runs ahead of the computation"}

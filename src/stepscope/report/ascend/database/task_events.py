@@ -35,10 +35,10 @@ _TYPE_OF_ELEMENTS |= {"bfloat16": 11} | {name.lower(): number for number, name i
 _DETAILS = ("state", "input_formats", "output_formats", "output_dtypes", "attributes")
 
 
-def index(device: str) -> int:
-    """Return the number in a device's name: ``cuda:1`` → 1; 0 for the host."""
+def index(device: str) -> int | None:
+    """Return the number in a device's name: ``cuda:1`` → 1; 0 for the host, None for a device of unknown number."""
     number = device.partition(":")[2]
-    return int(number) if number.isdecimal() else 0
+    return int(number) if number.isdecimal() else 0 if device == "cpu" else None
 
 
 def numbered(work: RankWork) -> pl.DataFrame:

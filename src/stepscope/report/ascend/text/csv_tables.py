@@ -235,7 +235,10 @@ def op_statistic(work: RankWork, variant: Variant) -> pl.DataFrame:
     )
     share = (100 * pl.col("total") / pl.col("total").sum()).fill_nan(0).round(3)
     shown = grouped.sort("total", "name", descending=[True, False]).select(
-        pl.col("device_name").str.split(":").list.get(1, null_on_oob=True).fill_null("0").alias("Device_id"),
+        pl.when(pl.col("device_name") == "cpu")
+        .then(pl.lit("0"))
+        .otherwise(pl.col("device_name").str.split(":").list.get(1, null_on_oob=True).fill_null(_NOT_KNOWN))
+        .alias("Device_id"),
         pl.lit(_NOT_KNOWN).alias("Model Name"),
         pl.col("name").alias("OP Type"),
         pl.col("core").alias("Core Type"),
