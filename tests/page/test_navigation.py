@@ -148,3 +148,26 @@ def test_keys_fold_a_track_go_to_the_filter_and_copy(page: Page, spans: LaneSpan
     wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == page.url)
     page.keyboard.press("l")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "filter lanes"
+
+
+@EITHER
+def test_turns_of_the_wheel_that_come_before_a_picture_add_up(page: Page) -> None:
+    page.keyboard.press("w")
+    wait_until(lambda: part(page, "t"))
+    begin, end = map(int, part(page, "t").split(","))
+    page.evaluate(
+        """async () => {
+            const lanes = document.querySelector(".area");
+            const event = () => new WheelEvent("wheel", { deltaX: 20, bubbles: true, cancelable: true });
+            const turn = () => lanes.dispatchEvent(event());
+            const { port1, port2 } = new MessageChannel();
+            for (let turns = 0; turns < 4; turns++) {
+                turn();
+                await new Promise((resolve) => { port1.onmessage = resolve; port2.postMessage(0); });
+            }
+        }"""
+    )
+    width = page.locator(".area canvas").first.bounding_box()["width"]  # type: ignore[index]
+    wait_until(lambda: part(page, "t") != f"{begin},{end}")
+    moved = int(part(page, "t").split(",")[0]) - begin
+    assert moved == pytest.approx(4 * 20 / width * (end - begin), rel=0.1)

@@ -1,6 +1,6 @@
 // The window of time that is shown: where it lies, and how the mouse moves it.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Timeline as Times } from "../model";
 import { go, link } from "../state";
 import type { Selected } from "./api";
@@ -56,7 +56,8 @@ function slowestOf({ steps }: Times): Range | null {
 
 /** The wheel: scrolls the lanes; with Ctrl it zooms at the pointer, with Shift or sideways it pans. */
 export function useWheel(element: { current: HTMLElement | null }, { a, b, move }: Window, width: number, scroll: (by: number) => void): void {
-  useEffect(() => {
+  // With the picture, as the keys: several turns of the wheel come before it is drawn.
+  useLayoutEffect(() => {
     const turned = (event: WheelEvent): void => {
       event.preventDefault();
       const x = (event.offsetX / width) * (b - a);
