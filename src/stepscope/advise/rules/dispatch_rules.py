@@ -13,10 +13,9 @@ from stepscope.advise.calls import (
     CELLS,
     explained_calls,
     in_order,
+    multiplying,
     of_step,
-    one_core,
     outermost,
-    product_flops,
     recorded_calls,
     sizes,
     trained_parameters,
@@ -68,9 +67,8 @@ _WORDS = {
 _DRAWS, _EACH_DRAWS = ("aten::multinomial", "aten::normal", "aten::bernoulli"), 0.8
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
-#: Backwards of a step, each with a part of its batch, from which on they are many; part of the speed of a large product
-#: that those of all parts together reach.
-_PARTS, _SPEED = 4, 0.5
+#: Backwards of a step, each with a part of its batch, from which on they are many.
+_PARTS = 4
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
@@ -323,9 +321,8 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
     if parts < _PARTS or len(layers) < parts * steps or float(layers["time"].sum()) * steps / len(layers) > _SMALL_NS:
         return
     of_parts = _repeated(calls, parts, steps)
-    time, single = _time_of(observed, calls, of_parts), one_core(observed, "float32")
-    flops = sum(product_flops(*row) for row in of_parts.select("name", "shapes", "concrete").iter_rows()) / steps
-    gain = time * (1 - _BATCHED / parts) - (1e9 * flops / (_SPEED * single) if single else 0.0)
+    time = _time_of(observed, calls, of_parts)
+    gain = time * (1 - _BATCHED / parts) - multiplying(observed, of_parts)
     if observed.share(gain) < _TOLD:
         return
     rows = max((inputs[0][0] for text in layers["shapes"].unique() if (inputs := sizes(text)) and inputs[0]), default=0)

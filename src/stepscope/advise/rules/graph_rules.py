@@ -172,14 +172,24 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
 def _detached(calls: pl.DataFrame, unused: pl.DataFrame, used: pl.DataFrame) -> bool:
     """Return whether layers that a backward reaches take what a forward without one gives, cut off by ``detach()``.
 
-    A discriminator takes what a generator makes so.
+    A discriminator takes what a generator makes so. If a forward of the same layers that a backward uses comes between
+    the two, that one made what is cut.
     """
-    begins = unused.group_by("step").agg(begin=pl.col("ts").min())
-    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other")).join(begins, on="step")
-    cut = cuts.filter(pl.col("ts") > pl.col("begin")).select("step", pl.col("ts").alias("at"), of="shapes")
+    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other"))
+    columns = ("step", "ts", "shapes", "name")
+    last = pl.concat(
+        [one.select(columns).with_columns(lost=pl.lit(lost)) for one, lost in ((unused, True), (used, False))]
+    )
+    made = last.filter(pl.Series(_weights(last)).is_in(_weights(unused))) if len(last) else last
+    cuts = (
+        cuts.select("step", "ts", of="shapes")
+        .sort("ts")
+        .join_asof(made.sort("ts").select("step", "ts", "lost"), on="ts", by="step", check_sortedness=False)
+    )
+    cut = cuts.filter("lost").select("step", "of", at="ts")
     taken = cut.join(used.select("step", "ts", "shapes"), on="step").filter(pl.col("ts") > pl.col("at"))
     fed = {step for step, of, text in taken.select("step", "of", "shapes").iter_rows() if sizes(of)[0] in sizes(text)}
-    return fed == set(begins["step"].to_list())
+    return fed == set(unused["step"].to_list())
 
 
 def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:

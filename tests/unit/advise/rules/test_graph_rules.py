@@ -68,6 +68,19 @@ def test_what_a_layer_takes_cut_off_from_its_graph_is_needed(cut: list[int], cau
     assert training.causes() == causes
 
 
+def test_a_preview_is_not_needed_because_a_later_forward_of_the_same_layers_is_cut_off() -> None:
+    # Given a generator that shows samples in each step, before it makes those that a discriminator takes
+    training = Training()
+    forward(training, WEIGHT, 30, "other")
+    forward(training, WEIGHT, 10)
+    training.call("aten::detach", 1000, [[8, 64]])
+    forward(training, OTHER, 20)
+    backward(training, OTHER, 20)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert "unneeded-forward" in training.causes()
+
+
 def test_an_evaluation_without_gradients_is_no_unneeded_forward() -> None:
     training = Training()
     forward(training, WEIGHT, 10)

@@ -184,6 +184,53 @@ def test_a_cell_for_each_time_step_is_a_loop_of_layers_not_of_parts() -> None:
     assert training.causes() == []
 
 
+def over_experts(rows: list[int], weights: int) -> Training:
+    """Steps that choose rows for 32 layers one after the other, which have so many weights of their own."""
+    training = Training()
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    for number in range(32):
+        data = rows[number % len(rows)]
+        training.call("aten::index", 10_000, [[512, 96], []], "forward", sequence=3 * number)
+        training.call("aten::linear", 60_000, [[data, 96], [96, 96], []], "forward", sequence=3 * number + 1)
+        training.call(
+            "aten::index_add_", 20_000, [[512, 96], [], [data], [data, 96]], "forward", sequence=3 * number + 2
+        )
+    for number in range(96):
+        training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=number)
+    for _ in range(weights):
+        training.call("torch::autograd::AccumulateGrad", 1000, [[96, 96]], "backward")
+    return training
+
+
+def test_a_loop_over_layers_that_take_parts_of_their_own_is_told() -> None:
+    [finding] = over_experts([30, 34, 27], weights=32).findings()
+    assert finding.cause == "many-small-operators"
+    assert "32 parts of a batch, with 3 small operators for each" in finding.title
+    # What index_add_ moves of the whole stays, as far as it runs so long.
+    time = 32 * 90_000 + 96 * 20_000
+    assert finding.gain_ns == pytest.approx(time * (1 - 2 / 32) - 32 * 20_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights"), [([32], 32), ([30, 34, 27], 1)], ids=["a chain of layers", "one layer again and again"]
+)
+def test_layers_that_take_what_others_give_are_no_loop_over_parts(rows: list[int], weights: int) -> None:
+    assert "parts of a batch" not in " ".join(finding.title for finding in over_experts(rows, weights).findings())
+
+
+def test_what_other_packages_do_for_each_parameter_is_their_caller_s() -> None:
+    # Given a loop over parameters, in whose function NumPy is seen three times of four
+    training = over_parameters(4)
+    training.run_steps()
+    statistics = ("/home/me/log.py", "statistics")
+    numpy = (f"{PACKAGES}/numpy/lib/_histograms_impl.py", "histogram")
+    other = ((f"{PACKAGES}/torch/x.py", "y"),)
+    see(training, [((numpy, statistics), "python")] * 3 + [((statistics,), "native")] + [(other, "native")] * 6)
+    [finding] = training.findings()
+    assert finding.cause == "python-in-step"
+    assert "statistics" in finding.title
+
+
 def branches(weights: list[list[int]]) -> Training:
     """Steps in which layers with these weights take data of 64 columns, each with a product that follows it."""
     training = Training()
