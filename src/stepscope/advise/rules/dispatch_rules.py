@@ -83,8 +83,10 @@ _FOREACH = (0.2, 0.4, 0.6)
 _TRAFFIC = 7
 #: Bytes a second of one core, at least and at most, where the machine's own speed is unknown.
 _SLOW_COPY, _FAST_COPY = 4e9, 2e10
-#: What a fused step takes at least, ns.
-_CALL_NS = 20_000
+#: What a fused step takes at least, ns; for each tensor, about as long as so many operators of the loop: most, least;
+#: and how many the loop has, where that was not recorded.
+_CALL_NS = 50_000
+_FOR_EACH, _OPERATORS = (4.0, 2.0), 12
 #: Part of the step that the other optimizer saves for sure: a loop is what torch itself chooses on a CPU.
 _SURE = 0.1
 #: Looks at the training thread that tell how long a phase takes.
@@ -210,10 +212,14 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         _sampled(observed, pl.col("phase") == "optimizer"),
     )
     moved = _TRAFFIC * sum(int(one.get("parameter_bytes") or 0) for one in loops)
-    low, high = (time - 1e9 * moved / speed - _CALL_NS for speed in (_SLOW_COPY, _FAST_COPY))
-    gain, fused = (low + high) / 2, all("fused" in one for one in loops)
+    stay, fused = _fused_part(observed, tensors), all("fused" in one for one in loops)
+    low, high = (
+        time * (1 - part) - 1e9 * moved / speed - _CALL_NS
+        for part, speed in zip(stay, (_SLOW_COPY, _FAST_COPY), strict=True)
+    )
+    gain = (low + high) / 2
     if not fused:
-        low, gain, high = (part * high for part in _FOREACH)
+        low, gain, high = (part * time for part in _FOREACH)
     if observed.share(low) < (_SURE if fused else _SURE / 2):
         return
     name = str(loops[0].get("class"))
@@ -223,7 +229,8 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         cause="per-parameter-optimizer",
         title=f"{of_step(observed, time)} {name} updates {tensors} tensors one by one",
         gain_ns=round(gain), gain_low_ns=round(max(low, 0.0)), gain_high_ns=round(max(high, gain)),
-        basis="the optimizer's phase of the step less what one pass over parameters, gradients and states takes"
+        basis="the optimizer's phase of the step less one pass over parameters, gradients and states, and what a fused "
+        "step still does for each tensor"
         if fused else "the optimizer's phase of the step, of which two fifths are Python that foreach replaces",
         confidence=Confidence.MEASURED,
         evidence=(
@@ -235,6 +242,15 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         operator=f"Optimizer.step#{name}.step",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"phase optimizer": time})
+
+
+def _fused_part(observed: Observed, tensors: int) -> tuple[float, float]:
+    """Return the parts of an optimizer's loop that a fused step does for each tensor, too: most and least."""
+    calls = recorded_calls(observed)
+    each = len(calls.filter((pl.col("phase") == "optimizer") & (pl.col("outer") < 0))) / tensors
+    each /= max(observed.summary.steps.count, 1)
+    most, least = (min(stay / (each if each >= 1 else _OPERATORS), 1.0) for stay in _FOR_EACH)
+    return most, least
 
 
 def _usual(observed: Observed, name: str) -> float:
