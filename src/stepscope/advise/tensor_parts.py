@@ -16,6 +16,9 @@ _MANY = 16
 #: parts at once.
 _PARTS, _CHOSEN, ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "aten::index_select"), "aten::unbind"
 TAKES = (*_PARTS, *_CHOSEN, ALL_PARTS)
+#: Operators that join tensors, and those that write into a part of one or read a number.
+_JOINS = ("aten::stack", "aten::cat", "aten::hstack", "aten::vstack")
+_PUTS = r"^aten::(?:index_\w+_|_?index_put_?\w*|copy_|scatter\w*|add_|sub_|item|_local_scalar_dense|is_nonzero|equal)$"
 #: Operators of layers, and products, which are layers if one of their factors is a parameter.
 LINEAR = "aten::linear"
 _LAYERS, _PRODUCTS = (LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d", *CELLS), ("aten::matmul", "aten::mm")
@@ -41,6 +44,22 @@ def anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
             part = [one for one in top["shapes"].unique().to_list() if (sizes(one) or ((),))[0] == shape[1:]]
             found.append((float(shape[0]), pl.col("shapes").is_in(part)))
     yield from ((anchor, pieces) for pieces, anchor in sorted(found, key=lambda one: -one[0]) if pieces >= _MANY)
+
+
+def collected(body: pl.DataFrame, top: pl.DataFrame) -> int:
+    """Return how many results of a loop's parts are joined, written into a tensor, read, or added to a number.
+
+    A recurrence, of which each part needs the result of the one before it, does nothing of this until its end.
+
+    Args:
+        body: The calls of the loop.
+        top: All outermost calls of the program's own.
+    """
+    joins = top.filter(pl.col("name").is_in(_JOINS) & (pl.col("ts") >= body["ts"].min()))
+    joined = sum(len(sizes(text)) for text in joins["shapes"].to_list())
+    numbers = pl.col("name").is_in(["aten::add", "aten::add_", "aten::sub"]) & pl.col("shapes").str.starts_with("[[],")
+    puts = numbers | pl.col("name").str.contains(_PUTS)
+    return joined + len(body.filter(puts))
 
 
 def layers_in(calls: pl.DataFrame, body: pl.DataFrame) -> pl.DataFrame:

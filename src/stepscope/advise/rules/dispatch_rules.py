@@ -57,6 +57,7 @@ _PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
+_NODE = "autograd::engine::evaluate_function: "
 #: Where a framework has its layers, and how it compiles a function.
 _WORDS = {
     "torch": ("torch.nn", "torch.compile(model)"),
@@ -331,13 +332,15 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
     if not trained or updates > steps * len(said.get("optimizers") or []) or observed.summary.on_device:
         return
     calls = recorded_calls(observed)
-    parts = len(calls.filter(pl.col("name") == _ACCUMULATES[0])) / steps / trained
+    # torch.autograd.grad ends in these nodes, too, and sums nothing.
+    parts = len(calls.filter(pl.col("name") == _NODE + _ACCUMULATES[0])) / steps / trained
     layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
     layers = outermost(calls, layers)
     if parts < _PARTS or len(layers) < parts * steps or float(layers["time"].sum()) * steps / len(layers) > _SMALL_NS:
         return
     of_parts = _repeated(calls, parts, steps)
-    time = _time_of(observed, calls, of_parts)
+    beside = in_order(observed, calls).filter(pl.col("phase") == "other").join(of_parts, on="row", how="semi")
+    time = _time_of(observed, calls, of_parts.filter(pl.col("phase") != "other")) + float(beside["until"].sum())
     gain = time * (1 - _BATCHED / parts) - multiplying(observed, of_parts)
     if observed.share(gain) < _TOLD:
         return
@@ -354,9 +357,16 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
                      value=parts, result="operator_details"),
         ),
         remedy="Take larger parts: fewer steps of accumulation (gradient_accumulation_steps) with as many times larger "
-        "batches give the same gradients, as far as the memory allows.",
+        "batches give the same gradients, as far as the memory allows."
+        if rows > 1 else
+        "Take all samples at once: torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y) "
+        "gives the gradients of each.",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(of_parts))
+    own = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "data"]).fill_null(value=False)
+    seen = observed.explained(observed.looks.filter(own & pl.col("file").is_not_null()))
+    scale = min(float(beside["until"].sum()) / max(sum(seen.values()), 1.0), 1.0)
+    explains = explained_calls(of_parts) | {name: scale * ns for name, ns in seen.items()}
+    yield Claim(finding, Depth.CAUSE, explains)
 
 
 def _time_of(observed: Observed, calls: pl.DataFrame, chosen: pl.DataFrame) -> float:

@@ -26,7 +26,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.python_rules import READS, converting
-from stepscope.advise.tensor_parts import ALL_PARTS, LINEAR, TAKES, anchors, layers_in, layers_of_parts
+from stepscope.advise.tensor_parts import ALL_PARTS, LINEAR, TAKES, anchors, collected, layers_in, layers_of_parts
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import columns_of
 
@@ -202,6 +202,8 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
             continue  # a layer that is called again, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
+        if not len(layers) and collected(body, top) < 0.8 * pieces * steps:
+            continue  # each part needs the result of the one before it
         body = body.join(layers.join(apart, on="row", how="anti"), on="row", how="anti")
         body = body.join(pl.concat(one for _, one in found), on="row", how="anti") if found else body
         if len(body) >= 0.8 * pieces * steps:

@@ -66,12 +66,28 @@ def test_a_batch_in_many_small_parts_is_told_where_one_update_takes_them_all(
         training.call("aten::linear", dur, [[2, 64], WEIGHT], "forward", sequence=part)
         name = "autograd::engine::evaluate_function: AddmmBackward0"
         training.call(name, dur, phase="backward", sequence=part)
-        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+        training.call("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1000, phase="backward")
+        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward", inside=True)
     training.call("Optimizer.step#Adam.step", 10_000, phase="optimizer")
     found = training.findings()
     assert [finding.cause for finding in found] == causes
     assert all(f"in {parts} parts" in finding.title for finding in found)
     assert all(finding.gain_ns == pytest.approx(2 * (parts - 2) * dur, rel=0.05) for finding in found)
+
+
+def test_gradients_of_each_sample_are_parts_with_what_is_done_to_them() -> None:
+    # Given torch.autograd.grad for each of 16 samples, which sums nothing, and a clipping of each gradient
+    training = Training(torch__state={"models": [{"trainable_parameters": 1}], "optimizers": [{}]})
+    for part in range(16):
+        training.call("aten::linear", 100_000, [[1, 64], WEIGHT], "forward", sequence=part)
+        training.call("autograd::engine::evaluate_function: AddmmBackward0", 100_000, phase="backward", sequence=part)
+        training.call("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1000, phase="backward")
+        training.call("aten::linalg_vector_norm", 200_000, [WEIGHT])
+    training.call("Optimizer.step#SGD.step", 10_000, phase="optimizer")
+    [finding] = training.findings()
+    assert "16 parts" in finding.title
+    assert finding.gain_ns == pytest.approx(16 * 400_000 * (1 - 2 / 16), rel=0.05)
+    assert "torch.func.vmap" in finding.remedy
 
 
 @pytest.mark.parametrize("layer", ["aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu"])
