@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from operator import ne
+from itertools import pairwise
 
 import polars as pl
 
@@ -97,7 +97,7 @@ def layers_of_parts(calls: pl.DataFrame, layers: pl.DataFrame, taken: pl.DataFra
 
 def _change(data: list[tuple[int, ...]]) -> bool:
     """Return whether most sizes differ from the one before them."""
-    return sum(map(ne, data, data[1:])) > _DIFFER * len(data)
+    return sum(one != other for one, other in pairwise(data)) > _DIFFER * len(data)
 
 
 def _gradients(calls: pl.DataFrame) -> dict[tuple[int, ...], int]:

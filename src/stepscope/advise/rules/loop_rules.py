@@ -228,7 +228,7 @@ def _moving(observed: Observed, calls: pl.DataFrame, body: pl.DataFrame) -> floa
     moves = body.filter(~pl.col("name").is_in(TAKES)).join(layers_in(calls, body), on="row", how="anti")
     each = 4e9 / copy_speed(observed) / max(observed.summary.steps.count, 1)
     largest = (each * max(map(elements, sizes(text)), default=0) for text in moves["shapes"])
-    return sum(map(min, largest, moves["time"].to_list()))
+    return sum(min(moved, float(time)) for moved, time in zip(largest, moves["time"].to_list(), strict=True))
 
 
 def _exchanges(loop: pl.DataFrame) -> bool:
@@ -387,8 +387,13 @@ def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False
     time, rows = float(loop["until"].sum()), _looks(observed, optimizer=optimizer)
     if not (loop["phase"] == "forward").any():
         rows = rows.filter((pl.col("phase") != "forward").fill_null(value=True))
-    of = rows.filter(pl.col("function") != "<module>").group_by("file", "function")
-    of = of.agg(pl.col("time", "count").sum(), pl.col("line").min()).sort("time", descending=True).head(1)
+    of = (
+        rows.filter(pl.col("function") != "<module>")
+        .group_by("file", "function")
+        .agg(pl.col("time", "count").sum(), pl.col("line").min())
+        .sort("time", descending=True)
+        .head(1)
+    )
     of = of.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, most * time))
     if of.is_empty():
         return "", time, rows
