@@ -136,11 +136,23 @@ def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
     )
     top = top.with_columns(until=until.otherwise("apart"))
     lost = top.group_by("step").agg(lost=pl.col("apart").sum() - pl.col("until").sum())
-    steps = columns_of(observed.tables, "steps", "number", "dur").join(lost, left_on="number", right_on="step")
-    # Where one step was interrupted outside of its operators, the median of all is what the others take.
-    usual = float((steps["dur"] - steps["lost"]).median() or 0.0)  # type: ignore[arg-type]
-    scale = observed.step_ns / max(usual * observed.summary.steps.count, 1.0)
+    steps = columns_of(observed.tables, "steps", "number", "dur")
+    steps = steps.join(lost, left_on="number", right_on="step", how="left")
+    scale = observed.step_ns / max(_uninterrupted(observed, steps), 1.0)
     return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
+
+
+def _uninterrupted(observed: Observed, steps: pl.DataFrame) -> float:
+    """Return what the recorded steps take in all, ns, without what interrupted them inside and outside of operators.
+
+    The wait for a core of each step tells that. Where it is unknown, the median of all steps is what others take.
+    """
+    rest = (pl.col("dur") - pl.col("lost").fill_null(0)).alias("rest")
+    known = observed.run_steps.drop_nulls("delay").select(pl.col("number").cast(pl.Int64), "quiet")
+    found = steps.select(pl.col("number").cast(pl.Int64), rest).join(known, on="number")
+    if found.is_empty() or len(found) < len(steps):
+        return float(steps.select(rest)["rest"].median() or 0.0) * observed.summary.steps.count  # type: ignore[arg-type]
+    return float(found.select(pl.min_horizontal("rest", "quiet").sum()).item())
 
 
 def _disturbed(observed: Observed) -> bool:

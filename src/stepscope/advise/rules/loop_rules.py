@@ -380,8 +380,9 @@ def _elsewhere(observed: Observed, looks: pl.DataFrame) -> float:
 def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False) -> tuple[str, float, pl.DataFrame]:
     """Return the function with most time by the samples if it takes about the loop's, as text, its time, and its looks.
 
-    Empty, the time of the operators, and all looks if the samples see none, or too seldom. What is not in the forward
-    has its samples elsewhere. On a busy machine small operators look shorter than they are, beside long ones that wait.
+    Empty and the time of the operators if the samples see it too seldom, with all looks if they see none. What is not
+    in the forward has its samples elsewhere. On a busy machine small operators look shorter than they are, beside long
+    ones that wait.
     """
     most = _ABOUT[1] if (observed.summary.run.delay_share or 0.0) > 1 / 2 else _ABOUT[0]
     time, rows = float(loop["until"].sum()), _looks(observed, optimizer=optimizer)
@@ -394,11 +395,13 @@ def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False
         .sort("time", descending=True)
         .head(1)
     )
-    of = of.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, most * time))
+    of = of.filter(pl.col("time").is_between(time / 2, most * time))
     if of.is_empty():
         return "", time, rows
-    file, function, seen, _, line = of.row(0)
+    file, function, seen, count, line = of.row(0)
     rows = rows.filter((pl.col("file") == file) & (pl.col("function") == function))
+    if count < _LOOKS:
+        return "", time, rows
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", max(float(seen), time), rows
 
 
