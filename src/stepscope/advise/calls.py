@@ -25,6 +25,8 @@ _INTERRUPTED = 2.0
 LONGEST = 4.0
 #: Bytes a second that a core copies, if unknown.
 _COPY = 8e9
+#: Part of the speed of a large product that those of a step reach where each takes a whole batch.
+_SPEED = 0.5
 #: Calls that are needed to know a median.
 _ALIKE = 4
 #: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
@@ -134,11 +136,23 @@ def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
     )
     top = top.with_columns(until=until.otherwise("apart"))
     lost = top.group_by("step").agg(lost=pl.col("apart").sum() - pl.col("until").sum())
-    steps = columns_of(observed.tables, "steps", "number", "dur").join(lost, left_on="number", right_on="step")
-    # Where one step was interrupted outside of its operators, the median of all is what the others take.
-    usual = float((steps["dur"] - steps["lost"]).median() or 0.0)  # type: ignore[arg-type]
-    scale = observed.step_ns / max(usual * observed.summary.steps.count, 1.0)
+    steps = columns_of(observed.tables, "steps", "number", "dur")
+    steps = steps.join(lost, left_on="number", right_on="step", how="left")
+    scale = observed.step_ns / max(_uninterrupted(observed, steps), 1.0)
     return top.with_columns(pl.col("until") * scale).drop("apart", "usual")
+
+
+def _uninterrupted(observed: Observed, steps: pl.DataFrame) -> float:
+    """Return what the recorded steps take in all, ns, without what interrupted them inside and outside of operators.
+
+    The wait for a core of each step tells that. Where it is unknown, the median of all steps is what others take.
+    """
+    rest = (pl.col("dur") - pl.col("lost").fill_null(0)).alias("rest")
+    known = observed.run_steps.drop_nulls("delay").select(pl.col("number").cast(pl.Int64), "quiet")
+    found = steps.select(pl.col("number").cast(pl.Int64), rest).join(known, on="number")
+    if found.is_empty() or len(found) < len(steps):
+        return float(steps.select(rest)["rest"].median() or 0.0) * observed.summary.steps.count  # type: ignore[arg-type]
+    return float(found.select(pl.min_horizontal("rest", "quiet").sum()).item())
 
 
 def _disturbed(observed: Observed) -> bool:
@@ -163,10 +177,13 @@ def one_core(observed: Observed, dtype: str) -> float | None:
 
 
 def copy_speed(observed: Observed) -> float:
-    """Return the bytes a second that one core of this machine copies, or what most do where it was not measured."""
+    """Return the bytes a second that one core of this machine copies.
+
+    What most cores do, where it was not measured; or at least that, where other programs ran while it was.
+    """
     for one in observed.speeds:
         if one.get("framework") == observed.framework and one.get("copy_bytes_per_s"):
-            return float(one["copy_bytes_per_s"])
+            return max(float(one["copy_bytes_per_s"]), _COPY if one.get("disturbed") else 0.0)
     return _COPY
 
 
@@ -289,10 +306,13 @@ def product_flops(name: str, shapes: str | None, concrete: str | None = None) ->
         if name in {"aten::addmm", "aten::baddbmm"}:
             return 2.0 * elements(found[1]) * found[2][-1]
         if name == "aten::convolution_backward":
-            grad, weight = found[0], found[2]
-            return 4.0 * elements(grad) * elements(weight[1:])
+            grad, data, weight = found[:3]
+            turned = texts(concrete)[7:8] == ("True",)
+            return 4.0 * elements(data if turned else grad) * elements(weight[1:])
         if name == "aten::convolution":
             data, weight = found[0], found[1]
+            if texts(concrete)[6:7] == ("True",):  # transposed: each of its inputs is multiplied with the kernel
+                return 2.0 * elements(data) * elements(weight[1:])
             stride, padding, dilation = (json.loads(value) for value in texts(concrete)[3:6])
             out = [
                 (size + 2 * p - d * (kernel - 1) - 1) // s + 1
@@ -306,6 +326,16 @@ def product_flops(name: str, shapes: str | None, concrete: str | None = None) ->
     except (IndexError, ValueError, TypeError):
         return 0.0
     return 0.0
+
+
+def multiplying(observed: Observed, calls: pl.DataFrame) -> float:
+    """Return what the products of calls take at least, ns per step: at half the speed of a large one on this machine.
+
+    0 where that speed was not measured.
+    """
+    single = one_core(observed, "float32")
+    flops = sum(product_flops(*row) for row in calls.select("name", "shapes", "concrete").iter_rows())
+    return 1e9 * flops / (_SPEED * single * max(observed.summary.steps.count, 1)) if single else 0.0
 
 
 def executing(observed: Observed) -> float:

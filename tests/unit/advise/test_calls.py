@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stepscope.advise.calls import outermost, product_flops, recorded_calls, sizes, within
+from stepscope.advise.calls import in_order, outermost, product_flops, recorded_calls, sizes, within
 from stepscope.advise.observed import Observed
 from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 
@@ -32,6 +32,10 @@ def test_times_are_those_of_a_mean_step() -> None:
          ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]"], 2 * 2 * 16 * 16 * 8 * 27),
         ("aten::convolution_backward", [[2, 8, 16, 16], [2, 3, 32, 32], [8, 3, 3, 3]], [],
          2 * 2 * 2 * 16 * 16 * 8 * 27),
+        ("aten::convolution", [[2, 8, 16, 16], [8, 3, 4, 4], [3]],
+         ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "True", "[0, 0]", "1"], 2 * 2 * 16 * 16 * 8 * 3 * 16),
+        ("aten::convolution_backward", [[2, 3, 32, 32], [2, 8, 16, 16], [8, 3, 4, 4]],
+         ["", "", "", "[3]", "[2, 2]", "[1, 1]", "[1, 1]", "True"], 2 * 2 * 2 * 16 * 16 * 8 * 3 * 16),
         ("aten::add", [[4, 8], [4, 8]], [], 0),
         ("aten::mm", [], [], 0),
     ],
@@ -64,3 +68,19 @@ def test_of_interrupted_steps_the_operators_take_what_they_take_on_a_core(dur: i
         training.call("aten::add_", dur, [[64, 64], [64, 64]])
     calls = recorded_calls(Observed(training.rank.tables()))
     assert float(calls["time"].sum()) == pytest.approx(whole, rel=0.01)
+
+
+def test_calls_of_some_steps_are_scaled_by_what_all_recorded_steps_take() -> None:
+    # Given a loop of 8 ms in one of three steps, which makes that one longer than the others
+    training = Training()
+    training.run_steps(delay=0)
+    for number, row in enumerate(training.rank.rows["run_steps"]):
+        row["dur"] = STEP if number % 3 == 0 else STEP // 5
+    for number, row in enumerate(training.rank.rows["steps"]):
+        row["dur"] = STEP if number % 3 == 0 else STEP // 5
+    training.steps = 1
+    for _ in range(8):
+        training.call("aten::add", 1_000_000, [[8], [8], []])
+    observed = Observed(training.rank.tables())
+    time = float(in_order(observed, recorded_calls(observed))["until"].sum())
+    assert time == pytest.approx(8_000_000 / 3, rel=0.2)

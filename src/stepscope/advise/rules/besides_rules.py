@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from stepscope.trace.tables import columns_of, has_rows
 _OFTEN = 25
 #: Part of the steps up to which those without such an event tell what a step takes.
 _MOST = 0.6
+#: Phases of training, and part of the time of a place that makes all of it one for such events.
+_TRAINS, _MOSTLY = ["data", "forward", "backward", "optimizer"], 0.5
 #: Least number of them in a run, and of looks at one that the program does not announce.
 _FEW, _LOOKS = 3, 10
 
@@ -74,15 +77,38 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
         found = events.filter(pl.col("name") == name)
         if len(found) < _FEW:
             continue
-        time, looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
+        (time, having), looks = _time(steps, found, quiet), observed.looks.filter(pl.col("phase") == name)
+        around = _around(observed, name)
+        time += float(around["time"].sum()) - float(looks["time"].sum())
         told = Evidence(
-            text=f"{len(found)} times in {len(steps)} steps", value=float(len(found)), result="step_times"
+            text=f"in {having} of {len(steps)} steps", value=float(having), result="step_times"
         )  # fmt: skip
-        yield from _too_often(observed, name, (time, len(steps) / len(found)), looks, told)
+        yield from _too_often(observed, name, (time, len(steps) / max(having, 1)), around, told)
 
 
-def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> float:
-    """Return what these events take per step, ns, without what the thread waited for a core.
+def _around(observed: Observed, name: str) -> pl.DataFrame:
+    """Return the looks at such events and at what the program does for them, such as renaming a file behind saving it.
+
+    A line or function of the program is for them if they take half of its time or more, and nothing of the training
+    runs in it.
+    """
+    looks = observed.looks.with_row_index("row")
+    places: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for row, stack in looks.select("row", "stack").iter_rows():
+        own = [one for one in observed.stacks.get(stack, ()) if one.own and one.function != "<module>"]
+        for key in {key for one in own for key in ((one.file, one.function, one.line), (one.file, one.function, 0))}:
+            places[key].append(row)
+    times, chosen = looks["time"].to_list(), set(looks.filter(pl.col("phase") == name)["row"].to_list())
+    trains = set(looks.filter(pl.col("phase").is_in(_TRAINS))["row"].to_list())
+    for rows in sorted(places.values(), key=lambda rows: sum(times[row] for row in rows)):
+        mine = sum(times[row] for row in rows if row in chosen)
+        if mine >= _MOSTLY * sum(times[row] for row in rows) > 0 and trains.isdisjoint(rows):
+            chosen.update(rows)
+    return looks.filter(pl.col("row").is_in(sorted(chosen))).drop("row")
+
+
+def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> tuple[float, int]:
+    """Return what these events take a step, ns, without waits for a core, and how many steps have one.
 
     Their time less the run's share of such waits is too little for an event that waits for a file and not for a core:
     then what its steps take longer than the others counts.
@@ -94,7 +120,7 @@ def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> float:
     time, known = raw * quiet, steps["quiet"].to_numpy()
     if having.any() and having.mean() < _MOST:
         time = min(max(time, float((known[having] - np.median(known[~having])).sum())), raw)
-    return time / len(steps)
+    return time / len(steps), int(having.sum())
 
 
 def _evaluating(observed: Observed) -> Iterator[Claim]:
@@ -134,7 +160,7 @@ def _too_often(
     (time, every), kind = found, _KINDS[name]
     if every > _OFTEN or observed.share(time) < kind.told:
         return
-    often = "every step" if every < 1.5 else f"every {every:.0f} steps"
+    often = "in every step" if every < 1.5 else f"every {every:.0f} steps"
     finding = Finding(
         cause=kind.cause,
         title=f"{of_step(observed, time)} is {kind.noun} {often}, {duration_text(time * every)} each time",

@@ -13,10 +13,9 @@ from stepscope.advise.calls import (
     CELLS,
     explained_calls,
     in_order,
+    multiplying,
     of_step,
-    one_core,
     outermost,
-    product_flops,
     recorded_calls,
     sizes,
     trained_parameters,
@@ -58,6 +57,7 @@ _PARAMETRIC = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", *
 #: Layers of torch that loop over time steps themselves; what they call is not repeated by the program.
 _RECURRENT = ("aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu")
 _ACCUMULATES = ("torch::autograd::AccumulateGrad", "GradNodeAccumulation")
+_NODE = "autograd::engine::evaluate_function: "
 #: Where a framework has its layers, and how it compiles a function.
 _WORDS = {
     "torch": ("torch.nn", "torch.compile(model)"),
@@ -68,9 +68,8 @@ _WORDS = {
 _DRAWS, _EACH_DRAWS = ("aten::multinomial", "aten::normal", "aten::bernoulli"), 0.8
 #: What one call with all samples costs in calls with one sample.
 _BATCHED = 2.0
-#: Backwards of a step, each with a part of its batch, from which on they are many; part of the speed of a large product
-#: that those of all parts together reach.
-_PARTS, _SPEED = 4, 0.5
+#: Backwards of a step, each with a part of its batch, from which on they are many.
+_PARTS = 4
 #: Parts of the time of a loop over time steps that one fused operator, or a compiled function, saves.
 _FUSED = (0.4, 0.65, 0.9)
 #: The same where the loop calls torch's own cells: on a CPU, the layer runs their operators, too, and only makes the
@@ -85,8 +84,10 @@ _FOREACH = (0.2, 0.4, 0.6)
 _TRAFFIC = 7
 #: Bytes a second of one core, at least and at most, where the machine's own speed is unknown.
 _SLOW_COPY, _FAST_COPY = 4e9, 2e10
-#: What a fused step takes at least, ns.
-_CALL_NS = 20_000
+#: What a fused step takes at least, ns; for each tensor, about as long as so many operators of the loop: most, least;
+#: and how many the loop has, where that was not recorded.
+_CALL_NS = 50_000
+_FOR_EACH, _OPERATORS = (4.0, 2.0), 12
 #: Part of the step that the other optimizer saves for sure: a loop is what torch itself chooses on a CPU.
 _SURE = 0.1
 #: Looks at the training thread that tell how long a phase takes.
@@ -212,10 +213,14 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         _sampled(observed, pl.col("phase") == "optimizer"),
     )
     moved = _TRAFFIC * sum(int(one.get("parameter_bytes") or 0) for one in loops)
-    low, high = (time - 1e9 * moved / speed - _CALL_NS for speed in (_SLOW_COPY, _FAST_COPY))
-    gain, fused = (low + high) / 2, all("fused" in one for one in loops)
+    stay, fused = _fused_part(observed, tensors), all("fused" in one for one in loops)
+    low, high = (
+        time * (1 - part) - 1e9 * moved / speed - _CALL_NS
+        for part, speed in zip(stay, (_SLOW_COPY, _FAST_COPY), strict=True)
+    )
+    gain = (low + high) / 2
     if not fused:
-        low, gain, high = (part * high for part in _FOREACH)
+        low, gain, high = (part * time for part in _FOREACH)
     if observed.share(low) < (_SURE if fused else _SURE / 2):
         return
     name = str(loops[0].get("class"))
@@ -225,7 +230,8 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         cause="per-parameter-optimizer",
         title=f"{of_step(observed, time)} {name} updates {tensors} tensors one by one",
         gain_ns=round(gain), gain_low_ns=round(max(low, 0.0)), gain_high_ns=round(max(high, gain)),
-        basis="the optimizer's phase of the step less what one pass over parameters, gradients and states takes"
+        basis="the optimizer's phase of the step less one pass over parameters, gradients and states, and what a fused "
+        "step still does for each tensor"
         if fused else "the optimizer's phase of the step, of which two fifths are Python that foreach replaces",
         confidence=Confidence.MEASURED,
         evidence=(
@@ -237,6 +243,15 @@ def _optimizer(observed: Observed) -> Iterator[Claim]:
         operator=f"Optimizer.step#{name}.step",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, {"phase optimizer": time})
+
+
+def _fused_part(observed: Observed, tensors: int) -> tuple[float, float]:
+    """Return the parts of an optimizer's loop that a fused step does for each tensor, too: most and least."""
+    calls = recorded_calls(observed)
+    each = len(calls.filter((pl.col("phase") == "optimizer") & (pl.col("outer") < 0))) / tensors
+    each /= max(observed.summary.steps.count, 1)
+    most, least = (min(stay / (each if each >= 1 else _OPERATORS), 1.0) for stay in _FOR_EACH)
+    return most, least
 
 
 def _usual(observed: Observed, name: str) -> float:
@@ -317,15 +332,16 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
     if not trained or updates > steps * len(said.get("optimizers") or []) or observed.summary.on_device:
         return
     calls = recorded_calls(observed)
-    parts = len(calls.filter(pl.col("name") == _ACCUMULATES[0])) / steps / trained
+    # torch.autograd.grad ends in these nodes, too, and sums nothing.
+    parts = len(calls.filter(pl.col("name") == _NODE + _ACCUMULATES[0])) / steps / trained
     layers = calls.filter(pl.col("name").is_in(_PARAMETRIC) & (pl.col("phase") == "forward"))
     layers = outermost(calls, layers)
     if parts < _PARTS or len(layers) < parts * steps or float(layers["time"].sum()) * steps / len(layers) > _SMALL_NS:
         return
     of_parts = _repeated(calls, parts, steps)
-    time, single = _time_of(observed, calls, of_parts), one_core(observed, "float32")
-    flops = sum(product_flops(*row) for row in of_parts.select("name", "shapes", "concrete").iter_rows()) / steps
-    gain = time * (1 - _BATCHED / parts) - (1e9 * flops / (_SPEED * single) if single else 0.0)
+    beside = in_order(observed, calls).filter(pl.col("phase") == "other").join(of_parts, on="row", how="semi")
+    time = _time_of(observed, calls, of_parts.filter(pl.col("phase") != "other")) + float(beside["until"].sum())
+    gain = time * (1 - _BATCHED / parts) - multiplying(observed, of_parts)
     if observed.share(gain) < _TOLD:
         return
     rows = max((inputs[0][0] for text in layers["shapes"].unique() if (inputs := sizes(text)) and inputs[0]), default=0)
@@ -341,9 +357,16 @@ def _accumulated(observed: Observed) -> Iterator[Claim]:
                      value=parts, result="operator_details"),
         ),
         remedy="Take larger parts: fewer steps of accumulation (gradient_accumulation_steps) with as many times larger "
-        "batches give the same gradients, as far as the memory allows.",
+        "batches give the same gradients, as far as the memory allows."
+        if rows > 1 else
+        "Take all samples at once: torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(parameters, x, y) "
+        "gives the gradients of each.",
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(of_parts))
+    own = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "data"]).fill_null(value=False)
+    seen = observed.explained(observed.looks.filter(own & pl.col("file").is_not_null()))
+    scale = min(float(beside["until"].sum()) / max(sum(seen.values()), 1.0), 1.0)
+    explains = explained_calls(of_parts) | {name: scale * ns for name, ns in seen.items()}
+    yield Claim(finding, Depth.CAUSE, explains)
 
 
 def _time_of(observed: Observed, calls: pl.DataFrame, chosen: pl.DataFrame) -> float:

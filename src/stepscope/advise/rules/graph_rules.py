@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import takewhile
 from math import log
@@ -14,6 +14,7 @@ import polars as pl
 from stepscope.advise.calls import (
     elements,
     explained_calls,
+    in_order,
     of_step,
     outermost,
     recorded_calls,
@@ -40,6 +41,10 @@ _RECOMPUTES = ("unpack_hook", "recompute_fn")
 _FREE = 0.5
 #: Looks that tell the time of an evaluation.
 _LOOKS = 10
+#: Operators that draw from a distribution or read a number: an agent acts so. What comes less often than every so many
+#: steps is the user's choice.
+_ACTS = ("aten::multinomial", "aten::normal", "aten::bernoulli", "aten::_local_scalar_dense")
+_OFTEN = 25
 #: Operators of a group that repeats a part of the model, forward or backward; those of a forward with the same weights.
 _REPEATS, _AGAIN = 4, 2
 
@@ -56,6 +61,7 @@ def graphs(observed: Observed) -> Iterator[Claim]:
     yield from _repeated_backward(observed, calls, backward)
     if observed.summary.compiling is None:  # a compiler runs operators to see what they do
         yield from _unused_forward(observed, calls)
+        yield from _beside_training(observed, calls)
     yield from _unused_gradients(observed, calls, backward)
     yield from _recomputed(observed, calls)
 
@@ -150,7 +156,7 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     what = "a second forward of the model" if repeated else "a forward"
     if within_steps < steps:  # not part of the step: it is scored on other data, now and then
         if repeated:
-            yield _evaluation(observed, time, within_steps, explained_calls(within(calls, unused)))
+            yield _evaluation(observed, time, within_steps, explained_calls(within(calls, unused)), graph=True)
         return
     finding = Finding(
         cause="unneeded-forward",
@@ -169,28 +175,74 @@ def _unused_forward(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, unused)))
 
 
+def _beside_training(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """Forwards without gradients of the layers that are trained, in some of the steps: scores, or text that is written.
+
+    Where each forward is drawn from or read, an agent acts by it, and trains on what it sees then; unless what is drawn
+    are tokens, which the model itself takes next.
+    """
+    layers = calls.filter(pl.col("name").is_in(_PARAMETRIC))
+    used = layers.filter(pl.col("phase") == "forward")
+    keys = set(zip(used["name"].to_list(), _weights(used), strict=True))
+    apart = layers.filter((pl.col("phase") == "other") & (pl.col("sequence").fill_null(-1) < 0))
+    again = [key in keys for key in zip(apart["name"].to_list(), _weights(apart), strict=True)]
+    apart = apart.filter(pl.Series(again, dtype=pl.Boolean))
+    steps, within_steps = observed.summary.steps.count, apart["step"].n_unique()
+    if not 0 < within_steps < steps or len(apart) < _REPEATS * within_steps:
+        return
+    bounds = apart.group_by("step").agg(begin=pl.col("ts").min(), end=pl.col("ts").max())
+    line = in_order(observed, calls).join(bounds, on="step").filter(pl.col("ts").is_between("begin", "end"))
+    acts = len(calls.join(bounds, on="step").filter(
+        pl.col("ts").is_between("begin", "end") & pl.col("name").is_in(_ACTS)
+    ))  # fmt: skip
+    forwards = min(Counter(zip(apart["name"].to_list(), _weights(apart), strict=True)).values())
+    if acts >= forwards / 2 and not apart["name"].str.contains("embedding").any():
+        return
+    time = float(line["until"].sum())
+    if _seldom(observed, time * steps / within_steps):
+        return
+    ran = within(calls, line.select(calls.columns))
+    yield _evaluation(observed, time, within_steps, explained_calls(ran), graph=False)
+
+
+def _seldom(observed: Observed, each: float) -> bool:
+    """Return whether fewer steps of the run than one of 25 are longer than the others by half of this time, ns."""
+    quiet = observed.run_steps["quiet"].to_numpy()
+    return len(quiet) > 0 and bool((quiet > np.median(quiet) + each / 2).mean() < 1 / _OFTEN)
+
+
 def _detached(calls: pl.DataFrame, unused: pl.DataFrame, used: pl.DataFrame) -> bool:
     """Return whether layers that a backward reaches take what a forward without one gives, cut off by ``detach()``.
 
-    A discriminator takes what a generator makes so.
+    A discriminator takes what a generator makes so. If a forward of the same layers that a backward uses comes between
+    the two, that one made what is cut.
     """
-    begins = unused.group_by("step").agg(begin=pl.col("ts").min())
-    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other")).join(begins, on="step")
-    cut = cuts.filter(pl.col("ts") > pl.col("begin")).select("step", pl.col("ts").alias("at"), of="shapes")
+    cuts = calls.filter((pl.col("name") == "aten::detach") & (pl.col("phase") == "other"))
+    columns = ("step", "ts", "shapes", "name")
+    last = pl.concat(
+        [one.select(columns).with_columns(lost=pl.lit(lost)) for one, lost in ((unused, True), (used, False))]
+    )
+    made = last.filter(pl.Series(_weights(last)).is_in(_weights(unused))) if len(last) else last
+    cuts = (
+        cuts.select("step", "ts", of="shapes")
+        .sort("ts")
+        .join_asof(made.sort("ts").select("step", "ts", "lost"), on="ts", by="step", check_sortedness=False)
+    )
+    cut = cuts.filter("lost").select("step", "of", at="ts")
     taken = cut.join(used.select("step", "ts", "shapes"), on="step").filter(pl.col("ts") > pl.col("at"))
     fed = {step for step, of, text in taken.select("step", "of", "shapes").iter_rows() if sizes(of)[0] in sizes(text)}
-    return fed == set(begins["step"].to_list())
+    return fed == set(unused["step"].to_list())
 
 
-def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float]) -> Claim:
+def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str, float], *, graph: bool) -> Claim:
     every = observed.summary.steps.count / steps
     looks = _evaluating(observed, time)
     if looks["count"].sum() >= _LOOKS:  # they are of all steps, and see the Python between the operators
         time, explains = float(looks["time"].sum()), explains | observed.explained(looks)
     finding = Finding(
         cause="frequent-evaluation",
-        title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, and records a graph for it "
-        "that no backward uses",
+        title=f"{of_step(observed, time)} the model is evaluated, every {every:.0f} steps, "
+        + ("and records a graph for it that no backward uses" if graph else "beside its training"),
         gain_ns=round(0.95 * time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.3 * time),
         basis="the operators of such forwards in the recorded steps, of which a twentieth stays",
         confidence=Confidence.LIKELY,
@@ -198,7 +250,9 @@ def _evaluation(observed: Observed, time: float, steps: int, explains: dict[str,
             Evidence(text=f"{steps} of {observed.summary.steps.count} recorded steps have forwards of the same layers "
                      "that belong to no backward", value=float(steps), result="operator_details"),
         ),
-        remedy="Evaluate less often: if step % 500 == 0: evaluate(); under torch.no_grad() and model.eval().",
+        remedy="Evaluate less often: if step % 500 == 0: evaluate(); under torch.no_grad() and model.eval()."
+        if graph else
+        "Evaluate, or write samples, less often: if step % 500 == 0: evaluate().",
     )  # fmt: skip
     return Claim(finding, Depth.CAUSE, explains)
 
@@ -219,8 +273,12 @@ def _evaluating(observed: Observed, time: float) -> pl.DataFrame:
 
 def _weights(calls: pl.DataFrame) -> list[tuple[tuple[int, ...], ...]]:
     """Return the shapes of the inputs of calls but for the data, whose sizes depend on the batch."""
-    rows = calls.select("name", "shapes").iter_rows()
-    return [tuple(shape for shape in sizes(text)[1 + (name == "aten::addmm") :] if shape) for name, text in rows]
+
+    def weights(name: str, text: str | None) -> tuple[tuple[int, ...], ...]:
+        found = sizes(text)
+        return found[:1] if "embedding" in name else tuple(filter(None, found[1 + (name == "aten::addmm") :]))
+
+    return [weights(*row) for row in calls.select("name", "shapes").iter_rows()]
 
 
 def _unused_gradients(observed: Observed, calls: pl.DataFrame, backward: pl.DataFrame) -> Iterator[Claim]:

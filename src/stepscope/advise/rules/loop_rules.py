@@ -10,16 +10,15 @@ import numpy as np
 import polars as pl
 
 from stepscope.advise.calls import (
-    CELLS,
     LONGEST,
     copy_speed,
     elements,
     explained_calls,
     in_order,
+    multiplying,
     of_step,
     recorded_calls,
     sizes,
-    texts,
     trained_parameters,
     within,
 )
@@ -27,6 +26,7 @@ from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.rules.python_rules import READS, converting
+from stepscope.advise.tensor_parts import ALL_PARTS, LINEAR, TAKES, anchors, collected, layers_in, layers_of_parts
 from stepscope.analyse.quantities import duration_text
 from stepscope.trace.tables import columns_of
 
@@ -51,12 +51,8 @@ _TOLD = 0.07
 _PASSES, _PASS = 2.0, 1.0
 #: Calls with the whole batch that take the place of those with a part, each as long as such a one.
 _STAY = 2.0
-#: Operators that take a part of a tensor, those that take the part that another tensor says, and the one that takes all
-#: parts at once.
-_PARTS, _CHOSEN, _ALL_PARTS = ("aten::select", "aten::slice"), ("aten::index", "aten::index_select"), "aten::unbind"
 #: Layers in a row that take one tensor, from which on they are a loop.
-_LINEAR, _BRANCHES = "aten::linear", 8
-_LAYERS = (_LINEAR, "aten::conv1d", "aten::conv2d", "aten::conv3d", *CELLS)
+_BRANCHES = 8
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: Begin of the operators that exchange tensors with other ranks, and wait for them.
 _EXCHANGES = "c10d::"
@@ -135,10 +131,9 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
     many = int(loop["mine"].sum()) / steps
     if many < _EACH * parameters or loop.is_empty() or _exchanges(loop):
         return
-    where, time = _function(observed, loop, optimizer=written is not None)
-    library = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
-    if float(library["time"].sum()) > time / 2:
-        return  # a module of Python goes through them, such as copy.deepcopy: its line is the place
+    where, time, looks = _function(observed, loop, optimizer=written is not None)
+    if _elsewhere(observed, looks) > time / 2:
+        return  # a module of Python goes through them, such as copy.deepcopy, or numpy's: its line is the place
     backward = _backward(calls, line, loop) if penalty else line.clear()
     time += _backward_time(observed, line, backward)
     each = many / parameters
@@ -168,7 +163,7 @@ def _over_parameters(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame
         + ("; a penalty on their squares is the weight_decay of the optimizer." if penalty else "."),
         operator=names[0],
     )  # fmt: skip
-    seen = _seen(observed, time, optimizer=written is not None)
+    seen = _seen(observed, time, looks)
     ran = within(calls, pl.concat([loop.select(calls.columns), backward.select(calls.columns)]))
     yield Claim(finding, Depth.CAUSE, {**explained_calls(ran), **seen})
 
@@ -195,29 +190,45 @@ def _over_parts(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) -> 
     steps = max(observed.summary.steps.count, 1)
     top = line.filter(_own())
     found: list[tuple[float, pl.DataFrame]] = []
-    for anchor, pieces in _anchors(top, steps):
+    for anchor, pieces in anchors(top, steps):
         begin, end = pl.col("ts").filter(anchor).min(), pl.col("ts").filter(anchor).max()
         inside = top.filter(pl.col("ts").is_between(begin.over("step"), end.over("step")).fill_null(value=False))
         # Parts may differ in size, such as the neighbours of each node of a graph.
         body = inside.filter(pl.len().over("name") >= 0.8 * pieces * steps)
         each, time = len(body) / steps / pieces, float(body["until"].sum())
-        if body["name"].is_in([*_LAYERS, *_products(calls, body)]).any() or _exchanges(body):
-            continue  # a loop that calls layers, over samples or time steps, and collectives have their own rules
+        layers = layers_in(calls, body)
+        apart = layers_of_parts(calls, layers, body.filter(anchor)) if len(layers) else layers
+        if len(layers) > len(apart) == 0 or _exchanges(body):
+            continue  # a layer that is called again, over samples or time steps, and collectives have their own rules
         if round(each) < _EACH or time / pieces > _PIECE_NS or len(body) < 0.8 * len(inside):
             continue
-        found.append((pieces, body.join(found[-1][1], on="row", how="anti") if found else body))
+        if not len(layers) and collected(body, top) < 0.8 * pieces * steps:
+            continue  # each part needs the result of the one before it
+        body = body.join(layers.join(apart, on="row", how="anti"), on="row", how="anti")
+        body = body.join(pl.concat(one for _, one in found), on="row", how="anti") if found else body
+        if len(body) >= 0.8 * pieces * steps:
+            found.append((pieces, body))
     if not found:
         return
     body, pieces = pl.concat([body for _, body in found]), max(pieces for pieces, _ in found)
     each = len(body) / steps / sum(pieces for pieces, _ in found)
     backward = _backward(calls, line, body)
-    where, time = _function(observed, body)
+    where, time, looks = _function(observed, body)
     time += _backward_time(observed, line, backward)
-    computing = body.filter(~pl.col("name").is_in([*_PARTS, *_CHOSEN, _ALL_PARTS]))["shapes"]
-    moved = 4.0 * sum(max(map(elements, sizes(text)), default=0) for text in computing) / steps
-    gain = time * (1 - _STAY / pieces) - min(1e9 * moved / copy_speed(observed), 0.8 * time)
+    products = multiplying(observed, within(calls, pl.concat([body, backward]).select(calls.columns)))
+    gain = time * (1 - _STAY / pieces) - _moving(observed, calls, body) - products
     if observed.share(gain) >= _TOLD:
-        yield _of_parts(observed, calls, (body, backward), where, (pieces, each, time, gain))
+        ran = within(calls, pl.concat([body.select(calls.columns), backward.select(calls.columns)]))
+        explains = {**explained_calls(ran), **_seen(observed, time, looks)}
+        yield Claim(_of_parts(observed, body, where, (pieces, each, time, gain)), Depth.CAUSE, explains)
+
+
+def _moving(observed: Observed, calls: pl.DataFrame, body: pl.DataFrame) -> float:
+    """Return what the operators of a loop but its layers move through memory, ns per step: none longer than it runs."""
+    moves = body.filter(~pl.col("name").is_in(TAKES)).join(layers_in(calls, body), on="row", how="anti")
+    each = 4e9 / copy_speed(observed) / max(observed.summary.steps.count, 1)
+    largest = (each * max(map(elements, sizes(text)), default=0) for text in moves["shapes"])
+    return sum(min(moved, float(time)) for moved, time in zip(largest, moves["time"].to_list(), strict=True))
 
 
 def _exchanges(loop: pl.DataFrame) -> bool:
@@ -225,39 +236,10 @@ def _exchanges(loop: pl.DataFrame) -> bool:
     return bool(loop["name"].str.starts_with(_EXCHANGES).any())
 
 
-def _products(calls: pl.DataFrame, body: pl.DataFrame) -> list[str]:
-    """Return the products of a loop that are layers, too: those with a parameter."""
-    sums = calls.filter(pl.col("name") == _ACCUMULATES)["shapes"].unique().to_list()
-    learned = {shape for text in sums for shape in sizes(text)[:1] if len(shape) > 1}
-    products = body.filter(pl.col("name").is_in(["aten::matmul", "aten::mm"])).select("name", "shapes").unique()
-    return [name for name, text in products.iter_rows() if learned.intersection(sizes(text)[1:2])]
-
-
-def _anchors(top: pl.DataFrame, steps: int) -> Iterator[tuple[pl.Expr, float]]:
-    """Yield what tells the calls that take the parts of a tensor, and how many parts a step has, the most first."""
-    parts = top.filter(pl.col("name").is_in([*_PARTS, *_CHOSEN]))
-    found: list[tuple[float, pl.Expr]] = []
-    for name, shapes, values in parts.group_by("name", "shapes").agg(pl.col("concrete")).iter_rows():
-        # The same few parts for each layer, such as query, key and value, do not count.
-        pieces = len(values) / steps
-        if name in _PARTS:
-            pieces = min(pieces, len({tuple(texts(text)[:3]) for text in values}))
-        found.append((pieces, (pl.col("name") == name) & pl.col("shapes").eq_missing(shapes)))
-    for (text,) in top.filter(pl.col("name") == _ALL_PARTS).select("shapes").unique().iter_rows():
-        shape = (sizes(text) or ((),))[0]
-        if len(shape) > 1:
-            part = [one for one in top["shapes"].unique().to_list() if (sizes(one) or ((),))[0] == shape[1:]]
-            found.append((float(shape[0]), pl.col("shapes").is_in(part)))
-    yield from ((anchor, pieces) for pieces, anchor in sorted(found, key=lambda one: -one[0]) if pieces >= _MANY)
-
-
-def _of_parts(
-    observed: Observed, calls: pl.DataFrame, loop: tuple[pl.DataFrame, pl.DataFrame], where: str, of: tuple[float, ...]
-) -> Claim:
-    body, backward = loop
+def _of_parts(observed: Observed, body: pl.DataFrame, where: str, of: tuple[float, ...]) -> Finding:
     pieces, each, time, gain = of
     names = body["name"].value_counts(sort=True)["name"].to_list()[:3]
-    finding = Finding(
+    return Finding(
         cause="many-small-operators",
         title=f"{of_step(observed, time)} a loop goes through {pieces:.0f} parts of a batch, with {each:.0f} small "
         f"operators for each{where}",
@@ -275,8 +257,6 @@ def _of_parts(
         "calls cost less.",
         operator=names[0],
     )  # fmt: skip
-    chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
-    return Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
 
 
 def _backward(calls: pl.DataFrame, line: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFrame:
@@ -303,7 +283,7 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
     """
     steps, place = max(observed.summary.steps.count, 1), ["track", "step"]
     top = line.filter(_own())
-    layers = top.filter(pl.col("name") == _LINEAR).sort(*place, "ts")
+    layers = top.filter(pl.col("name") == LINEAR).sort(*place, "ts")
     changes = [len(shapes := sizes(text)[:2]) == 2 and shapes[0][-1:] != shapes[1][:1] for text in layers["shapes"]]
     layers = layers.with_columns(changes=pl.Series(changes, dtype=pl.Boolean))
     begins = (pl.col("shapes") != pl.col("shapes").shift(1)) | (pl.col("step") != pl.col("step").shift(1))
@@ -335,14 +315,15 @@ def _over_branches(observed: Observed, calls: pl.DataFrame, line: pl.DataFrame) 
         evidence=(
             Evidence(text=f"{len(body) / steps:.0f} operators a step from the first to the last layer, on "
                      f"{' × '.join(map(str, data))}", value=len(body) / steps, result="operator_details",
-                     operator=_LINEAR),
+                     operator=LINEAR),
         ),
         remedy=f"Compute all of them in one: torch.nn.Linear({weight[1]}, {pieces:.0f} * {weight[0]}), and split its "
         "result; for heads of attention, torch.nn.functional.scaled_dot_product_attention takes all heads at once.",
-        operator=_LINEAR,
+        operator=LINEAR,
     )  # fmt: skip
     chosen = pl.concat([body.select(calls.columns), backward.select(calls.columns)])
-    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **_seen(observed, time)})
+    seen = _seen(observed, time, _looks(observed))
+    yield Claim(finding, Depth.CAUSE, {**explained_calls(within(calls, chosen)), **seen})
 
 
 def _written_optimizer(observed: Observed) -> str | None:
@@ -382,32 +363,46 @@ def _looks(observed: Observed, *, optimizer: bool = False) -> pl.DataFrame:
     return looks.filter(_own(optimizer=optimizer))
 
 
-def _seen(observed: Observed, time: float, *, optimizer: bool = False) -> dict[str, Any]:
-    """Return the looks that a loop of this time explains: those of the line with most of it."""
-    looks = _looks(observed, optimizer=optimizer)
+def _seen(observed: Observed, time: float, looks: pl.DataFrame) -> dict[str, Any]:
+    """Return the looks that a loop of this time explains."""
     seen = observed.explained(looks)
     scale = min(time / max(sum(seen.values()), 1.0), 1.0)
     return {name: scale * ns for name, ns in seen.items()}
 
 
-def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False) -> tuple[str, float]:
-    """Return the function with most time by the samples if it takes about the loop's, as text, and its time, ns a step.
+def _elsewhere(observed: Observed, looks: pl.DataFrame) -> float:
+    """Return what modules of Python take, and other packages that a loop's function calls, ns a step."""
+    of_python = observed.looks.filter(pl.col("in_library") & (pl.col("phase") != "data").fill_null(value=True))
+    packages = looks.filter((pl.col("leaf") != pl.col("file")) & ~pl.col("in_framework") & ~pl.col("in_library"))
+    return float(of_python["time"].sum()) + float(packages["time"].sum())
 
-    Empty and the time of the operators if the samples see none, or too seldom. What is not in the forward has its
-    samples elsewhere. On a busy machine small operators look shorter than they are, beside long ones that wait.
+
+def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False) -> tuple[str, float, pl.DataFrame]:
+    """Return the function with most time by the samples if it takes about the loop's, as text, its time, and its looks.
+
+    Empty and the time of the operators if the samples see it too seldom, with all looks if they see none. What is not
+    in the forward has its samples elsewhere. On a busy machine small operators look shorter than they are, beside long
+    ones that wait.
     """
     most = _ABOUT[1] if (observed.summary.run.delay_share or 0.0) > 1 / 2 else _ABOUT[0]
     time, rows = float(loop["until"].sum()), _looks(observed, optimizer=optimizer)
     if not (loop["phase"] == "forward").any():
         rows = rows.filter((pl.col("phase") != "forward").fill_null(value=True))
-    rows = rows.filter(pl.col("function") != "<module>")
-    rows = rows.group_by("file", "function").agg(pl.col("time", "count").sum(), pl.col("line").min())
-    rows = rows.sort("time", descending=True).head(1)
-    rows = rows.filter((pl.col("count") >= _LOOKS) & pl.col("time").is_between(time / 2, most * time))
-    if rows.is_empty():
-        return "", time
-    file, function, seen, _, line = rows.row(0)
-    return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)
+    of = (
+        rows.filter(pl.col("function") != "<module>")
+        .group_by("file", "function")
+        .agg(pl.col("time", "count").sum(), pl.col("line").min())
+        .sort("time", descending=True)
+        .head(1)
+    )
+    of = of.filter(pl.col("time").is_between(time / 2, most * time))
+    if of.is_empty():
+        return "", time, rows
+    file, function, seen, count, line = of.row(0)
+    rows = rows.filter((pl.col("file") == file) & (pl.col("function") == function))
+    if count < _LOOKS:
+        return "", time, rows
+    return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", max(float(seen), time), rows
 
 
 def written_update(observed: Observed) -> Iterator[Claim]:
@@ -455,7 +450,7 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
         return
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
     top = calls.filter((pl.col("outer") < 0) & ~pl.col("phase").is_in(["backward", "optimizer"]).fill_null(value=False))
-    reads, splits = top.filter(pl.col("name").is_in(_READS)), top.filter(pl.col("name") == _ALL_PARTS)
+    reads, splits = top.filter(pl.col("name").is_in(_READS)), top.filter(pl.col("name") == ALL_PARTS)
     many = len(reads) / steps
     if many < _READ:
         return

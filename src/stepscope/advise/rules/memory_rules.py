@@ -109,7 +109,9 @@ def _layouts(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
     asked = copies.filter((pl.col("phase") != "backward").fill_null(value=True))
     reordering, saved = _reordering(observed, calls)
     least = _TOLD if reordering.is_empty() else _BETWEEN_CONVOLUTIONS
-    if len(asked) >= _COPIES * len(reordering) > 0 and observed.share(saved[0]) >= _TOLD:
+    # A convolution that copies its own input does so whatever the program does, as transposed ones do.
+    between = asked.join(within(calls, calls.filter(pl.col("name").is_in(list(_CONVOLUTIONS)))), on="row", how="anti")
+    if len(between) >= _COPIES * len(reordering) > 0 and observed.share(saved[0]) >= _TOLD:
         least = _BETWEEN_LARGE
     if observed.share(time) < least or float(asked["time"].sum()) < _ASKED * time:
         return
@@ -229,7 +231,9 @@ def _embeddings(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
         "torch.optim.SparseAdam for its parameters.",
         operator=str(dense["name"][0]),
     )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, whole)))
+    explains = explained_calls(within(calls, whole))
+    # Such gradients are taken anew in each step: these page faults are part of their time.
+    yield Claim(finding, Depth.CAUSE, explains | {"page faults": faults_of_step(observed) * fault_costs(observed)[1]})
 
 
 def _one_hot(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.advise.rules.test_python_rules import TRAIN, sampled
+from tests.unit.advise.rules.test_python_rules import PACKAGES, TRAIN, sampled
 from tests.unit.advise.rules.trainings import STEP, Training
 from tests.unit.analyse.build import ORIGIN
 
@@ -62,3 +62,26 @@ def test_an_evaluation_of_jax_is_told_by_names(function: str, program: str, reco
     found = [finding for finding in training.findings() if finding.cause == "frequent-evaluation"]
     assert [finding.cause for finding in found] == causes
     assert all("(train.py:7)" in finding.evidence[0].text for finding in found)
+
+
+@pytest.mark.parametrize(("place", "part"), [("save", 0.5), ("train", 0.25)], ids=["its function", "the loop"])
+def test_what_the_program_does_for_a_checkpoint_is_its_time(place: str, part: float) -> None:
+    # Given looks of which a quarter is inside of saving and a quarter behind it, in its function or in that of the loop
+    saves, writes = (("/home/me/train.py", "save"), TRAIN), (("/home/me/train.py", place), TRAIN)
+    other = (((f"{PACKAGES}/torch/nn/modules/module.py", "Module._call_impl"), TRAIN), "native")
+    training = sampled([(saves, "python"), (writes, "native"), other, other])
+    for number in range(0, 40, 4):
+        training.rank.add("run_events", name="checkpoint", ts=ORIGIN + number * STEP, dur=STEP)
+    [finding] = [one for one in training.findings() if one.cause == "frequent-checkpoint"]
+    assert finding.gain_ns == pytest.approx(0.95 * part * STEP, rel=0.05)
+
+
+def test_a_checkpoint_in_several_pieces_is_one() -> None:
+    # Given every thirtieth step of 120 with a checkpoint in twelve pieces: as seldom as one in one piece
+    training = Training()
+    training.run_steps(120)
+    for number in range(0, 120, 30):
+        for piece in range(12):
+            at = ORIGIN + number * STEP + piece * STEP // 20
+            training.rank.add("run_events", name="checkpoint", ts=at, dur=STEP // 3)
+    assert training.causes() == []

@@ -66,12 +66,28 @@ def test_a_batch_in_many_small_parts_is_told_where_one_update_takes_them_all(
         training.call("aten::linear", dur, [[2, 64], WEIGHT], "forward", sequence=part)
         name = "autograd::engine::evaluate_function: AddmmBackward0"
         training.call(name, dur, phase="backward", sequence=part)
-        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward")
+        training.call("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1000, phase="backward")
+        training.call("torch::autograd::AccumulateGrad", 1000, [WEIGHT], "backward", inside=True)
     training.call("Optimizer.step#Adam.step", 10_000, phase="optimizer")
     found = training.findings()
     assert [finding.cause for finding in found] == causes
     assert all(f"in {parts} parts" in finding.title for finding in found)
     assert all(finding.gain_ns == pytest.approx(2 * (parts - 2) * dur, rel=0.05) for finding in found)
+
+
+def test_gradients_of_each_sample_are_parts_with_what_is_done_to_them() -> None:
+    # Given torch.autograd.grad for each of 16 samples, which sums nothing, and a clipping of each gradient
+    training = Training(torch__state={"models": [{"trainable_parameters": 1}], "optimizers": [{}]})
+    for part in range(16):
+        training.call("aten::linear", 100_000, [[1, 64], WEIGHT], "forward", sequence=part)
+        training.call("autograd::engine::evaluate_function: AddmmBackward0", 100_000, phase="backward", sequence=part)
+        training.call("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1000, phase="backward")
+        training.call("aten::linalg_vector_norm", 200_000, [WEIGHT])
+    training.call("Optimizer.step#SGD.step", 10_000, phase="optimizer")
+    [finding] = training.findings()
+    assert "16 parts" in finding.title
+    assert finding.gain_ns == pytest.approx(16 * 400_000 * (1 - 2 / 16), rel=0.05)
+    assert "torch.func.vmap" in finding.remedy
 
 
 @pytest.mark.parametrize("layer", ["aten::gru", "aten::lstm", "aten::rnn_tanh", "aten::rnn_relu"])
@@ -96,6 +112,18 @@ def test_an_optimizer_that_goes_through_its_tensors_is_told(optimizer: dict[str,
     training.call("aten::mm", 5_000_000, [[64, 64], [64, 64]], "forward")
     training.call("aten::add_", 3_000_000, [[64, 64], [64, 64]], "optimizer")
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(("each", "gain"), [(12, (1 - 3 / 12) * 6_000_000), (3, None)])
+def test_a_fused_step_does_something_for_each_tensor_too(each: int, gain: float | None) -> None:
+    # Given loops over 20 tensors in 6 of 10 ms, with many operators for each, as Adam's, and with few, as SGD's
+    said = {"class": "Adam", "parameters": 20, "parameter_bytes": 100, "implementation": "for-loop", "fused": None}
+    training = Training(torch__state={"optimizers": [said]})
+    training.call("aten::mm", 3_000_000, [[64, 64], [64, 64]], "forward")
+    for number in range(20 * each):
+        training.call(f"aten::mul{number % each}_", 6_000_000 // (20 * each), [[64, 64]], "optimizer")
+    found = training.findings()
+    assert [finding.gain_ns for finding in found] == ([] if gain is None else [pytest.approx(gain, rel=0.03)])
 
 
 @pytest.mark.parametrize(("seen", "causes"), [(12, ["per-parameter-optimizer"]), (0, [])])

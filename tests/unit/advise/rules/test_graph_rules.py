@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.advise.rules.trainings import Training
+from tests.unit.advise.rules.trainings import STEP, Training
 from tests.unit.analyse.build import ORIGIN
 
 NODE = "autograd::engine::evaluate_function: "
@@ -66,6 +66,19 @@ def test_what_a_layer_takes_cut_off_from_its_graph_is_needed(cut: list[int], cau
     backward(training, WEIGHT, 10)
     update(training, WEIGHT)
     assert training.causes() == causes
+
+
+def test_a_preview_is_not_needed_because_a_later_forward_of_the_same_layers_is_cut_off() -> None:
+    # Given a generator that shows samples in each step, before it makes those that a discriminator takes
+    training = Training()
+    forward(training, WEIGHT, 30, "other")
+    forward(training, WEIGHT, 10)
+    training.call("aten::detach", 1000, [[8, 64]])
+    forward(training, OTHER, 20)
+    backward(training, OTHER, 20)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    assert "unneeded-forward" in training.causes()
 
 
 def test_an_evaluation_without_gradients_is_no_unneeded_forward() -> None:
@@ -237,6 +250,54 @@ def test_evaluations_that_record_a_graph_are_no_second_forward() -> None:
     assert finding.cause == "frequent-evaluation"
     assert "every 3 steps" in finding.title
     assert finding.gain_ns == pytest.approx(0.95 * 4_000_000 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("steps", "acts", "first", "causes"),
+    [
+        (1, None, "aten::linear", ["frequent-evaluation"]),
+        (3, None, "aten::linear", []),
+        (1, "aten::multinomial", "aten::linear", []),
+        (1, "aten::_local_scalar_dense", "aten::linear", []),
+        (1, "aten::multinomial", "aten::embedding", ["frequent-evaluation"]),
+    ],
+    ids=["scores", "a target in each step", "an agent that draws", "an agent that chooses", "text that is written"],
+)
+def test_forwards_without_gradients_in_some_steps_are_evaluations(
+    steps: int, acts: str | None, first: str, causes: list[str]
+) -> None:
+    training = Training()
+    training.call("aten::embedding", 1000, [[50, 64], [8]], "forward", sequence=9)
+    for weight, number in ((WEIGHT, 10), (OTHER, 20)):
+        forward(training, weight, number, count=2)
+        backward(training, weight, number, count=2)
+        update(training, weight)
+    training.steps = steps
+    for _ in range(8):
+        shapes = [[8, 64], WEIGHT] if first == "aten::linear" else [[50, 64], [1]]
+        training.call(first, 400_000, shapes)
+        training.call("aten::linear", 100_000, [[1, 64], OTHER])
+        if acts:
+            training.call(acts, 1000, [[1, 64]])
+    training.steps = 3
+    found = training.findings()
+    assert [finding.cause for finding in found] == causes
+    assert all(finding.gain_ns == pytest.approx(0.95 * 4_000_000 / 3, rel=0.05) for finding in found)
+
+
+def test_an_evaluation_that_few_steps_of_the_run_have_is_not_too_often() -> None:
+    # Given one recorded step of three with an evaluation of 4 of 10 ms, and no other step of 40 that takes longer
+    training = Training()
+    training.run_steps()
+    training.rank.rows["run_steps"][1]["dur"] = STEP + 4_000_000
+    forward(training, WEIGHT, 10)
+    backward(training, WEIGHT, 10)
+    update(training, WEIGHT)
+    training.steps = 1
+    for _ in range(8):
+        training.call("aten::linear", 500_000, [[256, 64], WEIGHT])
+    training.steps = 3
+    assert training.causes() == []
 
 
 @pytest.mark.parametrize(("used", "causes"), [(1 << 30, ["recomputation"]), (14 << 30, [])])

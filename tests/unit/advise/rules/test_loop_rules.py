@@ -88,7 +88,12 @@ def test_exchanging_tensors_one_by_one_is_a_matter_of_collectives() -> None:
     assert training.causes() == []
 
 
-def over_parts(places: list[int]) -> Training:
+def join(training: Training, parts: int) -> None:
+    """Join so many numbers, which a loop has made."""
+    training.call("aten::stack", 1000, [[[]] * parts, []])  # type: ignore[list-item]
+
+
+def over_parts(places: list[int], *, joined: bool = True) -> Training:
     """Steps that take rows of a batch at these places, with two operators for each, and a node of the backward."""
     training = Training()
     for number, place in enumerate(places):
@@ -96,6 +101,8 @@ def over_parts(places: list[int]) -> Training:
         training.call("aten::select", 5000, [[64, 20], [], []], "forward", sequence=3 * number, concrete=concrete)
         training.call("aten::log_softmax", 40_000, [[20]], "forward", sequence=3 * number + 1)
         training.call("aten::nll_loss", 40_000, [[20], []], "forward", sequence=3 * number + 2)
+    if joined:
+        join(training, len(places))
     for number in range(3 * len(places)):
         training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=number)
     training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
@@ -107,6 +114,11 @@ def test_a_loop_over_the_rows_of_a_batch_saves_its_forward_and_backward() -> Non
     assert finding.cause == "many-small-operators"
     assert "48 parts of a batch" in finding.title
     assert finding.gain_ns == pytest.approx((48 * 85_000 + 144 * 20_000) * (1 - 2 / 48), rel=0.05)
+
+
+def test_a_recurrence_keeps_none_of_its_parts() -> None:
+    # Given a step that needs the one before it, such as the sums over all paths of a chain
+    assert over_parts(list(range(48)), joined=False).causes() == []
 
 
 def test_the_backward_of_a_loop_takes_what_the_looks_see_of_it() -> None:
@@ -157,6 +169,7 @@ def test_rows_that_unbind_takes_at_once_are_a_loop_too() -> None:
     for _ in range(64):
         for name in ("aten::mean", "aten::sub", "aten::div"):
             training.call(name, 30_000, [[3, 16, 16], []])
+    join(training, 64)
     [finding] = training.findings()
     assert "64 parts of a batch, with 3 small operators" in finding.title
     assert finding.gain_ns == pytest.approx(192 * 30_000, rel=0.1)
@@ -167,6 +180,7 @@ def test_rows_that_an_index_chooses_are_a_loop_too_whatever_their_number() -> No
     for number in range(40):
         training.call("aten::index", 40_000, [[64, 20], []], "forward", sequence=2 * number)
         training.call("aten::mean", 40_000, [[number % 7 + 1, 20], []], "forward", sequence=2 * number + 1)
+    join(training, 40)
     training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
     [finding] = training.findings()
     assert finding.cause == "many-small-operators"
@@ -182,6 +196,53 @@ def test_a_cell_for_each_time_step_is_a_loop_of_layers_not_of_parts() -> None:
         training.call("aten::gru_cell", 90_000, [[8, 20], [8, 32]], "forward", sequence=2 * number + 1)
     training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
     assert training.causes() == []
+
+
+def over_experts(rows: list[int], weights: int) -> Training:
+    """Steps that choose rows for 32 layers one after the other, which have so many weights of their own."""
+    training = Training()
+    training.call("aten::mm", 1_000_000, [[64, 64], [64, 64]])
+    for number in range(32):
+        data = rows[number % len(rows)]
+        training.call("aten::index", 10_000, [[512, 96], []], "forward", sequence=3 * number)
+        training.call("aten::linear", 60_000, [[data, 96], [96, 96], []], "forward", sequence=3 * number + 1)
+        training.call(
+            "aten::index_add_", 20_000, [[512, 96], [], [data], [data, 96]], "forward", sequence=3 * number + 2
+        )
+    for number in range(96):
+        training.call("autograd::engine::evaluate_function: X", 20_000, phase="backward", sequence=number)
+    for _ in range(weights):
+        training.call("torch::autograd::AccumulateGrad", 1000, [[96, 96]], "backward")
+    return training
+
+
+def test_a_loop_over_layers_that_take_parts_of_their_own_is_told() -> None:
+    [finding] = over_experts([30, 34, 27], weights=32).findings()
+    assert finding.cause == "many-small-operators"
+    assert "32 parts of a batch, with 3 small operators for each" in finding.title
+    # What index_add_ moves of the whole stays, as far as it runs so long.
+    time = 32 * 90_000 + 96 * 20_000
+    assert finding.gain_ns == pytest.approx(time * (1 - 2 / 32) - 32 * 20_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights"), [([32], 32), ([30, 34, 27], 1)], ids=["a chain of layers", "one layer again and again"]
+)
+def test_layers_that_take_what_others_give_are_no_loop_over_parts(rows: list[int], weights: int) -> None:
+    assert "parts of a batch" not in " ".join(finding.title for finding in over_experts(rows, weights).findings())
+
+
+def test_what_other_packages_do_for_each_parameter_is_their_caller_s() -> None:
+    # Given a loop over parameters, in whose function NumPy is seen three times of four
+    training = over_parameters(4)
+    training.run_steps()
+    statistics = ("/home/me/log.py", "statistics")
+    numpy = (f"{PACKAGES}/numpy/lib/_histograms_impl.py", "histogram")
+    other = ((f"{PACKAGES}/torch/x.py", "y"),)
+    see(training, [((numpy, statistics), "python")] * 3 + [((statistics,), "native")] + [(other, "native")] * 6)
+    [finding] = training.findings()
+    assert finding.cause == "python-in-step"
+    assert "statistics" in finding.title
 
 
 def branches(weights: list[list[int]]) -> Training:

@@ -84,6 +84,26 @@ def test_small_copies_tell_what_convolutions_reorder_inside(copies: int, mixing:
     assert training.causes() == causes
 
 
+def test_what_a_convolution_copies_of_its_own_input_tells_no_order() -> None:
+    # Given slow convolutions that copy their inputs themselves, as transposed ones do
+    speeds = {"framework": "torch", "one_core": {"float32": {"flops_per_s": 1e11, "size": 1024}}, "fault_ns": 1000}
+    training = Training(machine__speeds=[speeds])
+    for _ in range(2):
+        training.call("aten::convolution", 4_000_000, [IMAGES, [32, 32, 1, 1], [32]], "forward",
+                      strides=[FIRST, [32, 1, 1, 1], [1]],
+                      concrete=["", "", "", "[1, 1]", "[0, 0]", "[1, 1]"])  # fmt: skip
+        training.call("aten::copy_", 100_000, [IMAGES, IMAGES], "forward", strides=[FIRST, LAST], inside=True)
+    assert training.causes() == []
+
+
+def test_fresh_pages_of_a_gradient_of_all_rows_are_its_own() -> None:
+    training = Training(torch__state={"optimizers": [{"class": "SGD"}]}, machine__speeds=[{"fault_ns": 1000}])
+    training.run_steps(minor_faults=4_000)
+    training.call("aten::embedding", 100_000, [[200_000, 32], [512]], "forward")
+    training.call("aten::embedding_dense_backward", 6_000_000, [[512, 32], [512]], "backward")
+    assert training.causes() == ["dense-embedding-gradient"]
+
+
 def keeping(kept: int, faults: int, phase: str) -> Training:
     """Steps that take so many bytes in a phase and keep them, with so many page faults each."""
     training = Training(5, machine__speeds=[{"framework": "torch", "fault_ns": 1000}])
