@@ -64,6 +64,8 @@ _EXCHANGES = "c10d::"
 _NOT_OWN = ["backward", "optimizer", "data"]
 
 
+#: Phase of what is beside the model and its loader.
+_BESIDE = ~pl.col("phase").is_in(["forward", "backward", "evaluation", "data"]).fill_null(value=False)
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 #: Of these, what takes a part of a tensor of JAX, MindSpore or Paddle, and reads nothing.
@@ -410,21 +412,25 @@ def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", float(seen)
 
 
-def written_update(observed: Observed) -> Iterator[Claim]:
-    """Yield the update of a program of MindSpore or Paddle that has no optimizer: operators for each parameter."""
+def _updates(observed: Observed) -> tuple[int, float] | None:
+    """Return the parameters that a program of MindSpore or Paddle updates itself, in a loop, and operators of each."""
     steps = observed.manifest.get("steps") or {}
     if observed.framework not in _OPTIMIZERS or _UPDATES_ITSELF not in str(steps.get("rule")):
+        return None
+    calls, parameters = recorded_calls(observed), trained_parameters(observed)
+    many = len(calls.filter((pl.col("outer") < 0) & _BESIDE)) / max(observed.summary.steps.count, 1)
+    return None if parameters < _MANY or many < _EACH * parameters else (parameters, many / parameters)
+
+
+def written_update(observed: Observed) -> Iterator[Claim]:
+    """Yield the update of a program of MindSpore or Paddle that has no optimizer: operators for each parameter."""
+    found = _updates(observed)
+    if found is None:
         return
-    beside = ~pl.col("phase").is_in(["forward", "backward", "evaluation", "data"]).fill_null(value=False)
-    calls = recorded_calls(observed)
-    many = len(calls.filter((pl.col("outer") < 0) & beside)) / max(observed.summary.steps.count, 1)
-    parameters = trained_parameters(observed)
-    if parameters < _MANY or many < _EACH * parameters:
-        return
+    (parameters, each), stay = found, _AS_LONG[observed.framework]
     asks = pl.col("leaf_function").str.contains(_DIFFERENTIATE) | pl.col("stack").is_in(converting(observed, READS))
-    looks = observed.looks.filter(beside & pl.col("file").is_not_null() & ~asks.fill_null(value=False))
-    time, each = float(looks["time"].sum()), many / parameters
-    stay = _AS_LONG[observed.framework]
+    looks = observed.looks.filter(_BESIDE & pl.col("file").is_not_null() & ~asks.fill_null(value=False))
+    time = float(looks["time"].sum())
     gain = time * max(1 - stay / each, 0.0)
     if looks["count"].sum() < _READ_LOOKS or observed.share(gain) < _TOLD:
         return
@@ -436,8 +442,8 @@ def written_update(observed: Observed) -> Iterator[Claim]:
         basis=f"the samples of such lines, of which {stay:.0f} of {each:.0f} operators for each parameter stay",
         confidence=Confidence.LIKELY,
         evidence=(
-            Evidence(text=f"{many:,.0f} operators a step outside of forward and backward, {each:.0f} a parameter",
-                     value=many, result="operator_details"),
+            Evidence(text=f"{each * parameters:,.0f} operators a step outside of forward and backward, {each:.0f} a "
+                     "parameter", value=each * parameters, result="operator_details"),
         ),
         remedy=f"Use an optimizer of {observed.framework}, which calls fewer operators for each parameter: "
         f"{_OPTIMIZERS[observed.framework]}.",
@@ -518,7 +524,7 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     known = pl.col("reading").is_between(*_READING)
     own = calls.filter(pl.col("phase") != "optimizer")
     graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
-    if observed.framework == "paddle" and (not graded or many >= _GRADED):
+    if observed.framework == "paddle" and _updates(observed) is None and (not graded or many >= _GRADED):
         known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
     if lines.is_empty():
