@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from stepscope.advise.observed import Observed
@@ -158,9 +160,12 @@ def test_without_gradients_only_samples_that_are_taken_one_by_one_are_a_loop(bat
 
 @pytest.mark.parametrize(("batch", "causes"), [(1, ["sample-loop"]), (32, ["many-small-operators"])])
 def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int, causes: list[str]) -> None:
-    def trained(calls: int) -> list[str]:
+    def trained(calls: int, launches: str = "LaunchTask") -> list[str]:
         state = {"models": [{"trainable_parameters": 2}]}
         training = Training(mindspore__state=state)
+        thread = training.rank.thread()
+        for number in range(training.steps):
+            training.rank.span(thread, "runtime", number * STEP, 100, launches, step=number)
         for _ in range(calls):
             training.call("MatMul", 100_000, [[batch, 64], WEIGHT], "forward")
             training.call("BiasAdd", 20_000, [[batch, 64], [64]], "forward")
@@ -169,6 +174,7 @@ def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int,
         return training.causes()
 
     assert trained(16) == causes
+    assert trained(16, "KernelLaunch") == []  # nobody calls the operators of a compiled graph one by one
     assert trained(4) == []
 
 
@@ -296,3 +302,35 @@ def test_a_forward_of_paddle_is_told_by_the_time_between_its_operators(
     for _ in range(operators):
         training.call("add dygraph", each, phase="forward")
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("framework", "each", "optimizer", "gain"),
+    [
+        ("mindspore", 10, False, 0.8 * 0.6),
+        ("mindspore", 1, False, None),
+        ("mindspore", 10, True, None),
+        ("paddle", 16, False, 0.5 * 0.6),
+        ("paddle", 8, False, None),
+    ],
+    ids=["ten operators a parameter", "one", "an optimizer", "more than Paddle's optimizer takes", "as long as that"],
+)
+def test_a_program_that_updates_its_parameters_itself_is_told(
+    framework: str, each: int, optimizer: bool, gain: float | None
+) -> None:
+    # Given 20 parameters, so many operators for each of them, in six of ten looks, and a gradient in the others
+    place = {"mindspore": "mindspore/ops/math.py", "paddle": "paddle/tensor/math.py"}[framework]
+    update = ((f"{PACKAGES}/{place}", "multiply"), ("/home/me/train.py", "train"))
+    differentiate = ((f"{PACKAGES}/{framework}/autograd.py", "Engine.grad"), ("/home/me/train.py", "loss"))
+    training = sampled([*[(update, "native")] * 3, *[(differentiate, "native")] * 2], framework)
+    state = {"models": [{"trainable_parameters": 20}], "optimizers": []}
+    training.rank.add("metadata", key=f"{framework}.state", value=json.dumps(state))
+    for _ in range(20 * each):
+        training.call({"mindspore": "Mul", "paddle": "multiply dygraph"}[framework], 10_000)
+    rule = "each step of the optimizer" if optimizer else f"the program has no optimizer of {framework}"
+    found = found_in(Observed(training.rank.tables(), {"steps": {"rule": rule}}))
+    told = [one for one in found if one.cause == "per-parameter-optimizer"]
+    assert told == found[: len(told)]
+    assert not any("small operators" in one.title for one in found)
+    assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
+    assert all("updates 20 parameters one by one" in one.title for one in told)

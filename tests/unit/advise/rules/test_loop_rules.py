@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from stepscope.advise.observed import Observed
-from stepscope.advise.rank_findings import found_in
 from tests.unit.advise.rules.test_python_rules import PACKAGES, TRAIN, sampled, see
 from tests.unit.advise.rules.trainings import STEP, Training
 
@@ -250,38 +246,6 @@ def test_a_line_of_paddle_that_calls_operators_without_a_gradient_is_told(
     if backward:
         training.call(backward, 10_000, phase="backward")
     assert training.causes() == causes
-
-
-@pytest.mark.parametrize(
-    ("framework", "each", "optimizer", "gain"),
-    [
-        ("mindspore", 10, False, 0.8 * 0.6),
-        ("mindspore", 1, False, None),
-        ("mindspore", 10, True, None),
-        ("paddle", 16, False, 0.5 * 0.6),
-        ("paddle", 8, False, None),
-    ],
-    ids=["ten operators a parameter", "one", "an optimizer", "more than Paddle's optimizer takes", "as long as that"],
-)
-def test_a_program_that_updates_its_parameters_itself_is_told(
-    framework: str, each: int, optimizer: bool, gain: float | None
-) -> None:
-    # Given 20 parameters, so many operators for each of them, in six of ten looks, and a gradient in the others
-    place = {"mindspore": "mindspore/ops/math.py", "paddle": "paddle/tensor/math.py"}[framework]
-    update = ((f"{PACKAGES}/{place}", "multiply"), ("/home/me/train.py", "train"))
-    differentiate = ((f"{PACKAGES}/{framework}/autograd.py", "Engine.grad"), ("/home/me/train.py", "loss"))
-    training = sampled([*[(update, "native")] * 3, *[(differentiate, "native")] * 2], framework)
-    state = {"models": [{"trainable_parameters": 20}], "optimizers": []}
-    training.rank.add("metadata", key=f"{framework}.state", value=json.dumps(state))
-    for _ in range(20 * each):
-        training.call({"mindspore": "Mul", "paddle": "multiply dygraph"}[framework], 10_000)
-    rule = "each step of the optimizer" if optimizer else f"the program has no optimizer of {framework}"
-    found = found_in(Observed(training.rank.tables(), {"steps": {"rule": rule}}))
-    told = [one for one in found if one.cause == "per-parameter-optimizer"]
-    assert told == found[: len(told)]
-    assert not any("small operators" in one.title for one in found)
-    assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
-    assert all("updates 20 parameters one by one" in one.title for one in told)
 
 
 def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() -> None:

@@ -238,8 +238,12 @@ def test_pages_that_are_read_again_are_told_where_memory_is_nearly_full(
 
 @pytest.mark.parametrize(
     ("between", "dur", "causes"),
-    [("", 2_000_000, ["one-hot-product"]), ("cast dygraph", 2_000_000, ["one-hot-product"]), ("sum dygraph", 2_000_000, []),
-     ("", 10_000, [])],
+    [
+        ("", 2_000_000, ["one-hot-product"]),
+        ("cast dygraph", 2_000_000, ["one-hot-product"]),
+        ("sum dygraph", 2_000_000, []),
+        ("", 10_000, []),
+    ],
     ids=["right behind", "of another type", "of something else", "no larger than other operators"],
 )  # fmt: skip
 def test_a_product_right_behind_one_hot_rows_is_told_on_paddle_without_shapes(
