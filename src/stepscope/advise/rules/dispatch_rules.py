@@ -138,16 +138,24 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     small = _dispatched(observed.tables, steps)
     each = len(small) / steps
     computing = observed.part("computing") or 0.0  # a jitted function computes it, too
-    time = min(float(small["spent"].sum()) / steps, observed.step_ns - computing)
-    if each < _OUTSIDE or not time:
+    state = observed.facts.get("jax.state")
+    written = [
+        f"PjitFunction({one.get('function')})" for one in (state if isinstance(state, dict) else {}).get("jit") or ()
+    ]
+    of_jax, own = (small.filter(chosen) for chosen in (~pl.col("name").is_in(written), pl.col("name").is_in(written)))
+    time = min(float(of_jax["spent"].sum()) / steps, observed.step_ns - computing)
+    # What the program calls itself is in its own lines, and a part of the step: both contain the same waits for a core.
+    called = float(own["until"].sum()) / max(observed.summary.steps.total_ns, 1) * observed.step_ns
+    if each < _OUTSIDE or not time + called:
         return
     largest = small["name"].value_counts(sort=True)["name"].to_list()[:3]
     low, middle, high = _JITTED_CALLS
     if observed.looks["count"].sum() >= _LOOKS:
-        inside = float(observed.looks.filter("in_framework")["time"].sum()) / float(observed.looks["time"].sum())
+        part = float(observed.looks.filter("in_framework")["time"].sum()) / float(observed.looks["time"].sum())
         most = inf if UNJITTED in str(observed.manifest.get("steps")) else _BESIDE_CALLS * time
-        time = min(max(inside * observed.step_ns - computing, 0.0), most)
+        time = min(max(part * observed.step_ns - computing, 0.0), most)
         low, middle, high = _JITTED
+    time = min(time + max(called - computing, 0.0), observed.step_ns - computing)
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(
         cause="many-small-operators",
@@ -161,15 +169,17 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
         "jax.tree.map over the weights inside of it.",
         operator=named,
     )  # fmt: skip
-    seen = observed.explained(observed.looks.filter("in_framework"))
-    yield Claim(finding, Depth.CAUSE, seen or {"dispatch": time})
+    inside = pl.col("in_framework") | (pl.col("leaf") == pl.col("file")) & pl.lit(called > computing)
+    seen = observed.explained(observed.looks.filter(inside.fill_null(value=False)))
+    scale = min(time / max(sum(seen.values()), 1.0), 1.0) if called > computing else 1.0
+    yield Claim(finding, Depth.CAUSE, {name: scale * ns for name, ns in seen.items()} or {"dispatch": time})
 
 
 def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
     """Return the short calls of jitted functions that come several times a step, and what each of them ``spent``, ns.
 
-    A call lasts until the next one begins: between them is the Python that JAX needs to get there. Of the calls of a
-    function, those that were interrupted count as a multiple of the median.
+    A call lasts ``until`` the next one begins: between them is the Python that JAX needs to get there. Of what calls of
+    a function spent, those that were interrupted count as a multiple of the median.
     """
     spans = columns_of(tables, "spans", "track", "name", "ts", "dur", "step", "depth").drop_nulls("step")
     spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
@@ -177,8 +187,8 @@ def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
     often = (pl.len().over("name") >= 2 * steps) & (pl.col("dur").median().over("name") <= _DISPATCH_NS)
     until = pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")
     near = (until - pl.col("dur") <= _DISPATCH_NS) & often.shift(-1).over("track", "step")
-    spans = spans.with_columns(spent=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
-    return spans.with_columns(pl.min_horizontal("spent", _INTERRUPTED * pl.col("spent").median().over("name")))
+    spans = spans.with_columns(until=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
+    return spans.with_columns(spent=pl.min_horizontal("until", _INTERRUPTED * pl.col("until").median().over("name")))
 
 
 def _layers(observed: Observed) -> Iterator[Claim]:

@@ -334,3 +334,17 @@ def test_a_program_that_updates_its_parameters_itself_is_told(
     assert not any("small operators" in one.title for one in found)
     assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
     assert all("updates 20 parameters one by one" in one.title for one in told)
+
+
+@pytest.mark.parametrize("written", [["act"], []], ids=["the program's own", "JAX's"])
+def test_jitted_functions_that_the_program_calls_itself_count_by_their_part_of_the_step(written: list[str]) -> None:
+    # Given 20 calls of 400 µs a step in the program's own lines, where no frame of JAX is seen
+    training = sampled([((TRAIN,), "native")], "jax")
+    training.rank.add("metadata", key="jax.state", value=json.dumps({"jit": [{"function": name} for name in written]}))
+    thread = training.rank.thread(2)
+    for step in range(training.steps):
+        for number in range(20):
+            at = step * STEP + number * 500_000
+            training.rank.span(thread, "runtime", at, 400_000, "PjitFunction(act)", step=step)
+    found = [one.gain_ns for one in training.findings() if one.cause == "many-small-operators"]
+    assert found == ([pytest.approx(0.9 * 20 * 500_000, rel=0.2)] if written else [])
