@@ -260,3 +260,21 @@ def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() 
     (finding,) = [one for one in training.findings() if one.cause == "many-small-operators"]
     assert "calls small operators one by one" in finding.title
     assert finding.gain_ns > 0.95 * 0.8 * STEP
+
+
+@pytest.mark.parametrize(("parts", "causes"), [(1, ["python-in-step"]), (0, [])], ids=["of parts", "of one result"])
+def test_reads_of_mindspore_that_wait_are_a_loop_where_its_line_takes_parts(parts: int, causes: list[str]) -> None:
+    # Given a line that reads values in nearly all looks, 128 operators a step without a kernel, and few with one
+    packages = f"{PACKAGES}/mindspore/common/tensor.py"
+    read, part = (
+        ((packages, name), ("/home/me/train.py", "train")) for name in ("Tensor.__int__", "Tensor._getitem_origin")
+    )
+    training = sampled([*[(read, "native")] * 19, *[(part, "native")] * parts], "mindspore")
+    thread = training.rank.thread(2)
+    for step in range(training.steps):
+        for number in range(128):
+            training.rank.span(thread, "runtime", step * STEP + number * 50_000, 5_000, "RunOp", step=step)
+    training.call("MatMul", 100_000, [[64, 64], [64, 64]], "forward")
+    found = [one for one in training.findings() if one.cause == "python-in-step"]
+    assert [one.cause for one in found] == causes
+    assert all("reads them one by one" in one.title for one in found)
