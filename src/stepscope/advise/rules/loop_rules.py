@@ -83,6 +83,8 @@ _AT_ONCE = {
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
+#: Names of the operators of Paddle's compiled programs, which nobody calls one by one.
+_OF_PROGRAMS = r"^(?:pd_op\.|builtin_)"
 #: Names of spans of operators, or of jitted functions, that the program itself calls: no graph runs them.
 _CALLED = {"jax": r"^PjitFunction\(", "mindspore": "^RunOp$", "paddle": " dygraph$"}
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
@@ -452,7 +454,7 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     """Yield a line beside forward, backward and optimizer that calls many operators a step and reads their values."""
     beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "evaluation"]).fill_null(value=False)
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
-    own = calls.filter((pl.col("outer") < 0) & beside)
+    own = calls.filter((pl.col("outer") < 0) & beside & ~pl.col("name").str.contains(_OF_PROGRAMS))
     spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
     called = spans.filter(pl.col("name").cast(pl.String).str.contains(_CALLED[observed.framework]))
     # A jitted function is two spans, one in the other.

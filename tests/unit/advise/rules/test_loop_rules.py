@@ -229,20 +229,28 @@ def test_its_gain_is_the_time_from_read_to_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backward", "elsewhere", "causes"),
-    [("Global_MatmulGradNode", 1, ["many-small-operators"]), ("Global_PNormGradNode", 1, []), ("", 4, [])],
-    ids=["no gradient goes through them", "a part of the loss", "other lines take the time"],
+    ("norm", "backward", "elsewhere", "causes"),
+    [
+        ("p_norm dygraph", "Global_MatmulGradNode", 1, ["many-small-operators"]),
+        ("p_norm dygraph", "Global_PNormGradNode", 1, []),
+        ("p_norm dygraph", "", 4, []),
+        ("pd_op.p_norm", "Global_MatmulGradNode", 1, []),
+    ],
+    ids=["no gradient goes through them", "a part of the loss", "other lines take the time", "a compiled program"],
 )
 def test_a_line_of_paddle_that_calls_operators_without_a_gradient_is_told(
-    backward: str, elsewhere: int, causes: list[str]
+    norm: str, backward: str, elsewhere: int, causes: list[str]
 ) -> None:
-    # Given 40 norms a step beside the model, and a line with four of so many parts of the time there
+    # Given 40 norms a step beside the model (or 80 of a compiled program), and a line with four of so many parts of the
+    # time there
     packages = f"{PACKAGES}/paddle/tensor/linalg.py"
     norms = ((packages, "p_norm"), ("/home/me/train.py", "train"))
     others = [((packages, "matmul"), (f"/home/me/part{number}.py", "train")) for number in range(elsewhere)]
     training = sampled([(frames, "native") for frames in [norms] * 4 + others * (1 if elsewhere == 1 else 2)], "paddle")
-    for _ in range(40):
-        training.call("p_norm dygraph", 10_000)
+    for _ in range(40 if norm.endswith("dygraph") else 80):
+        training.call(norm, 10_000)
+    for _ in range(20):
+        training.call("matmul dygraph", 10_000, phase="forward")
     if backward:
         training.call(backward, 10_000, phase="backward")
     assert training.causes() == causes
