@@ -29,6 +29,8 @@ _COPY = 8e9
 _SPEED = 0.5
 #: Calls that are needed to know a median.
 _ALIKE = 4
+#: Columns of calls that are alike, so that one which takes much longer than the median was interrupted.
+_LIKE = ("name", "shapes", "nth")
 #: Part of the run's steps in which the thread waited for a core, from which on calls are interrupted.
 _DISTURBED = 0.02
 
@@ -52,12 +54,12 @@ def trained_parameters(observed: Observed, frameworks: Iterable[str] = _TOLD_TRA
 def recorded_calls(observed: Observed) -> pl.DataFrame:
     """Return the operator calls of the recorded steps; no row where only a sample of the operators was recorded.
 
-    A call that was interrupted counts with the median of those of its name and shapes. Times are scaled to the mean
-    step of the run, so that a sum over rows is a time per step.
+    A call that was interrupted counts with the median of those of its name and shapes, or of its name and place in the
+    step. Times are scaled to the mean step of the run, so that a sum over rows is a time per step.
 
     Columns: ``id``; ``track``; ``step``; ``ts``; ``name``; ``phase``, text or null; ``depth``; ``outer``, the row of
     the operator around it or -1; ``time`` and ``self``, ns per step; ``sequence``; ``shapes``, ``dtypes``,
-    ``strides`` and ``concrete``, JSON or null.
+    ``strides`` and ``concrete``, JSON or null; ``nth``, see :func:`_numbered`.
     """
     if observed not in _KNOWN:
         _KNOWN[observed] = _recorded_calls(observed)
@@ -71,9 +73,11 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
     in_steps = or_negative(calls["step"]) >= 0
     if observed.summary.sampled < 1 or not observed.summary.steps.count:
         calls, in_steps = calls.clear(), in_steps[:0]
-    calls = _with_said(calls, tables)
+    calls = _numbered(_with_said(calls, tables), observed.summary.steps.count)
     own, whole = calls["self"].to_numpy().astype(np.float64), float(observed.summary.steps.total_ns)
-    lost = _lost(calls, own, in_steps, (_delay_share(observed) * whole, whole)) if _disturbed(observed) else 0.0
+    alone = int(observed.manifest.get("world_size") or 1) < 2  # else a call may be long because it waits for a rank
+    times = _delay_share(observed) * whole, whole
+    lost = _lost(calls, own, in_steps, times, alone=alone) if _disturbed(observed) else 0.0
     own *= observed.step_ns / max(whole - lost, 1.0)
     total, outer = own.copy(), calls["outer"].to_numpy()
     for level in reversed(by_depth(calls["depth"])):
@@ -85,22 +89,30 @@ def _recorded_calls(observed: Observed) -> pl.DataFrame:
 
 
 def _lost(
-    calls: pl.DataFrame, own: npt.NDArray[np.float64], in_steps: npt.NDArray[np.bool_], times: tuple[float, float]
+    calls: pl.DataFrame,
+    own: npt.NDArray[np.float64],
+    in_steps: npt.NDArray[np.bool_],
+    times: tuple[float, float],
+    *,
+    alone: bool,
 ) -> float:
     """Let calls that were interrupted take what is usual, in ``own``; return what the steps lost to other processes.
 
-    ``times`` are what their thread waited for a core, and all of them, ns.
+    ``times`` are what their thread waited for a core, and all of them, ns. Of a rank ``alone``, calls lose no more than
+    the steps do: threads that compute beside the training thread wait for cores, too, and the step with them.
     """
-    alike = pl.col("self").median().over("name", "shapes"), pl.len().over("name", "shapes")
+    alike = pl.col("self").median().over(_LIKE), pl.len().over(_LIKE)
     medians, counts = (column.to_numpy() for column in calls.select(alike[0].alias("median"), alike[1].alias("n")))
     long, (delay, whole) = (own > _INTERRUPTED * medians) & (counts >= _ALIKE), times
     here = long & in_steps
     # A call that waits for another rank is long, too. What was lost is at most the wait for a core.
-    lost = min(float(own[here].sum() - medians[here].sum()), delay)
+    over = float(own[here].sum() - medians[here].sum())
+    lost = min(over, delay)
+    usual = medians + (own - medians) * (1 - lost / over) if alone and over > delay else medians
     # What else was lost was so in the Python between operators, or in calls that are not known to be long.
     between = max(whole - float(own.sum(where=in_steps)), 0.0)
     lost += (delay - lost) * between / max(between + float(own.sum(where=in_steps & (counts < _ALIKE))), 1.0)
-    np.copyto(own, medians, where=long)
+    np.copyto(own, usual, where=long)
     return min(lost, whole - float(own.sum(where=in_steps)))  # a long call waits for a core each time that it runs
 
 
@@ -123,6 +135,18 @@ def _with_said(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     return with_series(calls, [said[name].cast(pl.String).append(unknown)[places] for name in known])
 
 
+def _numbered(calls: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """Return calls with ``nth``, their place among those of their name in the step, where no shapes are known.
+
+    A small product and a large one of Paddle are then not alike. It takes as many steps as tell a median.
+    """
+    if steps < _ALIKE or calls.is_empty() or calls["shapes"].null_count() < len(calls):
+        return calls.with_columns_seq(nth=pl.lit(0, pl.UInt32))
+    places = calls.select("track", "step", "name", "ts").with_row_index("at").sort("ts")
+    places = places.select("at", nth=pl.col("at").cum_count().over("track", "step", "name")).sort("at")
+    return with_series(calls, [places["nth"]])
+
+
 def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost calls in their order, with the time ``until`` the next one of the thread, ns per step.
 
@@ -130,10 +154,8 @@ def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
     """
     top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
     apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
-    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over("name", "shapes"))
-    until = pl.when(pl.len().over("name", "shapes") >= _ALIKE).then(
-        pl.min_horizontal("apart", LONGEST * pl.col("usual"))
-    )
+    top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over(_LIKE))
+    until = pl.when(pl.len().over(_LIKE) >= _ALIKE).then(pl.min_horizontal("apart", LONGEST * pl.col("usual")))
     top = top.with_columns(until=until.otherwise("apart"))
     lost = top.group_by("step").agg(lost=pl.col("apart").sum() - pl.col("until").sum())
     steps = columns_of(observed.tables, "steps", "number", "dur")

@@ -52,6 +52,8 @@ ENDED_EARLY = "stepscope.ended_early"
 #: Fact in the journal: when each step up to `until` ended, because another optimizer ends them than it seemed at first.
 #: In the table `metadata` of the times of all steps: `until`, in ns.
 STEPS_RECOUNT = "stepscope.steps_recount"
+#: Fact: the functions that evaluate what the program trains, as a JSON list of pairs of file and name.
+EVALUATIONS = "evaluations"
 
 #: What a thread does at the moment of a sample, in the order of ``enum ss_state`` in ``native/sampler.h``.
 SAMPLE_STATES: dict[str, str] = {
@@ -489,7 +491,12 @@ _ALL = (
     _table(
         "run_events",
         "something other than training that happened during the run, inside the window or not",
-        must("name", "category", "checkpoint, evaluation, logging, compile or garbage collection."),
+        must(
+            "name",
+            "category",
+            "checkpoint, evaluation, logging, compile or garbage collection; evaluation run: from the first run of a "
+            "program that evaluates (JAX) to the end of the step.",
+        ),
         must("ts", "int64", "Start, since the Unix epoch.", "ns"),
         must("dur", "int64", "Duration; an evaluation that the program does not end lasts to its step's end.", "ns"),
     ),

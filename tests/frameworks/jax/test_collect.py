@@ -35,6 +35,7 @@ from stepscope.collect.jax.jax_steps import BY_ANNOTATIONS, BY_CAPTURE, BY_GRADI
 from stepscope.collect.journal.journal import Journal
 from stepscope.collect.options import Options
 from stepscope.collect.protocol import Context
+from stepscope.collect.session.inside_steps import evaluations
 from stepscope.collect.steps import Stepped, StepsSeen
 from tests.clocks import on_stopwatch
 from tests.frameworks.jax.programs import capture, counts, events, python_calls, runs_of
@@ -398,6 +399,41 @@ def test_what_computes_no_gradient_is_no_step_beside_what_does() -> None:
     for stepped in found.told:
         seen.add(stepped, learning=True)
     assert seen.finder.number == 4
+
+
+def measured(weights: Any, x: Any) -> Any:
+    """A function of any name that runs a compiled program."""
+    return float(predict(weights, x).sum())
+
+
+@pytest.mark.parametrize("kind", ["evaluates", "acts", "feeds", "learns", "does not see what is trained"])
+def test_what_is_given_the_trained_state_and_gives_nothing_back_evaluates(kind: str) -> None:
+    # Given a training, and every third step a program that is given its weights, or others
+    training, found, told = Training(), Seen(), []
+    drawn = jax.jit(lambda weights, key: weights[0] + jax.random.normal(key, weights[0].shape))
+    scaled = jax.jit(lambda weights: [0.9 * matrix for matrix in weights])
+    gradient = jax.jit(lambda weights: jax.grad(lambda first: jnp.square(first).sum())(weights[0]))
+    others = [matrix + 1 for matrix in training.weights]
+    evaluations.append(lambda start, end, file, function: told.append((end > start, Path(file).name, function)))
+    try:
+        for number in range(30):
+            training.step()
+            if number % 3 == 2:
+                if kind == "evaluates":
+                    measured(training.weights, training.x)
+                elif kind == "acts":
+                    drawn(training.weights, jax.random.key(number))
+                elif kind == "feeds":
+                    training.weights = scaled(training.weights)
+                elif kind == "learns":
+                    gradient(training.weights)
+                else:
+                    measured(others, training.x)
+    finally:
+        evaluations.pop()
+    assert "update" in found.names()
+    # Then its runs are told from the second one on that a step follows, with the function that contains them alone
+    assert told == [(True, "test_collect.py", "measured")] * 8 * (kind == "evaluates")
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -102,6 +102,37 @@ def test_a_network_compiled_by_to_static(tmp_path: Path, output: Path) -> None:
         assert inside == [calls] * 5, name
 
 
+#: A number of Python that changes makes a program of each step.
+SCALED = """
+import paddle
+
+net = paddle.nn.Linear(16, 4)
+optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+
+def scaled(x, scale):
+    return (net(x) * scale).mean()
+
+scaled = paddle.jit.to_static(scaled, full_graph=True)
+for number in range(10):
+    scaled(paddle.ones([8, 16]), 0.5 + number).backward()
+    optimizer.step()
+    optimizer.clear_grad()
+"""
+
+
+def test_a_program_that_is_made_again_has_its_backward_made_again(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--steps", "3:6", script(tmp_path, SCALED), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(output)
+    spans = stepscope.open(run).tables["spans"].collect()
+    compiled = spans.filter(pl.col("kind").cast(pl.String) == "compile").sort("ts")
+    # Then both parts of making it are compilation, one behind the other
+    stages = compiled["name"].cast(pl.String).str.extract(r"^(\w+) ").to_list()
+    assert stages == ["compile", "differentiate"] * 4
+    ends = (compiled["ts"] + compiled["dur"]).to_list()
+    assert all(end <= start for end, start in zip(ends, compiled["ts"].to_list()[1:], strict=False))
+
+
 @pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "no pir"])
 def test_a_static_loop(tmp_path: Path, output: Path, pir: str) -> None:
     path = script(tmp_path, STATIC_LOOP + STOPWATCH)

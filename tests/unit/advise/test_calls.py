@@ -84,3 +84,23 @@ def test_calls_of_some_steps_are_scaled_by_what_all_recorded_steps_take() -> Non
     observed = Observed(training.rank.tables())
     time = float(in_order(observed, recorded_calls(observed))["until"].sum())
     assert time == pytest.approx(8_000_000 / 3, rel=0.2)
+
+
+def test_operators_lose_no_more_to_other_processes_than_their_steps_do() -> None:
+    # Given an operator of 2 ms, but for one of five steps 8 ms, and a training thread that hardly waits for a core
+    training = Training(steps=5)
+    training.run_steps(delay=STEP // 40)
+    training.call("dot", 2_000_000, [[64, 64]])
+    training.rank.rows["spans"][-1]["dur"] = 9_000_000
+    calls = recorded_calls(Observed(training.rank.tables()))
+    assert float(calls["time"].sum()) == pytest.approx(0.315 * STEP, rel=0.01)  # not 0.2
+
+
+def test_calls_without_shapes_are_alike_at_the_same_place_of_their_steps() -> None:
+    # Given three small products and a large one a step, none with shapes, and a thread that waits for a core
+    training = Training(steps=5)
+    training.run_steps(delay=STEP // 2)
+    for dur in (10_000, 4_000_000, 10_000, 10_000):
+        training.call("matmul dygraph", dur)
+    calls = recorded_calls(Observed(training.rank.tables()))
+    assert float(calls["time"].sum()) > 0.39 * STEP

@@ -9,10 +9,10 @@ from stepscope.advise.observed import Observed
 from stepscope.advise.rules.besides_rules import besides_training
 from stepscope.advise.rules.collective_rules import collectives, data_parallel
 from stepscope.advise.rules.data_rules import data_loading, padding
-from stepscope.advise.rules.dispatch_rules import dispatch
+from stepscope.advise.rules.dispatch_rules import dispatch, written_update
 from stepscope.advise.rules.graph_rules import graphs
 from stepscope.advise.rules.kernel_rules import kernels
-from stepscope.advise.rules.loop_rules import element_reads, loops, written_update
+from stepscope.advise.rules.loop_rules import element_reads, loops
 from stepscope.advise.rules.machine_rules import machine_use
 from stepscope.advise.rules.memory_rules import memory_moves
 from stepscope.advise.rules.number_rules import number_types

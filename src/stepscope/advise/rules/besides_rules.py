@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
 from stepscope.advise.trainers import trainer_says
 from stepscope.analyse.quantities import duration_text
+from stepscope.trace.schema import EVALUATIONS
 from stepscope.trace.tables import columns_of, has_rows
 
 #: What comes less often than every so many steps is the user's choice.
@@ -56,6 +58,9 @@ _KINDS = {
 _UNSWITCHED = ("jax",)
 _EVALUATES = re.compile(r"(?:^|[._])(?:eval(?:uate|uation)?|validat(?:e|ion)|test)(?:_|$)")
 
+#: Event of the run: a program is given what the training returned, and gives it nothing back.
+_EVALUATION_RUN = "evaluation run"
+
 #: Causes of what a run does besides training.
 CAUSES = frozenset(kind.cause for kind in _KINDS.values())
 
@@ -66,7 +71,7 @@ def besides_training(observed: Observed) -> Iterator[Claim]:
     if steps.is_empty():
         return
     if observed.framework in _UNSWITCHED:
-        yield from _evaluating(observed)
+        yield from _evaluation_runs(observed) or _evaluating(observed)
     if not has_rows(observed.tables, "run_events"):
         return
     begin, end = steps["ts"][0], steps["ts"][-1] + steps["dur"][-1]
@@ -121,6 +126,41 @@ def _time(steps: pl.DataFrame, found: pl.DataFrame, quiet: float) -> tuple[float
     if having.any() and having.mean() < _MOST:
         time = min(max(time, float((known[having] - np.median(known[~having])).sum())), raw)
     return time / len(steps), int(having.sum())
+
+
+def _evaluation_runs(observed: Observed) -> list[Claim]:
+    """What steps with runs of a program that evaluates take longer than the others, beyond what chance explains.
+
+    A framework whose calls return before the result is computed does not say how long such runs last.
+    """
+    steps = observed.run_steps
+    events = columns_of(observed.tables, "run_events", "name", "ts").with_columns(pl.col("name").cast(pl.String))
+    starts = events.filter(pl.col("name") == _EVALUATION_RUN)["ts"].to_numpy()
+    place = np.searchsorted(steps["ts"].to_numpy(), starts, side="right") - 1
+    having = np.zeros(len(steps), np.bool_)
+    having[place[place >= 0]] = True
+    if having.sum() < _FEW or having.mean() >= _MOST:
+        return []
+    known = steps["quiet"].to_numpy()
+    more = float(known[having].mean() - known[~having].mean())
+    error = 2 * float(np.hypot(*(part.std() / len(part) ** 0.5 for part in (known[having], known[~having]))))
+    if more <= error:
+        return []
+    functions = [tuple(place) for place in observed.facts.get(EVALUATIONS) or ()]
+    through = [
+        stack
+        for stack, frames in observed.stacks.items()
+        if any((one.file, one.function) in functions for one in frames)
+    ]
+    looks = observed.looks.filter(pl.col("stack").is_in(through))
+    where = ", ".join(f"{function} ({Path(file).name})" for file, function in functions)
+    told = Evidence(
+        text=f"in {having.sum()} of {len(steps)} steps a program is given what the training returned, and gives "
+        f"nothing back{': ' * bool(where)}{where}; they take {duration_text(more)} longer than the others",
+        value=float(having.sum()), result="step_times",
+    )  # fmt: skip
+    time = more * float(having.mean())
+    return list(_too_often(observed, "evaluation", (time, 1 / float(having.mean())), looks, told, Confidence.LIKELY))
 
 
 def _evaluating(observed: Observed) -> Iterator[Claim]:

@@ -95,6 +95,22 @@ _LOOKS = 30
 #: Fewest tensors of an optimizer that make a loop.
 _TENSORS = 8
 
+#: Phase of what is beside the model and its loader.
+_BESIDE = ~pl.col("phase").is_in(["forward", "backward", "evaluation", "data"]).fill_null(value=False)
+#: How the manifest says that steps end with gradients, because the program updates its parameters itself.
+_UPDATES_ITSELF = "no optimizer of "
+#: Functions of frameworks that compute gradients, and how their optimizers are used.
+_DIFFERENTIATE = r"(?:^|\.)(?:grad|new_graph|end_graph|backward)$"
+#: Operators for each parameter that take as long as the step of such an optimizer: Paddle's is Python for each of them.
+_AS_LONG = {"mindspore": 2.0, "paddle": 8.0}
+_OPTIMIZERS = {
+    "mindspore": "optimizer = mindspore.nn.Adam(net.trainable_params()), then optimizer(gradients) in the step",
+    "paddle": "optimizer = paddle.optimizer.Adam(parameters=model.parameters()), then optimizer.step() and "
+    "optimizer.clear_grad() in the step",
+}
+#: Parameters that make a loop, operators for each of them that are more than one call, and looks that tell the time.
+_OF_PARAMETERS, _ON_EACH, _UPDATE_LOOKS = 16, 2, 4
+
 #: Operators of a step, called one by one, from which on they are many.
 _EAGER = 64
 #: Looks that bound the Python of a forward, and part of the step from which on they are told.
@@ -123,16 +139,24 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
     small = _dispatched(observed.tables, steps)
     each = len(small) / steps
     computing = observed.part("computing") or 0.0  # a jitted function computes it, too
-    time = min(float(small["spent"].sum()) / steps, observed.step_ns - computing)
-    if each < _OUTSIDE or not time:
+    state = observed.facts.get("jax.state")
+    written = [
+        f"PjitFunction({one.get('function')})" for one in (state if isinstance(state, dict) else {}).get("jit") or ()
+    ]
+    of_jax, own = (small.filter(chosen) for chosen in (~pl.col("name").is_in(written), pl.col("name").is_in(written)))
+    time = min(float(of_jax["spent"].sum()) / steps, observed.step_ns - computing)
+    # What the program calls itself is in its own lines, and a part of the step: both contain the same waits for a core.
+    called = float(own["until"].sum()) / max(observed.summary.steps.total_ns, 1) * observed.step_ns
+    if each < _OUTSIDE or not time + called:
         return
     largest = small["name"].value_counts(sort=True)["name"].to_list()[:3]
     low, middle, high = _JITTED_CALLS
     if observed.looks["count"].sum() >= _LOOKS:
-        inside = float(observed.looks.filter("in_framework")["time"].sum()) / float(observed.looks["time"].sum())
+        part = float(observed.looks.filter("in_framework")["time"].sum()) / float(observed.looks["time"].sum())
         most = inf if UNJITTED in str(observed.manifest.get("steps")) else _BESIDE_CALLS * time
-        time = min(max(inside * observed.step_ns - computing, 0.0), most)
+        time = min(max(part * observed.step_ns - computing, 0.0), most)
         low, middle, high = _JITTED
+    time = min(time + max(called - computing, 0.0), observed.step_ns - computing)
     named = ", ".join(name.removeprefix("PjitFunction(").rstrip(")") for name in largest)
     finding = Finding(
         cause="many-small-operators",
@@ -146,15 +170,17 @@ def _outside_of_jit(observed: Observed) -> Iterator[Claim]:
         "jax.tree.map over the weights inside of it.",
         operator=named,
     )  # fmt: skip
-    seen = observed.explained(observed.looks.filter("in_framework"))
-    yield Claim(finding, Depth.CAUSE, seen or {"dispatch": time})
+    inside = pl.col("in_framework") | (pl.col("leaf") == pl.col("file")) & pl.lit(called > computing)
+    seen = observed.explained(observed.looks.filter(inside.fill_null(value=False)))
+    scale = min(time / max(sum(seen.values()), 1.0), 1.0) if called > computing else 1.0
+    yield Claim(finding, Depth.CAUSE, {name: scale * ns for name, ns in seen.items()} or {"dispatch": time})
 
 
 def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
     """Return the short calls of jitted functions that come several times a step, and what each of them ``spent``, ns.
 
-    A call lasts until the next one begins: between them is the Python that JAX needs to get there. Of the calls of a
-    function, those that were interrupted count as a multiple of the median.
+    A call lasts ``until`` the next one begins: between them is the Python that JAX needs to get there. Of what calls of
+    a function spent, those that were interrupted count as a multiple of the median.
     """
     spans = columns_of(tables, "spans", "track", "name", "ts", "dur", "step", "depth").drop_nulls("step")
     spans = spans.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("PjitFunction("))
@@ -162,8 +188,8 @@ def _dispatched(tables: Tables, steps: int) -> pl.DataFrame:
     often = (pl.len().over("name") >= 2 * steps) & (pl.col("dur").median().over("name") <= _DISPATCH_NS)
     until = pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")
     near = (until - pl.col("dur") <= _DISPATCH_NS) & often.shift(-1).over("track", "step")
-    spans = spans.with_columns(spent=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
-    return spans.with_columns(pl.min_horizontal("spent", _INTERRUPTED * pl.col("spent").median().over("name")))
+    spans = spans.with_columns(until=pl.when(near).then(until).otherwise(pl.col("dur"))).filter(often)
+    return spans.with_columns(spent=pl.min_horizontal("until", _INTERRUPTED * pl.col("until").median().over("name")))
 
 
 def _layers(observed: Observed) -> Iterator[Claim]:
@@ -292,7 +318,7 @@ def _loops(observed: Observed) -> Iterator[Claim]:
             called[inputs[1]] += 1
             single += bool(inputs[0]) and inputs[0][0] == 1
     weights, total = steps * parameters or sum(learned[shape] for shape in called), sum(called.values())
-    if not weights or total < _REPEATS * weights or total < _REPEATS * steps:
+    if not weights or total < _REPEATS * weights or total < _REPEATS * steps or _in_graphs(observed):
         return
     repeats = total / weights
     if float(with_weights["time"].sum()) * steps / total > _SMALL_NS:
@@ -419,6 +445,13 @@ def _loop(
     return Finding(**facts, confidence=Confidence.LIKELY, evidence=(evidence,))
 
 
+def _in_graphs(observed: Observed) -> bool:
+    """Return whether a compiled graph of MindSpore, which was recorded with what calls it, runs most operators."""
+    spans = columns_of(observed.tables, "spans", "name", "kind", "step").drop_nulls("step")
+    names = spans.filter(pl.col("kind").cast(pl.String) == "runtime")["name"].cast(pl.String)
+    return int((names == "KernelLaunch").sum()) > int((names == "RunOp").sum())
+
+
 class _Eager(NamedTuple):
     """Operators that are called one by one: by what, how many a step, time beside them, ns a step, and its text."""
 
@@ -496,3 +529,51 @@ def _eager_claim(observed: Observed, looks: pl.DataFrame, found: _Eager) -> Iter
     seen = observed.explained(looks)
     scale = min(found.time / max(sum(seen.values()), 1.0), 1.0)
     yield Claim(finding, Depth.PLACE, {name: scale * ns for name, ns in seen.items()} or {"dispatch": found.time})
+
+
+def updates_itself(observed: Observed) -> tuple[int, float] | None:
+    """Return the parameters that a program of MindSpore or Paddle updates itself, in a loop, and operators of each."""
+    steps = observed.manifest.get("steps") or {}
+    if observed.framework not in _OPTIMIZERS or _UPDATES_ITSELF not in str(steps.get("rule")):
+        return None
+    calls, parameters = recorded_calls(observed), trained_parameters(observed)
+    many = len(calls.filter((pl.col("outer") < 0) & _BESIDE)) / max(observed.summary.steps.count, 1)
+    return None if parameters < _OF_PARAMETERS or many < _ON_EACH * parameters else (parameters, many / parameters)
+
+
+def written_update(observed: Observed) -> Iterator[Claim]:
+    """Yield the update of a program of MindSpore or Paddle that has no optimizer: operators for each parameter."""
+    found = updates_itself(observed)
+    if found is None:
+        return
+    (parameters, each), stay = found, _AS_LONG[observed.framework]
+    asks = pl.col("leaf_function").str.contains(_DIFFERENTIATE) | pl.col("stack").is_in(converting(observed, READS))
+    looks = observed.looks.filter(_BESIDE & pl.col("file").is_not_null() & ~asks.fill_null(value=False))
+    time = float(looks["time"].sum())
+    gain = time * max(1 - stay / each, 0.0)
+    if looks["count"].sum() < _UPDATE_LOOKS or observed.share(gain) < _TOLD:
+        return
+    finding = Finding(
+        cause="per-parameter-optimizer",
+        title=f"{of_step(observed, time)} the program updates {parameters} parameters one by one, without an optimizer "
+        f"of {observed.framework}{line_text(observed, looks)}",
+        gain_ns=round(gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(time),
+        basis=f"the samples of such lines, of which {stay:.0f} of {each:.0f} operators for each parameter stay",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{each * parameters:,.0f} operators a step outside of forward and backward, {each:.0f} a "
+                     "parameter", value=each * parameters, result="operator_details"),
+        ),
+        remedy=f"Use an optimizer of {observed.framework}, which calls fewer operators for each parameter: "
+        f"{_OPTIMIZERS[observed.framework]}.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
+
+
+def line_text(observed: Observed, looks: pl.DataFrame) -> str:
+    """Return the line in which the samples see most of it, as text; empty if they see none."""
+    rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
+    if rows.is_empty():
+        return ""
+    file, line, _ = rows.sort("time", "file", "line", descending=[True, False, False]).row(0)
+    return f": {observed.place(file, line)}"

@@ -19,12 +19,12 @@ from stepscope.advise.calls import (
     of_step,
     recorded_calls,
     sizes,
-    trained_parameters,
     within,
 )
 from stepscope.advise.claims import Claim, Depth
 from stepscope.advise.finding import Confidence, Evidence, Finding
 from stepscope.advise.observed import Observed
+from stepscope.advise.rules.dispatch_rules import line_text, updates_itself
 from stepscope.advise.rules.python_rules import READS, converting
 from stepscope.advise.tensor_parts import ALL_PARTS, LINEAR, TAKES, anchors, collected, layers_in, layers_of_parts
 from stepscope.analyse.quantities import duration_text
@@ -63,7 +63,7 @@ _NOT_OWN = ["backward", "optimizer", "data"]
 #: Operators that make a number of Python from one element.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 #: Of these, what takes a part of a tensor of JAX, MindSpore or Paddle, and reads nothing.
-_PARTS_OF = frozenset(["getitem", "iter"])
+_PARTS_OF = frozenset(["getitem", "getitem_origin", "iter"])
 #: Operators of Paddle with a gradient that one line calls in a step, from which on they are a loop, not a model.
 _GRADED = 64
 #: Lines above and below that belong to the body of the same loop.
@@ -79,19 +79,10 @@ _AT_ONCE = {
     "mindspore": "stack the results (ops.stack) and call .asnumpy() once",
     "paddle": "compare and add up tensors, or stack the results (paddle.stack), and call .numpy() once",
 }
+#: Names of the operators of Paddle's compiled programs, which nobody calls one by one.
+_OF_PROGRAMS = r"^(?:pd_op\.|builtin_)"
 #: Names of spans of operators, or of jitted functions, that the program itself calls: no graph runs them.
 _CALLED = {"jax": r"^PjitFunction\(", "mindspore": "^RunOp$", "paddle": " dygraph$"}
-#: How the manifest says that steps end with gradients, because the program updates its parameters itself.
-_UPDATES_ITSELF = "no optimizer of "
-#: Functions of frameworks that compute gradients, and how their optimizers are used.
-_DIFFERENTIATE = r"(?:^|\.)(?:grad|new_graph|end_graph|backward)$"
-#: Operators for each parameter that take as long as the step of such an optimizer: Paddle's is Python for each of them.
-_AS_LONG = {"mindspore": 2.0, "paddle": 8.0}
-_OPTIMIZERS = {
-    "mindspore": "optimizer = mindspore.nn.Adam(net.trainable_params()), then optimizer(gradients) in the step",
-    "paddle": "optimizer = paddle.optimizer.Adam(parameters=model.parameters()), then optimizer.step() and "
-    "optimizer.clear_grad() in the step",
-}
 #: Part of a line's time in calls that read values, between which it computes and reads in a loop, and looks that tell
 #: it. What only reads may wait for a whole compiled step.
 _READING, _READ_LOOKS = (0.1, 0.9), 4
@@ -405,41 +396,6 @@ def _function(observed: Observed, loop: pl.DataFrame, *, optimizer: bool = False
     return f": {function.rpartition('.<locals>.')[2]} ({observed.place(file, line)})", max(float(seen), time), rows
 
 
-def written_update(observed: Observed) -> Iterator[Claim]:
-    """Yield the update of a program of MindSpore or Paddle that has no optimizer: operators for each parameter."""
-    steps = observed.manifest.get("steps") or {}
-    if observed.framework not in _OPTIMIZERS or _UPDATES_ITSELF not in str(steps.get("rule")):
-        return
-    beside = ~pl.col("phase").is_in(["forward", "backward", "evaluation", "data"]).fill_null(value=False)
-    calls = recorded_calls(observed)
-    many = len(calls.filter((pl.col("outer") < 0) & beside)) / max(observed.summary.steps.count, 1)
-    parameters = trained_parameters(observed)
-    if parameters < _MANY or many < _EACH * parameters:
-        return
-    asks = pl.col("leaf_function").str.contains(_DIFFERENTIATE) | pl.col("stack").is_in(converting(observed, READS))
-    looks = observed.looks.filter(beside & pl.col("file").is_not_null() & ~asks.fill_null(value=False))
-    time, each = float(looks["time"].sum()), many / parameters
-    stay = _AS_LONG[observed.framework]
-    gain = time * max(1 - stay / each, 0.0)
-    if looks["count"].sum() < _READ_LOOKS or observed.share(gain) < _TOLD:
-        return
-    finding = Finding(
-        cause="per-parameter-optimizer",
-        title=f"{of_step(observed, time)} the program updates {parameters} parameters one by one, without an optimizer "
-        f"of {observed.framework}{_line(observed, looks)}",
-        gain_ns=round(gain), gain_low_ns=round(0.5 * gain), gain_high_ns=round(time),
-        basis=f"the samples of such lines, of which {stay:.0f} of {each:.0f} operators for each parameter stay",
-        confidence=Confidence.LIKELY,
-        evidence=(
-            Evidence(text=f"{many:,.0f} operators a step outside of forward and backward, {each:.0f} a parameter",
-                     value=many, result="operator_details"),
-        ),
-        remedy=f"Use an optimizer of {observed.framework}, which calls fewer operators for each parameter: "
-        f"{_OPTIMIZERS[observed.framework]}.",
-    )  # fmt: skip
-    yield Claim(finding, Depth.CAUSE, observed.explained(looks))
-
-
 def element_reads(observed: Observed) -> Iterator[Claim]:
     """Yield a loop that reads the elements of tensors one by one, known by its operators in the recorded steps."""
     if observed.summary.on_device or not observed.step_ns:
@@ -470,7 +426,7 @@ def element_reads(observed: Observed) -> Iterator[Claim]:
     finding = Finding(
         cause="python-in-step",
         title=f"{of_step(observed, time)} Python reads numbers from tensors one by one, {many:,.0f} times a step"
-        + _line(observed, looks),
+        + line_text(observed, looks),
         gain_ns=round(gain), gain_low_ns=round(low), gain_high_ns=round(min(1.5 * time, observed.step_ns)),
         basis="the time from read to read in the recorded steps, as far as nothing else goes on between them",
         confidence=Confidence.MEASURED,
@@ -493,27 +449,24 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     """Yield a line beside forward, backward and optimizer that calls many operators a step and reads their values."""
     beside = ~pl.col("phase").is_in(["forward", "backward", "optimizer", "evaluation"]).fill_null(value=False)
     calls, steps = recorded_calls(observed), max(observed.summary.steps.count, 1)
-    many = len(calls.filter((pl.col("outer") < 0) & beside)) / steps
-    spans = columns_of(observed.tables, "spans", "name", "step", "depth").drop_nulls("step")
+    own = calls.filter((pl.col("outer") < 0) & beside & ~pl.col("name").str.contains(_OF_PROGRAMS))
+    spans = columns_of(observed.tables, "spans", "name", "dur", "step", "depth").drop_nulls("step")
     called = spans.filter(pl.col("name").cast(pl.String).str.contains(_CALLED[observed.framework]))
-    top = pl.col("depth") == pl.col("depth").min().over("name")  # a jitted function is two spans, one in the other
-    if many < _READ or len(called.filter(top)) < _MANY * steps:
+    # A jitted function is two spans, one in the other.
+    called = called.filter(pl.col("depth") == pl.col("depth").min().over("name"))
+    # Of parts that it takes from a tensor, MindSpore runs no kernel.
+    many = max(len(own), len(called) - len(calls.filter((pl.col("outer") < 0) & ~beside))) / steps
+    if many < _READ or len(called) < _MANY * steps:
         return
-    reads = pl.col("stack").is_in(converting(observed, READS - _PARTS_OF))
     looks = observed.looks.filter(beside & (pl.col("phase") != "data").fill_null(value=True))
     looks = looks.filter(pl.col("file").is_not_null())
-    read, whole = pl.col("time").filter(reads).sum(), max(float(looks["time"].sum()), 1.0)
-    lines = looks.group_by("file", "line").agg(pl.col("time", "count").sum(), reading=read / pl.col("time").sum())
-    lines = lines.join(lines.select("file", other="line", body="time"), on="file")
-    lines = (
-        lines.filter((pl.col("line") - pl.col("other")).abs() <= _BODY)
-        .group_by("file", "line")
-        .agg(pl.col("time", "count", "reading").first(), pl.col("body").sum())
-    )
-    known = pl.col("reading").is_between(*_READING)
+    lines, whole = _lines(observed, looks), max(float(looks["time"].sum()), 1.0)
+    each = float(called["dur"].median() or 0.0)  # type: ignore[arg-type]
+    takes = (pl.col("parts") >= _READ * each) & (each > 0)  # so many parts as a loop, whatever its reads wait for
+    known = pl.col("reading").is_between(*_READING) | (pl.col("reading") > _READING[1]) & takes
     own = calls.filter(pl.col("phase") != "optimizer")
     graded = observed.framework == "paddle" and _ungraded(own) < _READ * steps
-    if observed.framework == "paddle" and (not graded or many >= _GRADED):
+    if observed.framework == "paddle" and updates_itself(observed) is None and (not graded or many >= _GRADED):
         known |= (pl.col("reading") < _READING[0]) & (pl.col("body") >= _MOST * whole)  # .item() leaves no frame
     lines = lines.filter(known & (pl.col("count") >= _READ_LOOKS)).sort("time", descending=True)
     if lines.is_empty():
@@ -547,6 +500,20 @@ def _read_line(observed: Observed) -> Iterator[Claim]:
     yield Claim(finding, Depth.CAUSE, observed.explained(mine))
 
 
+def _lines(observed: Observed, looks: pl.DataFrame) -> pl.DataFrame:
+    """Return own lines: ``time``, the part of it ``reading``, that of taking ``parts``, and of the ``body`` around."""
+    reads = pl.col("stack").is_in(converting(observed, READS - _PARTS_OF))
+    parts = pl.col("stack").is_in(converting(observed, _PARTS_OF))
+    lines = looks.group_by("file", "line").agg(
+        pl.col("time", "count").sum(),
+        reading=pl.col("time").filter(reads).sum() / pl.col("time").sum(),
+        parts=pl.col("time").filter(parts).sum(),
+    )
+    near = lines.join(lines.select("file", other="line", body="time"), on="file")
+    near = near.filter((pl.col("line") - pl.col("other")).abs() <= _BODY)
+    return near.group_by("file", "line").agg(pl.col("time", "count", "reading", "parts").first(), pl.col("body").sum())
+
+
 def _backward_of(observed: Observed, loop: pl.DataFrame, calls: pl.DataFrame) -> float:
     """Return the part of Paddle's backward that belongs to operators of a loop, by its number of nodes, ns a step."""
     backward = sum(part.share for part in observed.summary.phases if part.name == "backward") * observed.step_ns
@@ -578,12 +545,3 @@ def _lasting(reads: pl.DataFrame) -> float:
     apart = np.diff(ordered["ts"].to_numpy())[np.diff(ordered["step"].to_numpy()) == 0]
     near = apart[apart <= _NEXT]
     return float(np.minimum(near, LONGEST * np.median(near)).sum()) if len(near) > _FOLLOW * len(apart) else 0.0
-
-
-def _line(observed: Observed, looks: pl.DataFrame) -> str:
-    """Return the line in which the samples see most of it, as text; empty if they see none."""
-    rows = looks.filter(pl.col("file").is_not_null()).group_by("file", "line").agg(pl.col("time").sum())
-    if rows.is_empty():
-        return ""
-    file, line, _ = rows.sort("time", "file", "line", descending=[True, False, False]).row(0)
-    return f": {observed.place(file, line)}"

@@ -75,6 +75,8 @@ _LARGE_ARGUMENT = 4 << 20
 _GROWS, _HELD = _MIB, 0.5
 #: What makes one-hot rows in a compiled program of JAX, and the sizes in the name of a type.
 _ONE_HOT_OF_JAX = r"(?:^|[/(])_?one_hot[/)]"
+_ONE_HOT_OF_PADDLE, _PRODUCT_OF_PADDLE = "one_hot dygraph", "matmul dygraph"
+_PRODUCT_NODE = r"MatmulGradNode$"
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 #: Part of the step from which on the time of its fresh pages is told.
 _GROWTH_TOLD = 0.07
@@ -94,6 +96,8 @@ def memory_moves(observed: Observed) -> Iterator[Claim]:
     calls = recorded_calls(observed)
     if observed.framework == "jax":
         yield from _one_hot_of_jax(observed, calls)
+    if observed.framework == "paddle":
+        yield from _one_hot_of_paddle(observed, calls)
     if observed.framework == "torch" and len(calls):
         yield from _layouts(observed, calls)
         yield from _embeddings(observed, calls)
@@ -296,6 +300,48 @@ def _one_hot_of_jax(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
             mine = calls.join(ran, on="id", how="semi", maintain_order="left")
             remedy = "table[tokens] instead of jax.nn.one_hot(tokens, …) @ table"
             yield from _one_hot_claim(observed, calls, mine, (rows, columns, width), remedy)
+
+
+def _one_hot_of_paddle(observed: Observed, calls: pl.DataFrame) -> Iterator[Claim]:
+    """The same without shapes: a product of the forward right behind one-hot rows. Nodes come in the reverse order."""
+    model = calls.filter((pl.col("outer") < 0) & (pl.col("phase") == "forward")).sort("track", "step", "ts")
+    product, steps = pl.col("name") == _PRODUCT_OF_PADDLE, max(observed.summary.steps.count, 1)
+    behind = model.filter(pl.col("name") != "cast dygraph").with_columns(
+        first=pl.col("name").shift(1).over("track", "step") == _ONE_HOT_OF_PADDLE,
+        last=pl.len().over("step", "name") - pl.col("row").cum_count().over("step", "name"),
+    )
+    taken = behind.filter(product & pl.col("first"))
+    nodes = calls.filter((pl.col("outer") < 0) & pl.col("name").str.contains(_PRODUCT_NODE)).sort("step", "ts")
+    nodes = nodes.with_columns(last=(pl.col("row").cum_count().over("step") - 1).cast(pl.UInt32))
+    gradient = nodes.join(taken.select("step", last=pl.col("last").cast(pl.UInt32)), on=["step", "last"], how="semi")
+    if len(nodes) != len(behind.filter(product)):  # of a product that trains nothing, no node is there
+        gradient = gradient.clear()
+    made = model.filter(pl.col("name") == _ONE_HOT_OF_PADDLE)
+    if taken.is_empty() or len(taken) < len(made):
+        return
+    chosen = pl.concat([part.select(calls.columns) for part in (made, taken, gradient)])
+    time = float(chosen["time"].sum())
+    usual = float(model["time"].median() or 0.0)  # type: ignore[arg-type]
+    gain = time - usual * len(chosen)  # an embedding is as many small operators
+    if observed.share(gain) < _GROWTH_TOLD:
+        return
+    finding = Finding(
+        cause="one-hot-product",
+        title=f"{of_step(observed, time)} make one-hot rows and multiply them with a matrix, which reads one of its "
+        "rows for each",
+        gain_ns=round(gain), gain_low_ns=round(0.7 * gain), gain_high_ns=round(time),
+        basis="the operators that make the one-hot rows, the products right behind them, and their gradients, less as "
+        "many usual operators",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"{len(taken) / steps:.3g} products a step right behind one_hot", value=len(taken) / steps,
+                     result="operator_details", operator=_PRODUCT_OF_PADDLE),
+        ),
+        remedy="Read the rows by their numbers: paddle.nn.functional.embedding(tokens, table) instead of "
+        "paddle.matmul(paddle.nn.functional.one_hot(tokens, …), table).",
+        operator=_PRODUCT_OF_PADDLE,
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
 
 
 def _typed(text: str | None) -> list[tuple[int, ...]]:

@@ -28,7 +28,21 @@ _STANDS_FOR = 0.8
 #: Functions that make Python's values of tensors. Their Python is outside of operators; in their native part, a thread
 #: may wait for operators that are queued.
 READS = frozenset(
-    ["int", "long", "float", "bool", "index", "getitem", "iter", "item", "tolist", "array", "numpy", "asnumpy"]
+    [
+        "int",
+        "long",
+        "float",
+        "bool",
+        "index",
+        "getitem",
+        "getitem_origin",
+        "iter",
+        "item",
+        "tolist",
+        "array",
+        "numpy",
+        "asnumpy",
+    ]
 )
 #: Functions that make tensors of Python's and NumPy's values, as they must: told from that part of the step on.
 _MUCH = 0.2

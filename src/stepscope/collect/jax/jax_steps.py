@@ -10,6 +10,9 @@ does a gradient (``jax.grad``, ``jax.value_and_grad``) that is computed outside 
 nothing. Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count. Those of
 installed packages, such as what optax jits for itself, count by their runs only in a program that jits nothing itself.
 
+A program that is given what a training one returned, draws no random numbers, and gives the training nothing evaluates:
+JAX has no switch of models to evaluation. Its runs are reported from the second one on.
+
 A function that is made and compiled anew in every step (``jax.jit`` in the loop) is one program as long as the one
 before, of the same code, is gone: two that live at the same time, from one factory, are two.
 """
@@ -25,10 +28,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import perf_counter_ns
+from types import CodeType, FrameType
 from typing import Any
 
 from stepscope.collect.hooks.methods import MethodHooks
 from stepscope.collect.jax.jax_runs import Runs
+from stepscope.collect.session.inside_steps import evaluations
 from stepscope.collect.steps import Stepped
 
 _LOG = logging.getLogger("stepscope")
@@ -50,6 +55,8 @@ _PATIENCE = 8
 _CODES = 4096
 #: Files of installed packages.
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+#: Files that are not the program's own: packages, Python's modules, generated code, and stepscope.
+_NOT_OWN = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|[/\\]stepscope[/\\]|^<")
 
 
 class JaxSteps:
@@ -69,6 +76,10 @@ class JaxSteps:
         #: Whether the program's own code has run a jitted function, or computed a gradient.
         self._own = False
         self._inside = threading.local()
+        #: Programs that may evaluate, and that which trains by whose state this shows; runs since it ran last.
+        self._undecided: set[_JittedProgram] = set()
+        self._trainer: _JittedProgram | None = None
+        self._evaluated: dict[_JittedProgram, int] = {}
 
     #: How the reader infers the steps of a window that covers the whole program, see `install`.
     later = BY_CAPTURE
@@ -94,6 +105,7 @@ class JaxSteps:
         self._programs.clear()
         self._of_code.clear()
         self._gradients.clear()
+        self._forget_evaluations()
         self._declared = None
 
     def may_wait(self, steps: int) -> bool:
@@ -107,6 +119,7 @@ class JaxSteps:
             self._programs.clear()  # with their reports
             self._of_code.clear()
             self._gradients.clear()
+            self._forget_evaluations()
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
         return original(annotation)
 
@@ -124,10 +137,61 @@ class JaxSteps:
         program = self._programs.get(id(function)) or self._remember(function)
         if self._traced:
             program.trains, self._traced = True, False
+        trains = self._rank > _RUNS and program.told is not None and program.told.rank == self._rank
+        if trains:
+            self._trained(program, inputs, results)
         if program.told is not None:
             self._observe(program.told)
         elif program.watched:
             self._watch(program, inputs, results)
+        if program.evaluates is not False and not trains and self._rank > _RUNS:
+            self._may_evaluate(program, inputs, results)
+
+    def _trained(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
+        """Report the evaluations since the run before, whose results this one is not given."""
+        if not self._evaluated and not self._undecided:
+            return
+        end_ns = perf_counter_ns()
+        for evaluator, start_ns in self._evaluated.items():
+            if evaluator.evaluates is None and (evaluator.trains or evaluator.given_back(inputs)):
+                self._decide(evaluator, evaluates=False)
+                continue
+            evaluator.tries += 1
+            if evaluator.evaluates is None and evaluator.tries >= _PATIENCE:
+                self._decide(evaluator, evaluates=True)
+            for told in evaluations:
+                told(start_ns, end_ns, *evaluator.called_by(program))
+        self._evaluated.clear()
+        if self._undecided:
+            program.keep(results)
+            program.callers = program.callers or _callers(sys._getframe(1))
+            self._trainer = program
+
+    def _may_evaluate(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
+        """Note a run of a program that is given the trained state, unless it trains, too."""
+        if program.evaluates is None:
+            self._undecided.add(program)
+            trainer = self._trainer
+            if trainer is None:
+                return
+            draws = any(map(_is_key, _arrays(inputs)))  # a policy acts, and what comes of it trains
+            if program.trains or draws or not trainer.given_back(inputs):
+                program.missed += 1
+                if program.trains or draws or program.missed >= _PATIENCE:
+                    self._decide(program, evaluates=False)
+                return
+            program.keep(results)
+            program.callers = program.callers or _callers(sys._getframe(1))
+        self._evaluated.setdefault(program, perf_counter_ns())
+
+    def _decide(self, program: _JittedProgram, *, evaluates: bool) -> None:
+        program.evaluates = evaluates
+        self._undecided.discard(program)
+
+    def _forget_evaluations(self) -> None:
+        self._undecided.clear()
+        self._evaluated.clear()
+        self._trainer = None
 
     def _remember(self, function: Any) -> _JittedProgram:  # noqa: ANN401 - anything
         key, code = id(function), getattr(getattr(function, "func", function), "__code__", None)  # also of a partial
@@ -152,6 +216,7 @@ class JaxSteps:
             return
         again = len(program.ends) >= _PATIENCE
         if updates:
+            program.evaluates = False
             self._tell(program, BY_UPDATES, _TRAINS if program.trains else _UPDATES)
         elif again and not program.nameless and (program.own or not self._own):
             self._tell(program, BY_RUNS, _RUNS)
@@ -214,6 +279,9 @@ class _JittedProgram:
         trains: Whether it computes a gradient.
         told: Report of a run; None if its runs are not steps.
         ends: When the runs ended while it was watched, of ``time.perf_counter_ns``.
+        evaluates: Whether it evaluates what another program trains; None while that is open.
+        tries, missed: Runs that show it, and runs that were not given the trained state.
+        callers: The program's own functions that run it, the outermost first.
     """
 
     def __init__(self, function: Any) -> None:  # noqa: ANN401 - anything
@@ -226,6 +294,9 @@ class _JittedProgram:
         self.trains = False
         self.told: Stepped | None = None
         self.ends: list[int] = []
+        self.evaluates: bool | None = None if self.watched and self.own and not self.nameless else False
+        self.tries = self.missed = 0
+        self.callers: tuple[CodeType, ...] = ()
         self._returned: dict[int, weakref.ref[Any]] = {}
         self._function: Any = None
 
@@ -245,6 +316,11 @@ class _JittedProgram:
         """Keep weak references to the returned arrays."""
         self._returned = {id(leaf): weakref.ref(leaf) for leaf in _arrays(results)}
 
+    def called_by(self, trainer: _JittedProgram) -> tuple[str, str]:
+        """Return file and name of the outermost function around its runs that does not train; empty without one."""
+        code = next((code for code in self.callers if code not in trainer.callers), None)
+        return ("", "") if code is None else (code.co_filename, code.co_qualname)
+
     def given_back(self, inputs: Any) -> bool:  # noqa: ANN401 - a pytree
         """Return whether ``inputs`` contains an array that the last run returned."""
         known = self._returned
@@ -254,3 +330,20 @@ class _JittedProgram:
 def _arrays(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a pytree
     jax = sys.modules["jax"]
     return (leaf for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, jax.Array))
+
+
+def _is_key(array: Any) -> bool:  # noqa: ANN401 - a jax.Array
+    """Return whether an array is one of random keys, also of those that are plain numbers."""
+    jax = sys.modules["jax"]
+    plain = array.dtype == "uint32" and array.shape[-1:] == (2,)
+    return plain or bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
+
+
+def _callers(frame: FrameType | None) -> tuple[CodeType, ...]:
+    """Return the code of the program's own functions that are being called, the outermost first."""
+    found: list[CodeType] = []
+    while frame is not None:
+        if not _NOT_OWN.search(frame.f_code.co_filename):
+            found.append(frame.f_code)
+        frame = frame.f_back
+    return tuple(reversed(found))

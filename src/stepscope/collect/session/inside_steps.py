@@ -24,6 +24,11 @@ _LOG = logging.getLogger("stepscope")
 _LEAST_NS = 100_000
 
 
+#: Called with the time, of ``time.perf_counter_ns``, from which on a step evaluates what is trained, the end of
+#: that step, and with file and name of the function that evaluates, empty where the training is in it, too.
+evaluations: list[Callable[[int, int, str, str], None]] = []
+
+
 class _Named(NamedTuple):
     """Functions whose calls have a name in a step.
 

@@ -9,6 +9,7 @@ early, so that a program that is killed or ends before its window leaves the tim
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -28,12 +29,12 @@ from stepscope.collect.host.live_objects import LiveObjects
 from stepscope.collect.host.stack_samples import StackSampler
 from stepscope.collect.journal.values import text
 from stepscope.collect.options import Options
-from stepscope.collect.session.inside_steps import InsideSteps
+from stepscope.collect.session.inside_steps import InsideSteps, evaluations
 from stepscope.collect.session.window import COMPLETE, Settings, Window, one_line
 from stepscope.trace.blocks import FrameWriter, pack, write_failure
 from stepscope.trace.clock import take_anchor
 from stepscope.trace.run_directory import STEP_TIMES, check_writable
-from stepscope.trace.schema import STEPS_RECOUNT
+from stepscope.trace.schema import EVALUATIONS, STEPS_RECOUNT
 
 try:
     import resource
@@ -51,6 +52,8 @@ _MANY = 4096
 _MANY_SAMPLES = 1 << 14
 #: Compilations that wait, at most: the latest; shorter ones explain no step. JAX traces many parts of a function.
 _COMPILATIONS, _SHORTEST_NS = 4096, 100_000
+#: Functions that evaluate, at most.
+_FUNCTIONS = 16
 #: Seconds between looks at the queue; between blocks a hundredth of the run's time, within these limits.
 _TICK, _LONGEST = 0.5, 30.0
 #: A reading of the scheduler belongs to a time if both were taken within this: a thread is preempted where a system
@@ -97,13 +100,15 @@ class StepTimes:
         self._queue: deque[_Ended] = deque(maxlen=_MANY if settings is None else None)
         self._events: deque[tuple[str, int, int]] = deque()
         self._compiled: deque[tuple[str, int, int, Mapping[str, object]]] = deque(maxlen=_COMPILATIONS)
-        self._recount = ""
+        self._facts: dict[str, str] = {}
+        self._evaluating: dict[tuple[str, str], None] = {}
         self._last: tuple[int, Reading | None] = (0, None)
         self._here: _ThreadFigures | None = None
         self._waited: int | None = None
         self._ready: int | None = None
         self._batches = BatchTimes()
         self._listener: Listener | None = None
+        self._of_evaluation = self._evaluated  # one bound method, like the listener
         self._inside = InsideSteps(self._happened, self._add_wait)
         self._objects = LiveObjects()
         self._stacks: StackSampler | None = None
@@ -136,6 +141,7 @@ class StepTimes:
         self._batches.install()
         self._listener = self._compilation  # one bound method: `close` removes it by identity
         listeners.append(self._listener)
+        evaluations.append(self._of_evaluation)
         if self.settings is None or self.settings.options.stacks_hz:
             self._stacks = StackSampler()
         _OPEN.add(self)
@@ -193,7 +199,7 @@ class StepTimes:
 
     def recount(self, text: str) -> None:
         """Note that the steps up to now end elsewhere than :meth:`end_step` was told; see :data:`STEPS_RECOUNT`."""
-        self._recount = text
+        self._facts[STEPS_RECOUNT] = text
 
     def phase(self, name: str | None) -> None:
         """Note that the program begins something other than training; None, or the end of the step, ends it."""
@@ -226,6 +232,12 @@ class StepTimes:
     def _happened(self, name: str, start_ns: int, end_ns: int) -> None:
         if len(self._events) < self._room:
             self._events.append((name, start_ns, end_ns))
+
+    def _evaluated(self, start_ns: int, end_ns: int, file: str, function: str) -> None:
+        self._happened("evaluation run", start_ns, end_ns)
+        if file and (file, function) not in self._evaluating and len(self._evaluating) < _FUNCTIONS:
+            self._evaluating[file, function] = None
+            self._facts[EVALUATIONS] = json.dumps([[text(part) for part in place] for place in self._evaluating])
 
     def _compilation(self, name: str, facts: Mapping[str, object], start_ns: int, end_ns: int) -> None:
         if self._room and end_ns - start_ns >= _SHORTEST_NS:
@@ -300,6 +312,8 @@ class StepTimes:
         self._batches.remove()
         if self._listener in listeners:
             listeners.remove(self._listener)
+        if self._of_evaluation in evaluations:
+            evaluations.remove(self._of_evaluation)
         self._stop.set()
         if self._stacks is not None:
             self._stacks.stop()
@@ -378,7 +392,7 @@ class StepTimes:
             self._batches.drain()
             while (
                 self._queue
-                or self._recount
+                or self._facts
                 or self._events
                 or self._compiled
                 or self._batches
@@ -409,7 +423,7 @@ class StepTimes:
         steps = [self._queue.popleft() for _ in range(min(len(self._queue), _MANY))]
         events = [self._events.popleft() for _ in range(min(len(self._events), _MANY))]
         compiled = [self._compiled.popleft() for _ in range(len(self._compiled))]
-        recount, self._recount = self._recount, ""
+        known, self._facts = self._facts, {}
         before, self._anchor = self._anchor, take_anchor()
         names = sorted({name for name, _, _ in events})
         batches = self._batches.take(names, _MANY) if self._batches else None
@@ -426,7 +440,7 @@ class StepTimes:
                 "start": [start for _, start, _ in events],
                 "dur": [max(end - start, 0) for _, start, end in events],
             },
-            **({"metadata": [(STEPS_RECOUNT, recount)]} if recount else {}),
+            **({"metadata": list(known.items())} if known else {}),
             **({"compilations": _compilations(compiled)} if compiled else {}),
             **({"batches": batches} if batches else {}),
             **({"samples": samples} if samples else {}),
@@ -438,7 +452,7 @@ class StepTimes:
         """Drop everything in a forked child: files, thread and lock belong to the parent."""
         self._room = 0
         self._queue.clear()
-        self._recount = ""
+        self._facts = {}
         self._events.clear()
         self._inside.remove()
         self._objects.remove()

@@ -85,3 +85,21 @@ def test_a_checkpoint_in_several_pieces_is_one() -> None:
             at = ORIGIN + number * STEP + piece * STEP // 20
             training.rank.add("run_events", name="checkpoint", ts=at, dur=STEP // 3)
     assert training.causes() == []
+
+
+@pytest.mark.parametrize(("every", "longer", "causes"), [(4, 0.8, ["frequent-evaluation"]), (4, 0.3, []), (1, 0.8, [])])
+def test_runs_that_evaluate_take_what_their_steps_take_longer(every: int, longer: float, causes: list[str]) -> None:
+    # Given steps of JAX that end with a run of a program that evaluates, of which only the begin is known
+    training = sampled([((TRAIN,), "native")], "jax")
+    training.rank.rows["run_steps"].clear()
+    training.run_steps(120)
+    for row in training.rank.rows["run_steps"]:
+        evaluates = row["number"] % every == 0
+        row["ts"], row["dur"] = ORIGIN + 2 * row["number"] * STEP, round((1 + longer * evaluates) * STEP)
+        if evaluates:
+            training.rank.add("run_events", name="evaluation run", ts=row["ts"] + STEP // 4, dur=row["dur"] - STEP // 4)
+    training.rank.add("metadata", key="evaluations", value='[["/home/me/train.py", "score"]]')
+    found = [finding for finding in training.findings() if finding.cause == "frequent-evaluation"]
+    assert [finding.cause for finding in found] == causes
+    assert all("score (train.py)" in finding.evidence[0].text for finding in found)
+    assert all(finding.gain_ns == pytest.approx(0.95 * longer * STEP / every, rel=0.05) for finding in found)

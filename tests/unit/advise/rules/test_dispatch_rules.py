@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from stepscope.advise.observed import Observed
@@ -186,9 +188,12 @@ def test_without_gradients_only_samples_that_are_taken_one_by_one_are_a_loop(bat
 
 @pytest.mark.parametrize(("batch", "causes"), [(1, ["sample-loop"]), (32, ["many-small-operators"])])
 def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int, causes: list[str]) -> None:
-    def trained(calls: int) -> list[str]:
+    def trained(calls: int, launches: str = "LaunchTask") -> list[str]:
         state = {"models": [{"trainable_parameters": 2}]}
         training = Training(mindspore__state=state)
+        thread = training.rank.thread()
+        for number in range(training.steps):
+            training.rank.span(thread, "runtime", number * STEP, 100, launches, step=number)
         for _ in range(calls):
             training.call("MatMul", 100_000, [[batch, 64], WEIGHT], "forward")
             training.call("BiasAdd", 20_000, [[batch, 64], [64]], "forward")
@@ -197,6 +202,7 @@ def test_loops_of_mindspore_are_told_by_the_number_of_its_parameters(batch: int,
         return training.causes()
 
     assert trained(16) == causes
+    assert trained(16, "KernelLaunch") == []  # nobody calls the operators of a compiled graph one by one
     assert trained(4) == []
 
 
@@ -324,3 +330,49 @@ def test_a_forward_of_paddle_is_told_by_the_time_between_its_operators(
     for _ in range(operators):
         training.call("add dygraph", each, phase="forward")
     assert training.causes() == causes
+
+
+@pytest.mark.parametrize(
+    ("framework", "each", "optimizer", "gain"),
+    [
+        ("mindspore", 10, False, 0.8 * 0.6),
+        ("mindspore", 1, False, None),
+        ("mindspore", 10, True, None),
+        ("paddle", 16, False, 0.5 * 0.6),
+        ("paddle", 8, False, None),
+    ],
+    ids=["ten operators a parameter", "one", "an optimizer", "more than Paddle's optimizer takes", "as long as that"],
+)
+def test_a_program_that_updates_its_parameters_itself_is_told(
+    framework: str, each: int, optimizer: bool, gain: float | None
+) -> None:
+    # Given 20 parameters, so many operators for each of them, in six of ten looks, and a gradient in the others
+    place = {"mindspore": "mindspore/ops/math.py", "paddle": "paddle/tensor/math.py"}[framework]
+    update = ((f"{PACKAGES}/{place}", "multiply"), ("/home/me/train.py", "train"))
+    differentiate = ((f"{PACKAGES}/{framework}/autograd.py", "Engine.grad"), ("/home/me/train.py", "loss"))
+    training = sampled([*[(update, "native")] * 3, *[(differentiate, "native")] * 2], framework)
+    state = {"models": [{"trainable_parameters": 20}], "optimizers": []}
+    training.rank.add("metadata", key=f"{framework}.state", value=json.dumps(state))
+    for _ in range(20 * each):
+        training.call({"mindspore": "Mul", "paddle": "multiply dygraph"}[framework], 10_000)
+    rule = "each step of the optimizer" if optimizer else f"the program has no optimizer of {framework}"
+    found = found_in(Observed(training.rank.tables(), {"steps": {"rule": rule}}))
+    told = [one for one in found if one.cause == "per-parameter-optimizer"]
+    assert told == found[: len(told)]
+    assert not any("small operators" in one.title for one in found)
+    assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
+    assert all("updates 20 parameters one by one" in one.title for one in told)
+
+
+@pytest.mark.parametrize("written", [["act"], []], ids=["the program's own", "JAX's"])
+def test_jitted_functions_that_the_program_calls_itself_count_by_their_part_of_the_step(written: list[str]) -> None:
+    # Given 20 calls of 400 µs a step in the program's own lines, where no frame of JAX is seen
+    training = sampled([((TRAIN,), "native")], "jax")
+    training.rank.add("metadata", key="jax.state", value=json.dumps({"jit": [{"function": name} for name in written]}))
+    thread = training.rank.thread(2)
+    for step in range(training.steps):
+        for number in range(20):
+            at = step * STEP + number * 500_000
+            training.rank.span(thread, "runtime", at, 400_000, "PjitFunction(act)", step=step)
+    found = [one.gain_ns for one in training.findings() if one.cause == "many-small-operators"]
+    assert found == ([pytest.approx(0.9 * 20 * 500_000, rel=0.2)] if written else [])

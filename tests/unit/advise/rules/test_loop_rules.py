@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from stepscope.advise.observed import Observed
-from stepscope.advise.rank_findings import found_in
 from tests.unit.advise.rules.test_python_rules import PACKAGES, TRAIN, sampled, see
 from tests.unit.advise.rules.trainings import STEP, Training
 
@@ -294,53 +290,31 @@ def test_its_gain_is_the_time_from_read_to_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backward", "elsewhere", "causes"),
-    [("Global_MatmulGradNode", 1, ["many-small-operators"]), ("Global_PNormGradNode", 1, []), ("", 4, [])],
-    ids=["no gradient goes through them", "a part of the loss", "other lines take the time"],
+    ("norm", "backward", "elsewhere", "causes"),
+    [
+        ("p_norm dygraph", "Global_MatmulGradNode", 1, ["many-small-operators"]),
+        ("p_norm dygraph", "Global_PNormGradNode", 1, []),
+        ("p_norm dygraph", "", 4, []),
+        ("pd_op.p_norm", "Global_MatmulGradNode", 1, []),
+    ],
+    ids=["no gradient goes through them", "a part of the loss", "other lines take the time", "a compiled program"],
 )
 def test_a_line_of_paddle_that_calls_operators_without_a_gradient_is_told(
-    backward: str, elsewhere: int, causes: list[str]
+    norm: str, backward: str, elsewhere: int, causes: list[str]
 ) -> None:
-    # Given 40 norms a step beside the model, and a line with four of so many parts of the time there
+    # Given 40 norms a step beside the model (or 80 of a compiled program), and a line with four of so many parts of the
+    # time there
     packages = f"{PACKAGES}/paddle/tensor/linalg.py"
     norms = ((packages, "p_norm"), ("/home/me/train.py", "train"))
     others = [((packages, "matmul"), (f"/home/me/part{number}.py", "train")) for number in range(elsewhere)]
     training = sampled([(frames, "native") for frames in [norms] * 4 + others * (1 if elsewhere == 1 else 2)], "paddle")
-    for _ in range(40):
-        training.call("p_norm dygraph", 10_000)
+    for _ in range(40 if norm.endswith("dygraph") else 80):
+        training.call(norm, 10_000)
+    for _ in range(20):
+        training.call("matmul dygraph", 10_000, phase="forward")
     if backward:
         training.call(backward, 10_000, phase="backward")
     assert training.causes() == causes
-
-
-@pytest.mark.parametrize(
-    ("framework", "each", "optimizer", "gain"),
-    [
-        ("mindspore", 10, False, 0.8 * 0.6),
-        ("mindspore", 1, False, None),
-        ("mindspore", 10, True, None),
-        ("paddle", 16, False, 0.5 * 0.6),
-        ("paddle", 8, False, None),
-    ],
-    ids=["ten operators a parameter", "one", "an optimizer", "more than Paddle's optimizer takes", "as long as that"],
-)
-def test_a_program_that_updates_its_parameters_itself_is_told(
-    framework: str, each: int, optimizer: bool, gain: float | None
-) -> None:
-    # Given 20 parameters, so many operators for each of them, in six of ten looks, and a gradient in the others
-    place = {"mindspore": "mindspore/ops/math.py", "paddle": "paddle/tensor/math.py"}[framework]
-    update = ((f"{PACKAGES}/{place}", "multiply"), ("/home/me/train.py", "train"))
-    differentiate = ((f"{PACKAGES}/{framework}/autograd.py", "Engine.grad"), ("/home/me/train.py", "loss"))
-    training = sampled([*[(update, "native")] * 3, *[(differentiate, "native")] * 2], framework)
-    state = {"models": [{"trainable_parameters": 20}], "optimizers": []}
-    training.rank.add("metadata", key=f"{framework}.state", value=json.dumps(state))
-    for _ in range(20 * each):
-        training.call("Mul", 10_000)
-    rule = "each step of the optimizer" if optimizer else f"the program has no optimizer of {framework}"
-    found = found_in(Observed(training.rank.tables(), {"steps": {"rule": rule}}))
-    told = [one for one in found if one.cause == "per-parameter-optimizer"]
-    assert [one.gain_ns for one in told] == ([] if gain is None else [pytest.approx(gain * STEP, rel=0.05)])
-    assert all("updates 20 parameters one by one" in one.title for one in told)
 
 
 def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() -> None:
@@ -355,3 +329,21 @@ def test_a_loop_of_paddle_over_rows_with_a_gradient_is_told_with_its_backward() 
     (finding,) = [one for one in training.findings() if one.cause == "many-small-operators"]
     assert "calls small operators one by one" in finding.title
     assert finding.gain_ns > 0.95 * 0.8 * STEP
+
+
+@pytest.mark.parametrize(("parts", "causes"), [(1, ["python-in-step"]), (0, [])], ids=["of parts", "of one result"])
+def test_reads_of_mindspore_that_wait_are_a_loop_where_its_line_takes_parts(parts: int, causes: list[str]) -> None:
+    # Given a line that reads values in nearly all looks, 128 operators a step without a kernel, and few with one
+    packages = f"{PACKAGES}/mindspore/common/tensor.py"
+    read, part = (
+        ((packages, name), ("/home/me/train.py", "train")) for name in ("Tensor.__int__", "Tensor._getitem_origin")
+    )
+    training = sampled([*[(read, "native")] * 19, *[(part, "native")] * parts], "mindspore")
+    thread = training.rank.thread(2)
+    for step in range(training.steps):
+        for number in range(128):
+            training.rank.span(thread, "runtime", step * STEP + number * 50_000, 5_000, "RunOp", step=step)
+    training.call("MatMul", 100_000, [[64, 64], [64, 64]], "forward")
+    found = [one for one in training.findings() if one.cause == "python-in-step"]
+    assert [one.cause for one in found] == causes
+    assert all("reads them one by one" in one.title for one in found)

@@ -254,3 +254,29 @@ def test_pages_that_are_read_again_are_told_where_memory_is_nearly_full(
     place = {"ts": ORIGIN, "track": 0, "name": "process memory", "unit": "bytes"}
     training.rank.add("counters", **place, value=resident * (1 << 30))
     assert training.causes()[0] == cause
+
+
+@pytest.mark.parametrize(
+    ("between", "dur", "causes"),
+    [
+        ("", 2_000_000, ["one-hot-product"]),
+        ("cast dygraph", 2_000_000, ["one-hot-product"]),
+        ("sum dygraph", 2_000_000, []),
+        ("", 10_000, []),
+    ],
+    ids=["right behind", "of another type", "of something else", "no larger than other operators"],
+)  # fmt: skip
+def test_a_product_right_behind_one_hot_rows_is_told_on_paddle_without_shapes(
+    between: str, dur: int, causes: list[str]
+) -> None:
+    # Given one-hot rows and a product with them, another product, and their nodes in reverse order
+    training = sampled([((TRAIN,), "native")], "paddle")
+    for name in ("one_hot dygraph", between, "matmul dygraph", "tanh dygraph", "matmul dygraph", "relu dygraph"):
+        if name:
+            training.call(name, dur if name == "matmul dygraph" else 10_000, phase="forward")
+        dur = 10_000 if name == "matmul dygraph" else dur
+    for large in (10_000, 1_000_000 if causes else 10_000):
+        training.call("Global_MatmulGradNode", large, phase="backward")
+    found = [one for one in training.findings() if one.cause == "one-hot-product"]
+    assert [one.cause for one in found] == causes
+    assert all(one.gain_ns == pytest.approx(2_000_000 + 1_000_000, rel=0.05) for one in found)
