@@ -69,7 +69,7 @@ def test_a_bare_timeline_is_told_by_its_processes(
 
 
 @pytest.mark.parametrize("place", ["file", "directory"])
-def test_a_timeline_of_stepscope_is_not_ascends_though_it_has_the_name(
+def test_a_timeline_of_a_gpu_is_not_ascends_though_it_has_the_name(
     place: str, shared_data: Path, tmp_path: Path
 ) -> None:
     name = "kineto/hta/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz"

@@ -179,7 +179,9 @@ def test_steps_of_another_recording_than_the_work_are_not_idle(shared_data: Path
     assert shows_no_part_of_a_step(rank)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(20_000), b"\x1f\x8b" + bytes(20_000)], ids=["empty", "zeros", "no gzip"])
+@pytest.mark.parametrize(
+    "content", [b"", bytes(20_000), b"\x1f\x8b" + bytes(20_000)], ids=["empty", "zeros", "no gzip"]
+)
 def test_a_damaged_file_beside_sound_ones_is_a_loss_of_the_captures_in_place(
     content: bytes, shared_data: Path, tmp_path: Path
 ) -> None:

@@ -227,7 +227,9 @@ def test_streams_of_other_devices_are_streams_again(name: str, shared_data: Path
     again = exported(frames, tmp_path)
 
     def streams(of: Frames) -> Counter[tuple[object, ...]]:
-        chosen = of["tracks"].filter(pl.col("kind") == "stream").select("id", pl.col("device").cast(pl.String), "stream")
+        chosen = (
+            of["tracks"].filter(pl.col("kind") == "stream").select("id", pl.col("device").cast(pl.String), "stream")
+        )
         spans = of["spans"].select("track", "ts", "dur", pl.col("kind").cast(pl.String))
         return Counter(spans.join(chosen, left_on="track", right_on="id").drop("track").rows())
 
