@@ -68,6 +68,21 @@ def test_a_bare_timeline_is_told_by_its_processes(
         assert steps(made.ranks[0]).equals(steps(rank))
 
 
+@pytest.mark.parametrize("place", ["file", "directory"])
+def test_a_timeline_of_a_gpu_is_not_ascends_though_it_has_the_name(
+    place: str, shared_data: Path, tmp_path: Path
+) -> None:
+    name = "kineto/hta/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz"
+    (rank,) = stepscope.open(shared_data / name).ranks
+    (path,) = registry.FORMATS["trace"].write(Source(rank.tables, rank.results, rank.manifest), tmp_path)
+    assert path.name == "trace_view.json"
+    (again,) = stepscope.open(path if place == "file" else tmp_path).ranks
+    assert again.captures[0].format == "kineto"
+    assert {entry.name for entry in again.summary.kernels} == {entry.name for entry in rank.summary.kernels}
+    assert again.summary.on_device
+    assert steps(again)["Computing"].to_list() == steps(rank)["Computing"].to_list()
+
+
 def test_a_bare_timeline_of_mindspore_on_a_cpu(shared_data: Path) -> None:
     path = shared_data / "mindspore_cpu" / "ms210_cpu_graph" / OUTPUT / "trace_view.json"
     (rank,) = stepscope.open(path).ranks

@@ -271,3 +271,21 @@ def test_unpack_inflates_no_bomb() -> None:
 def test_unpack_refuses_what_pack_does_not_make(payload: bytes) -> None:
     with pytest.raises(ValueError, match="block is"):
         unpack(payload)
+
+
+def test_a_file_of_the_program_under_the_same_number_is_neither_written_to_nor_closed(tmp_path: Path) -> None:
+    writer = FrameWriter(tmp_path / "a.ssj")
+    writer.append(b"ours")
+    number = descriptor(tmp_path / "a.ssj")
+    # Given a program that closes all files, and opens one of its own
+    os.close(number)
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    assert theirs == number
+    # Then stepscope leaves it alone
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        writer.append(b"not theirs")
+    writer.close()
+    assert os.write(theirs, b"theirs") == 6
+    os.close(theirs)
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+    assert list(read_frames(tmp_path / "a.ssj", LossLedger("test"))) == [b"ours"]

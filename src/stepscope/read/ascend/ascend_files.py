@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.errors import InputError, NotATraceError
 from stepscope.read.common.database.sqlite import has_table
-from stepscope.read.common.source import DEEPEST, Capture, Directories, open_trace, rank_in_name
+from stepscope.read.common.source import DEEPEST, HEAD, Capture, Directories, open_trace, rank_in_name
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _FRAMEWORK = "FRAMEWORK"
@@ -163,6 +163,8 @@ def single(path: Path) -> Capture | None:
     sort = next((sort for sort, pattern in NAMES.items() if pattern.fullmatch(path.name)), None)
     if sort is None or sort == "device":  # other programs write files of these names too
         return None
+    if sort == "trace" and _is_of_a_gpu(path):
+        return None
     # Beside the file, or above ASCEND_PROFILER_OUTPUT, lies what says the rank.
     root = path.parent.parent if _INNER.fullmatch(path.parent.name) else path.parent
     if sort not in SUBSTANTIAL or sort in _DETAILS:
@@ -172,6 +174,16 @@ def single(path: Path) -> Capture | None:
     facts = {"info": sorted(root.glob("profiler_info*.json"))}
     rank = _rank_in(path.name, sort)
     return Capture("ascend", path, {sort: [path]}, _rank_of(root, facts) if rank is None else rank, worker=str(path))
+
+
+def _is_of_a_gpu(path: Path) -> bool:
+    """Return whether a timeline is that of a GPU, in PyTorch's form; what stepscope exports has Ascend's name, too."""
+    try:
+        with open_trace(path) as file:
+            head = file.read(HEAD).lstrip()
+    except InputError:  # it is named where it is read
+        return False
+    return head.startswith(b"{") and b'"deviceProperties"' in head
 
 
 def sort_of_content(path: Path, head: bytes) -> str | None:
@@ -244,7 +256,7 @@ def _files_of_capture(directory: Path, directories: Directories) -> tuple[dict[s
     files: dict[str, list[Path]] = {}
     for path in [*(directory / name for name in names if _ANY.fullmatch(name)), *_below(directory, below, directories)]:
         sort = next((sort for sort, pattern in _ALL_NAMES.items() if pattern.fullmatch(path.name)), None)
-        if sort is not None:
+        if sort is not None and not (sort == "trace" and _is_of_a_gpu(path)):
             files.setdefault(sort, []).append(path)
     return files, inner
 

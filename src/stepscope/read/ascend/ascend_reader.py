@@ -59,6 +59,8 @@ def read(
     ledgers = [*ledgers, *_missing(capture, frames)]
     if progress is not None:
         progress(capture.size, capture.size)
+    if OF_GPU & set(capture.files) and said.device is None:
+        said.device = capture.rank  # the number in the names of these files is that of the device
     built = ascend_tables.build(_on_device(frames, said), said, capture.rank, ledger, brief=brief)
     for one in ledgers:
         built.add_ledger(one)

@@ -15,8 +15,11 @@ from stepscope.trace.losses import LossLedger
 _UUID, _PROCESS, _THREAD, _PARENT, _COUNTER = 1, 3, 4, 5, 8
 _NAMES = (2, 10, 13)
 #: How stepscope names the processes of its own timelines: by rank, host and device.
-_OURS = re.compile(r"(?:rank (?P<rank>\d{1,6})(?: on (?P<host>.+))?|.+): (?P<device>cpu|[a-z]+:\d{1,4})", re.DOTALL)
-_OF_STREAM = re.compile(r"stream (?P<stream>-?\d{1,18})(?P<rest>.*)", re.DOTALL)
+_OURS = re.compile(r"(?:rank (?P<rank>\d{1,6})(?: on (?P<host>.+))?|.+): (?P<device>cpu|npu|[a-z]+:\d{1,4})", re.DOTALL)
+#: The streams of PyTorch's, Ascend's and XLA's captures: ``stream 7``, ``Stream 2``, ``Stream #17(Kernel)``.
+_OF_STREAM = re.compile(r"stream #?(?P<stream>-?\d{1,18})(?:\([^)]*\))?(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
+#: The lane of the collectives of a group on an Ascend device; what they consist of lies on other lanes.
+_OF_GROUP = re.compile(r"Group \d{1,18} Communication")
 #: Lanes that a track has further because its slices cross.
 _FURTHER = re.compile(r"(?P<name>.+) \(\d+\)", re.DOTALL)
 #: What stepscope calls the lane of the steps, and the first of the numbers that it makes up for processes.
@@ -114,7 +117,8 @@ class PerfettoTracks:
         name = further["name"] if further else name
         device, stream = ours["device"], _OF_STREAM.fullmatch(name)
         if device == "cpu" or stream is None:
-            return TrackRow("other", device, name, process)
+            of_group = device != "cpu" and _OF_GROUP.fullmatch(name)
+            return TrackRow("stream" if of_group else "other", device, name, process)
         kind = {"": "stream", " annotations": "annotation"}.get(stream["rest"], "other")
         kind = "stream" if stream["rest"].startswith(" of context ") else kind
         return TrackRow(kind, device, name, process, stream=int(stream["stream"]))

@@ -76,7 +76,7 @@ def test_a_flipped_bit_of_a_gzip_file_costs_what_is_behind_it(lines: int, share:
     (tmp_path / "a.gz").write_bytes(bytes(packed))
     # When it is read
     content, losses = read(tmp_path / "a.gz")
-    # Then the beginning is there, as far as the damage; a changed code may stand for a few wrong letters before it shows
+    # Then what is before the damage is there; a changed code may stand for a few wrong letters before it shows
     same = next((place for place, (a, b) in enumerate(zip(content, text, strict=False)) if a != b), len(content))
     assert same > (share - 0.1) * len(text)
     assert losses == {"file_corrupt": 1}

@@ -221,6 +221,21 @@ def test_our_own_export_is_read_back(name: str, tmp_path: Path) -> None:
     assert again["steps"].select("number", "ts", "dur").equals(frames["steps"].select("number", "ts", "dur"))
 
 
+@pytest.mark.parametrize("name", ["ascend/db_level0/rank1_ascend_pt", "xplane/jax_mi300_conv.xplane.pb"])
+def test_streams_of_other_devices_are_streams_again(name: str, shared_data: Path, tmp_path: Path) -> None:
+    frames = read_files([shared_data / name])
+    again = exported(frames, tmp_path)
+
+    def streams(of: Frames) -> Counter[tuple[object, ...]]:
+        chosen = (
+            of["tracks"].filter(pl.col("kind") == "stream").select("id", pl.col("device").cast(pl.String), "stream")
+        )
+        spans = of["spans"].select("track", "ts", "dur", pl.col("kind").cast(pl.String))
+        return Counter(spans.join(chosen, left_on="track", right_on="id").drop("track").rows())
+
+    assert streams(again) == streams(frames)
+
+
 def test_steps_and_counters_of_our_own_export_are_read_back(tmp_path: Path) -> None:
     frames = read_files([DATA / "xplane" / "steps.xplane.pb", perfetto_build.write(tmp_path / "a.pftrace")])
     again = exported(frames, tmp_path)
