@@ -60,7 +60,7 @@ _FAULTS_TOLD = 0.25
 _FAULT_NS = (700.0, 2000.0, 3500.0)
 #: Parts of this machine's page fault that one in a training costs: the least, the usual and the most.
 _OF_MEASURED = (0.6, 0.9, 1.2)
-_PAGE = 4096
+_PAGE, _MIB = 1 << 12, 1 << 20
 #: What is reused instead of taken anew, by framework.
 _REUSED = {
     "torch": "tensors: torch.mul(a, b, out=buffer), in-place operators, optimizer.zero_grad(set_to_none=False)",
@@ -68,7 +68,6 @@ _REUSED = {
     "paddle": "tensors: in-place operators (x.add_(y)), paddle.assign(value, output=buffer)",
     "mindspore": "tensors and arrays: numpy's out=buffer for batches",
 }
-_MIB = 1 << 20
 #: Bytes of an array from which on its copy is told that XLA makes of an argument.
 _LARGE_ARGUMENT = 4 << 20
 #: Bytes a step from which on memory grows; parts of it that its holders must explain, and fresh pages in all steps.
@@ -76,8 +75,7 @@ _GROWS, _HELD = _MIB, 0.5
 #: What makes one-hot rows in a compiled program of JAX, and the sizes in the name of a type.
 _ONE_HOT_OF_JAX = r"(?:^|[/(])_?one_hot[/)]"
 _ONE_HOT_OF_PADDLE, _PRODUCT_OF_PADDLE = "one_hot dygraph", "matmul dygraph"
-_PRODUCT_NODE = r"MatmulGradNode$"
-_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
+_PRODUCT_NODE, _SHAPE = r"MatmulGradNode$", re.compile(r"\w+\[([\d,]*)\]")
 #: Part of the step from which on the time of its fresh pages is told.
 _GROWTH_TOLD = 0.07
 #: Bytes from which on the C library asks the system for memory, whatever it has kept.
