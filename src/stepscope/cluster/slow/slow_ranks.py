@@ -45,6 +45,8 @@ _HICCUP_SIGMAS, _HICCUP_SHARE = 6.0, 0.02
 _TESTED, _PART_SPREAD = ("data_wait", "host", "garbage"), 0.1
 #: Calls take longer by this part of the time that the rank waits for a core, or less: what ran there used the caches.
 _AFTERMATH = 0.03
+#: But no more than this part of what the rank computes: it gets a core for some ms, and fills the caches once in them.
+_COLD = 0.1
 #: How uncertain the own time of such a rank is: it also waits for a core when a collective wakes it.
 _UNCERTAIN = 4.0
 #: A rank waits for its cores, and not for those of a machine that is busy for all, if it waits this much longer.
@@ -216,7 +218,7 @@ def _compared(times: OwnTime, whole: OwnTime, works: list[OwnWork], delayed: Fla
     usual, noise, error = _usual(excess)
     hiccups = excess - usual[:, None] > max(_HICCUP_SIGMAS * noise, _HICCUP_SHARE * typical)
     recurs = _recurring(hiccups, spread.ranks)
-    aftermath = _AFTERMATH * float(np.nanmax(lower_median(times.queued), initial=0.0))
+    aftermath = min(_AFTERMATH * float(np.nanmax(lower_median(times.queued), initial=0.0)), _COLD * typical)
     healthy = _of_healthy(own, error)
     sigma = float(np.linalg.norm([spread.share * typical, healthy, aftermath]))
     slow = too_large(usual, sigma, _OWN_FALSE_ALARMS, spread.weight) | recurs

@@ -53,3 +53,25 @@ def test_a_slow_operator_is_found_beside_a_rank_that_waits_for_a_core() -> None:
     found = job_findings(Job(on_cores(job_tables(slow, device="cpu", ranks=4), {})))
     assert [(one.ranks, one.operator) for one in found] == [((1,), "aten::relu")]
     assert found[0].added_ns == pytest.approx(12 * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_with_more_work_is_found_where_all_wait_for_a_core_most_of_the_time(seed: int) -> None:
+    """Of a step of 1 s, ranks wait 0.6 to 0.9 s for one of the cores that they share."""
+    rng = np.random.default_rng(seed)
+
+    def crowded(rank: int, step: int, work: dict[str, float]) -> None:
+        wait = rng.uniform(600, 900)
+        work["aten::mm"] += wait * (1 + 0.03 * rng.random())
+        work["delay"] += wait
+
+    def more_work(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == 1:
+            for name in [name for name in work if name.startswith("aten::")]:
+                work[name] *= 2.5
+        crowded(rank, step, work)
+
+    job = {"device": "cpu", "ranks": 3, "steps": 5, "seed": seed}
+    assert job_findings(Job(on_cores(job_tables(crowded, **job), {}))) == []  # type: ignore[arg-type]
+    [one] = job_findings(Job(on_cores(job_tables(more_work, **job), {})))  # type: ignore[arg-type]
+    assert (one.cause, one.ranks) == ("slow-rank", (1,))
