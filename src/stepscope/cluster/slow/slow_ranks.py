@@ -228,10 +228,8 @@ def _compared(times: OwnTime, whole: OwnTime, works: list[OwnWork], delayed: Fla
         named = np.fmax(named, unusual_part(times.parts[part]))
     if not times.queued.any():
         named = np.fmax(named, np.where(delayed, unusual_part(times.parts["delay"]), 0.0))
-    # With two ranks, the median lies between both; the peer's time is the smaller one.
-    above = usual - np.nanmin(usual) if len(own) == 2 else usual
     slow |= (named > max(2 * healthy, WORTH * step, _HICCUP_SIGMAS * aftermath)) & (
-        above > named / 2 - _UNCERTAIN * aftermath
+        _above(usual) > named / 2 - _UNCERTAIN * aftermath
     )
     if whole is not times:
         slow &= _persists(times, whole, working)
@@ -294,7 +292,12 @@ def unusual_part(part: Floats) -> Floats:
         return np.zeros(len(part))
     usual, _, error = _usual(part - _median(part, axis=0))
     sigma = float(np.hypot(_PART_SPREAD * _median(part), _of_healthy(part, error)))
-    return np.where(too_large(usual, sigma, FALSE_ALARMS), usual, 0.0)
+    return np.where(too_large(usual, sigma, FALSE_ALARMS), _above(usual), 0.0)
+
+
+def _above(usual: Floats) -> Floats:
+    """Return what ranks take longer than their peers: of two, the peer's time is the smaller one, not the middle."""
+    return usual - np.nanmin(usual) if len(usual) == 2 else usual
 
 
 def _persists(times: OwnTime, whole: OwnTime, working: dict[int, float]) -> Flags:
