@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.job.diagnosis import ms
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
@@ -65,8 +66,7 @@ def _finding(row: Row, calls: tuple[float | None, float | None], added: int, sav
     who = f"Rank {ranks[0]}, the only one of stage {stage}," if len(ranks) == 1 else f"Stage {stage} of the pipeline"
     evidence = [
         Evidence(
-            text=f"its ranks compute {_ms(row['fastest_ns'])}–{_ms(row['slowest_ns'])} ms a step, those of the other "
-            f"stages {_ms(row['others_ns'])} ms (median)",
+            text=f"{_they_compute(row)} ms a step, those of the other stages {ms(row['others_ns'])} ms (median)",
             value=float(added),
             unit="ns",
             result="cluster_pipeline",
@@ -81,7 +81,7 @@ def _finding(row: Row, calls: tuple[float | None, float | None], added: int, sav
         evidence.append(Evidence(text=text, value=more))
     return Finding(
         cause="slow-rank" if of_rank else "slow-stage",
-        title=f"{who} computes {_ms(row['work_ns'])} ms a step, the others {_ms(row['others_ns'])} ms",
+        title=f"{who} computes {ms(row['work_ns'])} ms a step, the others {ms(row['others_ns'])} ms",
         gain_ns=saved.ns if saved else None,
         gain_low_ns=saved.low if saved else None,
         gain_high_ns=saved.high if saved else None,
@@ -96,6 +96,12 @@ def _finding(row: Row, calls: tuple[float | None, float | None], added: int, sav
     )
 
 
+def _they_compute(row: Row) -> str:
+    if len(row["ranks"]) == 1:
+        return f"its rank computes {ms(row['work_ns'])}"
+    return f"its ranks compute {ms(row['fastest_ns'])}–{ms(row['slowest_ns'])}"
+
+
 def _remedy(*, of_rank: bool, stage: int) -> str:
     if of_rank:
         return "Compare its device with the others: clocks and power (nvidia-smi -q -d PERFORMANCE), other processes."
@@ -103,7 +109,3 @@ def _remedy(*, of_rank: bool, stage: int) -> str:
         f"Give stage {stage} fewer layers: count the embedding and the loss as layers when the model is divided "
         "(Megatron: --decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers)."
     )
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.3g}"

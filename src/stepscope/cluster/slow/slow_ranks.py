@@ -259,7 +259,7 @@ def _of_healthy(times: Floats, error: float) -> float:
         return error
     faster = times[[np.argmin(lower_median(times))]]
     alone = _noise(faster, lower_median(faster)) / 2**0.5
-    return min(error, _MEDIAN_COST * alone / times.shape[1] ** 0.5)
+    return min(error, float(_MEDIAN_COST * alone / times.shape[1] ** 0.5))
 
 
 def _later(excess: Floats, least: float) -> Flags:
