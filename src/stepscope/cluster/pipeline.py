@@ -122,8 +122,8 @@ def _is_slow(stages: Frame) -> pl.Series:
         rest = [np.delete(log, place) for place in range(len(log))]
         alike = [float(np.median(np.abs(others - np.median(others)))) for others in rest]
         spread = np.maximum(spread, _MAD_TO_SIGMA * np.array(alike))
-    error = stages["error"].to_numpy()
-    sigma = np.hypot(spread, np.hypot(error, np.median(error)))
+    # How steps of a slow stage vary says nothing of what is usual.
+    sigma = np.hypot(spread, 2**0.5 * float(np.median(stages["error"].to_numpy())))
     longer = log - stages["others_ns"].log().to_numpy()
     every = (stages["fastest_ns"] / stages["others_ns"]).log().to_numpy() > longer / 2
     return pl.Series((longer > (_SIGMAS if several else _SIGMAS_OF_TWO) * sigma) & every)
