@@ -101,6 +101,8 @@ def _limit(summary: JobSummary) -> str:
         return " of what one step can show"
     if summary.unlike:
         return " of the recorded steps, which are unlike the others of the run"
-    if summary.communication is not None and (summary.communication.wait_ns is None or summary.clocks.unknown):
+    if summary.communication is not None and summary.clocks.unknown:
         return " of what can be compared (not all clocks are aligned)"
+    if summary.communication is not None and summary.communication.wait_ns is None:
+        return " of what can be compared (who waits for whom is not known)"
     return ""

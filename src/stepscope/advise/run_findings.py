@@ -60,7 +60,14 @@ def findings_of_job(run: Run, opened: Job) -> list[Finding]:
     reasons = [reason_of(finding, own) for finding in others]
     others = [with_reason(finding, reason) for finding, reason in zip(others, reasons, strict=True)]
     shared = [one for one in shared if all(reason is None or _differs(one, reason) for reason in reasons)]
-    return [*misfits, *by_gain([*others, *named, *shared])]
+    return [*misfits, *by_gain([*others, *map(of_its_rank, [*named, *shared])])]
+
+
+def of_its_rank(finding: Finding) -> Finding:
+    """Return what only one rank of several has, with that rank in its first words."""
+    if len(finding.ranks) != 1:
+        return finding
+    return msgspec.structs.replace(finding, title=f"Rank {finding.ranks[0]}: {finding.title}")
 
 
 def made_slow_by(slow: Finding, own: Sequence[Finding]) -> Finding | None:

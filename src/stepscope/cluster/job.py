@@ -80,7 +80,8 @@ class Job:
     @cached_property
     def pipeline(self) -> pl.DataFrame:
         """What each stage of a pipeline does; see :func:`stepscope.cluster.pipeline.pipeline_stages`."""
-        return pipeline_stages(self.tables.steps, self.meetings, self.stages)
+        on_host = self.tables.ranks.filter(pl.col("device") == "cpu")["rank"].to_list()
+        return pipeline_stages(self.tables.steps, self.meetings, self.stages, on_host)
 
     @cached_property
     def transits(self) -> pl.DataFrame:

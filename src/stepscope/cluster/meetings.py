@@ -67,6 +67,11 @@ def plain_name(column: str) -> pl.Expr:
     return pl.col(column).str.to_lowercase().str.replace_all(r"[_\-]", "")
 
 
+def carried() -> pl.Expr:
+    """Return the bytes of messages, which their senders put in and their receivers take out."""
+    return pl.max_horizontal("bytes_in", "bytes_out")
+
+
 def of_several_peers() -> pl.Expr:
     """Return whether a message shares its kernel with those of other peers: its end is then not that of the kernel."""
     peer = pl.when(pl.col("source") == pl.col("rank")).then("destination").otherwise("source")
@@ -137,7 +142,8 @@ def _token() -> pl.Expr:
     pair = operation.is_in(("send", "recv"))
     whole = operation == "allgather"
     size = pl.when(whole).then(pl.coalesce("bytes_out", "bytes_in")).otherwise(pl.coalesce("bytes_in", "bytes_out"))
-    size = pl.when(pair | operation.is_in(_SAME_SIZE)).then(size)
+    # The receiver of a message puts nothing in, which it may say as 0.
+    size = pl.when(pair).then(carried()).when(operation.is_in(_SAME_SIZE)).then(size)
     name = pl.when(pair).then(pl.lit("pair")).otherwise(operation)
     # A size that is not known fits any: the channel then goes by the operations.
     size = pl.when(~size.is_null().any().over("channel")).then(size)

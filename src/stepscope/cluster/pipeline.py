@@ -5,9 +5,13 @@ All ranks of a slow stage take longer than those of the other stages; a slow ran
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeAlias
 
+import numpy as np
 import polars as pl
+
+from stepscope.cluster.slow.own_time import own_time
 
 Frame: TypeAlias = pl.DataFrame
 
@@ -34,13 +38,14 @@ STAGES_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def pipeline_stages(steps: Frame, meetings: Frame, stages: Frame) -> Frame:
+def pipeline_stages(steps: Frame, meetings: Frame, stages: Frame, on_host: Collection[int] = ()) -> Frame:
     """Return what each stage does: the result ``cluster_pipeline``.
 
     Args:
         steps: The steps of the ranks.
         meetings: Its collectives; of ``send`` and ``recv`` the part in which nothing computes is the bubble.
         stages: rank, stage.
+        on_host: Ranks whose host computes; it works for a step within that step, however long this is.
 
     Returns:
         stage, ranks, step_ns, work_ns (computing of a rank in a step: the median), fastest_ns and slowest_ns (of its
@@ -53,13 +58,21 @@ def pipeline_stages(steps: Frame, meetings: Frame, stages: Frame) -> Frame:
     moves = meetings.filter(pl.col("operation").is_in(("send", "recv", "isend", "irecv", "sendrecv")))
     waits = moves.group_by("rank", "step").agg(_united_waits())
     placed = steps.join(stages, on="rank")
-    equal = _equally_long(placed)
+    hosts = set(stages["rank"]) <= {*on_host}
+    if hosts:
+        placed = placed.drop("computing").join(_of_hosts(steps, on_host), on=["rank", "step"], how="left")
+    equal = placed["step"].unique() if hosts else _equally_long(placed)
     own = (
         placed.filter(pl.col("step").is_in(equal.implode()) | equal.is_empty())
         .join(waits, on=["rank", "step"], how="left")
         .with_columns(work=pl.coalesce("computing", pl.col("dur") - pl.col("communication")))
         .group_by("stage", "rank")
-        .agg(pl.col("dur").median(), pl.col("work").median(), bubble=pl.col("waits").sum() / pl.col("dur").sum())
+        .agg(
+            pl.col("dur").median(),
+            pl.col("work").median(),
+            bubble=pl.col("waits").sum() / pl.col("dur").sum(),
+            error=(pl.col("work").std() / pl.col("work").median() / pl.len().sqrt()).fill_null(0),
+        )
     )
     each = own.group_by("stage").agg(
         pl.col("rank").sort().alias("ranks"),
@@ -68,6 +81,7 @@ def pipeline_stages(steps: Frame, meetings: Frame, stages: Frame) -> Frame:
         fastest_ns=pl.col("work").min(),
         slowest_ns=pl.col("work").max(),
         bubble=pl.col("bubble").median(),
+        error=pl.col("error").median(),
     )
     work = each.sort("stage")["work_ns"].to_list()
     others = [pl.Series(work[:place] + work[place + 1 :]).median() for place in range(len(work))]
@@ -100,10 +114,24 @@ def _united_waits() -> pl.Expr:
 
 def _is_slow(stages: Frame) -> pl.Series:
     """Return which stages are longer than the others, all of their ranks: one rank alone does not make a stage slow."""
-    log = (stages["work_ns"] / stages["others_ns"]).log()
-    away = (log - log.median()).abs()
-    # Ranks of a stage tell how much alike work differs; with two stages, the stages themselves do not.
+    log, several = stages["work_ns"].log().to_numpy(), len(stages) > 2
+    # Ranks of a stage tell how much alike work differs, and steps how certain it is; with two stages, these do not.
     within = (stages["slowest_ns"] / stages["fastest_ns"]).log().median()
-    spread = max(_SPREAD, float(within or 0) / 2, _MAD_TO_SIGMA * float(away.median() or 0) if len(stages) > 2 else 0)  # type: ignore[arg-type]
-    every = (stages["fastest_ns"] / stages["others_ns"]).log() > log / 2
-    return (log > (_SIGMAS if len(stages) > 2 else _SIGMAS_OF_TWO) * spread) & every
+    spread = np.full(len(log), max(_SPREAD, float(within or 0) / 2))  # type: ignore[arg-type]
+    if several:
+        rest = [np.delete(log, place) for place in range(len(log))]
+        alike = [float(np.median(np.abs(others - np.median(others)))) for others in rest]
+        spread = np.maximum(spread, _MAD_TO_SIGMA * np.array(alike))
+    # How steps of a slow stage vary says nothing of what is usual.
+    sigma = np.hypot(spread, 2**0.5 * float(np.median(stages["error"].to_numpy())))
+    longer = log - stages["others_ns"].log().to_numpy()
+    every = (stages["fastest_ns"] / stages["others_ns"]).log().to_numpy() > longer / 2
+    return pl.Series((longer > (_SIGMAS if several else _SIGMAS_OF_TWO) * sigma) & every)
+
+
+def _of_hosts(steps: Frame, ranks: Collection[int]) -> Frame:
+    """Return what hosts compute in each step, without what they wait for a core: rank, step, computing."""
+    times = own_time(steps, ranks)
+    each = pl.DataFrame({"rank": times.ranks}).join(pl.DataFrame({"step": times.steps}), how="cross")
+    computing = pl.Series("computing", times.parts["computing"].ravel()).fill_nan(None)
+    return each.with_columns(computing).cast({name: steps.schema[name] for name in ("rank", "step")})

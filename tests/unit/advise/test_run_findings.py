@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.advise.finding import Evidence, Finding
-from stepscope.advise.run_findings import made_slow_by, reason_of, with_reason
+from stepscope.advise.run_findings import made_slow_by, of_its_rank, reason_of, with_reason
 
 
 def finding(cause: str, rank: int, gain: int, added: int | None = None) -> Finding:
@@ -17,6 +17,13 @@ def test_a_checkpoint_of_one_rank_is_why_it_is_slow() -> None:
     assert made_slow_by(slow, [finding("frequent-checkpoint", 1, 11)]) is None
     assert made_slow_by(slow, [finding("frequent-checkpoint", 0, 5)]) is None
     assert made_slow_by(finding("small-collectives", 0, 12), [saves]) is None
+
+
+def test_what_one_rank_does_says_which() -> None:
+    saves = finding("frequent-checkpoint", 0, 11)
+    assert of_its_rank(saves).title == "Rank 0: frequent-checkpoint"
+    of_all = Finding(cause="sync", title="sync", evidence=(), remedy="", ranks=())
+    assert of_its_rank(of_all) is of_all
 
 
 def test_a_rank_that_waits_for_its_data_says_what_its_own_samples_show() -> None:

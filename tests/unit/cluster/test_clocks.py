@@ -76,6 +76,22 @@ def test_a_drift_is_not_known_from_a_few_ends_unless_they_lie_far_apart() -> Non
         assert all(error <= stated[rank] for rank, error in made.errors(found, tables).items()), seed
 
 
+@pytest.mark.parametrize("world", [2, 8])
+def test_three_ends_of_each_rank_say_little_of_how_exact_its_clock_is(world: int) -> None:
+    """One collective in each of three steps of 0.8 s: lines through three ends leave little that can scatter."""
+    within = []
+    for seed in range(8):
+        made = Simulated(world, seed=seed)
+        for _ in range(3):
+            made.collective(range(world))
+            made.next_step(800.0)
+        tables = made.tables()
+        found = clocks_of(tables)
+        stated = dict(found.select("rank", "uncertainty_ns").iter_rows())
+        within += [error <= stated[rank] for rank, error in made.errors(found, tables).items()]
+    assert sum(within) >= 0.9 * len(within)
+
+
 def test_a_constant_more_on_one_clock_changes_its_offset_by_that_constant() -> None:
     tables = data_parallel(5).tables()
     before = clocks_of(tables)

@@ -132,6 +132,18 @@ def test_collectives_without_a_group_meet_though_they_queue_and_clocks_drift() -
     assert meetings(changed(table, queued))["complete"].to_list() == [True] * table.collectives.height
 
 
+def test_sends_meet_recvs_whose_ranks_put_nothing_in() -> None:
+    """A sender says what it puts in and takes out 0 bytes, a receiver the reverse."""
+    sends = pl.col("operation") == "send"
+    taken = {
+        "bytes_in": pl.when(sends).then("bytes_in").otherwise(0),
+        "bytes_out": pl.when(~sends).then("bytes_out").otherwise(0),
+    }
+    tables = changed(pipeline(4).tables(), lambda rows: rows.with_columns(**taken))
+    met = meetings(tables)
+    assert met["meeting"].null_count() == 0 and met["complete"].all(ignore_nulls=False)
+
+
 def test_sends_meet_recvs_by_their_order_in_a_direction_whatever_their_numbers() -> None:
     """The numbers of a group count what each rank sends and receives in it: they differ between the two."""
     tables = pipeline(4, steps=6).tables()

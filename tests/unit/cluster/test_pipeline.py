@@ -39,6 +39,32 @@ def test_one_slow_rank_makes_no_slow_stage(replicas: int) -> None:
         assert not found["slow"].any()
 
 
+def test_one_of_three_stages_is_slow_however_much_longer_it_is() -> None:
+    for factor in (1.2, 3.0):
+        found = analysed(of(lambda rank, by=factor: by if rank == 2 else 1, count=3, replicas=1))  # type: ignore[misc]
+        assert found["slow"].to_list() == [False, False, True]
+
+
+def test_a_stage_that_becomes_slow_while_it_is_recorded_is_slow() -> None:
+    job = of(lambda _rank: 1, replicas=1)
+    later = (pl.col("rank") == 2) & (pl.col("step") > pl.col("step").min())
+    changed = job.tables.steps.with_columns(
+        computing=(pl.col("computing") * pl.when(later).then(1.7).otherwise(1.0)).cast(pl.Int64)
+    )
+    found = pipeline_stages(changed, job.meetings, stages(job.tables))
+    assert found["slow"].to_list() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(2.5, True), (1.0, False)])
+def test_a_host_works_for_a_step_within_it_though_steps_differ_in_length(factor: float, slow: bool) -> None:
+    job = of(lambda rank: factor if rank == 2 else 1, count=3, replicas=1)
+    place = pl.col("rank") + pl.col("step")
+    cut = job.tables.steps.with_columns((pl.col("dur") * (1 + 0.05 * (place % 3))).cast(pl.Int64))
+    assert not pipeline_stages(cut, job.meetings, stages(job.tables))["slow"].any()
+    on_hosts = pipeline_stages(cut, job.meetings, stages(job.tables), range(3))
+    assert on_hosts["slow"].to_list() == [False, False, slow]
+
+
 def test_stages_of_a_healthy_job_are_alike() -> None:
     assert not analysed(of(lambda _rank: 1))["slow"].any()
     assert not analysed(of(lambda _rank: 1, count=2, replicas=1))["slow"].any()

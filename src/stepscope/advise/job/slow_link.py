@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.job.diagnosis import ms
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
@@ -34,6 +35,10 @@ def slow_link_findings(
     step_ns = float(tables.steps["dur"].median() or 0)  # type: ignore[arg-type]
     host_of = dict(tables.ranks.unique("rank").select("rank", "host").drop_nulls().iter_rows())
     findings = []
+    # What ranks on the cores of one machine send each other passes its memory: where it takes long, a core was missing.
+    on_host = tables.ranks.filter(pl.col("device") == "cpu")["rank"].to_list()
+    all_there = pl.col("ranks").list.eval(pl.element().is_in(on_host)).list.all()
+    links = links.filter(~(all_there & (pl.col("machines") == 1)).fill_null(value=False))
     for machine, rows in _by_machine(links, host_of):
         saved = gain([row["link"] for row in rows])
         # Links of one machine are slow at the same time: the longest counts.
@@ -74,7 +79,7 @@ def _finding(
     others = "the other link of its sort" if worst["peers"] == 1 else f"the other {worst['peers']:,} links of its sort"
     title = (
         f"Between {who}{where} data move at {worst['bandwidth']:.3g} GB/s, over {others} at "
-        f"{worst['peers_bandwidth']:.3g}: {_ms(added)} of {_ms(step_ns)} ms a step"
+        f"{worst['peers_bandwidth']:.3g}: {ms(added)} of {ms(step_ns)} ms a step"
     )
     known = all(rank in host_of for rank in ranks)
     return Finding(
@@ -131,7 +136,3 @@ def _listed(ranks: list[int]) -> str:
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}–{ranks[-1]}"
     return ", ".join(map(str, ranks[:_NAMED])) + (" …" if len(ranks) > _NAMED else "")
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.3g}"

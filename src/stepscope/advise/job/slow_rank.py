@@ -104,8 +104,8 @@ def _finding(
     who = f"Rank {ranks[0]} keeps" if len(ranks) == 1 else f"The {len(ranks):,} ranks of {host} keep"
     whom = "the other rank" if others == 1 else f"the other {others:,}"
     waits = row["peers_wait_ns"]
-    # Where most of it is hidden, the others wait for what the job loses.
-    hidden = waits is not None and waits < EXPLAINS * added and middle is not None
+    # Where most of it is hidden, or waits for a core lengthen it, the others wait for what the job loses.
+    hidden = waits is not None and (waits < EXPLAINS * added or row["disturbed"]) and middle is not None
     held = middle if hidden and middle else added
     title = f"{who} {whom} waiting {ms(held)} of {ms(row['step_ns'])} ms a step: {why.because}"
     return Finding(

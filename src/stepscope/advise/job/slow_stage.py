@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from stepscope.advise.finding import Confidence, Evidence, Finding
+from stepscope.advise.job.diagnosis import ms
 from stepscope.cluster.job_tables import JobTables
 from stepscope.cluster.what_if.job_what_if import Gain
 
@@ -32,7 +33,8 @@ def slow_stage_findings(tables: JobTables, stages: pl.DataFrame, gain: Callable[
         saved = gain(row["stage"])
         added = row["work_ns"] - row["others_ns"]
         if (added if saved is None else saved.ns) >= _WORTH * row["step_ns"]:
-            findings.append(_finding(row, _more_calls(tables, stages, row), added, saved))
+            more, slower = _more_calls(tables, stages, row), _slower_calls(tables, row)
+            findings.append(_finding(row, (more, slower), added, saved))
     return findings
 
 
@@ -44,28 +46,42 @@ def _more_calls(tables: JobTables, stages: pl.DataFrame, row: Row) -> float | No
     return float(here / others) if here and others else None  # type: ignore[arg-type, operator]
 
 
-def _finding(row: Row, more: float | None, added: int, saved: Gain | None) -> Finding:
+def _slower_calls(tables: JobTables, row: Row) -> float | None:
+    """Return how many times as long a usual operator takes the stage; None if the stages share none."""
+    each = pl.col("total") / pl.col("count")
+    calls = tables.operators.filter(pl.col("count") > 0).group_by("rank", "kind", "name").agg(each.min().alias("each"))
+    here = calls.filter(pl.col("rank").is_in(row["ranks"])).group_by("kind", "name").agg(pl.col("each").median())
+    others = calls.filter(~pl.col("rank").is_in(row["ranks"])).group_by("kind", "name").agg(pl.col("each").median())
+    both = here.join(others, on=["kind", "name"]).filter(pl.col("each_right") > 0)
+    return (both["each"] / both["each_right"]).median()  # type: ignore[return-value]
+
+
+def _finding(row: Row, calls: tuple[float | None, float | None], added: int, saved: Gain | None) -> Finding:
     stage, ranks = row["stage"], tuple(row["ranks"])
+    more, slower = calls
     ratio = row["work_ns"] / max(row["others_ns"], 1)
-    # With one rank, only more work than the others have makes it the stage.
-    of_rank = len(ranks) == 1 and more is not None and more - 1 < (ratio - 1) / 2
+    # With one rank, only more work than the others have makes it the stage: more calls, or some that are larger.
+    slow = [factor is not None and factor - 1 > (ratio - 1) / 2 for factor in calls]
+    of_rank = len(ranks) == 1 and slow == [False, True]
     who = f"Rank {ranks[0]}, the only one of stage {stage}," if len(ranks) == 1 else f"Stage {stage} of the pipeline"
     evidence = [
         Evidence(
-            text=f"its ranks compute {_ms(row['fastest_ns'])}–{_ms(row['slowest_ns'])} ms a step, those of the other "
-            f"stages {_ms(row['others_ns'])} ms (median)",
+            text=f"{_they_compute(row)} ms a step, those of the other stages {ms(row['others_ns'])} ms (median)",
             value=float(added),
             unit="ns",
             result="cluster_pipeline",
             row={"stage": stage},
         )
     ]
+    if slower is not None:
+        text = f"half of its operators take {slower:.3g} times as long a call as those of the other stages, or less"
+        evidence.append(Evidence(text=text, value=slower))
     if more is not None:
         text = f"a rank of it makes {more:.3g} times as many calls as one of the other stages"
         evidence.append(Evidence(text=text, value=more))
     return Finding(
         cause="slow-rank" if of_rank else "slow-stage",
-        title=f"{who} computes {_ms(row['work_ns'])} ms a step, the others {_ms(row['others_ns'])} ms",
+        title=f"{who} computes {ms(row['work_ns'])} ms a step, the others {ms(row['others_ns'])} ms",
         gain_ns=saved.ns if saved else None,
         gain_low_ns=saved.low if saved else None,
         gain_high_ns=saved.high if saved else None,
@@ -80,6 +96,12 @@ def _finding(row: Row, more: float | None, added: int, saved: Gain | None) -> Fi
     )
 
 
+def _they_compute(row: Row) -> str:
+    if len(row["ranks"]) == 1:
+        return f"its rank computes {ms(row['work_ns'])}"
+    return f"its ranks compute {ms(row['fastest_ns'])}–{ms(row['slowest_ns'])}"
+
+
 def _remedy(*, of_rank: bool, stage: int) -> str:
     if of_rank:
         return "Compare its device with the others: clocks and power (nvidia-smi -q -d PERFORMANCE), other processes."
@@ -87,7 +109,3 @@ def _remedy(*, of_rank: bool, stage: int) -> str:
         f"Give stage {stage} fewer layers: count the embedding and the loss as layers when the model is divided "
         "(Megatron: --decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers)."
     )
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:.3g}"

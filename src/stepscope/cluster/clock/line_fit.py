@@ -29,6 +29,8 @@ _FLOOR = 20.0
 _DRAWS = 24
 #: With more rows than these, the scatter of an edge is its own.
 _ENOUGH = 6
+#: So few rows say nothing of outliers: a line through two of them leaves one.
+_LINE = 3
 #: Parts of a recording in which ends are compared with the line, and ends at its beginning and its end.
 _PARTS, _LAST = 8, 5
 
@@ -242,8 +244,9 @@ class _Graph:
             prior = np.zeros((edges, 2, 2))
             prior[:, 1, 1] = (noise / (_DRIFT * scale)) ** 2
             line[:] = np.linalg.solve(information + prior, moment[:, :, None])[:, :, 0]
-        # Of few rows the scatter is not known well either.
-        covariance = np.linalg.inv(information + prior) * ((noise * (1 + 4 / count)) ** 2)[:, None, None]
+        # Of few rows the scatter is not known well either, least of those that few others meet.
+        unsure = (1 + 4 / count) * (1 + 2 / _freedom(ends, count))
+        covariance = np.linalg.inv(information + prior) * ((noise * unsure) ** 2)[:, None, None]
         covariance[:, 0, 0] += (_LASTING * noise) ** 2 + ends.bias**2
         return cls(ends, ranks, line, covariance)
 
@@ -321,11 +324,19 @@ class _Graph:
         return found[: self.ranks], found[self.ranks :]
 
 
+def _freedom(ends: Ends, count: Floats) -> Floats:
+    """Return for each edge how many rows of its channel are more than its lines need; 1 where none is."""
+    members = np.bincount(ends.edge_channel)
+    free = np.bincount(ends.edge_channel, np.maximum(count - 2, 0)) * (1 - 1 / np.maximum(members, 1))
+    return np.maximum(free, 1)[ends.edge_channel]
+
+
 def _pooled(left: Floats, ends: Ends, count: Floats) -> Floats:
     """Return the exit jitter of each edge: its own, and for few rows that of its channel and of the job."""
     channels = int(ends.edge_channel.max(initial=-1)) + 1
     own = _deviation(left, ends.edge, len(count))
-    whole = _deviation(left, ends.channel, channels)[ends.edge_channel]
+    # Few rows lie nearer to their own line than to the true one.
+    whole = _deviation(left * _of_few(count)[ends.edge], ends.channel, channels)[ends.edge_channel]
     enough = count > _ENOUGH
     job = float(np.median(own[enough] if enough.any() else whole)) if len(own) else 0.0
     members = np.bincount(ends.edge_channel, minlength=channels)[ends.edge_channel]
@@ -406,5 +417,13 @@ def _deviation(values: Floats, group: Integers, groups: int) -> Floats:
     count = np.maximum(np.bincount(group, minlength=groups), 1)
     left = np.abs(values - middle[group])
     deviation = MAD * _median_of_groups(left, group, groups)
-    square = np.bincount(group, weights=np.minimum(left, 3 * deviation[group]) ** 2, minlength=groups) / count
-    return np.maximum(deviation, np.sqrt(square)) * (1 + 1.5 / count)
+    # Of three values off a line, two are equal: their median absolute deviation is 0, and none of them is far out.
+    most = np.where(count > _LINE, 3 * deviation, np.inf)
+    square = np.bincount(group, weights=np.minimum(left, most[group]) ** 2, minlength=groups) / count
+    return np.maximum(deviation, np.sqrt(square)) * _of_few(count)
+
+
+def _of_few(count: Integers | Floats) -> Floats:
+    """Return how much more than it seems so many values scatter, which lie about a line that they have made."""
+    more: Floats = 1 + 1.5 / np.maximum(count, 1)
+    return more

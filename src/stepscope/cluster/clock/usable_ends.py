@@ -9,7 +9,7 @@ from stepscope.cluster.clock import line_fit
 from stepscope.cluster.clock.line_fit import Ends, Flags, Floats, Integers, Lines
 from stepscope.cluster.clock.shared_hosts import hosts
 from stepscope.cluster.job_tables import Frame
-from stepscope.cluster.meetings import POINT_TO_POINT, of_several_peers, plain_name
+from stepscope.cluster.meetings import POINT_TO_POINT, carried, of_several_peers, plain_name
 
 #: Operations whose members end together. The root of the others leaves when its own part is done.
 TOGETHER = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
@@ -77,10 +77,10 @@ def _usable(meetings: Frame) -> Frame:
     """Return the rows whose ends are together with those of the other members."""
     rows = meetings.filter(pl.col("meeting").is_not_null() & (pl.col("members") > 1) & ~of_several_peers())
     rows = rows.filter(pl.col("launched").fill_null(value=True)).unique(["meeting", "rank"], maintain_order=True)
-    size = pl.coalesce("bytes_in", "bytes_out")
-    even = (size.max() - size.min()).over("meeting") <= _UNEVEN * size.max().over("meeting")
     rows = rows.with_columns(plain_name("operation"))
     pair = pl.col("operation").is_in(POINT_TO_POINT)
+    size = pl.when(pair).then(carried()).otherwise(pl.coalesce("bytes_in", "bytes_out"))
+    even = (size.max() - size.min()).over("meeting") <= _UNEVEN * size.max().over("meeting")
     rows = rows.with_columns(
         shortest=pl.col("dur").quantile(0.1).over("operation", size),
         less=pl.col("dur").min().over("meeting"),

@@ -2,7 +2,7 @@
 
 Where the host runs ahead of the device, a wait for data in every step may idle the device in one of them only, as a
 hiccup does. And the only rank of a stage has no peers: but whatever its stage computes, its device should not wait for
-its host longer than the devices of other stages do.
+its host, or for data, longer than those of other stages do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def with_hidden_waits(slow: pl.DataFrame, tables: JobTables, lost: Lost) -> pl.D
 def _longer(
     times: OwnTime, rows: dict[int, Row], place: dict[int, int]
 ) -> Iterator[tuple[str, list[int], dict[int, float]]]:
-    """Yield part, ranks, and what it takes some of them longer in most steps, ns: data by role, and hosts of all."""
+    """Yield part, ranks, and what it takes some of them longer in most steps, ns: by role, and over all."""
     for role in sorted({row["role"] for row in rows.values()}):
         members = [rank for rank in place if rank in rows and rows[rank]["role"] == role]
         if len(members) > 1:
@@ -70,6 +70,10 @@ def _longer(
     everyone = [rank for rank in place if rank in rows]
     if len(everyone) < 2:
         return
+    # Whatever a stage computes, it should not wait for data.
+    data = unusual_part(times.parts["data_total"][[place[rank] for rank in everyone]])
+    alone = {rank: more for rank, more in zip(everyone, data.tolist(), strict=True) if not rows[rank]["peers"]}
+    yield "data_wait", [*alone], alone
     host = times.parts["host"][[place[rank] for rank in everyone]]
     longer = unusual_part(host)
     means, usual = np.nanmean(np.nan_to_num(host), axis=1), lower_median(host)

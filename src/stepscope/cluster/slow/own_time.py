@@ -132,6 +132,11 @@ def own_time(steps: pl.DataFrame, on_host: Collection[int] = ()) -> OwnTime:
     queued = np.clip(matrix("delay"), 0, np.maximum(alone - other, 0))
     hosts = np.isin(ranks.to_numpy(), [*on_host])[:, None]
     queued = np.where(hosts & ~np.isnan(queued), queued, 0.0)
-    # A thread that wants a core computes: of what it waits for otherwise, the delay is a part that nobody notices.
-    parts["computing"] = np.maximum(parts["computing"] - queued, 0.0)
+    # A thread that wants a core computes, calls operators or collects garbage: each as much longer as it waits for one.
+    # Of what it waits for otherwise, the delay is a part that nobody notices.
+    host = np.nan_to_num(matrix("host_only"))
+    wants = np.nan_to_num(parts["computing"]) + host
+    kept = np.clip(1 - queued / np.maximum(wants, 1), 0, 1)
+    parts |= {"computing": parts["computing"] * kept, "host": parts["host"] - host * (1 - kept)}
+    besides["garbage"] *= kept
     return OwnTime(ranks.to_list(), numbers.to_list(), length, communication, {**parts, **besides}, queued)

@@ -22,6 +22,7 @@ from stepscope.cluster.slow.outliers import (
     Floats,
     happens_by_chance,
     lower_median,
+    student_quantile,
     too_large,
 )
 from stepscope.cluster.slow.own_time import PARTS, OwnTime, own_time
@@ -44,12 +45,16 @@ _HICCUP_SIGMAS, _HICCUP_SHARE = 6.0, 0.02
 _TESTED, _PART_SPREAD = ("data_wait", "host", "garbage"), 0.1
 #: Calls take longer by this part of the time that the rank waits for a core, or less: what ran there used the caches.
 _AFTERMATH = 0.03
+#: But no more than this part of what the rank computes: it gets a core for some ms, and fills the caches once in them.
+_COLD = 0.1
 #: How uncertain the own time of such a rank is: it also waits for a core when a collective wakes it.
 _UNCERTAIN = 4.0
 #: A rank waits for its cores, and not for those of a machine that is busy for all, if it waits this much longer.
 _MUCH_LONGER = 2.0
 #: In most steps a part is longer by at least this share of what it is in the mean of all.
 _LASTING = 0.3
+#: Before and after a rank becomes slower there are so many steps or more.
+_LATER = 3
 #: Operations in which nobody waits for all others, so that who comes last says nothing.
 _PAIRS = ("send", "recv", "sendrecv")
 #: Two-sided 95 % of normal numbers, and what a median needs more steps than a mean.
@@ -213,18 +218,18 @@ def _compared(times: OwnTime, whole: OwnTime, works: list[OwnWork], delayed: Fla
     usual, noise, error = _usual(excess)
     hiccups = excess - usual[:, None] > max(_HICCUP_SIGMAS * noise, _HICCUP_SHARE * typical)
     recurs = _recurring(hiccups, spread.ranks)
-    aftermath = _AFTERMATH * float(np.nanmax(lower_median(times.queued), initial=0.0))
-    sigma = float(np.linalg.norm([spread.share * typical, error, aftermath]))
+    aftermath = min(_AFTERMATH * float(np.nanmax(lower_median(times.queued), initial=0.0)), _COLD * typical)
+    healthy = _of_healthy(own, error)
+    sigma = float(np.linalg.norm([spread.share * typical, healthy, aftermath]))
     slow = too_large(usual, sigma, _OWN_FALSE_ALARMS, spread.weight) | recurs
+    slow |= _later(excess, max(_HICCUP_SHARE * typical, _HICCUP_SIGMAS * aftermath))
     named = np.array([computing.get(rank, 0.0) for rank in times.ranks])
     for part in _TESTED:
         named = np.fmax(named, unusual_part(times.parts[part]))
     if not times.queued.any():
         named = np.fmax(named, np.where(delayed, unusual_part(times.parts["delay"]), 0.0))
-    # With two ranks, the median lies between both; the peer's time is the smaller one.
-    above = usual - np.nanmin(usual) if len(own) == 2 else usual
-    slow |= (named > max(2 * error, WORTH * step, _HICCUP_SIGMAS * aftermath)) & (
-        above > named / 2 - _UNCERTAIN * aftermath
+    slow |= (named > max(2 * healthy, WORTH * step, _HICCUP_SIGMAS * aftermath)) & (
+        _above(usual) > named / 2 - _UNCERTAIN * aftermath
     )
     if whole is not times:
         slow &= _persists(times, whole, working)
@@ -237,8 +242,48 @@ def _compared(times: OwnTime, whole: OwnTime, works: list[OwnWork], delayed: Fla
 def _usual(excess: Floats) -> tuple[Floats, float, float]:
     """Return the usual excess of each rank, how much a step differs from it, and the standard error of the first."""
     usual = lower_median(excess)
+    if len(usual) == 2 and not np.isnan(usual).any():
+        # What one of a pair takes longer in one step, the other takes less: they differ by one number.
+        slower = int(np.argmax(usual))
+        usual[1 - slower] = -usual[slower]
     noise = _noise(excess, usual)
     return usual, noise, _MEDIAN_COST * noise / excess.shape[1] ** 0.5
+
+
+def _of_healthy(times: Floats, error: float) -> float:
+    """Return the standard error of what a rank takes more than its peers, if it varies as they do.
+
+    What the ranks of a pair differ by varies as the one does that varies most: what is usual, the faster one says.
+    """
+    if len(times) != 2 or times.shape[1] < 2:
+        return error
+    faster = times[[np.argmin(lower_median(times))]]
+    alone = _noise(faster, lower_median(faster)) / 2**0.5
+    return min(error, float(_MEDIAN_COST * alone / times.shape[1] ** 0.5))
+
+
+def _later(excess: Floats, least: float) -> Flags:
+    """Return who becomes slower than its peers while it is recorded: what it took before tells what it should take.
+
+    Args:
+        excess: What each rank takes longer than the median of all, by step.
+        least: The least that counts.
+    """
+    found = np.zeros(len(excess), dtype=np.bool_)
+    steps, splits = excess.shape[1], range(_LATER, excess.shape[1] - _LATER + 1)
+    if len(excess) < 3 or not splits or np.isnan(excess).any():
+        return found
+    # A change in between moves few of the differences between one step and the next.
+    changes = MAD_TO_SIGMA * np.median(np.abs(np.diff(excess, axis=1)), axis=1) / 2**0.5
+    usual = float(np.median(changes))
+    noise = np.sqrt((np.maximum(changes, usual) ** 2 + usual**2) / 2)
+    quantile = student_quantile(1 - FALSE_ALARMS / (len(excess) * len(splits)), steps - 2)
+    for split in splits:
+        before, after = np.median(excess[:, :split], axis=1), np.median(excess[:, split:], axis=1)
+        error = _MEDIAN_COST * noise * (1 / split + 1 / (steps - split)) ** 0.5
+        more = after - before
+        found |= (more > np.maximum(quantile * error, least)) & (after > more / 2)
+    return found
 
 
 def unusual_part(part: Floats) -> Floats:
@@ -246,8 +291,13 @@ def unusual_part(part: Floats) -> Floats:
     if np.isnan(part).all():
         return np.zeros(len(part))
     usual, _, error = _usual(part - _median(part, axis=0))
-    sigma = float(np.hypot(_PART_SPREAD * _median(part), error))
-    return np.where(too_large(usual, sigma, FALSE_ALARMS), usual, 0.0)
+    sigma = float(np.hypot(_PART_SPREAD * _median(part), _of_healthy(part, error)))
+    return np.where(too_large(usual, sigma, FALSE_ALARMS), _above(usual), 0.0)
+
+
+def _above(usual: Floats) -> Floats:
+    """Return what ranks take longer than their peers: of two, the peer's time is the smaller one, not the middle."""
+    return usual - np.nanmin(usual) if len(usual) == 2 else usual
 
 
 def _persists(times: OwnTime, whole: OwnTime, working: dict[int, float]) -> Flags:

@@ -22,9 +22,9 @@ def with_slow(*pairs: tuple[int, int], factor: float = 40.0) -> SmallJob:
     )  # fmt: skip
 
 
-def findings(job: SmallJob, hosts: list[str] | None = None) -> list[Finding]:
+def findings(job: SmallJob, hosts: list[str] | None = None, device: str = "cuda:0") -> list[Finding]:
     own = job.tables
-    ranks = own.ranks.with_columns(host=pl.Series(hosts or ["a"] * 8))
+    ranks = own.ranks.with_columns(host=pl.Series(hosts or ["a"] * 8), device=pl.lit(device))
     tables = JobTables(ranks=conform("ranks", ranks), steps=own.steps, collectives=own.collectives, groups=own.groups)
     moved = transits(tables, job.meetings, parallel_groups(tables))
     what_if = WhatIf(tables, job.meetings, job.arrivals, stages(tables))
@@ -46,6 +46,12 @@ def test_a_slow_pair_is_a_finding_with_its_gain() -> None:
 
 def test_healthy_links_are_no_finding() -> None:
     assert findings(with_slow()) == []
+
+
+def test_ranks_on_the_cores_of_one_machine_have_no_link() -> None:
+    assert findings(with_slow((2, 4)), device="cpu") == []
+    [one] = findings(with_slow((2, 4)), ["a", "a", "a", "b", "b", "b", "b", "b"], device="cpu")
+    assert one.link == (2, 4)
 
 
 def test_a_slow_link_that_costs_nothing_is_no_finding() -> None:

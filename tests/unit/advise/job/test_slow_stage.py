@@ -18,9 +18,18 @@ from tests.unit.cluster.small_jobs import SmallJob, pipeline, spread
 VARIES = spread(0.005)
 
 
-def findings(job: SmallJob, calls: dict[int, int] | None = None) -> list[Finding]:
-    same = {"step": 0, "kind": "kernel", "name": "mm", "total": 1}
-    operators = pl.DataFrame([{"rank": rank, "count": count, **same} for rank, count in (calls or {}).items()])
+#: Rank → operator → calls in a step, and what one takes.
+Calls = dict[int, dict[str, tuple[int, int]]]
+
+
+def findings(job: SmallJob, calls: Calls | None = None) -> list[Finding]:
+    operators = pl.DataFrame(
+        [
+            {"rank": rank, "step": 0, "kind": "kernel", "name": name, "count": count, "total": count * each}
+            for rank, operators in (calls or {}).items()
+            for name, (count, each) in operators.items()
+        ]
+    )
     tables: JobTables = replace(job.tables, operators=conform("operators", operators))
     own = stages(tables)
     what_if = WhatIf(tables, job.meetings, job.arrivals, own)
@@ -42,8 +51,13 @@ def test_a_slow_stage_is_a_finding_with_its_gain() -> None:
     assert findings(healthy) == []
 
 
-def test_the_number_of_calls_tells_a_stage_of_one_rank_from_its_rank() -> None:
-    job = with_slow(1, 1.3, 1)
-    assert findings(job, dict.fromkeys(range(4), 100))[0].cause == "slow-rank"
-    assert findings(job, {0: 100, 1: 130, 2: 100, 3: 100})[0].cause == "slow-stage"
+def test_what_its_operators_take_tells_a_stage_of_one_rank_from_its_rank() -> None:
+    """A slow rank takes longer for each call; a stage with more to do has more calls, or some larger ones."""
+    job, usual = with_slow(1, 1.3, 1), {"mm": (100, 1_000), "add": (50, 100), "gelu": (50, 200)}
+    others = dict.fromkeys(range(4), usual)
+    slower = {name: (count, each * 13 // 10) for name, (count, each) in usual.items()}
+    assert findings(job, others | {1: slower})[0].cause == "slow-rank"
+    more = {name: (count * 13 // 10, each) for name, (count, each) in usual.items()}
+    assert findings(job, others | {1: more})[0].cause == "slow-stage"
+    assert findings(job, others | {1: usual | {"mm": (100, 1_400)}})[0].cause == "slow-stage"
     assert findings(job)[0].cause == "slow-stage"

@@ -34,7 +34,7 @@ def on_cores(tables: JobTables, cores: dict[int, str]) -> JobTables:
     """Say which cores ranks may use, and that they compute in all of their own time except delays."""
     named = [pl.lit(cores.get(rank, "0,1")) for rank in tables.ranks["rank"]]
     ranks = tables.ranks.with_columns(host=pl.lit("one"), cores=pl.concat_list(named).list.get(pl.int_range(pl.len())))
-    steps = tables.steps.with_columns(cpu=pl.col("computing") - pl.col("delay"))
+    steps = tables.steps.with_columns(cpu=pl.col("computing") + pl.col("host_only") - pl.col("delay"))
     return replace(tables, ranks=conform("ranks", ranks), steps=conform("steps", steps))
 
 
@@ -53,3 +53,49 @@ def test_a_slow_operator_is_found_beside_a_rank_that_waits_for_a_core() -> None:
     found = job_findings(Job(on_cores(job_tables(slow, device="cpu", ranks=4), {})))
     assert [(one.ranks, one.operator) for one in found] == [((1,), "aten::relu")]
     assert found[0].added_ns == pytest.approx(12 * MS, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_with_more_work_is_found_where_all_wait_for_a_core_most_of_the_time(seed: int) -> None:
+    """Of a step of 1 s, ranks wait 0.6 to 0.9 s for one of the cores that they share."""
+    rng = np.random.default_rng(seed)
+
+    def crowded(rank: int, step: int, work: dict[str, float]) -> None:
+        wait = rng.uniform(600, 900)
+        work["aten::mm"] += wait * (1 + 0.03 * rng.random())
+        work["delay"] += wait
+
+    def more_work(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == 1:
+            for name in [name for name in work if name.startswith("aten::")]:
+                work[name] *= 2.5
+        crowded(rank, step, work)
+
+    job = {"device": "cpu", "ranks": 3, "steps": 5, "seed": seed}
+    assert job_findings(Job(on_cores(job_tables(crowded, **job), {}))) == []  # type: ignore[arg-type]
+    [one] = job_findings(Job(on_cores(job_tables(more_work, **job), {})))  # type: ignore[arg-type]
+    assert (one.cause, one.ranks) == ("slow-rank", (1,))
+
+
+def test_a_rank_of_two_that_collects_garbage_is_named_though_both_wait_for_a_core_most_of_the_time() -> None:
+    """It wants a core while it collects garbage, too: most of the pause is a wait for one."""
+    rng = np.random.default_rng(0)
+
+    def crowded(rank: int, step: int, work: dict[str, float]) -> None:
+        wait = rng.uniform(600, 900)
+        work["aten::mm"] += wait
+        work["delay"] += wait
+
+    def collects(rank: int, step: int, work: dict[str, float]) -> None:
+        crowded(rank, step, work)
+        if rank == 1:
+            waits = rng.uniform(1_200, 1_500)
+            work["host_only"] += 150 + waits
+            work["garbage"] += 150 + waits
+            work["delay"] += waits
+
+    job = {"device": "cpu", "ranks": 2, "steps": 5}
+    assert job_findings(Job(on_cores(job_tables(crowded, **job), {}))) == []  # type: ignore[arg-type]
+    [one] = job_findings(Job(on_cores(job_tables(collects, **job), {})))  # type: ignore[arg-type]
+    assert (one.cause, one.ranks) == ("slow-rank", (1,)) and "garbage collection" in one.title
+    assert one.added_ns == pytest.approx(150 * MS, rel=0.4)
