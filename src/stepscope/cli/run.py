@@ -33,7 +33,7 @@ from stepscope.collect.start.spawned import SpawnedRanks
 from stepscope.collect.start.stand_in import StandIn
 from stepscope.collect.start.takes import LONGEST
 from stepscope.compat.stand_ins import PACKAGES
-from stepscope.errors import UsageError
+from stepscope.errors import NotARunError, UsageError
 from stepscope.trace.run_directory import check_writable
 
 HELP = "run a training script and record some of its steps"
@@ -140,6 +140,8 @@ class _Ending:
             return
         try:
             self._finish()
+        except NotARunError as error:  # the program, or somebody beside it, has removed the run
+            say(f"No results: {error}")
         except KeyboardInterrupt:  # what is recorded stays, and `stepscope report` shows it
             self._interrupted = True
             recorded = self.automatic.recorded if self.automatic is not None else None

@@ -22,6 +22,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from stepscope.collect.host.thread_use import frames_of_threads
 from stepscope.collect.journal.block_file import BlockFile
 from stepscope.collect.journal.values import text
 
@@ -109,7 +110,7 @@ class PythonStacksCollector:
             self._take_down()
         self._closed.append(True)
         if self._hook is not None:
-            frames = sys._current_frames()
+            frames = frames_of_threads()
             for thread in tuple(self._threads):
                 thread.close(now, frames.get(thread.ident))
         file, self._file = self._file, None

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from stepscope.collect import schedule as collecting
+from stepscope.collect.host.thread_use import frames_of_threads
 from stepscope.collect.options import Options
 from stepscope.collect.session.recorded import RecordedWindow
 from stepscope.collect.session.rehearsal import rehearse
@@ -293,7 +294,7 @@ def _is_replaced(profile: object, maker: FrameType) -> bool:
         maker: The frame that makes another one.
     """
     name, wanted = _bound_next(maker), id(profile)  # a variable of a comprehension would refer to the profile, too
-    alive = [frame for first in sys._current_frames().values() for frame in _stack(first)]
+    alive = [frame for first in frames_of_threads().values() for frame in _stack(first)]
     theirs = [frame for frame in alive if not frame.f_code.co_filename.startswith(_PACKAGE)]
     bound = False
     for frame in theirs:  # the collector does not see the variables of a frame that runs
