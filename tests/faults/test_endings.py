@@ -259,6 +259,35 @@ def test_an_exception_in_a_step_closes_the_recording_and_is_the_programs_own(tmp
     assert journal_steps(run) == [5, 6]
 
 
+def test_a_run_that_the_program_removes_is_one_line(tmp_path: Path, output: Path) -> None:
+    # Given a program that removes the directory of its runs when its window has closed
+    removes = f"""
+import pathlib, shutil, time
+folder = pathlib.Path({str(output)!r})
+while not any('"complete"' in path.read_text() for path in folder.rglob("manifest.json")):
+    time.sleep(0.01)
+shutil.rmtree(folder)
+"""
+    path = tmp_path / "train.py"
+    path.write_text(RECORDING.replace("END", "pass") + removes)
+    command = [
+        sys.executable,
+        "-m",
+        "stepscope",
+        "run",
+        "--later",
+        "--output",
+        str(output),
+        "--active",
+        "10",
+        str(path),
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if "No results" in line], done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_program_that_leaves_with_a_code_says_so(tmp_path: Path, output: Path) -> None:
     process = start(output, tmp_path / "train.py", "sys.exit(3)")

@@ -28,8 +28,8 @@ _MINOR, _MAJOR = 10 - 3, 12 - 3
 def frames_of_threads() -> dict[int, FrameType]:
     """Return the frame that each thread executes, by its number.
 
-    Python before 3.12 holds the lock of its threads meanwhile. Garbage that is collected then can wait for the same lock
-    for ever (CPython's issue 106883), so none is.
+    Python before 3.12 holds the lock of its threads meanwhile. Garbage that is collected then can wait for the same
+    lock for ever (CPython's issue 106883), so none is.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -11,7 +11,6 @@ import dis
 import gc
 import logging
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
