@@ -114,6 +114,8 @@ def _united_waits() -> pl.Expr:
 
 def _is_slow(stages: Frame) -> pl.Series:
     """Return which stages are longer than the others, all of their ranks: one rank alone does not make a stage slow."""
+    if not (stages["fastest_ns"] > 0).all():  # work that nobody recorded has no ratio to that of others
+        return pl.Series([False]).new_from_index(0, len(stages))
     log, several = stages["work_ns"].log().to_numpy(), len(stages) > 2
     # Ranks of a stage tell how much alike work differs, and steps how certain it is; with two stages, these do not.
     within = (stages["slowest_ns"] / stages["fastest_ns"]).log().median()

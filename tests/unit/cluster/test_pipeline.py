@@ -65,6 +65,12 @@ def test_a_host_works_for_a_step_within_it_though_steps_differ_in_length(factor:
     assert on_hosts["slow"].to_list() == [False, False, slow]
 
 
+def test_no_stage_is_slow_where_the_work_of_one_was_not_recorded() -> None:
+    job = of(lambda rank: 1.3 if rank == 2 else 1, replicas=1)
+    unrecorded = job.tables.steps.with_columns(computing=pl.when(pl.col("rank") == 0).then(0).otherwise("computing"))
+    assert not pipeline_stages(unrecorded, job.meetings, stages(job.tables))["slow"].any()
+
+
 def test_stages_of_a_healthy_job_are_alike() -> None:
     assert not analysed(of(lambda _rank: 1))["slow"].any()
     assert not analysed(of(lambda _rank: 1, count=2, replicas=1))["slow"].any()

@@ -117,12 +117,13 @@ def assemble(
     ledger.add("steps_of_capture", sum(whole[place]["steps"].height for place in captures))
     asked = [part for place, part in enumerate(whole) if place not in captures]
     merged["steps"] = _steps(asked, line, launch, ledger) if aligned else empty("steps")
+    none_whole = any(part["steps"].height for part in asked) and not merged["steps"].height
     merged["run_steps"] = _run_steps(merged["run_steps"], merged["steps"], recount)
     merged.update(_linked(line, merged, arrows, launch, ledger, brief=brief))
     merged["tracks"] = line.tracks
     outside = _work_outside_steps(line, merged["spans"]["step"], merged["steps"])
     ledger.add("spans_outside_steps", outside)
-    unrecorded = ["computing"] if outside else _not_recorded(line, merged["steps"])
+    unrecorded = ["computing"] if outside or none_whole else _not_recorded(line, merged["steps"])
     merged["metadata"] = _facts(whole, compared=all(compared), unrecorded=unrecorded)
     merged["losses"] = empty("losses")
     frames = complete(merged)

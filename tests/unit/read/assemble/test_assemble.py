@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 from stepscope.read import read_files
 from stepscope.read.assemble.assemble import assemble
 from stepscope.trace.losses import LossLedger
+from stepscope.trace.schema import GAPS, NOT_RECORDED
 from stepscope.trace.tables import Frames, conform, empty, schema
 from tests.conftest import WriteTrace
 from tests.unit.read.kineto.test_kineto_reader import device, host
@@ -339,3 +341,18 @@ def test_parts_of_steps_give_way_to_the_steps_that_lie_whole_in_the_window(
     every = tables["run_steps"]
     assert every["number"].to_list() == [0, 1, 2, 3, 4, 5]
     assert every.filter("recorded")["number"].to_list() == recorded
+
+
+@pytest.mark.parametrize(("lost_from", "steps", "unknown"), [(1500, 1, []), (900, 0, ['["computing"]'])])
+def test_where_no_step_is_whole_it_is_not_known_what_was_computed(
+    lost_from: int, steps: int, unknown: list[str]
+) -> None:
+    # Given: two steps, and a recording of operators of which everything from a time on is lost
+    marked = journal([("wait", "data", 0, 100)], [(0, 0, 1000), (1, 1000, 1000)])
+    lost = pl.DataFrame({"key": [GAPS], "value": [json.dumps([(lost_from, None)])]})
+    recorded = {**journal([("mm", "operator", 200, 300)], []), "metadata": conform("metadata", lost)}
+    tables = assemble([marked, recorded], [LossLedger("")])
+    assert tables["steps"].height == steps
+    losses = tables["losses"].filter(pl.col("what").cast(pl.String) == "steps_not_recorded")
+    assert losses["count"].to_list() == [2 - steps]
+    assert tables["metadata"].filter(pl.col("key") == NOT_RECORDED)["value"].to_list() == unknown

@@ -74,8 +74,8 @@ def test_batches_of_spans_are_numbered_in_a_row_and_details_follow_them() -> Non
 
 def test_a_missing_column_is_refused() -> None:
     part = PartBuilder()
-    part.add("kernels", {"span": [0]})
-    with pytest.raises(StepscopeError, match="lacks the column device"):
+    part.add("kernels", {"device": [0]})
+    with pytest.raises(StepscopeError, match="lacks the column span"):
         part.tables()
 
 

@@ -246,7 +246,7 @@ def test_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_report_that_is_not_exported_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "report1.nsys-rep").write_bytes(b"\x00" * 100)
+    (tmp_path / "report1.nsys-rep").write_bytes(bytes(range(100)))
     with pytest.raises(NotATraceError, match="nsys export --type sqlite"):
         look(tmp_path / "report1.nsys-rep")
 
