@@ -59,6 +59,8 @@ export interface Timeline {
   of: number;
   /** The parts of it that a file holds; missing of a server. */
   windows?: [number, number][];
+  /** The modules of the spans of a file; missing of a server. */
+  modules?: string[];
   kinds: string[];
   steps: Step[];
   focus: [number, number];

@@ -10,6 +10,8 @@ export interface Columns {
   name: Uint32Array;
   kind: Uint8Array;
   row: Float64Array;
+  /** 1 + the number of its module; 0 if none is known. */
+  module: Uint32Array;
   begin: Float64Array;
   end: Float64Array;
   arrow: Uint8Array;
@@ -91,6 +93,7 @@ function unpack(all: ArrayBuffer, offset: number, head: Head): Columns {
     name: Uint32Array.from(column("name")),
     kind: Uint8Array.from(column("kind")),
     row: column("row"),
+    module: Uint32Array.from(column("module")),
     begin: summed(column("begin"), null),
     end: column("end"),
     arrow: Uint8Array.from(column("arrow")),

@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page
 
 from stepscope.report.page.lane_spans import KIND_NAMES, LaneSpans, lane_spans
+from stepscope.report.page.span_modules import span_modules
 from stepscope.run import Run
 from tests.clocks import wait_until
-from tests.page.conftest import Files, Watched
+from tests.page.conftest import Files, Watched, run_named
 from tests.sizes import SIZE
 
 Open = Callable[..., Watched]
@@ -232,3 +234,54 @@ def test_a_search_takes_kinds_lanes_durations_and_expressions(page: Page, spans:
         wait_until(lambda said=said: said in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
     page.fill("#search", "/(/")
     page.wait_for_selector("text=not a regular expression: a ( without )")
+
+
+#: How many pixels of the picture have a colour.
+_OF_COLOUR = """([r, g, b]) => {
+    const of = document.querySelector('.area canvas');
+    const copy = document.createElement('canvas');
+    [copy.width, copy.height] = [of.width, of.height];
+    const context = copy.getContext('2d', {willReadFrequently: true});
+    context.drawImage(of, 0, 0);
+    const all = context.getImageData(0, 0, copy.width, copy.height).data;
+    let number = 0;
+    for (let i = 0; i < all.length; i += 4) number += all[i] === r && all[i + 1] === g && all[i + 2] === b;
+    return number;
+}"""
+
+
+@BOTH
+def test_a_search_for_a_module_finds_its_operators_and_their_kernels(
+    where: str, runs: dict[str, Run], files: Files, links: dict[str, str], opened: Open
+) -> None:
+    shown = run_named(runs, "gpu").ranks[0].shown
+    spans = lane_spans(shown)
+    modules = span_modules(shown, spans.row)
+    kernel = np.asarray(spans.kind) == KIND_NAMES.index("kernel")
+    address = f"{files['gpu'].as_uri()}#" if where == "file" else f"{links['gpu']}&"
+    watched = opened(f"{address}p=timeline&over=none", height=1000)
+    watched.settle("timeline")
+    page = watched.page
+    # Given: two modules that launch kernels, and a third that does not exist
+    one, other = "layernorm_36", "conv2d_0"
+    for text in (one, other):
+        expected = int((kernel & modules.holding(text)).sum())
+        assert 0 < expected < kernel.sum()
+        page.fill("#search", f"kind:kernel module:{text}")
+        said = f" {expected} span"
+        wait_until(lambda said=said: said in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
+    page.fill("#search", "module:nowhere")
+    wait_until(lambda: " 0 spans" in f" {page.inner_text('.tools').replace(chr(10), ' ')}")
+    # When: one of its kernels is selected and fills the window
+    page.fill("#search", f"kind:kernel module:{one}")
+    page.press("#search", "Enter")
+    page.wait_for_selector(".details .title")
+    row = int(page.evaluate("document.querySelector('.details dl').innerText.match(/row of spans\\s+(\\d+)/)[1]"))
+    assert (kernel & modules.holding(one))[np.flatnonzero(spans.row == row)[0]]
+    page.focus(".area")
+    page.keyboard.press("f")
+    # Then: it has its colour, and is faint when another module is searched
+    wait_until(lambda: page.evaluate(_OF_COLOUR, list(LIGHT["kernel"])) > 1000)
+    page.fill("#search", f"kind:kernel module:{other}")
+    wait_until(lambda: page.evaluate(_OF_COLOUR, list(LIGHT["kernel"])) == 0)
+    assert watched.wrong == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote_plus
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -276,6 +277,36 @@ def test_marks_are_kept_in_the_link(timeline: Page, addresses: dict[str, str], w
     assert again.page.inner_text(".mark") == "<b>here; ~ & it begins</b>"
     again.page.wait_for_selector(".details .title")
     assert window(again.page) == window(timeline)
+    assert again.wrong == []
+
+
+@EITHER
+def test_a_range_is_kept_in_the_link(timeline: Page, addresses: dict[str, str], where: str, opened: Open) -> None:
+    searched(timeline, "flash_fwd")
+    step_to(timeline)
+    timeline.focus(".area")
+    timeline.keyboard.press("m")
+    timeline.keyboard.press("Shift+M")
+    timeline.wait_for_selector(".mark.kept")
+    band = timeline.locator(".mark.kept").bounding_box()
+    chosen = timeline.locator(".area .range").bounding_box()
+    assert band
+    assert chosen
+    assert (band["x"], band["width"]) == pytest.approx((chosen["x"], chosen["width"]), abs=3)
+    # When: the range is gone, and the link is opened elsewhere
+    timeline.keyboard.press("Escape")
+    timeline.wait_for_selector(".area .range", state="detached")
+    address = addresses[where]
+    again = opened(timeline.url.replace("#", f"{address[address.index('#') :]}&" if "#" in address else "#"))
+    # Then: the kept one leads back to it
+    again.page.click(".marks .chip button")
+    again.page.wait_for_selector(".area .range")
+    start, length = re.search(r"marks=([^&]+)", again.page.url), re.search(r"range=([^&]+)", again.page.url)
+    assert start
+    assert length
+    (kept,) = json.loads(unquote_plus(start[1]))
+    first, last = map(int, unquote_plus(length[1]).split(","))
+    assert (kept[0], kept[2]) == (first, last - first)
     assert again.wrong == []
 
 

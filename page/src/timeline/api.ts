@@ -87,12 +87,12 @@ export class Api {
 
   /** What a search finds, of the ranks that were read; no name if it is empty, or cannot be understood. */
   search(text: string): Found & { problem: string } {
-    const { name, kinds, lane, least, most, problem } = parsed(text);
+    const { name, kinds, lane, least, most, module, problem } = parsed(text);
     const none = !text.trim() || problem !== "";
     const known = kinds.flatMap((kind) => this.of.kinds.flatMap((one, i) => (one.includes(kind) ? [i] : [])));
     const lanes = this.ranks.lanes.flatMap((one, i) => (!this.ranks.isOverlay(i) && `rank ${one.rank} ${one.group} ${one.name}`.toLowerCase().includes(lane) ? [i] : []));
     const impossible = (kinds.length > 0 && !known.length) || (lane !== "" && !lanes.length);
-    const found = { codes: [] as number[], kinds: known, lanes: lane ? lanes : null, least, most, problem };
+    const found = { codes: [] as number[], kinds: known, lanes: lane ? lanes : null, least, most, module, bits: null, problem };
     try {
       if (!none && !impossible) found.codes = this.ranks.texts.flatMap((one, i) => (this.ranks.ofSpans.has(i) && name(one) ? [i] : []));
     } catch (error) {
@@ -281,26 +281,39 @@ export class Api {
       const place = span.place + (which === "next" ? 1 : -1);
       return place >= this.edges[span.lane]! && place < this.edges[span.lane + 1]! ? this.at(place) : null;
     }
-    return this.next({ codes: [span.name], kinds: [], lanes: null, least: 0, most: Infinity }, span, which === "same-back", span.rank);
+    return this.next({ codes: [span.name], kinds: [], lanes: null, least: 0, most: Infinity, module: "", bits: null }, span, which === "same-back", span.rank);
   }
 
   /** What is searched as each rank that was read numbers it. */
-  private byRank({ codes, lanes, kinds, least, most }: Found): { rank: number; names: number[]; lanes: number[]; kinds: number[]; least: number; most: number }[] {
+  private byRank({ codes, lanes, kinds, least, most, module }: Found): { rank: number; names: number[]; lanes: number[]; kinds: number[]; least: number; most: number; module: string }[] {
     const wanted = new Set(codes);
     return [...this.ranks.known.values()].flatMap((of) => {
       const names = of.codes.flatMap((code, own) => (own < of.names && wanted.has(code) ? [own] : []));
       const mine = (lanes ?? []).flatMap((lane) => (this.ranks.lanes[lane]!.rank === of.rank ? [this.ranks.lanes[lane]!.own] : []));
-      return names.length && (!lanes || mine.length) ? [{ rank: of.rank, names, lanes: mine, kinds, least: Math.ceil(least / of.slope), most: Math.floor(most / of.slope) }] : [];
+      return names.length && (!lanes || mine.length) ? [{ rank: of.rank, names, lanes: mine, kinds, least: Math.ceil(least / of.slope), most: Math.floor(most / of.slope), module }] : [];
     });
   }
 
   /** The places of the spans of a file that a search finds. */
   private places(found: Found): number[] {
-    const { name, kind, lane, dur } = this.columns!;
+    const { name, kind, lane, dur, module } = this.columns!;
     const is = finder(found);
+    const modules = new Set((this.of.modules ?? []).flatMap((one, i) => (one.toLowerCase().includes(found.module) ? [i + 1] : [])));
     const places: number[] = [];
-    for (let i = 0; i < name.length; i++) if (is(name[i]!, kind[i]!, lane[i]!, dur[i]!) && !this.ranks.isOverlay(lane[i]!)) places.push(i);
+    for (let i = 0; i < name.length; i++) if ((!found.module || modules.has(module[i]!)) && is(name[i]!, kind[i]!, lane[i]!, dur[i]!) && !this.ranks.isOverlay(lane[i]!)) places.push(i);
     return places;
+  }
+
+  /** The spans of a search for a module, as a bit for each place of the ranks that were read; null of another search. */
+  async bits(found: Found): Promise<Found["bits"]> {
+    if (!found.module || !found.codes.length) return null;
+    if (!this.columns) {
+      const read = this.byRank(found).map(async (part) => [part.rank, new Uint8Array(await (await this.answer("bits", { parts: [part] })).arrayBuffer())] as const);
+      return new Map(await Promise.all(read));
+    }
+    const all = new Uint8Array(Math.ceil(this.columns.start.length / 8));
+    for (const place of this.places(found)) all[place >> 3]! |= 1 << (place & 7);
+    return new Map([...this.ranks.known.keys()].map((rank) => [rank, all]));
   }
 
   async count(found: Found): Promise<number> {

@@ -15,7 +15,7 @@ interface Keys {
   selection: Selection;
   range: Range | null;
   setRange: (range: Range | null) => void;
-  mark: () => void;
+  mark: (range?: Range | null) => void;
   toggle: (what: Overlay) => void;
   active: boolean;
 }
@@ -56,7 +56,7 @@ function pressed(event: KeyboardEvent, of: Keys): void {
     KeyZ: () => range && move(range[0], range[1], true),
     KeyF: () => selected && move(selected.start - selected.dur * 0.1, selected.start + selected.dur * 1.1, true),
     Digit0: everything, Home: everything,
-    KeyM: () => selected && setRange([selected.start, selected.start + selected.dur]),
+    KeyM: () => (event.shiftKey ? range && of.mark(range) : selected && setRange([selected.start, selected.start + selected.dur])),
     KeyI: () => selected && setRange([selected.start, Math.max(range?.[1] ?? 0, selected.start + selected.dur)]),
     KeyO: () => selected && setRange([Math.min(range?.[0] ?? Infinity, selected.start), selected.start + selected.dur]),
     Period: () => near("next"), Comma: () => near("previous"), ArrowUp: () => near("parent"), ArrowDown: () => near("child"),

@@ -63,36 +63,43 @@ export function RankRow({ row, of, steps, seen: view }: { row: ShownRow; of: Ran
   );
 }
 
+/** A moment that is marked, or a range of `length` ns. */
 export interface Mark {
   time: number;
   name: string;
+  length: number;
 }
 
-/** Marks in the link: pairs of time and name, as JSON. */
+/** Marks in the link: time and name of each, of a range its length, as JSON. */
 export function marksOf(text: string | undefined): Mark[] {
   try {
-    const found = JSON.parse(text || "[]") as [number, string][];
-    return found.map(([time, name]) => ({ time: Number(time), name: String(name) })).filter((mark) => Number.isFinite(mark.time));
+    const found = JSON.parse(text || "[]") as [number, string, number?][];
+    return found.map(([time, name, length]) => ({ time: Number(time), name: String(name), length: Math.max(0, Number(length ?? 0)) })).filter((mark) => Number.isFinite(mark.time + mark.length));
   } catch {
     return [];
   }
 }
 
-export const marksText = (marks: Mark[]): string => (marks.length ? JSON.stringify(marks.map((mark) => [Math.round(mark.time), mark.name])) : "");
+export const marksText = (marks: Mark[]): string => (marks.length ? JSON.stringify(marks.map((mark) => [Math.round(mark.time), mark.name, ...(mark.length ? [Math.round(mark.length)] : [])])) : "");
 
 export function MarkLines({ marks, seen: of }: { marks: Mark[]; seen: Seen }) {
-  return <>{marks.filter((mark) => mark.time >= of.a && mark.time <= of.b).map((mark, i) => <div key={i} class="mark" style={{ left: `${px(of, mark.time)}px` }}><span>{shown(mark.name, 40)}</span></div>)}</>;
+  const seen = marks.filter((mark) => mark.time + mark.length >= of.a && mark.time <= of.b);
+  const place = ({ time, length }: Mark): Record<string, string> => {
+    const [left, right] = [px(of, Math.max(time, of.a)), px(of, Math.min(time + length, of.b))];
+    return { left: `${left}px`, width: `${right - left}px` };
+  };
+  return <>{seen.map((mark, i) => <div key={i} class={mark.length ? "mark kept" : "mark"} style={place(mark)}><span>{shown(mark.name, 40)}</span></div>)}</>;
 }
 
 /** The marks by name: each leads to its place, can be renamed, and removed. */
-export function Marks({ marks, set, go }: { marks: Mark[]; set: (marks: Mark[]) => void; go: (time: number) => void }) {
+export function Marks({ marks, set, go }: { marks: Mark[]; set: (marks: Mark[]) => void; go: (mark: Mark) => void }) {
   if (!marks.length) return null;
   return (
     <div class="tools marks">
       <span class="muted">marks</span>
       {marks.map((mark, i) => (
         <span key={i} class="chip">
-          <button class="quiet" onClick={() => go(mark.time)} aria-label={`go to ${mark.name}`}>{duration(mark.time)}</button>
+          <button class="quiet" onClick={() => go(mark)} aria-label={`go to ${mark.name}`}>{duration(mark.time)}{mark.length > 0 && ` + ${duration(mark.length)}`}</button>
           <input value={mark.name} aria-label={`name of the mark at ${duration(mark.time)}`} onChange={(event) => set(marks.map((one, k) => (k === i ? { ...one, name: event.currentTarget.value } : one)))} />
           <button class="quiet" onClick={() => set(marks.filter((_, k) => k !== i))} aria-label={`remove ${mark.name}`}>×</button>
         </span>

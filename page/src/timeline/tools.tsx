@@ -87,7 +87,7 @@ function Search({ api, query, setQuery, found, selected, select, active }: OfSea
   const read = api.ranks.known.size;
   return (
     <>
-      <input id={active ? "search" : undefined!} type="search" placeholder="search  ( / )" title="words of the name, kind:kernel, lane:&quot;stream 7&quot;, dur>1ms, or /a regular expression/" aria-label="search the whole run" value={query}
+      <input id={active ? "search" : undefined!} type="search" placeholder="search  ( / )" title="words of the name, kind:kernel, lane:&quot;stream 7&quot;, module:layer1, dur>1ms, or /a regular expression/" aria-label="search the whole run" value={query}
         onInput={(event) => { setQuery(event.currentTarget.value); go({ q: event.currentTarget.value }); }}
         onKeyDown={(event) => { if (event.key === "Enter") next(event.shiftKey); }} />
       {query && <span class="muted">{found.codes.length ? `${number === null ? "…" : count(number)} ${number === 1 ? "span" : "spans"} of ${count(found.codes.length)} ${found.codes.length === 1 ? "name" : "names"}` : found.problem ? shown(found.problem, 60) : "no name matches"}{read < api.of.ranks.length ? `, in the ${count(read)} ranks that are read` : ""}</span>}

@@ -51,7 +51,7 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
   };
   const selection = useSelection(api, { time, rows, told, setProblem, part: `sel${suffix}` });
   useReading(api, { here: rows.here, over: over.has("idle") || over.has("path"), told, setProblem });
-  const found = useMemo(() => api.search(query), [api, query, read]);
+  const found = useFound(api, query, read);
   useEffect(() => {
     picture.draw(viewOf(api, { time, rows, width: picture.width, selection, found }));
     if (active) said.value = `${duration(time.b - time.a)} from ${duration(time.a - time.at)}`;
@@ -62,13 +62,18 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
   };
   const { marks, mark, keep } = useMarks(api, time, range, selection);
   useKeys({ api, time, rows, selection, range, setRange, mark, toggle, active });
+  const goTo = ({ time: start, length }: Mark): void => {
+    if (!length) return move(start - (b - a) / 2, start + (b - a) / 2, true);
+    setRange([start, start + length]);
+    return move(start - length * 0.1, start + length * 1.1, true);
+  };
   const { a, b, move, at } = time;
   const lanes = rows.visible.filter((row) => row.what === "lane");
   return (
     <div class="timeline">
       <h1 class="hidden">Timeline</h1>
       <Tools api={api} time={time} rows={rows} query={query} setQuery={setQuery} found={found} selected={selection.selected} select={selection.select} over={over} toggle={toggle} setProblem={setProblem} active={active} />
-      {active && <Marks marks={marks} set={keep} go={(mark) => move(mark - (b - a) / 2, mark + (b - a) / 2, true)} />}
+      {active && <Marks marks={marks} set={keep} go={goTo} />}
       {problem && <p class="error" role="alert">{shown(problem, 300)}</p>}
       <Minimap api={api} tracks={rows.tracks.get(content.rank) ?? []} time={time} found={found} setProblem={setProblem} />
       <Ruler a={a - at} b={b - at} width={picture.width} labels={LABELS} steps={of.ranks.length > 1 ? [] : of.steps.map((step) => ({ ...step, start: step.start - at }))} move={(begin, end, step) => move(begin + at, end + at, step)} />
@@ -87,6 +92,18 @@ function viewOf(api: Api, { time, rows, width, selection: { selected }, found }:
   return { a: time.a, b: time.b, rows: drawn, width, height: rows.height, scale, rowHeight: ROW, theme: theme.value, selected: selected?.place ?? -1, selectedRank: selected?.rank ?? -1, found: found.codes.length ? found : null };
 }
 
+/** What a search finds; the spans of a module are known when they were asked for. */
+function useFound(api: Api, query: string, read: number): Found & { problem: string } {
+  const searched = useMemo(() => api.search(query), [api, query, read]);
+  const [found, setFound] = useState(searched);
+  useEffect(() => {
+    let current = true;
+    if (searched.module) void api.bits(searched).then((bits) => current && setFound({ ...searched, bits }));
+    return () => void (current = false);
+  }, [api, searched]);
+  return found.bits && found.codes === searched.codes ? found : searched;
+}
+
 /** The selected range, of which the link knows; its times count from where the window's do. */
 function useRange(side: Side | null): [Range | null, (range: Range | null) => void] {
   const name = `range${side?.place ?? ""}`;
@@ -96,15 +113,15 @@ function useRange(side: Side | null): [Range | null, (range: Range | null) => vo
   return [range, (next) => go({ [name]: next && `${Math.round(next[0] - at)},${Math.round(next[1] - at)}` })];
 }
 
-/** The marks of the link; `mark` adds one: at the selected span, else the start of the range, else the middle of the window. */
+/** The marks of the link; `mark` adds one: the given range, else the selected span, the start of the range, or the middle of the window. */
 function useMarks(api: Api, { a, b, at: base }: Window, range: Range | null, { selected }: Selection) {
   const marks = marksOf(link.value["marks"]).map((one) => ({ ...one, time: one.time + base }));
   const keep = (all: Mark[], step = false): void => go({ marks: marksText(all.map((one) => ({ ...one, time: one.time - base }))) }, step);
-  const mark = (): void => {
-    const at = selected && selected.start >= a && selected.start <= b ? selected.start : range ? range[0] : (a + b) / 2;
-    const name = selected && at === selected.start ? shown(api.name(selected.name), 40) : `mark ${marks.length + 1}`;
-    keep([...marks, { time: at, name }], true);
-    said.value = `marked ${duration(at)}`;
+  const mark = (whole: Range | null = null): void => {
+    const at = whole ? whole[0] : selected && selected.start >= a && selected.start <= b ? selected.start : range ? range[0] : (a + b) / 2;
+    const name = selected && !whole && at === selected.start ? shown(api.name(selected.name), 40) : `${whole ? "range" : "mark"} ${marks.length + 1}`;
+    keep([...marks, { time: at, name, length: whole ? whole[1] - at : 0 }], true);
+    said.value = `marked ${duration(at)}${whole ? ` to ${duration(whole[1])}` : ""}`;
   };
   return { marks, mark, keep };
 }

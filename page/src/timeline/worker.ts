@@ -3,7 +3,7 @@
 import { colourOf, drawnAs, GROUND, isOverlay, labelOn, overlayColour, rgb, type Theme } from "../colours";
 import { shown } from "../format";
 import { decode, local, type Frame } from "./frame";
-import { finder } from "./query";
+import { finder, ofModule } from "./query";
 import type { FromWorker, Row, ToWorker, View } from "./messages";
 
 type Opened = Extract<ToWorker, { what: "open" }>;
@@ -91,6 +91,7 @@ function draw(view: View): number {
   const [labels, path]: [Label[], Piece[]] = [[], []];
   const known = places();
   const found = view.found && finder(view.found);
+  const inModule = view.found && ofModule(view.found);
   const tall = Math.max(3, Math.round((view.rowHeight - 2) * view.scale));
   for (const row of view.rows) {
     const place = known.get(row.lane);
@@ -101,7 +102,7 @@ function draw(view: View): number {
       const line = new Uint32Array(width).fill(ground);
       const kinds = new Uint8Array(width).fill(255);
       shade(view, place, line, kinds);
-      spell(view, place, row.rank, { line, kinds, found, label: (one) => labels.push({ ...one, y: top }) });
+      spell(view, place, row.rank, { line, kinds, found, inModule, label: (one) => labels.push({ ...one, y: top }) });
       paint(line, kinds, top, tall, width, height, ground);
     }
   }
@@ -116,6 +117,7 @@ interface Line {
   line: Uint32Array;
   kinds: Uint8Array;
   found: ReturnType<typeof finder> | null;
+  inModule: ReturnType<typeof ofModule> | null;
   label: (one: Omit<Label, "y">) => void;
 }
 
@@ -123,7 +125,7 @@ interface Line {
 const LABELLED = 14;
 
 /** Spans of at least a pixel, as they are: those that the search did not find are faint, the selected one has an edge. */
-function spell(view: View, { of, index, first }: Place, rank: number, { line, kinds, found, label }: Line): void {
+function spell(view: View, { of, index, first }: Place, rank: number, { line, kinds, found, inModule, label }: Line): void {
   const all = opened?.kinds ?? [];
   const palette = shadesOf(view.theme);
   const ground = abgr(rgb(GROUND[view.theme]));
@@ -139,7 +141,7 @@ function spell(view: View, { of, index, first }: Place, rank: number, { line, ki
     const to = Math.min(width, Math.max(from + 1, Math.floor(right)));
     const kind = of.kind[i]!;
     const cut = of.start[i]! === 0 || right >= offset + (of.b - of.a) * perNs;
-    const faint = found !== null && !found(of.name[i]!, kind, of.lanes[index]!, cut ? null : of.width[i]! * of.unit);
+    const faint = found !== null && !(inModule!(rank, of.place[i]!) && found(of.name[i]!, kind, of.lanes[index]!, cut ? null : of.width[i]! * of.unit));
     line.fill(palette[kind]![faint ? 40 : 255]!, from, to);
     kinds.fill(kind + (to - from < 6 ? narrow(kind) : 0), from, to);
     if (to - from > 2 && right < width) line[to - 1] = ground;

@@ -22,6 +22,7 @@ from stepscope.report.page.lane_spans import LaneSpans, lane_spans
 from stepscope.report.page.overlays import SHOWN_KINDS, overlay_spans
 from stepscope.report.page.rank_timelines import lanes_shown
 from stepscope.report.page.span_flows import LAUNCH, SpanFlows, span_flows
+from stepscope.report.page.span_modules import SpanModules, span_modules
 from stepscope.report.protocol import Source
 from stepscope.report.safe_text import json_bytes
 from stepscope.report.timeline.job_timeline import within
@@ -61,6 +62,7 @@ class Searched(NamedTuple):
     kinds: frozenset[int] = frozenset()
     least: int = 0
     most: int = LATEST
+    module: str = ""
 
 
 class _KeptContent(msgspec.Struct):
@@ -317,8 +319,16 @@ class ServedRank:
             keep = (dur >= wanted.least) & (dur <= wanted.most)
             if wanted.kinds:
                 keep &= np.isin(pyramid.kind[places], list(wanted.kinds))
+            if wanted.module:
+                keep &= self.modules.holding(wanted.module)[places]
             self._found = {wanted: places[keep]}
         return self._found[wanted]
+
+    def bits(self, wanted: Searched) -> bytes:
+        """Return a bit for each place of the timeline, from the lowest of the first byte on: 1 if it is searched."""
+        found = np.zeros(len(self.pyramid.start), np.bool_)
+        found[self._places(wanted)] = True
+        return np.packbits(found, bitorder="little").tobytes()
 
     def span_at(self, place: int) -> dict[str, int]:
         """Return the span at a place of the timeline or, behind its last, of the overlays.
@@ -389,6 +399,12 @@ class ServedRank:
             ("row of spans", str(row)),
         ]
         return {"span": span, "facts": facts, "flows": list(self._arrows(place)), "kernels": self._launched(span)}
+
+    @cached_property
+    def modules(self) -> SpanModules:
+        """The modules of its spans."""
+        with self._computing:
+            return span_modules(self._rank.shown, np.asarray(self.pyramid.row))
 
     @cached_property
     def flows(self) -> SpanFlows:

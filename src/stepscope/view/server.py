@@ -50,13 +50,15 @@ class _OfRank(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: list[int] = []
     least: int = 0
     most: int = LATEST
+    module: str = ""
     a: int = 0
     b: int = 0
 
     @property
     def wanted(self) -> Searched:
         """What is searched."""
-        return Searched(frozenset(self.names), frozenset(self.lanes), frozenset(self.kinds), self.least, self.most)
+        numbers = (frozenset(self.names), frozenset(self.lanes), frozenset(self.kinds))
+        return Searched(*numbers, self.least, self.most, self.module)
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,6 +194,7 @@ def _answers(run: ServedRun, *, listed: bool) -> Iterator[Route]:
         "range": lambda one: [of(part.rank).range(part.lanes, part.a, part.b) for part in one.parts],
         "count": lambda one: sum(of(part.rank).count(part.wanted) for part in one.parts),
         "bins": lambda one: [of(part.rank).bins(part.wanted, part.a, part.b, one.px) for part in one.parts],
+        "bits": lambda one: b"".join(of(part.rank).bits(part.wanted) for part in one.parts[:1]),
         "find": lambda one: [of(part.rank).find(part.wanted, part.a, back=one.back) for part in one.parts],
         "again": lambda _: {**run.again(), "listed": listed},
         "grown": lambda _: run.grown(),

@@ -13,6 +13,7 @@ from stepscope.report.page.lane_spans import Array, LaneSpans, lane_spans
 from stepscope.report.page.overlays import overlay_spans
 from stepscope.report.page.rank_timelines import lanes_shown
 from stepscope.report.page.span_flows import span_flows
+from stepscope.report.page.span_modules import span_modules
 from stepscope.run import RankRun
 from stepscope.trace.tables import columns_of
 
@@ -44,6 +45,9 @@ class FileTimeline:
         self._codes = {name: code for code, name in enumerate(self._names)}
         self._parts: list[LaneSpans] = []
         self._arrows: list[npt.NDArray[np.int64]] = []
+        #: The modules of all ranks, and of each span 1 + the place of its own, 0 where it is not known.
+        self._modules: dict[str, int] = {}
+        self._of_module: list[Array] = []
         self._count = self._spans = 0
         self._windows = typical_steps(self._timeline["steps"]) or [(0, self._timeline["total"])]
         self._cut = head["cut"]
@@ -61,7 +65,7 @@ class FileTimeline:
                 self._add_other(row, ranks[number])
         windows = self._windows if self._cut else [(0, self._timeline["total"])]
         begin, end = windows[0][0], windows[-1][1]
-        self._timeline.update(begin=begin, end=end, windows=windows, spans=self._spans)
+        self._timeline.update(begin=begin, end=end, windows=windows, spans=self._spans, modules=list(self._modules))
 
     def _add_other(self, row: dict[str, Any], rank: RankRun) -> None:
         """Add a rank beside the one that the page shows; one that cannot be read says why."""
@@ -95,6 +99,7 @@ class FileTimeline:
         self._spans += len(kept.start)
         for part in parts:
             self._parts.append(part)
+            self._of_module.append(self._modules_of(rank, part))
             self._count += len(part.start)
         arrows = span_flows(rank.shown, kept.row)
         columns = np.stack([arrows.begin + first, arrows.end + first, arrows.kind])
@@ -131,10 +136,19 @@ class FileTimeline:
             ("name", np.concatenate([self._coded(part) for part in self._parts]).astype("<u4")),
             ("kind", joined["kind"].astype("u1")),
             ("row", (joined["row"] + 1).astype("<u4")),
+            ("module", np.concatenate(self._of_module).astype("<u4")),
             ("begin", np.diff(arrows[0], prepend=0).astype("<u4")),
             ("end", arrows[1].astype("<u4")),
             ("arrow", arrows[2].astype("u1")),
         ]
+
+    def _modules_of(self, rank: RankRun, part: LaneSpans) -> Array:
+        """Return the module of each span as a number of the page's modules; of a large rank none is known."""
+        if is_large(rank):
+            return np.zeros(len(part.row), np.int64)
+        found = span_modules(rank.shown, part.row)
+        codes = [0, *(1 + self._modules.setdefault(text, len(self._modules)) for text in found.texts)]
+        return np.array(codes)[found.number]
 
     def _coded(self, part: LaneSpans) -> Array:
         """Return the name of each span as a number of the page's names."""
