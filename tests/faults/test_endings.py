@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from stepscope.run import Run
+from tests.children import children_with
 from tests.clocks import wait_until
 from tests.frameworks.torch.programs import (
     TRAINING,
@@ -215,11 +216,6 @@ def test_an_interrupted_program_keeps_its_recording(tmp_path: Path, output: Path
         assert recorded_steps(recorded_spans(run))[:2] == [5, 6]
 
 
-def reports(program: psutil.Process) -> list[psutil.Process]:
-    """Return the processes of a program that compute results."""
-    return [child for child in program.children() if "report" in child.cmdline()]
-
-
 def test_ctrl_c_while_the_results_are_computed_is_one_line(tmp_path: Path, output: Path) -> None:
     # Given a terminal: its Ctrl-C goes to all processes of the group
     path = tmp_path / "train.py"
@@ -229,8 +225,8 @@ def test_ctrl_c_while_the_results_are_computed_is_one_line(tmp_path: Path, outpu
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     program = psutil.Process(process.pid)
-    wait_until(lambda: reports(program), 120)
-    assert os.getpgid(reports(program)[0].pid) != process.pid
+    wait_until(lambda: children_with("report", program), 120)
+    assert os.getpgid(children_with("report", program)[0].pid) != process.pid
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT

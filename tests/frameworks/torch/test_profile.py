@@ -532,8 +532,9 @@ def test_steps_after_a_torch_profiler_of_the_program_are_not_idle(options: dict[
     assert losses["steps_not_recorded"] == 6 - first
     assert re.search(r"own torch profiler, at \d{4}-", rank.manifest["collectors"]["torch"]["ended_early"])
     assert rank.tables["steps"].collect()["number"].to_list() == list(range(first))
+    # and without a whole step nothing is known of what a step computes
     split = rank.results["step_trace_time"]
-    assert all(row["Computing"] > 0 for row in split.to_dicts()), split
+    assert all(row["Computing"] > 0 if first else row["Computing"] is None for row in split.to_dicts()), split
 
 
 @pytest.mark.skipif(not torch.profiler.itt.is_available(), reason="this torch has no ranges for VTune")

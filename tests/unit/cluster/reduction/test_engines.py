@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import psutil
 import pytest
 
 from stepscope.cluster.reduction import engines
 from stepscope.cluster.reduction.engines import Engine, share
 from stepscope.cluster.reduction.reduce_job import reduce_job, reduce_rank, works_at
 from stepscope.errors import UsageError
+from tests.children import children_with
 
 WORK = """
 import os, signal, time
@@ -110,9 +110,9 @@ def test_an_error_of_the_function_is_raised_here(work: ModuleType) -> None:
 def test_no_process_stays_behind(work: ModuleType) -> None:
     ranks = Engine("processes", workers=2).map(work.squared, range(50))
     next(ranks)
-    assert our_children()
+    assert children_with("stepscope.cluster.reduction.engines")
     ranks.close()  # type: ignore[attr-defined]
-    assert not our_children()
+    assert not children_with("stepscope.cluster.reduction.engines")
 
 
 def test_who_stops_waiting_does_not_wait_for_what_runs(work: ModuleType) -> None:
@@ -121,16 +121,12 @@ def test_who_stops_waiting_does_not_wait_for_what_runs(work: ModuleType) -> None
     began = time.monotonic()
     ranks.close()  # type: ignore[attr-defined]
     assert time.monotonic() - began < 30
-    assert not our_children()
+    assert not children_with("stepscope.cluster.reduction.engines")
 
 
 def test_an_error_of_a_file_is_not_a_killed_process(work: ModuleType) -> None:
     with pytest.raises(FileNotFoundError):
         list(Engine("processes", workers=1).map(work.opens_nothing, [1]))
-
-
-def our_children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "stepscope.cluster.reduction.engines" in child.cmdline()]
 
 
 def test_shards_are_all_work_once() -> None:
