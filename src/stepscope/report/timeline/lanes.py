@@ -43,7 +43,7 @@ def assign(track: Times, ts: Times, dur: Times) -> tuple[Times, Times]:
         start, end = ts[rows], ts[rows] + dur[rows]
         if (start[1:] >= end[:-1]).all():
             continue
-        crossing = np.flatnonzero(_in_crossing_groups(start, end))
+        crossing = np.flatnonzero(_crossing(start, end))
         lanes[rows[crossing]] = _first_fit(start[crossing].tolist(), end[crossing].tolist())
     return order, lanes
 
@@ -65,32 +65,32 @@ def _by_start(rows: Times, ts: Times, dur: Times) -> Times:
     return ordered
 
 
-def _in_crossing_groups(start: Times, end: Times) -> npt.NDArray[np.bool_]:
-    """Tell which spans of one track belong to a group of overlapping spans in which some cross.
-
-    Of a span, as many others are open just before it begins as just after it ends, unless others cross it on one side.
-    In any set of crossing spans the one that begins first is crossed on its right side only, so counting finds every
-    such set.
+def _crossing(start: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Tell which spans of one track cross others; all others nest with every span, and fit on the main lane.
 
     Args:
         start: Starts, ascending; of equal ones, the longest span first.
         end: Ends, each greater than its start.
     """
-    count = len(start)
-    if count == 0:
-        return np.zeros(0, np.bool_)
-    places = np.arange(count)
-    by_end = count - 1 - np.argsort(end[::-1], kind="stable")  # of equal ends the innermost, begun last, comes first
-    ended_before = np.empty(count, np.int64)
-    ended_before[by_end] = places
-    open_before = places - np.searchsorted(end[by_end], start, side="right")
-    open_after = np.searchsorted(start, end, side="left") - ended_before - 1
-    reach = np.maximum.accumulate(end)
-    group = np.cumsum(np.concatenate(([True], start[1:] >= reach[:-1])))
-    crossing = np.zeros(int(group[-1]) + 1, np.bool_)
-    crossing[group[open_before != open_after]] = True
-    result: npt.NDArray[np.bool_] = crossing[group]
-    return result
+    crossing = _outlasted(start, end)
+    if crossing.any():  # backward in time, those that outlast are outlasted
+        backward = len(end) - 1 - np.argsort(end[::-1], kind="stable")[::-1]
+        crossing[backward] |= _outlasted(-end[backward], -start[backward])
+    return crossing
+
+
+def _outlasted(start: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Tell in which spans another begins that ends later. The arguments are those of :func:`_crossing`."""
+    first, behind = np.arange(1, len(start) + 1), np.searchsorted(start, end, side="left")
+    inside = behind - first
+    found = np.zeros(len(start), np.bool_)
+    # The latest end of `size` spans from each on answers for the spans that have one to two times as many inside.
+    latest, size, most = end, 1, int(inside.max(initial=0))
+    while size <= most:
+        rows = np.flatnonzero((inside >= size) & (inside < 2 * size))
+        found[rows] = np.maximum(latest[first[rows]], latest[behind[rows] - size]) > end[rows]
+        latest, size = np.maximum(latest[:-size], latest[size:]), 2 * size
+    return found
 
 
 def _first_fit(starts: list[int], ends: list[int]) -> list[int]:
