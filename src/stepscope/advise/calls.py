@@ -152,7 +152,10 @@ def in_order(observed: Observed, calls: pl.DataFrame) -> pl.DataFrame:
 
     It contains the Python between two calls. What was interrupted counts as a multiple of the usual of its like.
     """
-    top = calls.filter(pl.col("outer") < 0).sort("track", "step", "ts")
+    top = calls.filter(pl.col("outer") < 0)
+    order = top.select(pl.arg_sort_by("track", "step", "ts")).to_series()
+    if not order.is_sorted():  # most are, and a copy of all calls is large
+        top = top[order]
     apart = (pl.col("ts").shift(-1).over("track", "step") - pl.col("ts")).fill_null(0)
     top = top.with_columns(apart=apart).with_columns(usual=pl.col("apart").median().over(_LIKE))
     until = pl.when(pl.len().over(_LIKE) >= _ALIKE).then(pl.min_horizontal("apart", LONGEST * pl.col("usual")))
