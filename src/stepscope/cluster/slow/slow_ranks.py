@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -148,7 +149,7 @@ def slow_ranks(tables: JobTables, role_of: dict[int, int], works: list[OwnWork])
         role_of: The role of each rank.
         works: The work of the ranks (:func:`stepscope.cluster.slow.own_work.work_by_role`).
     """
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for role, whole in _by_role(tables, role_of):
         known = (DEVICE_SPREAD, _DEVICE_WEIGHT) if _on_device(tables, whole.ranks) else (HOST_SPREAD, _HOST_WEIGHT)
         spread = _Spread(*known, len(role_of))
@@ -157,12 +158,21 @@ def slow_ranks(tables: JobTables, role_of: dict[int, int], works: list[OwnWork])
         if delayed.any() and times.queued.any():
             with_delay = _compared(times.with_delay, whole.with_delay, works, delayed, spread)
             late = _rows(with_delay, role, whole)
-            # Who is slow by itself is named for that.
             found = [
-                with_ if is_ and not own["slow"] else own for own, with_, is_ in zip(found, late, delayed, strict=True)
+                with_ if is_ and not _by_itself(own, with_) else own
+                for own, with_, is_ in zip(found, late, delayed, strict=True)
             ]
         rows += [{**row, "delayed": bool(is_)} for row, is_ in zip(found, delayed, strict=True)]
     return pl.DataFrame(rows, schema=_SCHEMA).sort("rank")
+
+
+def _by_itself(own: dict[str, Any], with_delay: dict[str, Any]) -> bool:
+    """Return whether a rank that waits for its cores is slow without that, too, and by more than that.
+
+    A thread that sleeps waits for a core once it is woken: a part of the delay looks like a wait for data.
+    """
+    delay = (with_delay["delay_ns"] or 0) if with_delay["slow"] else 0
+    return bool(own["slow"]) and (own["added_ns"] or 0) >= delay
 
 
 def _delayed(tables: JobTables, times: OwnTime) -> Flags:
@@ -338,7 +348,7 @@ def _recurring(hiccups: Flags, ranks: int) -> Flags:
     return np.array([chance.get(count, 1.0) < _BY_CHANCE for count in times.tolist()], dtype=np.bool_)
 
 
-def _rows(compared: _Compared, role: int, whole: OwnTime) -> list[dict[str, object]]:
+def _rows(compared: _Compared, role: int, whole: OwnTime) -> list[dict[str, Any]]:
     times, slow = compared.times, compared.slow
     usual = ~slow if not slow.all() else slow
 

@@ -49,6 +49,22 @@ def test_a_rank_that_waits_for_its_own_cores_is_named() -> None:
     assert one.evidence[0].text.startswith("another process: ")
 
 
+@pytest.mark.parametrize(("computing", "asleep", "delay"), [(40, 20, 50), (8, 30, 8)])
+def test_the_longer_of_two_waits_names_a_rank_on_its_own_cores(computing: int, asleep: int, delay: int) -> None:
+    """A thread that is woken waits for a core: a part of the delay lies in the wait for data."""
+
+    def woken(rank: int, step: int, work: dict[str, float]) -> None:
+        if rank == BUSY:
+            work["aten::mm"] += computing
+            work["data_wait"] += asleep
+            work["delay"] += delay
+
+    [one] = job_findings(Job(on_cores(job_tables(woken, device="cpu", ranks=4), {BUSY: "2"})))
+    cause, first = ("slow-rank", "another process: ") if delay > asleep else ("data-wait-rank", "data wait: ")
+    assert (one.cause, one.ranks) == (cause, (BUSY,))
+    assert one.evidence[0].text.startswith(first)
+
+
 def test_a_slow_operator_is_found_beside_a_rank_that_waits_for_a_core() -> None:
     found = job_findings(Job(on_cores(job_tables(slow, device="cpu", ranks=4), {})))
     assert [(one.ranks, one.operator) for one in found] == [((1,), "aten::relu")]
