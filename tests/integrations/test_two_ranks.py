@@ -28,7 +28,7 @@ model = BertForSequenceClassification(BertConfig(vocab_size=50, **sizes))
 ours = StepscopeCallback(steps="2-6", output="runs")
 trainer = Trainer(model, arguments, train_dataset=samples, eval_dataset=samples[:8], callbacks=[ours])
 trainer.train()
-print("world", arguments.world_size, "steps", trainer.state.global_step)
+print(f"world {arguments.world_size} steps {trainer.state.global_step}")
 """
 
 LIGHTNING = """
@@ -41,7 +41,7 @@ trainer = lightning.Trainer(
     enable_progress_bar=False, callbacks=[StepscopeCallback(steps="2-6", output="runs")],
 )
 trainer.fit(BoringModel())
-print("world", trainer.world_size, "steps", trainer.global_step)
+print(f"world {trainer.world_size} steps {trainer.global_step}")
 """
 
 
@@ -87,7 +87,7 @@ for batch in loader:
     optimizer.zero_grad()
     accelerator.backward(model(batch).square().mean())
     optimizer.step()
-print("world", accelerator.num_processes, "steps", len(loader))
+print(f"world {accelerator.num_processes} steps {len(loader)}")
 """
     (tmp_path / "train.py").write_text(program, encoding="utf-8")
     launched = "accelerate.commands.launch --multi_gpu --num_processes=2 --num_machines=1 --mixed_precision=no"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from stepscope.report.page.lane_spans import KIND_NAMES, LaneSpans, lane_spans
 from stepscope.report.page.span_modules import span_modules
@@ -138,6 +138,27 @@ def test_a_click_selects_the_span_that_is_there_and_it_keeps_its_colour(page: Pa
             wait_until(lambda row=row: page.evaluate(row))
             selected += 1
     assert selected >= 12
+
+
+@pytest.mark.parametrize("where", ["server"])
+def test_a_click_before_the_answer_of_the_server_selects_what_is_then_there(page: Page, spans: LaneSpans) -> None:
+    place = next(place for place in some(spans, 7) if KIND_NAMES[spans.kind[place]] == "operator")
+    start, dur = int(spans.start[place]), int(spans.dur[place])
+    box = page.locator(".area").bounding_box()
+    assert box is not None
+    y = box["y"] + top(page, lane_of(spans, place)) + 12
+    show(page, 0, spans.total // 2)
+    held: list[Route] = []
+    page.route("**/api/frame", lambda route: held.append(route))
+    page.evaluate(f"location.hash = location.hash.replace(/&t=[^&]*/, '&t={start - dur},{start + 2 * dur}')")
+    wait_until(lambda: page.evaluate("document.readyState") and held)
+    page.mouse.click(box["x"] + box["width"] / 2, y)
+    assert page.evaluate("document.querySelector('.details dl')") is None
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/frame")
+    row = f"document.querySelector('.details dl')?.innerText.includes('row of spans\\n{spans.row[place]}')"
+    wait_until(lambda: page.evaluate(row), seconds=60)
 
 
 @BOTH

@@ -39,9 +39,9 @@ export function Lanes({ api, time, rows, picture, selection, range, setRange, ma
   };
   const box = useRef<HTMLDivElement>(null);
   const rowAt = (y: number): ShownRow | undefined => rows.list.find((one) => one.lane >= 0 && one.what !== "path" && one.y <= y + rows.top && y + rows.top < one.y + ROW);
-  const at = (x: number, y: number): Selected | null => {
+  const at = (x: number, y: number, act: (span: Selected | null) => void): void => {
     const row = rowAt(y);
-    return row && hits.current ? spanAt(hits.current, row, a + ((b - a) * x) / width, ((b - a) / width) * 3) : null;
+    picture.look((known) => act(row ? spanAt(known, row, a + ((b - a) * x) / width, ((b - a) / width) * 3) : null));
   };
   useWheel(box, time, width, (by) => rows.scrollTo(rows.top + by));
   const snap = (near: number, y: number): number => {

@@ -13,7 +13,9 @@ export interface Row {
   path: boolean;
 }
 
+/** What is to be seen; `number` counts what the page asked for. */
 export interface View {
+  number: number;
   a: number;
   b: number;
   rows: Row[];
@@ -36,5 +38,5 @@ export type ToWorker =
 export type FromWorker =
   | { what: "drawn"; ms: number; spans: number; stale: boolean }
   | { what: "names"; codes: number[] }
-  | { what: "hits"; lanes: number[]; number: number[]; start: Float64Array; width: Float64Array; place: Float64Array; name: Float64Array; kind: Uint8Array }
+  | { what: "hits"; view: number; lanes: number[]; number: number[]; start: Float64Array; width: Float64Array; place: Float64Array; name: Float64Array; kind: Uint8Array }
   | { what: "failed"; message: string };

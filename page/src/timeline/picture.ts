@@ -10,10 +10,12 @@ export type Hits = Extract<FromWorker, { what: "hits" }>;
 export interface Picture {
   holder: { current: HTMLDivElement | null };
   hits: { current: Hits | null };
+  /** Look where the spans of the latest view are, once that is known. */
+  look: (at: (hits: Hits) => void) => void;
   width: number;
   /** Say how lanes, names and times of a rank are numbered. */
   tell: (rank: number) => void;
-  draw: (view: View) => void;
+  draw: (view: Omit<View, "number">) => void;
 }
 
 /** The picture, for as long as the timeline is shown. */
@@ -22,6 +24,8 @@ export function usePicture(api: Api, setProblem: (text: string) => void): Pictur
   const holder = useRef<HTMLDivElement>(null);
   const hits = useRef<Hits | null>(null);
   const worker = useRef<Worker | null>(null);
+  const asked = useRef(0);
+  const looks = useRef<{ view: number; at: (hits: Hits) => void } | null>(null);
   const post = (message: ToWorker): void => worker.current?.postMessage(message);
   const tell = (rank: number): void => {
     const { shift, slope, codes, lanes } = api.ranks.known.get(rank)!;
@@ -35,8 +39,13 @@ export function usePicture(api: Api, setProblem: (text: string) => void): Pictur
     element.append(canvas);
     const made = (worker.current = started(api, canvas));
     made.onmessage = ({ data: message }: MessageEvent<FromWorker>) => {
-      if (message.what === "hits") hits.current = message;
-      else if (message.what === "names") void api.names(message.codes).then((names) => post({ what: "names", names }));
+      if (message.what === "hits") {
+        hits.current = message;
+        const look = looks.current;
+        if (!look || message.view < look.view) return;
+        looks.current = null;
+        look.at(message);
+      } else if (message.what === "names") void api.names(message.codes).then((names) => post({ what: "names", names }));
       else if (message.what === "failed") setProblem(message.message);
       else if (!message.stale) {
         element.dataset["drawn"] = String(Number(element.dataset["drawn"] ?? 0) + 1);
@@ -53,14 +62,18 @@ export function usePicture(api: Api, setProblem: (text: string) => void): Pictur
       canvas.remove();
     };
   }, [api]);
-  const draw = (view: View): void => {
-    post({ what: "view", view });
+  const draw = (view: Omit<View, "number">): void => {
+    post({ what: "view", view: { ...view, number: ++asked.current } });
     const canvas = holder.current?.querySelector("canvas");
     if (!canvas) return;
     canvas.style.width = `${view.width}px`;
     canvas.style.height = `${view.height}px`;
   };
-  return { holder, hits, width, tell, draw };
+  const look = (at: (hits: Hits) => void): void => {
+    if (hits.current?.view === asked.current) at(hits.current);
+    else looks.current = { view: asked.current, at };
+  };
+  return { holder, hits, look, width, tell, draw };
 }
 
 function started(api: Api, canvas: HTMLCanvasElement): Worker {

@@ -85,7 +85,7 @@ function Loaded({ content, of, from, side }: { content: Content; of: Times; from
 }
 
 /** What the worker is to draw. */
-function viewOf(api: Api, { time, rows, width, selection: { selected }, found }: { time: Window; rows: Rows; width: number; selection: Selection; found: Found }): View {
+function viewOf(api: Api, { time, rows, width, selection: { selected }, found }: { time: Window; rows: Rows; width: number; selection: Selection; found: Found }): Omit<View, "number"> {
   const drawn = rows.visible.filter((row) => row.lane >= 0).map((row) => ({ rank: row.rank, lane: row.lane, own: api.ranks.lanes[row.lane]!.own, y: row.y - rows.top, path: row.what === "path" }));
   drawn.sort((one, other) => Number(one.path) - Number(other.path));
   const scale = Math.min(1.5, devicePixelRatio || 1);

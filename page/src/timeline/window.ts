@@ -78,7 +78,8 @@ export function useWheel(element: { current: HTMLElement | null }, { a, b, move 
 interface Drag {
   width: number;
   setRange: (range: Range | null) => void;
-  at: (x: number, y: number) => Selected | null;
+  /** Do something with the span at a place, once it is known which that is. */
+  at: (x: number, y: number, act: (span: Selected | null) => void) => void;
   select: (span: Selected | null) => void;
   measure: (span: Selected | null) => void;
   /** The edge of a span near a time, at a height in pixels; else the time. */
@@ -114,7 +115,7 @@ export function useDrag({ a, b }: Window, { width, setRange, at, select, measure
       from.current = null;
       if (!start || start.moved) return;
       setRange(null);
-      (event.shiftKey ? measure : select)(at(...place(event)));
+      at(...place(event), event.shiftKey ? measure : select);
     },
   };
 }

@@ -266,8 +266,8 @@ function paint(line: Uint32Array, kinds: Uint8Array, top: number, tall: number, 
   }
 }
 
-/** Say where the spans of the pictures are, so that the page knows what is under the pointer. */
-function tell(): void {
+/** Say where the spans of the pictures of a view are, so that the page knows what is under the pointer. */
+function tell(view: number): void {
   const size = spans();
   const found = { start: new Float64Array(size), width: new Float64Array(size), place: new Float64Array(size), name: new Float64Array(size), kind: new Uint8Array(size) };
   let at = 0;
@@ -278,7 +278,7 @@ function tell(): void {
     }
     for (const column of ["place", "name", "kind"] as const) found[column].set(of[column], at - of.place.length);
   }
-  say({ what: "hits", lanes: frames.flatMap((of) => of.lanes), number: frames.flatMap((of) => of.number), ...found });
+  say({ what: "hits", view, lanes: frames.flatMap((of) => of.lanes), number: frames.flatMap((of) => of.number), ...found });
 }
 
 interface Part {
@@ -331,7 +331,7 @@ async function show(view: View): Promise<void> {
       const now: View = wanted;
       wanted = null;
       frames = await load(now);
-      tell();
+      tell(now.number);
       say({ what: "drawn", ms: draw(wanted ?? now), spans: spans(), stale: wanted !== null });
     }
   } catch (error) {
