@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import stepscope
+from stepscope.collect.torch import native_build
 from tests.frameworks.torch.programs import environment, python
 from tests.sizes import first_quick
 
+TORCH = native_build.installed(torch)
 #: Each starts a process of ours and waits for it.
 PROCESSES = {
     "report": "from stepscope.collect.session import background; background.run_report(rank)",
@@ -23,6 +25,11 @@ PROCESSES = {
     "engine": (
         "from stepscope.cluster.reduction.engines import Engine; "
         "assert dict(Engine('processes', workers=1).map(bytes, [b'x'])) == {0: b'x'}"
+    ),
+    "build": (
+        "from stepscope.collect.torch import native_build; from stepscope.native.recorder.build import Torch; "
+        f"torch = Torch({TORCH.version!r}, pathlib.Path({str(TORCH.directory)!r}), {TORCH.new_abi}); "
+        "native_build.build_beside(torch, 300); assert native_build.is_built(torch)"
     ),
     "doctor": "from stepscope.collect.doctor import diagnosis; diagnosis.probe_torch()",
 }
@@ -57,7 +64,9 @@ def test_a_trial_works_where_the_working_directory_was_removed(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("named", first_quick([True, False]), ids=["PYTHONPATH", "working directory"])
-@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(
+    "process", [pytest.param(one, marks=pytest.mark.slow if one == "build" else ()) for one in PROCESSES]
+)
 def test_a_module_in_the_working_directory_is_not_executed(
     tmp_path: Path, rank: Path, process: str, *, named: bool
 ) -> None:
@@ -68,7 +77,8 @@ def test_a_module_in_the_working_directory_is_not_executed(
         (tmp_path / f"{name}.py").write_text(text)
     path = f"{environment().get('PYTHONPATH', '')}:{tmp_path if named else ''}"
     code = f"import pathlib; rank = pathlib.Path({str(rank)!r}); {PROCESSES[process]}"
-    done = python("-c", code, cwd=tmp_path, env=environment(PYTHONPATH=path))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")} if process == "build" else {}
+    done = python("-c", code, cwd=tmp_path, env=environment(PYTHONPATH=path, **cache))
     assert done.returncode == 0, done.stderr
     assert not executed.exists(), executed.read_text()
     if process in ("report", "background"):

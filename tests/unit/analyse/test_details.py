@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stepscope.analyse.data.dataset import dataset
 from stepscope.analyse.device.api_statistic import api_statistic
 from stepscope.analyse.device.device_time import device_time
@@ -127,6 +129,14 @@ def test_memory_record_lists_allocator_and_process() -> None:
         ("APP", None, 3.0, None, "cpu"),
         ("Framework", 1.0, 2.0, None, "cuda:0"),
     ]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, float("inf"), float("nan")])
+def test_memory_that_no_integer_holds_is_unknown(value: float) -> None:
+    rank = Rank()
+    rank.add("counters", ts=ORIGIN + 1_000, track=0, name=RESIDENT, value=value, unit="bytes")
+    rank.add("counters", ts=ORIGIN + 2_000, track=0, name=RESIDENT, value=2.0**20, unit="bytes")
+    assert memory_record(rank.tables())["Total Reserved(MB)"].to_list() == [None, 1.0]
 
 
 def test_operator_memory_pairs_a_block_with_its_release() -> None:

@@ -41,7 +41,7 @@ def results(rank: Path) -> set[str]:
 
 def record(steps: int = 4, **arguments: Any) -> Any:
     """Record steps 0 to ``steps`` - 1 in one window, with the spans that stepscope's own annotations make."""
-    prof = profile(schedule=schedule(wait=0, active=steps, repeat=1), **arguments)
+    prof = profile(**{"schedule": schedule(wait=0, active=steps, repeat=1), **arguments})
     for number in range(steps):
         with stepscope.span(f"work {number}"):
             time.sleep(0.001)
@@ -98,6 +98,17 @@ def test_parts_of_a_window_and_pretty_files() -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["1", "2"]
     communication = (results / "communication.json").read_text()
     assert "\n  " in communication or "{}" in communication
+
+
+def test_parts_of_windows_that_repeat_without_end() -> None:
+    """Both windows hold two steps, and no third one without a step stands beside them."""
+    prof = record(schedule=schedule(wait=0, active=2, repeat=0))
+    prof.stop()
+    prof.analyse(step_list=[1, 2])
+    first, second = runs()
+    for rank in (first, second):
+        [table] = rank.glob("results*/step_trace_time.csv")
+        assert len(table.read_text().splitlines()) == 1 + 2
 
 
 @pytest.mark.parametrize(

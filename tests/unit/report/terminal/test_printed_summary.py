@@ -103,6 +103,21 @@ def test_everything_known_is_there() -> None:
     assert "idle" not in text  # it took no time
 
 
+@pytest.mark.parametrize(
+    ("source", "compared", "said"),
+    [
+        ("import", True, "lost nothing (checked against the file's own totals)"),
+        ("import", False, "lost nothing that the file shows (it states no totals to check against)"),
+        ("recording", False, "lost nothing"),  # its recorder counts what it loses
+    ],
+)
+def test_nothing_is_lost_only_as_far_as_it_was_checked(source: str, said: str, *, compared: bool) -> None:
+    text = shown(replace(SUMMARY, totals_compared=compared), {**MANIFEST, "source": source})  # type: ignore[typeddict-item]
+    words = " ".join(text.split())
+    assert said in words
+    assert ("that the file shows" in words) == (source == "import" and not compared)
+
+
 def test_the_bar_is_the_split() -> None:
     [bar] = [line.strip() for line in shown(SUMMARY, width=102).splitlines() if line.startswith(" ██")]
     assert bar == "█" * 50 + "▓" * 25 + "░" * 20 + "▚" * 5
