@@ -288,6 +288,8 @@ def _how_found(summary: Summary, manifest: Manifest) -> str:
     by = str(manifest.get("steps", {}).get("by", ""))
     if not summary.steps.inferred:
         return f"declared by {by}" if by else "marked in the trace"
+    if by.startswith("the whole "):
+        return by
     return f"found by {'the optimizer' if 'optimizer' in by else by}" if by else "inferred"
 
 

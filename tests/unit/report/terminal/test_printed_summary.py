@@ -118,6 +118,11 @@ def test_nothing_is_lost_only_as_far_as_it_was_checked(source: str, said: str, *
     assert ("that the file shows" in words) == (source == "import" and not compared)
 
 
+def test_a_program_without_steps_is_one_step() -> None:
+    words = " ".join(shown(SUMMARY, {**MANIFEST, "steps": {"by": "the whole program is one step"}}).split())
+    assert "10 steps/s the whole program is one step" in words
+
+
 def test_the_bar_is_the_split() -> None:
     [bar] = [line.strip() for line in shown(SUMMARY, width=102).splitlines() if line.startswith(" ██")]
     assert bar == "█" * 50 + "▓" * 25 + "░" * 20 + "▚" * 5
