@@ -185,3 +185,41 @@ def test_a_program_with_the_runtime_profiler_of_its_own_keeps_it(tmp_path: Path,
     (run,) = runs(output)
     assert "MS_ENABLE_RUNTIME_PROFILER" in manifest(run)["collectors"]["mindspore"]["host_pipeline"]
     assert list((tmp_path / "rank_0").glob("RuntimeProfilerDetail*"))
+
+
+#: A loop of its own that evaluates after step 30 and saves after step 40.
+INSIDE = """
+import time
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops
+ms.set_device("CPU")
+ms.set_context(mode=ms.PYNATIVE_MODE)
+net = nn.SequentialCell(nn.Dense(64, 64), nn.ReLU(), nn.Dense(64, 8))
+ballast = nn.Dense(2000, 2000)
+optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+gradient = ms.value_and_grad(lambda x: ops.square(net(x)).mean(), None, optimizer.parameters)
+x = ms.Tensor(np.ones((8, 64), np.float32))
+for step in range(60):
+    loss, gradients = gradient(x)
+    optimizer(gradients)
+    if step == 30:
+        net.set_train(False)
+        end = time.perf_counter() + 0.3
+        while time.perf_counter() < end:
+            net(x)
+        net.set_train(True)
+    if step == 40:
+        ms.save_checkpoint(ballast, "checkpoint.ckpt")
+print("trained")
+"""
+
+
+def test_an_evaluation_and_a_checkpoint_in_a_loop_are_named(tmp_path: Path, output: Path) -> None:
+    done = stepscope_run(output, "--skip", "10", script(tmp_path, INSIDE), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (run,) = runs(output)
+    rows = stepscope.open(run).ranks[0].result("step_times")
+    assert len(rows) == 60
+    assert "evaluation" in rows["Contains"][31]
+    assert "checkpoint" in rows["Contains"][41]
