@@ -158,8 +158,8 @@ class _Ending:
         if self.spawned is not None:
             self.spawned.remove()
         trained = recorded is not None and recorded.manifest["steps"]["recorded"] > 0
-        if self.spawned is not None and not trained and (path := self.spawned.recorded()) is not None:
-            self._report_spawned(path.parent)
+        if self.spawned is not None and not trained and (found := self.spawned.recorded()):
+            self._report_spawned(found)
         elif recorded is not None:
             self._report(recorded)
         elif not self._quiet and find_job_rank().rank == 0:
@@ -189,14 +189,21 @@ class _Ending:
     def _say_next(self, run: Path) -> None:
         say(f"Recorded. Next: {shlex.join(['stepscope', 'report', str(run), *self._arguments])}")
 
-    def _report_spawned(self, run: Path) -> None:
-        """Show the results of the ranks that the program spawned, which have computed their own."""
+    def _report_spawned(self, found: list[Path]) -> None:
+        """Show the results of the ranks that the program spawned, which have computed their own.
+
+        Processes that do not train together are a run each: the last one is shown, the others are named.
+        """
         if self._quiet:
             return
+        run, *others = found
         if self._analyse == "now":
             background.run_report(run, *self._arguments)
         else:
             self._say_next(run)
+        if others:
+            named = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
+            say(f"{len(found)} processes trained, each by itself, and have a run each. The others: {named}")
 
     def stand_in_failed(self, error: Exception) -> None:
         """Say that the package's names could not be replaced."""

@@ -280,6 +280,41 @@ def test_a_program_that_ends_before_its_window_leaves_the_times_of_its_steps(
     assert tables["losses"].is_empty()
 
 
+#: Starts two processes that train, each by itself.
+SPAWNS = """
+import multiprocessing, runpy, sys
+
+def train(path, arguments):
+    sys.argv = [path, *arguments]
+    runpy.run_path(path)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=train, args=(sys.argv[1], sys.argv[2:])) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(any(worker.exitcode for worker in workers))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_a_program_spawns_and_that_train_have_a_run_each(
+    framework: Framework, tmp_path: Path, output: Path
+) -> None:
+    path = script(tmp_path, framework.program)
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    given = framework.arguments if framework.alone is None else framework.alone
+    done = stepscope_run(output, "--steps", "5:9", tmp_path / "spawns.py", path, *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = runs(output)
+    assert [manifest(run)["steps"]["recorded"] for run in (first, second)] == [5, 5]
+    # The program's own process names both
+    assert f"Next: stepscope report {second}\n" in done.stderr
+    assert f"2 processes trained, each by itself, and have a run each. The others: {first}\n" in done.stderr
+
+
 def test_a_whole_program_is_one_step(framework: Framework, tmp_path: Path, output: Path) -> None:
     path = script(tmp_path, framework.program)
     done = forked_run(output, "--steps", "all", path, *framework.arguments)

@@ -46,13 +46,10 @@ class SpawnedRanks:
         self._withdraw()
         self._hooks.remove()
 
-    def recorded(self) -> Path | None:
-        """Return the first rank's directory of the last run that children of this process recorded, if any."""
-        for run in reversed(runs(self._output)):
-            first = ranks(run)[0]
-            if first.read_manifest().get("parent_process") == os.getpid():
-                return first.path
-        return None
+    def recorded(self) -> list[Path]:
+        """Return the runs that children of this process recorded, the last one first."""
+        firsts = (ranks(run)[0] for run in reversed(runs(self._output)))
+        return [one.path.parent for one in firsts if one.read_manifest().get("parent_process") == os.getpid()]
 
 
 def begin_in_child(text: str) -> None:
