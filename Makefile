@@ -5,6 +5,8 @@ MINDSPORE ?= 2.10.0
 MSPROF_ANALYZE ?= 26.2.0
 PADDLE ?= 3.3.1
 JAX ?= 0.10.2
+#: What JAX programs save with.
+ORBAX ?= 0.12.8
 # Versions of trainers besides the newest: TRAINERS="transformers==4.57.1 accelerate==1.11.0 lightning==2.5.6 keras==3.12.*"
 TRAINERS ?=
 # CUPTI with its headers and those of CUDA it includes: the oldest and newest minor of each major that is supported.
@@ -155,7 +157,7 @@ endef
 	touch $@
 
 .envs/jax/.framework:
-	$(call made,jax) jax==$(JAX)
+	$(call made,jax) jax==$(JAX) orbax-checkpoint==$(ORBAX)
 	touch $@
 
 $(ENV)/.ready: .envs/torch/.framework $(SOURCES)

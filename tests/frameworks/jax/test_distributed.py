@@ -1,4 +1,4 @@
-"""Two real processes of ``jax.distributed``, a second apart, each behind a shell: one directory, two ranks."""
+"""Two real processes of ``jax.distributed``, a second apart behind shells, or spawned: one directory, two ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from tests.frameworks.torch.programs import environment, manifest, runs
+import stepscope
+from tests.frameworks.torch.programs import environment, free_port, manifest, runs, script, stepscope_run
 
 TRAINING = """
 import sys
@@ -46,3 +48,53 @@ def test_ranks_share_a_run_whether_the_window_opens_after_or_before_they_meet(tm
     assert [manifest(found, rank)["rank"] for rank in (0, 1)] == [0, 1]
     assert all(manifest(found, rank)["captures"] for rank in (0, 1))
     assert sum("stepscope report" in error for _, error in said) == 1
+
+
+#: Starts its ranks itself.
+SPAWNED = """
+import multiprocessing, sys
+import jax
+
+def train(rank, port):
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
+    weights = jax.numpy.ones((64, 64)) * 0.01
+    update = jax.jit(lambda weights: weights - 0.1 * jax.grad(lambda w: (w @ w).mean())(weights))
+    for _ in range(8):
+        weights = update(weights).block_until_ready()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=train, args=(rank, sys.argv[1])) for rank in (0, 1)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print("trained", *[worker.exitcode for worker in workers])
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None:
+    output = tmp_path / "runs"
+    changed = environment(JAX_PLATFORMS="cpu", XLA_FLAGS="")
+    done = stepscope_run(output, script(tmp_path, SPAWNED), free_port(), env=changed)
+    assert (done.returncode, done.stdout) == (0, "trained 0 0\n"), done.stderr
+    # Then both are in one directory, which the program's own process names
+    (run,) = runs(output)
+    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    assert not list(output.glob(".*"))
+    for number, rank in enumerate(stepscope.open(run).ranks):
+        found = manifest(run, number)
+        assert (found["rank"], found["world_size"], found["door"]) == (number, 2, "run")
+        assert found["rank_found_by"] == "jax.distributed"
+        # and the end of the program ends the window: of its five steps, three are there
+        assert (found["steps"]["recorded"], found["losses"]) == (3, {"steps_not_recorded": 2})
+        tables = {name: rank.tables[name].collect() for name in ("run_steps", "steps", "spans")}
+        assert tables["run_steps"]["number"].to_list() == list(range(8))
+        assert tables["steps"]["number"].to_list() == [5, 6, 7]
+        # each with all of its work
+        work = tables["spans"].filter(pl.col("kind") == "operator", pl.col("step").is_not_null())
+        counted = work.group_by("step").len().sort("step")
+        assert counted["step"].to_list() == [5, 6, 7]
+        assert counted["len"].n_unique() == 1

@@ -1,12 +1,14 @@
-"""Two real processes of Paddle's launcher, a second apart: one directory, two ranks."""
+"""Two real processes of Paddle's launcher, a second apart, or of Paddle's ``spawn``: one directory, two ranks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from tests.frameworks.torch.programs import manifest, python, runs
+import stepscope
+from tests.frameworks.torch.programs import manifest, python, runs, script, stepscope_run
 
 TRAINING = """
 import os, time
@@ -38,3 +40,49 @@ def test_ranks_that_do_not_wait_for_each_other_share_a_run(tmp_path: Path) -> No
     assert sorted(path.name for path in found.iterdir()) == ["rank0", "rank1"]
     assert [manifest(found, rank)["rank"] for rank in (0, 1)] == [0, 1]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [found.name]
+
+
+#: Starts its ranks itself.
+SPAWNED = """
+import paddle
+import paddle.distributed as dist
+
+def train():
+    dist.init_parallel_env()
+    net = paddle.DataParallel(paddle.nn.Linear(64, 8))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    for _ in range(8):
+        net(paddle.ones([16, 64])).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+
+if __name__ == "__main__":
+    dist.spawn(train, nprocs=2, backend="gloo")
+    print("trained")
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None:
+    output = tmp_path / "runs"
+    done = stepscope_run(output, script(tmp_path, SPAWNED))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("trained\n")
+    # Then both are in one directory, which the program's own process names
+    (run,) = runs(output)
+    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    assert not list(output.glob(".*"))
+    for number, rank in enumerate(stepscope.open(run).ranks):
+        found = manifest(run, number)
+        assert (found["rank"], found["world_size"], found["door"]) == (number, 2, "run")
+        assert found["rank_found_by"] == "Paddle"
+        # and the end of the program ends the window: of its five steps, three are there
+        assert (found["steps"]["recorded"], found["losses"]) == (3, {"steps_not_recorded": 2})
+        tables = {name: rank.tables[name].collect() for name in ("run_steps", "steps", "spans")}
+        assert tables["run_steps"]["number"].to_list() == list(range(8))
+        assert tables["steps"]["number"].to_list() == [5, 6, 7]
+        # each with its update of both parameters
+        updates = tables["spans"].filter(pl.col("name").cast(pl.String) == "sgd_ dygraph")
+        counted = updates.group_by("step").len().sort("step")
+        assert counted.rows() == [(5, 2), (6, 2), (7, 2)]

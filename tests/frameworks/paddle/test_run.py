@@ -227,38 +227,3 @@ def test_a_stack_has_the_lines_that_call(tmp_path: Path, output: Path) -> None:
     lines = STACKS.splitlines()
     ours = [[lines[frame["line"] - 1].strip() for frame in stack if frame["file"] == "train.py"] for stack in stacks]
     assert ["return paddle.matmul(b, a)  # product", "product(square)  # main", "main()  # program"] in ours
-
-
-#: A loop of its own that evaluates after step 30 and saves after step 40.
-INSIDE = """
-import time
-import paddle
-net = paddle.nn.Sequential(paddle.nn.Linear(64, 64), paddle.nn.ReLU(), paddle.nn.Linear(64, 8))
-optimizer = paddle.optimizer.Adam(parameters=net.parameters())
-x = paddle.ones([8, 64])
-ballast = paddle.zeros([4_000_000])
-for step in range(60):
-    net(x).square().mean().backward()
-    optimizer.step()
-    optimizer.clear_grad()
-    if step == 30:
-        net.eval()
-        with paddle.no_grad():
-            end = time.perf_counter() + 0.3
-            while time.perf_counter() < end:
-                net(x)
-        net.train()
-    if step == 40:
-        paddle.save({"net": net.state_dict(), "ballast": ballast}, "checkpoint.pdparams")
-print("trained")
-"""
-
-
-def test_an_evaluation_and_a_checkpoint_in_a_loop_are_named(tmp_path: Path, output: Path) -> None:
-    done = stepscope_run(output, "--skip", "10", script(tmp_path, INSIDE), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    (run,) = runs(output)
-    rows = stepscope.open(run).ranks[0].result("step_times")
-    assert len(rows) == 60
-    assert "evaluation" in rows["Contains"][31]
-    assert "checkpoint" in rows["Contains"][41]

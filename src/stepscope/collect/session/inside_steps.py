@@ -37,16 +37,22 @@ class _Named(NamedTuple):
         awaited: Module after whose import they are there.
         places: Modules and classes that hold the function: ``module`` or ``module:Class``.
         functions: Names of the functions.
+        beside: Whether the library calls them on threads of its own, too: only calls of the main thread count.
     """
 
     name: str
     awaited: str
     places: tuple[str, ...]
     functions: tuple[str, ...]
+    beside: bool = False
 
 
 _WRITER = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure", "flush")
+_ORBAX = ("orbax.checkpoint:Checkpointer", "orbax.checkpoint:AsyncCheckpointer", "orbax.checkpoint:CheckpointManager")
+_ORBAX_NEW = "orbax.checkpoint.experimental.v1"
+_ORBAX_SAVES = tuple(f"save{what}{how}" for what in ("", "_pytree", "_checkpointables") for how in ("", "_async"))
 _MINDSPORE_SAVES = ("mindspore", "mindspore.train", "mindspore.train.serialization", "mindspore.train.model")
+_PADDLE_SAVES = ("paddle", "paddle.framework", "paddle.framework.io")
 _NAMED = (
     _Named("checkpoint", "torch", ("torch",), ("save",)),
     _Named("checkpoint", "torch.distributed.checkpoint", ("torch.distributed.checkpoint",), ("save",)),
@@ -59,16 +65,13 @@ _NAMED = (
         ("save_checkpoint",),
     ),
     _Named("evaluation", "mindspore", ("mindspore.train.model:Model",), ("eval", "_eval_in_fit")),
-    _Named("checkpoint", "paddle", ("paddle", "paddle.framework", "paddle.framework.io"), ("save",)),
+    _Named("checkpoint", "paddle", (*_PADDLE_SAVES, "paddle.static", "paddle.static.io"), ("save",)),
     _Named("checkpoint", "paddle", ("paddle.hapi.model:Model",), ("save",)),
     _Named("evaluation", "paddle", ("paddle.hapi.model:Model",), ("evaluate",)),
     _Named("checkpoint", "flax.training.checkpoints", ("flax.training.checkpoints",), ("save_checkpoint",)),
-    _Named(
-        "checkpoint",
-        "orbax.checkpoint",
-        ("orbax.checkpoint:Checkpointer", "orbax.checkpoint:AsyncCheckpointer", "orbax.checkpoint:CheckpointManager"),
-        ("save",),
-    ),
+    _Named("checkpoint", "orbax.checkpoint", _ORBAX, ("save",)),
+    _Named("checkpoint", "orbax.checkpoint", _ORBAX, ("wait_until_finished",), beside=True),
+    _Named("checkpoint", _ORBAX_NEW, (_ORBAX_NEW, f"{_ORBAX_NEW}.training:Checkpointer"), _ORBAX_SAVES),
     _Named("logging", "wandb.sdk.wandb_run", ("wandb.sdk.wandb_run:Run",), ("log",)),
     _Named("logging", "tensorboardX.writer", ("tensorboardX.writer:SummaryWriter",), _WRITER),
 )
@@ -166,6 +169,7 @@ class InsideSteps:
             for function in named.functions:
                 if holder is not None and hasattr(holder, function):
                     timed = self._evaluated if named.name == "evaluation" else partial(self._timed, named.name)
+                    timed = partial(_on_main_thread, timed) if named.beside else timed
                     self._hooks.around(holder, function, timed)
 
     def _timed(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -239,6 +243,11 @@ class InsideSteps:
         start_ns, self._collecting = self._collecting, 0
         if start_ns:
             self._tell("garbage collection", start_ns, perf_counter_ns())
+
+
+def _on_main_thread(timed: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    on_main = threading.current_thread() is threading.main_thread()
+    return timed(original, *args, **kwargs) if on_main else original(*args, **kwargs)
 
 
 def ready_batches(iterator: Any) -> int | None:  # noqa: ANN401 - a framework's iterator
