@@ -215,6 +215,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_an_evaluation_and_a_checkpoint_in_a_loop_are_named(tmp_path: Path, output: Path) -> None:
     done = stepscope_run(output, "--skip", "10", script(tmp_path, INSIDE), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
