@@ -192,7 +192,7 @@ class _Ending:
     def _report_spawned(self, found: list[Path]) -> None:
         """Show the results of the ranks that the program spawned, which have computed their own.
 
-        Processes that do not train together are a run each: the last one is shown, the others are named.
+        Of several trainings, each of which has a run, the latest is shown and the others are named.
         """
         if self._quiet:
             return
@@ -203,7 +203,7 @@ class _Ending:
             self._say_next(run)
         if others:
             named = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
-            say(f"{len(found)} processes trained, each by itself, and have a run each. The others: {named}")
+            say(f"{len(found)} trainings were recorded, each in a run of its own. The others: {named}")
 
     def stand_in_failed(self, error: Exception) -> None:
         """Say that the package's names could not be replaced."""

@@ -312,7 +312,7 @@ def test_processes_that_a_program_spawns_and_that_train_have_a_run_each(
     assert [manifest(run)["steps"]["recorded"] for run in (first, second)] == [5, 5]
     # The program's own process names both
     assert f"Next: stepscope report {second}\n" in done.stderr
-    assert f"2 processes trained, each by itself, and have a run each. The others: {first}\n" in done.stderr
+    assert f"2 trainings were recorded, each in a run of its own. The others: {first}\n" in done.stderr
 
 
 def test_a_whole_program_is_one_step(framework: Framework, tmp_path: Path, output: Path) -> None:

@@ -12,7 +12,15 @@ import polars as pl
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import environment, free_port, manifest, runs, script, stepscope_run
+from tests.frameworks.torch.programs import (
+    environment,
+    free_port,
+    manifest,
+    runs,
+    script,
+    spawned_ranks,
+    stepscope_run,
+)
 
 TRAINING = """
 import sys
@@ -80,14 +88,9 @@ def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None
     done = stepscope_run(output, script(tmp_path, SPAWNED), free_port(), env=changed)
     assert (done.returncode, done.stdout) == (0, "trained 0 0\n"), done.stderr
     # Then both are in one directory, which the program's own process names
-    (run,) = runs(output)
-    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
-    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
-    assert not list(output.glob(".*"))
+    run = spawned_ranks(output, done.stderr, "jax.distributed")
     for number, rank in enumerate(stepscope.open(run).ranks):
         found = manifest(run, number)
-        assert (found["rank"], found["world_size"], found["door"]) == (number, 2, "run")
-        assert found["rank_found_by"] == "jax.distributed"
         # and the end of the program ends the window: of its five steps, three are there
         assert (found["steps"]["recorded"], found["losses"]) == (3, {"steps_not_recorded": 2})
         tables = {name: rank.tables[name].collect() for name in ("run_steps", "steps", "spans")}

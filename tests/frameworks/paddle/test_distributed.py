@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from tests.frameworks.torch.programs import manifest, python, runs, script, stepscope_run
+from tests.frameworks.torch.programs import manifest, python, runs, script, spawned_ranks, stepscope_run
 
 TRAINING = """
 import os, time
@@ -69,14 +69,9 @@ def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("trained\n")
     # Then both are in one directory, which the program's own process names
-    (run,) = runs(output)
-    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
-    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
-    assert not list(output.glob(".*"))
+    run = spawned_ranks(output, done.stderr, "Paddle")
     for number, rank in enumerate(stepscope.open(run).ranks):
         found = manifest(run, number)
-        assert (found["rank"], found["world_size"], found["door"]) == (number, 2, "run")
-        assert found["rank_found_by"] == "Paddle"
         # and the end of the program ends the window: of its five steps, three are there
         assert (found["steps"]["recorded"], found["losses"]) == (3, {"steps_not_recorded": 2})
         tables = {name: rank.tables[name].collect() for name in ("run_steps", "steps", "spans")}

@@ -99,6 +99,19 @@ def manifest(run: Path, rank: int = 0) -> dict[str, Any]:
     return loaded
 
 
+def spawned_ranks(output: Path, said: str, found_by: str) -> Path:
+    """Hold that two ranks, which a program spawned, have one run that its own process names; return it."""
+    (run,) = runs(output)
+    assert said.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
+    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    assert not list(output.glob(".*"))
+    for number in (0, 1):
+        found = manifest(run, number)
+        assert (found["rank"], found["world_size"], found["door"]) == (number, 2, "run")
+        assert found["rank_found_by"] == found_by
+    return run
+
+
 def recorded_spans(run: Path, rank: int = 0) -> list[dict[str, Any]]:
     """Return the events of a rank that last, as Kineto writes them, whoever recorded them."""
     captures = run / f"rank{rank}" / "capture"

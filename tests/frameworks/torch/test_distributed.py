@@ -19,6 +19,7 @@ from tests.frameworks.torch.programs import (
     recorded_spans,
     recorded_steps,
     runs,
+    spawned_ranks,
     stepscope_run,
 )
 
@@ -146,10 +147,5 @@ def test_processes_that_the_program_spawns_are_its_ranks(tmp_path: Path) -> None
     done = stepscope_run(tmp_path / "runs", tmp_path / "spawn.py", free_port())
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     # Then both are in one directory, which the program's own process names
-    (run,) = runs(tmp_path / "runs")
-    assert done.stderr.endswith(f"stepscope: Recorded. Next: stepscope report {run}\n")
-    assert sorted(path.name for path in run.iterdir()) == ["rank0", "rank1"]
+    run = spawned_ranks(tmp_path / "runs", done.stderr, "torch.distributed")
     assert [manifest(run, rank)["steps"]["recorded"] for rank in (0, 1)] == [5, 5]
-    assert [manifest(run, rank)["rank_found_by"] for rank in (0, 1)] == ["torch.distributed"] * 2
-    assert [manifest(run, rank)["door"] for rank in (0, 1)] == ["run"] * 2
-    assert not list((tmp_path / "runs").glob(".*"))

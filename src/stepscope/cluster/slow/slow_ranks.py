@@ -167,9 +167,9 @@ def slow_ranks(tables: JobTables, role_of: dict[int, int], works: list[OwnWork])
 
 
 def _by_itself(own: dict[str, Any], with_delay: dict[str, Any]) -> bool:
-    """Return whether a rank that waits for its cores is slow without that, too, and by more than that.
+    """Return whether a rank that waits for its cores takes longer by its own work than by that wait.
 
-    A thread that sleeps waits for a core once it is woken: a part of the delay looks like a wait for data.
+    A thread that sleeps waits for a core once it is woken, so that a part of this wait looks like one for data.
     """
     delay = (with_delay["delay_ns"] or 0) if with_delay["slow"] else 0
     return bool(own["slow"]) and (own["added_ns"] or 0) >= delay

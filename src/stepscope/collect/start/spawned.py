@@ -47,9 +47,16 @@ class SpawnedRanks:
         self._hooks.remove()
 
     def recorded(self) -> list[Path]:
-        """Return the runs that children of this process recorded, the last one first."""
-        firsts = (ranks(run)[0] for run in reversed(runs(self._output)))
-        return [one.path.parent for one in firsts if one.read_manifest().get("parent_process") == os.getpid()]
+        """Return the last run of each training that children of this process recorded, the latest first.
+
+        Runs whose first rank is one process are windows of one training.
+        """
+        last: dict[object, Path] = {}
+        for first in (ranks(run)[0] for run in reversed(runs(self._output))):
+            manifest = first.read_manifest()
+            if manifest.get("parent_process") == os.getpid():
+                last.setdefault(manifest.get("process"), first.path.parent)
+        return list(last.values())
 
 
 def begin_in_child(text: str) -> None:

@@ -41,7 +41,8 @@ def results(rank: Path) -> set[str]:
 
 def record(steps: int = 4, **arguments: Any) -> Any:
     """Record steps 0 to ``steps`` - 1 in one window, with the spans that stepscope's own annotations make."""
-    prof = profile(**{"schedule": schedule(wait=0, active=steps, repeat=1), **arguments})
+    arguments.setdefault("schedule", schedule(wait=0, active=steps, repeat=1))
+    prof = profile(**arguments)
     for number in range(steps):
         with stepscope.span(f"work {number}"):
             time.sleep(0.001)
