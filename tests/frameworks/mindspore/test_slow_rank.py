@@ -48,7 +48,8 @@ def test_the_rank_that_sleeps_is_named(tmp_path: Path) -> None:
     first, *_ = findings(tmp_path, LATE_MS)
     assert (first.cause, first.ranks) == ("host-bound-rank", (SLOW,))
     assert first.added_ns is not None
-    assert first.added_ns >= 0.9e6 * LATE_MS
+    # (what other processes take from the other rank is no part of what this one adds)
+    assert first.added_ns >= 0.8e6 * LATE_MS
 
 
 def test_equal_ranks_are_not_blamed(tmp_path: Path) -> None:
