@@ -21,8 +21,8 @@ class RankClock:
 
     Attributes:
         host: Machine of the rank; None if it is unknown.
-        offset: What to add to a time of the rank, ns. A rank whose clock is not known begins with the first of the
-            others.
+        offset: What to add to a time of the rank, ns. A rank whose clock is not known begins with the first of those
+            with a known one; where none is known, all begin together.
         drift: What to add besides for each ns since ``anchor``.
         anchor: A time of the rank, ns.
         uncertainty: By how much a time of the job may be wrong, ns; None if the clock is not known.
@@ -86,7 +86,8 @@ def rank_clocks(run: Run) -> dict[int, RankClock]:
         drift = float(row["drift_ppm"] or 0.0) / 1e6
         clock = RankClock(row["host"], row["offset_ns"], drift, row["anchor"] or 0, row["uncertainty_ns"])
         found[rank] = _recorded(clock, *ends.get(rank, (None, None)))
-    first = min((clock.begin for clock in found.values() if clock.begin is not None), default=None)
+    known = [clock.begin for clock in found.values()] or [begin for begin, _ in ends.values()]
+    first = min((begin for begin in known if begin is not None), default=None)
     for rank, clock in unknown.items():
         begin, end = ends.get(rank, (None, None))
         offset = first - begin if first is not None and begin is not None else 0
