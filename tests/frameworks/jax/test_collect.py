@@ -402,6 +402,29 @@ def test_what_computes_no_gradient_is_no_step_beside_what_does() -> None:
     assert seen.finder.number == 4
 
 
+def test_the_sum_of_gradients_of_single_samples_is_no_step_beside_the_update() -> None:
+    # Given a training that adds up the gradients of 60 samples by a compiled program, and updates by another
+    gradient = jax.jit(lambda weights, x: jax.grad(lambda weights: jnp.square(weights @ x).sum())(weights))
+
+    def add(total: Any, one: Any) -> Any:
+        return total + one
+
+    def apply(weights: Any, total: Any) -> Any:
+        return weights - 0.1 * total
+
+    found, seen = Seen(), StepsSeen()
+    adding, applying, weights, x = jax.jit(add), jax.jit(apply), jnp.ones((3, 3)), jnp.ones(3)
+    for _ in range(5):
+        total = jnp.zeros((3, 3))
+        for _ in range(60):
+            total = adding(total, gradient(weights, x))
+        weights = applying(weights, total)
+    found.hooks.remove()
+    for stepped in found.told:
+        seen.add(stepped, learning=True)
+    assert seen.finder.number == 5
+
+
 def measured(weights: Any, x: Any) -> Any:
     """A function of any name that runs a compiled program."""
     return float(predict(weights, x).sum())

@@ -197,17 +197,7 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
     sure = (python & (outside | reads) | waits | looks["in_library"]).cast(pl.Float64)
     busy = observed.part("computing")
     if observed.framework == "jax" and busy:
-        # JAX computes on other threads or on a device: so long, a wait of the training thread is one for results.
-        results = waits & looks["state"].is_in(["lock", "waiting"])
-        waited = float(time.filter(results).sum())
-        # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own.
-        computing = max(busy, executing(observed)) if _own_threads(observed) else waited
-        sure = sure * (1 - results.cast(pl.Float64) * _part(computing, waited))
-        # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
-        dispatching = _dispatching(observed)
-        busy = max(busy, dispatching)
-        calling = max(dispatching - float(time.filter(native & own).sum()), 0.0)
-        sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
+        sure, busy = _beside_jax(observed, looks, sure, busy)
     sure, native = pl.select(pl.when(makes).then(1.0).otherwise(sure)).to_series(), native & ~makes
     if busy is None or observed.summary.on_device or not native.any():
         return sure * time
@@ -222,6 +212,36 @@ def _outside(observed: Observed, looks: pl.DataFrame) -> pl.Series:
                 shares = shares + chosen.cast(pl.Float64) * (taken / of_chosen)
                 beyond -= taken
     return shares * time
+
+
+def _beside_jax(observed: Observed, looks: pl.DataFrame, sure: pl.Series, busy: float) -> tuple[pl.Series, float]:
+    """Return what is surely outside without waits for results and calls, and the native time that operators explain.
+
+    JAX computes on other threads or on a device: so long, a wait of the training thread is one for results, and this
+    part of computing explains none of what the thread does itself.
+
+    Args:
+        observed: The rank.
+        looks: The looks at the training thread.
+        sure: What is surely outside of the framework, as part of each row's time, before.
+        busy: Time of computing, ns per step.
+    """
+    time, own = looks["time"], looks["file"].is_not_null() & (looks["leaf"] == looks["file"])
+    native, python = looks["state"] == "native", looks["state"] == "python"
+    waits = {state: (looks["state"] == state) & ~looks["in_framework"] for state in ("lock", "waiting")}
+    waited = {state: float(time.filter(rows).sum()) for state, rows in waits.items()}
+    # Beyond that, threads of XLA may have waited for a core: a lock takes another thread of the program's own. Other
+    # waits, such as for a disk, are for results as far as waits at locks leave any.
+    locked = max(busy, executing(observed)) if _own_threads(observed) else waited["lock"]
+    inside = float(time.filter((looks["state"].is_in(list(waits))) & looks["in_framework"]).sum())
+    left = max(busy - inside - waited["lock"], 0.0)
+    for state, results in (("lock", locked), ("waiting", left)):
+        sure = sure * (1 - waits[state].cast(pl.Float64) * _part(results, waited[state]))
+    # A jitted function has no frame: it is called in the program's own line, mostly without the interpreter's lock.
+    dispatching = _dispatching(observed)
+    calling = max(dispatching - float(time.filter(native & own).sum()), 0.0)
+    sure = sure * (1 - (python & own).cast(pl.Float64) * _part(calling, float(time.filter(python & own).sum())))
+    return sure, max(busy - inside - sum(waited.values()), dispatching)
 
 
 def _own_threads(observed: Observed) -> bool:

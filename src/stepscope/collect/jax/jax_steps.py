@@ -4,11 +4,12 @@
 on nothing else does.
 
 Without annotations, a compiled program that gets its own results back (``params = update(params, batch)``) counts as an
-optimizer. Where one of them computes a gradient, the others do not train (the steps of a simulated environment) and do
-not count. If none gets its results back, a program of the user's that runs repeatedly counts, as in inference; and so
-does a gradient (``jax.grad``, ``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles
-nothing. Functions of JAX itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count. Those of
-installed packages, such as what optax jits for itself, count by their runs only in a program that jits nothing itself.
+optimizer. Where one of them computes a gradient, or its results go to a program that does, the others do not train (the
+steps of a simulated environment, the sum of gradients of single samples) and do not count. If none gets its results
+back, a program of the user's that runs repeatedly counts, as in inference; and so does a gradient (``jax.grad``,
+``jax.value_and_grad``) that is computed outside of ``jit``, in a training that compiles nothing. Functions of JAX
+itself (``jnp.add``, ``jax.random.split``, an operator without ``jit``) never count. Those of installed packages, such
+as what optax jits for itself, count by their runs only in a program that jits nothing itself.
 
 A program that is given what a training one returned, draws no random numbers, and gives the training nothing evaluates:
 JAX has no switch of models to evaluation. Its runs are reported from the second one on.
@@ -137,6 +138,8 @@ class JaxSteps:
         program = self._programs.get(id(function)) or self._remember(function)
         if self._traced:
             program.trains, self._traced = True, False
+        if program.trains and self._rank == _UPDATES:
+            self._gives(program, inputs)
         trains = self._rank > _RUNS and program.told is not None and program.told.rank == self._rank
         if trains:
             self._trained(program, inputs, results)
@@ -146,6 +149,16 @@ class JaxSteps:
             self._watch(program, inputs, results)
         if program.evaluates is not False and not trains and self._rank > _RUNS:
             self._may_evaluate(program, inputs, results)
+
+    def _gives(self, gradient: _JittedProgram, inputs: Any) -> None:  # noqa: ANN401 - a pytree
+        """Find the program whose update a gradient is computed for: other programs that update something do not train.
+
+        What a program last returned is kept up to the run that shows that it updates what it is given.
+        """
+        for program in list(self._programs.values()):
+            if program is not gradient and program.told is not None and program.given_back(inputs):
+                program.told, self._rank = replace(program.told, rank=_TRAINS), _TRAINS
+                return
 
     def _trained(self, program: _JittedProgram, inputs: Any, results: Any) -> None:  # noqa: ANN401 - pytrees
         """Report the evaluations since the run before, whose results this one is not given."""

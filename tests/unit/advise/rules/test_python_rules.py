@@ -281,6 +281,16 @@ def test_a_line_that_fetches_results_and_writes_them_is_told_without_the_wait_fo
     assert finding.gain_ns == pytest.approx(0.2 * STEP, rel=0.05)
 
 
+def test_what_a_line_does_itself_is_no_computing_for_which_another_line_waits() -> None:
+    # Given half of the looks at a wait for results, as long as the program computes, and half at what pickles them
+    save = ("/home/me/save.py", "save")
+    training = sampled([((TRAIN,), "lock"), ((save, TRAIN), "native"), ((TRAIN,), "lock"), ((save,), "waiting")], "jax")
+    training.call("fusion", STEP // 2 - 1_000_000, [[64, 64]])
+    (finding,) = training.findings()
+    assert "save" in finding.title
+    assert finding.gain_ns == pytest.approx(STEP / 2, rel=0.1)
+
+
 @pytest.mark.parametrize(("calling", "causes"), [(100_000, ["python-in-step"]), (9_000_000, [])])
 def test_native_time_in_a_line_that_calls_a_jitted_function_is_that_call(calling: int, causes: list[str]) -> None:
     training = sampled([((TRAIN,), "native")], "jax")
