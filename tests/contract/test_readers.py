@@ -130,7 +130,7 @@ def test_cut_anywhere(sample: Path, tmp_path: Path, size: Size) -> None:
 def test_damage(sample: Path, tmp_path: Path, size: Size) -> None:
     """Tables, results and summary of what is left, or one line; `make fuzz` tries more."""
     mutator = Mutator(sample, tmp_path / "damaged", seed=2)
-    for number in range(size.many(200)):
+    for number in range(size.many(100)):
         frames = attempt(mutator.damaged())
         if frames is not None and number % 4 == 0:
             results_of(frames)
