@@ -1,4 +1,4 @@
-"""What was switched on to look for something and was left on: anomaly detection, and hooks."""
+"""What was switched on and left on: anomaly detection, hooks, profilers, and gradients of what no optimizer trains."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _LOOKS = 4
 #: The operators with which autograd looks for NaN, inside the evaluation of a node.
 _NAN_CHECKS = ("aten::isnan", "aten::_is_any_true")
 _NODE = "autograd::engine::evaluate_function"
+#: Nodes of Paddle's backward, and that which adds a gradient up; operators that update a parameter or, together, many.
+_PADDLE_NODE, _PADDLE_SUM, _UPDATE, _MANY = "GradNode", "GradNodeAccumulation", r"^\w+_ dygraph$", "merged|fused"
+#: Weights without an optimizer from which on they are told.
+_UNTRAINED = 2
 
 
 def settings_left_on(observed: Observed) -> Iterator[Claim]:
@@ -29,6 +33,8 @@ def settings_left_on(observed: Observed) -> Iterator[Claim]:
     if observed.framework == "torch":
         yield from _anomaly(observed)
         yield from _hooks(observed)
+    elif observed.framework == "paddle":
+        yield from _untrained(observed)
 
 
 def _anomaly(observed: Observed) -> Iterator[Claim]:
@@ -138,6 +144,43 @@ def _profilers(observed: Observed) -> Iterator[Claim]:
         f"sys.set{name}(None); cProfile runs while python -m cProfile or Profile.enable() is on.",
     )  # fmt: skip
     yield Claim(finding, Depth.CAUSE, observed.explained(python) | observed.explained(own))
+
+
+def _untrained(observed: Observed) -> Iterator[Claim]:
+    """Gradients of Paddle for more weights than optimizers update, such as those of a network below a new head.
+
+    Operators of Paddle have no shapes: which weights are trained is not known. The backward comes to those of the last
+    layers first, and what lies behind as many sums of gradients as there are updates is for nothing.
+    """
+    calls, steps = recorded_calls(observed), observed.summary.steps.count
+    spans = columns_of(observed.tables, "spans", "name", "step").drop_nulls("step")
+    backwards = (spans["name"].cast(pl.String) == "Gradient Backward").sum()
+    named = calls.filter((pl.col("phase") == "optimizer") & pl.col("name").str.contains(_UPDATE))
+    nodes = calls.filter(pl.col("name").str.contains(_PADDLE_NODE, literal=True) & (pl.col("outer") < 0))
+    sums = pl.col("name").str.ends_with(_PADDLE_SUM)
+    many, trained = int(nodes.select(sums.sum()).item() or 0), len(named)
+    if not steps or backwards != steps or named["name"].str.contains(_MANY).any():
+        return
+    if not trained or trained % steps or many < trained + _UNTRAINED * steps:
+        return
+    ordered = nodes.sort("step", "ts").with_columns(before=sums.cast(pl.Int64).cum_sum().over("step"))
+    chosen = ordered.filter(pl.col("before") >= trained // steps).drop("before")
+    backward = sum(one.share for one in observed.summary.phases if one.name == "backward") * observed.step_ns
+    time = backward * float(chosen["time"].sum()) / max(float(nodes["time"].sum()), 1.0)
+    finding = Finding(
+        cause="teacher-with-gradients",
+        title=f"{of_step(observed, time)} the backward computes gradients that no optimizer uses",
+        gain_ns=round(time), gain_low_ns=round(0.5 * time), gain_high_ns=round(1.2 * time),
+        basis="the part of the backward behind as many sums of gradients as optimizers update weights",
+        confidence=Confidence.LIKELY,
+        evidence=(
+            Evidence(text=f"gradients of {many / steps:.0f} weights are added up in a step, and optimizers update "
+                     f"{trained // steps}", value=many / steps, result="operator_details"),
+        ),
+        remedy="Run the network that is not trained under paddle.no_grad(); or turn its gradients off: "
+        "for weight in backbone.parameters(): weight.stop_gradient = True.",
+    )  # fmt: skip
+    yield Claim(finding, Depth.CAUSE, explained_calls(within(calls, chosen)))
 
 
 def _outside_operators(observed: Observed) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.advise.rules.trainings import STEP, Training
+from tests.unit.advise.rules.trainings import STEP, STEPS, Training
 from tests.unit.analyse.build import ORIGIN
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
@@ -58,3 +58,22 @@ def test_a_tracer_in_python_costs_the_time_of_its_own_frames() -> None:
             )  # fmt: skip
     found = {finding.cause: finding.gain_ns for finding in training.findings()}
     assert found == {"profiler-left-on": pytest.approx(5_000_000, rel=0.01)}
+
+
+@pytest.mark.parametrize(("updates", "gain"), [(2, 4_000_000), (6, None)])
+def test_gradients_of_paddle_for_weights_that_no_optimizer_updates_are_told(updates: int, gain: int | None) -> None:
+    # Given a backward through a head and two layers below it with two weights each, and an optimizer of two or six
+    training = Training()
+    training.rank.rows["metadata"].clear()
+    training.rank.add("metadata", key="profiler", value='"paddle.profiler"')
+    thread = training.rank.thread(2)
+    for step in range(STEPS):
+        training.rank.span(thread, "phase", step * STEP, 6_000_000, "Gradient Backward", step=step, phase="backward")
+    for _ in range(3):
+        training.call("Global_MatmulGradNode", 1_900_000, phase="backward")
+        for _ in range(2):
+            training.call("Global_GradNodeAccumulation", 50_000, phase="backward")
+    for _ in range(updates):
+        training.call("adam_ dygraph", 10_000, phase="optimizer")
+    found = {finding.cause: finding.gain_ns for finding in training.findings()}
+    assert found == ({} if gain is None else {"teacher-with-gradients": pytest.approx(gain, rel=0.05)})
