@@ -74,7 +74,8 @@ _LOADER = {
 _ALONE = {"mindspore": "GeneratorDataset(…, num_parallel_workers=1)"}
 #: Workers from which on a framework makes batches in other processes.
 _LEAST_WORKERS = {"mindspore": 2}
-#: A batch that is made in less time, ns, is not worth sending from another process: told from this part of a step on.
+#: A batch that is made in less time, ns, is not worth sending from another process; loading in the training process is
+#: told from this part of a step on.
 _SENDING, _CHEAP = 1_000_000, 0.1
 _WHOLE_BATCHES = {
     "torch": "Take whole batches in one call: DataLoader(data, batch_size=None, sampler=BatchSampler("
@@ -138,8 +139,8 @@ def data_loading(observed: Observed) -> Iterator[Claim]:
     if making is not None and making < _SENT * wait:
         yield Claim(_useless_workers(observed, wait, making), Depth.CAUSE, explains)
         return
-    if waits.workers == 0 and loading.whole < _SENDING and (_whole_batches(observed) or wait < _CHEAP * step):
-        return  # neither larger pieces nor a worker make it shorter, or not by much
+    if waits.workers == 0 and (wait < _CHEAP * step or (loading.whole < _SENDING and _whole_batches(observed))):
+        return  # neither larger pieces nor a worker make it shorter, or not by much: a part of loading stays
     limits = "its workers" if _limit(observed, loading) else ""
     yield Claim(_slow(observed, wait, waits, loading), Depth.CAUSE, explains, limits)
 
