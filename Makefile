@@ -55,7 +55,7 @@ test-all: test
 	$(MAKE) test-again SIZE=full
 
 # Arguments: environment, size, what to test. Tests that end, in a process that does not, are ended with its stacks.
-pytest = timeout --signal ABRT --kill-after 60 3000 \
+pytest = timeout --signal ABRT --kill-after 60 3600 \
 	.envs/$(1)/bin/python -m pytest -q -o cache_dir=.pytest_cache/$(1) --size=$(2) $(3)
 
 # Arguments: those and processes. Failed tests are noted; every other way to end is a failure at once.

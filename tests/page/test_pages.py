@@ -57,7 +57,7 @@ def address(request: pytest.FixtureRequest, name: str, runs: dict[str, Run]) -> 
     ],
 )
 def test_every_page(request: pytest.FixtureRequest, source: str, name: str, opened: Open) -> None:
-    """In full, each page is loaded by its link, and that of a file is seen in every look; else it is seen in one."""
+    """In full, each page of a server is loaded by its link, and that of a file is seen in every look; else in one."""
     of_source = request.getfixturevalue("files" if source == "file" else "links")
     looks = LOOKS if SIZE.full and source == "file" else LOOKS[FILES.index(name) % 2 :][:1]
     watched = opened(of_source[name].as_uri() if source == "file" else of_source[name])
@@ -66,7 +66,7 @@ def test_every_page(request: pytest.FixtureRequest, source: str, name: str, open
     assert shown[0] == "overview"
     assert ("timeline" in shown) == (name not in ("empty", "comparison"))
     for one in shown:
-        (watched.load if SIZE.full else watched.show)(one)
+        (watched.load if SIZE.full and source == "server" else watched.show)(one)
         for scheme, width, height in looks:
             page.set_viewport_size({"width": width, "height": height})
             page.emulate_media(color_scheme=scheme)
