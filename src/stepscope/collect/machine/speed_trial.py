@@ -23,6 +23,8 @@ from typing import Any
 
 #: Types of the products, by the names that all frameworks share.
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+#: Frameworks that, with one thread, compute on that which calls them, so that its CPU time tells a product's.
+_ONE_CORE = ("torch", "paddle")
 #: Seconds for all measurements; each may end late by one product or copy.
 BUDGET_S = 1.8
 #: Seconds for each product, for the copy, and for the calls.
@@ -115,9 +117,10 @@ def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
     Returns:
         ``products``: type → ``flops_per_s`` and ``size``, the edge of the matrices; null for a type that the framework
         cannot multiply here. ``one_core``: the same on one core, by CPU time, which other processes do not disturb; of
-        PyTorch on a CPU. ``copy_bytes_per_s``: bytes read and written. ``call_ns``: one small operator, called from
-        Python. ``fault_ns``: a page that the system gives and takes back, by CPU time. ``disturbed``: whether the
-        measuring thread waited for a core, so that all but ``one_core`` and ``fault_ns`` is slower than this machine.
+        PyTorch and Paddle on a CPU. ``copy_bytes_per_s``: bytes read and written. ``call_ns``: one small operator,
+        called from Python. ``fault_ns``: a page that the system gives and takes back, by CPU time. ``disturbed``:
+        whether the measuring thread waited for a core, so that all but ``one_core`` and ``fault_ns`` is slower than
+        this machine.
         ``all_cores``: where ``threads`` are fewer than the cores, a product in float32 on all of them; null if other
         processes had some.
     """
@@ -134,10 +137,11 @@ def measure(name: str, threads: int, device: str = "cpu") -> dict[str, Any]:
         "fault_ns": _tried(lambda: _fault(left)),
     }
     took, waited = time.perf_counter() - start, (_delay() - before) / 1e9
-    if name == "torch" and device == "cpu":
+    if name in _ONE_CORE and device == "cpu":
         framework = _Framework(name, 1, device)
         one = {dtype: _tried(partial(_product, framework, dtype, left, time.thread_time)) for dtype in DTYPES}
         found["one_core"] = one
+    if name == "torch" and device == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         if 0 < threads < cores:
             found["all_cores"] = _tried(partial(_undisturbed, _Framework(name, cores, device), left))

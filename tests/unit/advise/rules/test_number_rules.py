@@ -48,6 +48,19 @@ def test_what_this_machine_computes_decides_the_gain() -> None:
     assert finding.gain_ns == pytest.approx(0.6 * 8_000_000, rel=0.01)
 
 
+def test_products_of_paddle_that_single_precision_makes_no_faster_save_nothing() -> None:
+    # Given a machine whose products in double precision are the faster ones, and a tanh, which is made number by number
+    one_core = {"float32": {"flops_per_s": 2e10, "size": 512}, "float64": {"flops_per_s": 2.7e10, "size": 512}}
+    state = {"models": [{"elements_by_dtype": {"float64": 900}}]}
+    training = Training(paddle__state=state, machine__speeds=[{"framework": "paddle", "one_core": one_core}])
+    training.rank.rows["metadata"] = training.rank.rows["metadata"][1:]
+    training.rank.add("metadata", key="profiler", value='"paddle.profiler"')
+    training.call("matmul dygraph", 5_000_000, phase="forward")
+    training.call("tanh dygraph", 2_000_000, phase="forward")
+    [finding] = training.findings()
+    assert finding.gain_ns == pytest.approx(0.95 * 2_000_000, rel=0.01)
+
+
 def test_small_numbers_in_double_precision_are_no_matter() -> None:
     training = Training()
     training.call("aten::add", 8_000_000, [[16], [16]], dtypes=["double", "double"])
