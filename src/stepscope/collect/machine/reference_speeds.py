@@ -23,7 +23,7 @@ _PATIENCE = 60
 _AGAIN = 3600
 _NS = 1_000_000_000
 #: Number of what a trial measures; a cache of another content is not read.
-_CONTENT = 3
+_CONTENT = 4
 
 
 def reference_speeds(framework: str, version: str, *, threads: int = 0, device: str = "cpu") -> dict[str, Any] | None:
