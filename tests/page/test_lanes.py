@@ -117,7 +117,7 @@ def test_a_click_selects_the_span_that_is_there_and_it_keeps_its_colour(page: Pa
     box = page.locator(".area").bounding_box()
     assert box is not None
     selected = 0
-    for place in some(spans, 200 if SIZE.full else 7):
+    for place in some(spans, 50 if SIZE.full else 7):
         start, dur, kind = int(spans.start[place]), int(spans.dur[place]), KIND_NAMES[spans.kind[place]]
         lane = lane_of(spans, place)
         y = top(page, lane)
